@@ -1,0 +1,4 @@
+//! The strandfs command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! The option table.
+#![forbid(unsafe_code)]
