@@ -1,2 +1,6 @@
-//! The option table.
+//! The option table of strandfs.
 #![forbid(unsafe_code)]
+
+pub mod policy;
+
+pub use policy::Policy;
