@@ -1,0 +1,1 @@
+//! The wire structures of `linux/fuse.h`.
