@@ -1,0 +1,35 @@
+# Everything a person or a CI runs. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help build demo deps test unit conformance-quick conformance lint bench
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the release binary
+	cargo build --release --locked -p strandfs
+
+demo: ## Build, make a pool of three branches, copy a real tree, verify, measure, unmount
+	@scripts/install-test-deps.sh
+	@scripts/demo.sh
+
+test: deps unit conformance-quick ## Install what the tests need and run them all
+
+deps:
+	@scripts/install-test-deps.sh --tests
+
+unit:
+	scripts/unit-tests.sh
+
+conformance-quick:
+	scripts/conformance.sh --quick
+
+conformance: deps ## pjdfstest and fsx over every kind of pool, and the million-file test (long)
+	scripts/conformance.sh
+
+lint: ## rustfmt, clippy, rustdoc, shell syntax, licences, house rules
+	scripts/lint.sh
+
+bench: ## Passthrough speed against the bare filesystem, one interleaved run
+	@scripts/install-test-deps.sh
+	benches/passthrough.sh

@@ -1,0 +1,167 @@
+# Shared by the scripts in this directory; sourced, never run.
+# shellcheck shell=bash disable=SC2034
+#
+# Rules every script here keeps: it ends only processes it started itself (by id), unmounts only
+# what it mounted, and undoes everything in reverse order whichever way it ends.
+
+repo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tools_dir=${STRANDFS_TOOLS:-$repo_root/target/tools}
+
+if [[ -t 1 ]]; then
+    bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' reset=$'\e[0m'
+else
+    bold='' dim='' red='' reset=''
+fi
+
+say() { printf '%s\n' "${bold}$*${reset}"; }
+note() { printf '%s\n' "${dim}  $*${reset}"; }
+warn() { printf '%s\n' "${red}  $*${reset}" >&2; }
+die() {
+    printf '%s\n' "${red}$*${reset}" >&2
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+is_root() { [[ $(id -u) -eq 0 ]]; }
+
+# --- cleaning up -----------------------------------------------------------------------------
+# `defer COMMAND...` runs COMMAND at exit; last registered, first run.
+deferred=()
+defer() { deferred+=("$(printf '%q ' "$@")"); }
+run_deferred() {
+    local status=$? i
+    trap - EXIT INT TERM
+    set +e
+    for ((i = ${#deferred[@]} - 1; i >= 0; i--)); do
+        eval "${deferred[i]}"
+    done
+    exit "$status"
+}
+# INT and TERM become an ordinary exit so that the EXIT trap does the work exactly once.
+arm_cleanup() {
+    trap run_deferred EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}
+
+# A private directory for everything a script makes. Not removed with -r while anything is still
+# mounted under it: that would empty a branch instead of a scratch directory.
+make_scratch() {
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/strandfs-$1.XXXXXX")
+    defer remove_scratch "$scratch"
+}
+remove_scratch() {
+    if grep -q " $1/" /proc/self/mounts; then
+        warn "left in place, something is still mounted below it: $1"
+        return
+    fi
+    rm -rf --one-file-system "$1"
+}
+
+# --- mounts ----------------------------------------------------------------------------------
+# True when a filesystem of TYPE is what MOUNTPOINT shows now (the last line wins: mounts stack).
+is_mounted() { # MOUNTPOINT TYPE
+    awk -v m="$1" -v t="$2" '$2 == m { found = $3 } END { exit found != t }' /proc/self/mounts
+}
+mounted_type() { awk -v m="$1" '$2 == m { t = $3 } END { print t }' /proc/self/mounts; }
+
+detach() { if [[ -n $(mounted_type "$1") ]]; then umount -l "$1"; fi; }
+
+mount_tmpfs() { # DIR SIZE
+    mkdir -p "$1"
+    mount -t tmpfs -o "size=$2,mode=0755" strandfs-test "$1"
+    defer detach "$1"
+}
+
+# A filesystem of TYPE in a sparse image, loop-mounted. Fails without side effects where loop
+# devices or the filesystem are missing, so that the caller can fall back to a directory.
+mount_loop() { # DIR TYPE SIZE
+    local dir=$1 type=$2 size=$3 image=$1.img
+    have "mkfs.$type" || return 1
+    mkdir -p "$dir"
+    truncate -s "$size" "$image" || return 1
+    case $type in
+        ext4) mkfs.ext4 -q -F -m 0 "$image" ;;
+        *) "mkfs.$type" -q "$image" ;;
+    esac >/dev/null 2>&1 || return 1
+    mount -o loop "$image" "$dir" 2>/dev/null || return 1
+    defer detach "$dir"
+    # mkfs.ext4 leaves lost+found, which no other filesystem has: trees would never compare equal.
+    if [[ -d $dir/lost+found ]]; then rmdir "$dir/lost+found"; fi
+}
+
+# --- the pool --------------------------------------------------------------------------------
+# STRANDFS_BIN and STRANDFS_FSTYPE let the same scripts drive another build.
+strandfs_bin=${STRANDFS_BIN:-}
+strandfs_fstype=${STRANDFS_FSTYPE:-fuse.strandfs}
+
+build_strandfs() {
+    [[ -n $strandfs_bin ]] && return
+    have cargo || die "cargo is not installed: strandfs is built from source with Rust"
+    (cd "$repo_root" && cargo build --release --quiet --locked -p strandfs)
+    strandfs_bin=${CARGO_TARGET_DIR:-$repo_root/target}/release/strandfs
+}
+
+pool_pid=
+# Mounts a pool in the foreground as a child and returns when it serves; never returns with
+# MOUNTPOINT being just a directory, because a test would then judge the root filesystem.
+pool_mount() { # MOUNTPOINT OPTIONS BRANCH...
+    local mountpoint=$1 options=$2 log=$1.log deadline
+    shift 2
+    mkdir -p "$mountpoint"
+    "$strandfs_bin" mount -f ${options:+-o "$options"} "$@" "$mountpoint" >"$log" 2>&1 &
+    pool_pid=$!
+    defer pool_abandon "$mountpoint" "$pool_pid"
+    deadline=$((SECONDS + 20))
+    until is_mounted "$mountpoint" "$strandfs_fstype" && timeout 5 stat "$mountpoint" >/dev/null 2>&1; do
+        if ! kill -0 "$pool_pid" 2>/dev/null || ((SECONDS > deadline)); then
+            warn "the pool did not mount; it said:"
+            sed 's/^/    /' "$log" >&2
+            return 1
+        fi
+        sleep 0.05
+    done
+}
+
+# A clean unmount; fails when the server outlives it by more than five seconds.
+pool_umount() { # MOUNTPOINT
+    local tries
+    umount "$1"
+    for ((tries = 0; tries < 100; tries++)); do
+        if ! kill -0 "$pool_pid" 2>/dev/null; then
+            wait "$pool_pid" || warn "the server of $1 ended with status $?"
+            pool_pid=
+            return
+        fi
+        sleep 0.05
+    done
+    warn "the server of $1 (pid $pool_pid) outlived its mount"
+    return 1
+}
+
+# Last resort at exit: whatever is left of a pool goes away, and only that.
+pool_abandon() { # MOUNTPOINT PID
+    detach "$1"
+    local tries
+    # Only a child of this shell is ours to end: a recycled id never is.
+    [[ $(ps -o ppid= -p "$2" 2>/dev/null | tr -d ' ') == "$$" ]] || return 0
+    for ((tries = 0; tries < 40; tries++)); do
+        kill -0 "$2" 2>/dev/null || return 0
+        sleep 0.05
+    done
+    kill -9 "$2" 2>/dev/null
+}
+
+# Dropping the page cache needs root; without it cold figures are only warm ones.
+drop_caches() {
+    sync
+    if [[ -w /proc/sys/vm/drop_caches ]]; then echo "${1:-3}" >/proc/sys/vm/drop_caches; fi
+}
+
+# --- figures ---------------------------------------------------------------------------------
+# median, lowest and highest of the numbers on standard input, as "MEDIAN LOW HIGH"
+median_range() {
+    sort -n | awk '{ v[NR] = $1 } END {
+        m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
+        printf "%.4f %.4f %.4f\n", m, v[1], v[NR] }'
+}

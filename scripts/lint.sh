@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# All linters; runs every one of them and fails if any did.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "$0")/lib.sh"
+cd "$repo_root"
+
+failed=()
+step() { # NAME COMMAND...
+    local name=$1
+    shift
+    say "lint: $name"
+    "$@" </dev/null || failed+=("$name")
+}
+
+shell_scripts() {
+    local script
+    while IFS= read -r script; do
+        bash -n "$script" || return 1
+    done < <(shell_script_names)
+    if have shellcheck; then
+        # shellcheck disable=SC2046  # our own file names hold no blanks
+        shellcheck -x $(shell_script_names)
+    fi
+}
+shell_script_names() { printf '%s\n' .ci/run scripts/*.sh benches/*.sh; }
+
+docs() { RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items --locked --quiet; }
+
+step rustfmt cargo fmt --all --check
+step clippy cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+step rustdoc docs
+step shell shell_scripts
+step 'house rules' cargo test --locked --quiet -p strandfs --test tidy
+step licences cargo test --locked --quiet -p strandfs --test licences
+# The same lists, and published advisories besides, where cargo-deny is installed anyway.
+if have cargo-deny; then step cargo-deny cargo deny --offline check licenses bans sources; fi
+
+if ((${#failed[@]})); then die "lint failed: ${failed[*]}"; fi
+say 'lint: clean'
