@@ -4,12 +4,20 @@
 pub mod abi;
 pub mod connection;
 pub mod dirbuf;
+pub mod dispatch;
 pub mod filesystem;
+pub mod message;
 pub mod negotiate;
+#[allow(dead_code)] // until dispatch calls all of it
+mod reply;
+pub mod request;
 pub mod types;
 
 pub use connection::Connection;
 pub use dirbuf::{DirPlusSink, DirSink};
+pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Filesystem, Result, Worker};
-pub use negotiate::Negotiated;
+pub use message::{DecodeError, Message};
+pub use negotiate::{Negotiated, Wants};
+pub use request::{Dialect, Request};
 pub use types::*;

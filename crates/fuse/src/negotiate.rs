@@ -1,5 +1,225 @@
 //! INIT: what the kernel offers, what the filesystem wants, what both then do.
 
-/// The outcome of INIT.
+use crate::abi::{InitFlags, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION};
+
+/// The oldest minor version served (Linux 5.4).
+pub const OLDEST_MINOR_VERSION: u32 = 31;
+
+/// Pages the kernel reckons requests in; the wire's unit, whatever the machine's page size.
+const PAGE_BYTES: u32 = 4096;
+/// Pages in a request when MAX_PAGES is not agreed.
+const DEFAULT_MAX_PAGES: u16 = 32;
+/// The deepest stack of filesystems the kernel allows (`FILESYSTEM_MAX_STACK_DEPTH`).
+const DEEPEST_STACK: u32 = 2;
+
+/// What the session and the filesystem would like. Flags the kernel does not offer are left out
+/// of the agreement without an error.
 #[derive(Clone, Debug)]
-pub struct Negotiated {}
+pub struct Wants {
+    /// Features. `INIT_EXT` and `MAX_PAGES` are added where they are needed.
+    pub flags: InitFlags,
+    /// Longest WRITE in bytes; also bounds READ.
+    pub max_write_bytes: u32,
+    /// Most pages of 4 KiB in a request: 256, or `/proc/sys/fs/fuse/max_pages_limit`.
+    pub max_pages_limit: u16,
+    /// Background requests in flight; the kernel's own default, 12, throttles queues.
+    pub max_background: u16,
+    /// Background requests at which the kernel reports congestion.
+    pub congestion_threshold: u16,
+    /// Depth for passthrough, 1 or 2: how deep the stack of filesystems gets with this one on
+    /// top. 0 switches passthrough off.
+    pub max_stack_depth: u32,
+    /// Longest readahead; `None` takes what the kernel offers.
+    pub max_readahead_bytes: Option<u32>,
+    /// Granularity of timestamps in nanoseconds, a power of ten.
+    pub time_granularity_ns: u32,
+    /// Seconds after which the kernel aborts a connection that leaves a request unanswered; 0
+    /// for never.
+    pub request_timeout_s: u16,
+}
+
+impl Default for Wants {
+    fn default() -> Self {
+        Self {
+            flags: InitFlags::empty(),
+            max_write_bytes: 1 << 20,
+            max_pages_limit: 256,
+            max_background: 64,
+            congestion_threshold: 48,
+            max_stack_depth: 0,
+            max_readahead_bytes: None,
+            time_granularity_ns: 1,
+            request_timeout_s: 0,
+        }
+    }
+}
+
+/// The outcome of INIT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The minor version spoken: the smaller of both sides'.
+    pub minor: u32,
+    /// The minor version the kernel offered.
+    pub kernel_minor: u32,
+    /// Every feature the kernel offered, unknown ones included.
+    pub offered: InitFlags,
+    /// The features agreed.
+    pub flags: InitFlags,
+    /// Features offered and wanted but given up because they exclude another that was wanted
+    /// more: write-back caching yields to passthrough.
+    pub yielded: InitFlags,
+    /// Longest WRITE in bytes.
+    pub max_write_bytes: u32,
+    /// Most pages of 4 KiB in a request.
+    pub max_pages: u16,
+    /// Longest readahead in bytes.
+    pub max_readahead_bytes: u32,
+    /// Background requests in flight.
+    pub max_background: u16,
+    /// Stack depth agreed for passthrough, 0 without.
+    pub max_stack_depth: u32,
+}
+
+impl Negotiated {
+    /// How large a transport's payload area must be for every request and reply: the largest of
+    /// the longest write, the most pages, and the kernel's minimum.
+    pub fn payload_bytes(&self) -> usize {
+        let pages_bytes = usize::from(self.max_pages) * PAGE_BYTES as usize;
+        pages_bytes
+            .max(self.max_write_bytes as usize)
+            .max(crate::abi::MIN_READ_BUFFER_BYTES)
+    }
+}
+
+/// Why INIT cannot be agreed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NegotiateError {
+    /// The kernel speaks a newer major version: send `reply` and expect another INIT.
+    #[error("the kernel speaks FUSE {major}; asking it for version 7")]
+    NewerMajor {
+        /// The kernel's major version.
+        major: u32,
+        /// The reply that asks for version 7.
+        reply: Box<InitOut>,
+    },
+    /// The kernel is too old: answer EPROTO and give up.
+    #[error("the kernel speaks FUSE {major}.{minor}; at least 7.31 (Linux 5.4) is needed")]
+    TooOld {
+        /// The kernel's major version.
+        major: u32,
+        /// The kernel's minor version.
+        minor: u32,
+    },
+}
+
+/// Agrees on what both sides can: the reply to INIT and the facts for everyone else.
+pub fn negotiate(offer: &InitIn, wants: &Wants) -> Result<(InitOut, Negotiated), NegotiateError> {
+    check_version(offer)?;
+    let offered = offer.offered();
+    let (flags, yielded) = agree(offered, wants);
+    let (max_write_bytes, max_pages) = sizes(flags, wants);
+    let negotiated = Negotiated {
+        minor: offer.minor.min(KERNEL_MINOR_VERSION),
+        kernel_minor: offer.minor,
+        offered,
+        flags,
+        yielded,
+        max_write_bytes,
+        max_pages,
+        max_readahead_bytes: wants
+            .max_readahead_bytes
+            .map_or(offer.max_readahead, |wanted| {
+                wanted.min(offer.max_readahead)
+            }),
+        max_background: wants.max_background,
+        max_stack_depth: if flags.contains(InitFlags::PASSTHROUGH) {
+            wants.max_stack_depth.min(DEEPEST_STACK)
+        } else {
+            0
+        },
+    };
+    Ok((encode(&negotiated, wants), negotiated))
+}
+
+fn check_version(offer: &InitIn) -> Result<(), NegotiateError> {
+    let &InitIn { major, minor, .. } = offer;
+    if major > KERNEL_VERSION {
+        let reply = InitOut {
+            major: KERNEL_VERSION,
+            minor: KERNEL_MINOR_VERSION,
+            ..InitOut::default()
+        };
+        return Err(NegotiateError::NewerMajor {
+            major,
+            reply: Box::new(reply),
+        });
+    }
+    if major < KERNEL_VERSION || minor < OLDEST_MINOR_VERSION {
+        return Err(NegotiateError::TooOld { major, minor });
+    }
+    Ok(())
+}
+
+/// The features agreed, and those that yielded to another.
+fn agree(offered: InitFlags, wants: &Wants) -> (InitFlags, InitFlags) {
+    let added = InitFlags::INIT_EXT | InitFlags::MAX_PAGES;
+    let mut flags = offered & (wants.flags | added);
+    let mut yielded = InitFlags::empty();
+    if wants.max_stack_depth == 0 {
+        flags.remove(InitFlags::PASSTHROUGH);
+    }
+    if flags.contains(InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE) {
+        // With both the kernel refuses every backing file.
+        flags.remove(InitFlags::WRITEBACK_CACHE);
+        yielded.insert(InitFlags::WRITEBACK_CACHE);
+    }
+    if wants.request_timeout_s == 0 {
+        flags.remove(InitFlags::REQUEST_TIMEOUT);
+    } else {
+        flags.insert(offered & InitFlags::REQUEST_TIMEOUT);
+    }
+    if !flags.contains(InitFlags::DO_READDIRPLUS) {
+        flags.remove(InitFlags::READDIRPLUS_AUTO);
+    }
+    (flags, yielded)
+}
+
+/// `max_write` and `max_pages`, neither more than the other allows.
+fn sizes(flags: InitFlags, wants: &Wants) -> (u32, u16) {
+    let most_pages = if flags.contains(InitFlags::MAX_PAGES) {
+        wants.max_pages_limit.max(1)
+    } else {
+        DEFAULT_MAX_PAGES
+    };
+    let wanted_pages = wants.max_write_bytes.div_ceil(PAGE_BYTES).max(1);
+    let max_pages = u16::try_from(wanted_pages)
+        .unwrap_or(u16::MAX)
+        .min(most_pages);
+    let bound_bytes = u32::from(max_pages) * PAGE_BYTES;
+    // The kernel takes anything below a page as a page.
+    (
+        wants.max_write_bytes.clamp(PAGE_BYTES, bound_bytes),
+        max_pages,
+    )
+}
+
+fn encode(negotiated: &Negotiated, wants: &Wants) -> InitOut {
+    let (flags, flags2) = negotiated.flags.words();
+    let timeout = negotiated.flags.contains(InitFlags::REQUEST_TIMEOUT);
+    InitOut {
+        major: KERNEL_VERSION,
+        minor: negotiated.minor,
+        max_readahead: negotiated.max_readahead_bytes,
+        flags,
+        max_background: negotiated.max_background,
+        congestion_threshold: wants.congestion_threshold,
+        max_write: negotiated.max_write_bytes,
+        time_gran: wants.time_granularity_ns,
+        max_pages: negotiated.max_pages,
+        map_alignment: 0,
+        flags2,
+        max_stack_depth: negotiated.max_stack_depth,
+        request_timeout: if timeout { wants.request_timeout_s } else { 0 },
+        unused: [0; 11],
+    }
+}
