@@ -1,10 +1,20 @@
 //! One request through the filesystem: decode, call, encode the answer in place.
 
-use crate::abi;
-use crate::filesystem::{Filesystem, Worker};
-use crate::message::Message;
+mod attr;
+mod call;
+mod file;
+mod name;
+mod other;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use call::Call;
+
+use crate::abi::Opcode;
+use crate::filesystem::{Context, Filesystem, Result, Worker};
+use crate::message::{DecodeError, Message};
 use crate::request::{Dialect, Request};
-use crate::types::Errno;
+use crate::types::{Errno, NodeId};
 
 /// What became of a request.
 #[derive(Debug)]
@@ -22,7 +32,30 @@ pub enum Outcome<'a> {
     NotForFilesystem(Request<'a>),
 }
 
-/// Carries a request out.
+impl Outcome<'_> {
+    /// A reply with an error. What the kernel would not accept as an error number (it knows
+    /// 1 to 511 and aborts the request otherwise) becomes EIO.
+    fn error(errno: Errno) -> Self {
+        let acceptable = (1..512).contains(&errno.raw_os_error());
+        Outcome::Reply {
+            errno: Some(if acceptable { errno } else { Errno::IO }),
+            len: 0,
+        }
+    }
+}
+
+/// Room that `out` must have for the fixed part of every reply; every transport has more.
+const SMALLEST_OUT_BYTES: usize = 4096;
+
+/// Carries `message` out on `fs`. The answer is encoded at the start of `out`, the transport's
+/// payload area: page-aligned, and at least [`Negotiated::payload_bytes`] long, so that every
+/// read fits. The transport sends it behind an [`OutHeader`] with the request's `unique`.
+///
+/// A malformed request is answered without calling the filesystem: ENOSYS for an unknown
+/// operation, else EINVAL. A panic in the filesystem costs its request (EIO), not the mount.
+///
+/// [`Negotiated::payload_bytes`]: crate::Negotiated::payload_bytes
+/// [`OutHeader`]: crate::abi::OutHeader
 pub fn dispatch<'a, F: Filesystem + ?Sized>(
     fs: &F,
     dialect: &Dialect,
@@ -30,9 +63,100 @@ pub fn dispatch<'a, F: Filesystem + ?Sized>(
     out: &mut [u8],
     worker: &dyn Worker,
 ) -> Outcome<'a> {
-    let _ = (fs, dialect, message, out, worker, abi::KERNEL_VERSION);
-    Outcome::Reply {
-        errno: Some(Errno::NOSYS),
-        len: 0,
+    let request = match Request::decode(message, dialect) {
+        Ok(request) => request,
+        Err(error) => return refuse(message, &error),
+    };
+    match request {
+        Request::Init(_)
+        | Request::Destroy
+        | Request::Interrupt { .. }
+        | Request::NotifyReply { .. } => Outcome::NotForFilesystem(request),
+        Request::Forget { lookups } => {
+            let node = NodeId(message.header.nodeid);
+            let _ = guarded(message, || {
+                fs.forget(node, lookups);
+                Ok(0)
+            });
+            Outcome::NoReply
+        }
+        Request::BatchForget(list) => {
+            let _ = guarded(message, || {
+                list.for_each(|forget| fs.forget(forget.node, forget.lookups));
+                Ok(0)
+            });
+            Outcome::NoReply
+        }
+        _ => answer(fs, message, &request, out, worker),
     }
+}
+
+/// Runs what the filesystem answers.
+fn answer<'a, F: Filesystem + ?Sized>(
+    fs: &F,
+    message: &Message<'a>,
+    request: &Request<'_>,
+    out: &mut [u8],
+    worker: &dyn Worker,
+) -> Outcome<'a> {
+    if out.len() < SMALLEST_OUT_BYTES {
+        tracing::error!(bytes = out.len(), "no room for replies");
+        return Outcome::error(Errno::IO);
+    }
+    let header = &message.header;
+    let cx = Context {
+        unique: header.unique,
+        uid: header.uid,
+        gid: header.gid,
+        pid: header.pid,
+        supplementary_gid: message.supplementary_gid(),
+        worker,
+    };
+    let call = Call {
+        fs,
+        cx: &cx,
+        node: NodeId(header.nodeid),
+    };
+    match guarded(message, || call.run(request, out)) {
+        Ok(len) => Outcome::Reply { errno: None, len },
+        Err(errno) => Outcome::error(errno),
+    }
+}
+
+/// Answers what cannot be understood, unless it is of the kind that is never answered.
+fn refuse<'a>(message: &Message<'a>, error: &DecodeError) -> Outcome<'a> {
+    let header = &message.header;
+    tracing::debug!(
+        opcode = header.opcode,
+        unique = header.unique,
+        node = header.nodeid,
+        %error,
+        "request refused"
+    );
+    match Opcode::try_from(header.opcode) {
+        Ok(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply) => {
+            Outcome::NoReply
+        }
+        _ => Outcome::error(error.errno()),
+    }
+}
+
+/// Runs `call`; a panic in it becomes EIO. Unwind safety is the filesystem's own affair: it is
+/// shared between threads, so its state is behind locks or atomics.
+fn guarded(message: &Message<'_>, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        let reason = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no reason given");
+        tracing::error!(
+            opcode = ?Opcode::try_from(message.header.opcode),
+            unique = message.header.unique,
+            node = message.header.nodeid,
+            reason,
+            "panic in the filesystem"
+        );
+        Err(Errno::IO)
+    })
 }

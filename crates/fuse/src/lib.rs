@@ -8,7 +8,6 @@ pub mod dispatch;
 pub mod filesystem;
 pub mod message;
 pub mod negotiate;
-#[allow(dead_code)] // until dispatch calls all of it
 mod reply;
 pub mod request;
 pub mod types;

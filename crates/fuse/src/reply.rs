@@ -116,7 +116,16 @@ fn device_numbers(rdev: u32) -> (u32, u32) {
 }
 
 /// `struct fuse_open_out`.
+///
+/// A passthrough reply without a backing file goes out as it is: the kernel then fails the open
+/// with EIO and releases the handle, which an error reply would leak.
 pub(crate) fn open(reply: &OpenReply) -> abi::OpenOut {
+    if reply.backing.is_none() && reply.flags.contains(OpenFlags::PASSTHROUGH) {
+        tracing::error!(
+            handle = reply.handle.0,
+            "passthrough without a backing file"
+        );
+    }
     let backing_id = match reply.backing {
         Some(backing) if reply.flags.contains(OpenFlags::PASSTHROUGH) => backing.0.cast_signed(),
         _ => 0,

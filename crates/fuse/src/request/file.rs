@@ -10,7 +10,7 @@ type Result<T> = std::result::Result<T, DecodeError>;
 pub(super) fn open<'a>(message: &Message<'a>) -> Result<Request<'a>> {
     let (abi::OpenIn { flags, open_flags }, _) = message.argument()?;
     Ok(Request::Open {
-        flags: flags.cast_signed(),
+        flags: flags.cast_signed() & !(libc::O_CREAT | libc::O_EXCL),
         kill_suidgid: open_flags & abi::OPEN_KILL_SUIDGID != 0,
     })
 }
