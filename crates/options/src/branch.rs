@@ -1,8 +1,22 @@
 //! Branch specifications: `PATH[=MODE[,MINFREESPACE]]`, joined by `:`.
+//!
+//! `PATH` may hold wildcards (`*`, `?`, `[...]`) and braces (`{a,b}`); a backslash makes the next
+//! one of `\ : , = * ? [ ] { }` ordinary. Reading is in two steps: [`parse`] is pure text work,
+//! [`resolve`] looks at the filesystem. [`edit`] applies what users write to the `branches`
+//! option, which may also add to a list or remove from it.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::size::MinFreeSpace;
+
+mod edit;
+mod pattern;
+mod resolve;
+
+pub use edit::edit;
+pub use resolve::resolve;
 
 /// What may be done on a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,4 +38,252 @@ pub struct BranchSpec {
     pub mode: BranchMode,
     /// Overrides the pool's `minfreespace` when set.
     pub min_free_space: Option<MinFreeSpace>,
+}
+
+/// One item of a branch list, before the filesystem is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawBranch {
+    /// The path as written: wildcards, braces and backslash escapes still in it. Not empty.
+    pub pattern: String,
+    /// Defaults to [`BranchMode::ReadWrite`].
+    pub mode: BranchMode,
+    /// Overrides the pool's `minfreespace` when set.
+    pub min_free_space: Option<MinFreeSpace>,
+}
+
+/// A branch list was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The messages say what the fields are.
+pub enum BranchError {
+    #[error("the branch list is empty: name at least one directory")]
+    EmptyList,
+    #[error("the branch list {list:?} has an item without a path: write PATH or PATH=MODE")]
+    EmptyPath { list: String },
+    #[error(
+        "branch {item:?} has no valid mode: write PATH, PATH=RW, PATH=RO, PATH=NC or PATH=MODE,SIZE"
+    )]
+    BadMode { item: String },
+    #[error(
+        "branch {item:?} has a bad minimum free space {size:?}: give {}",
+        MinFreeSpace::ACCEPTED
+    )]
+    BadSize { item: String, size: String },
+    #[error("branch {path:?} does not exist: create it, mount what belongs there, or correct it")]
+    Missing { path: PathBuf },
+    #[error("branch {path:?} is not a directory: name a directory")]
+    NotADirectory { path: PathBuf },
+    #[error("branch {path:?} is in the list twice: name it once")]
+    Duplicate { path: PathBuf },
+    #[error("branch {path:?} cannot be reached ({why}): make it readable or remove it")]
+    Unreachable { path: PathBuf, why: String },
+    #[error("branch {path:?} has a name that is not UTF-8: rename it or name it by a symlink")]
+    NotUtf8 { path: PathBuf },
+    #[error("branch pattern {pattern:?} matches no directory: correct it or create one")]
+    NoMatch { pattern: String },
+    #[error("branch pattern {pattern:?} is malformed ({why}): escape a plain * ? or [ as \\*")]
+    BadPattern { pattern: String, why: &'static str },
+    #[error("branch pattern {pattern:?} stands for over {limit} paths: use fewer braces")]
+    TooMany { pattern: String, limit: usize },
+    #[error("{text:?} is not a change of the branch list: start it with one of = + +> +< - -< ->")]
+    BadEdit { text: String },
+    #[error("{item:?} names a mode, which removal ignores: give only the path")]
+    ModeInRemoval { item: String },
+    #[error("no branch matches {item:?}: read the option `branches` for the present list")]
+    NothingToRemove { item: String },
+    #[error("that would leave the pool without a branch: replace the list instead, with =LIST")]
+    NoneLeft,
+}
+
+impl BranchMode {
+    /// `RW`, `RO` or `NC`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReadWrite => "RW",
+            Self::ReadOnly => "RO",
+            Self::NoCreate => "NC",
+        }
+    }
+}
+
+impl fmt::Display for BranchMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text is none of `RW`, `RO`, `NC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadMode;
+
+impl FromStr for BranchMode {
+    type Err = BadMode;
+
+    /// Any letter case is accepted.
+    fn from_str(text: &str) -> Result<Self, BadMode> {
+        [Self::ReadWrite, Self::ReadOnly, Self::NoCreate]
+            .into_iter()
+            .find(|mode| mode.name().eq_ignore_ascii_case(text))
+            .ok_or(BadMode)
+    }
+}
+
+impl fmt::Display for BranchSpec {
+    /// `PATH=MODE[,SIZE]`, escaped so that [`parse`] and [`resolve`] give the same branch again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = pattern::escape(&self.path.to_string_lossy());
+        write!(f, "{path}={}", self.mode)?;
+        match self.min_free_space {
+            Some(size) => write!(f, ",{size}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes a branch list as [`parse`] reads it.
+pub fn format_list(branches: &[BranchSpec]) -> String {
+    let items: Vec<String> = branches.iter().map(ToString::to_string).collect();
+    items.join(":")
+}
+
+/// Splits a branch list into its items. Pure text work; the filesystem is not asked.
+///
+/// The last `=` of an item begins the mode only if a mode follows it, so a path with `=` in it
+/// needs no escape (one that ends in `=RW` does: `/a\=RW`, or `/a=RW=RW`).
+///
+/// # Errors
+/// An empty list or path, a free-space value without a mode, a bad free-space value.
+pub fn parse(list: &str) -> Result<Vec<RawBranch>, BranchError> {
+    if list.is_empty() {
+        return Err(BranchError::EmptyList);
+    }
+    pattern::split_unescaped(list, ':')
+        .into_iter()
+        .map(|item| parse_item(list, item))
+        .collect()
+}
+
+fn parse_item(list: &str, item: &str) -> Result<RawBranch, BranchError> {
+    let (path, mode, size) = split_item(item)?;
+    if path.is_empty() {
+        return Err(BranchError::EmptyPath {
+            list: list.to_owned(),
+        });
+    }
+    let min_free_space = match size {
+        None => None,
+        Some(size) => Some(size.parse().map_err(|_| BranchError::BadSize {
+            item: item.to_owned(),
+            size: size.to_owned(),
+        })?),
+    };
+    Ok(RawBranch {
+        pattern: path.to_owned(),
+        mode,
+        min_free_space,
+    })
+}
+
+/// Path, mode and free-space text of one item.
+fn split_item(item: &str) -> Result<(&str, BranchMode, Option<&str>), BranchError> {
+    let Some(equals) = pattern::rfind_unescaped(item, '=') else {
+        return Ok((item, BranchMode::ReadWrite, None));
+    };
+    let (path, tail) = (&item[..equals], &item[equals + 1..]);
+    let (mode, size) = match tail.split_once(',') {
+        Some((mode, size)) => (mode, Some(size)),
+        None => (tail, None),
+    };
+    match mode.parse() {
+        Ok(mode) => Ok((path, mode, size)),
+        // `PATH=`, `PATH=,10G` and `PATH=XX,10G` are slips, not paths with an equals sign.
+        Err(BadMode) if mode.is_empty() || size.is_some_and(is_size) => Err(BranchError::BadMode {
+            item: item.to_owned(),
+        }),
+        Err(BadMode) => Ok((item, BranchMode::ReadWrite, None)),
+    }
+}
+
+fn is_size(text: &str) -> bool {
+    text.parse::<MinFreeSpace>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(item: &str) -> RawBranch {
+        let mut list = parse(item).unwrap();
+        assert_eq!(list.len(), 1, "{item}");
+        list.remove(0)
+    }
+
+    #[test]
+    fn items_have_path_mode_and_size() {
+        let list = parse("/a:/b=ro:/c=NC,10G:/d=RW,4G/5%").unwrap();
+        let modes: Vec<_> = list.iter().map(|branch| branch.mode.name()).collect();
+        assert_eq!(modes, ["RW", "RO", "NC", "RW"]);
+        assert_eq!(list[2].pattern, "/c");
+        assert_eq!(list[2].min_free_space, Some(MinFreeSpace::Size(10 << 30)));
+        assert_eq!(list[3].min_free_space, Some(MinFreeSpace::default()));
+    }
+
+    #[test]
+    fn equals_in_a_path_needs_no_escape() {
+        assert_eq!(one("/a=b").pattern, "/a=b");
+        assert_eq!(one("/a=b,c").pattern, "/a=b,c");
+        assert_eq!(one("/a=b=RO").pattern, "/a=b");
+        assert_eq!(one("/a=RW=RW").pattern, "/a=RW");
+        assert_eq!(one("/a\\=RW").pattern, "/a\\=RW");
+        assert_eq!(one("/a\\:b=RO").pattern, "/a\\:b");
+    }
+
+    #[test]
+    fn slips_are_refused() {
+        for item in ["/a=", "/a=,10G", "/a=XX,10G"] {
+            assert!(
+                matches!(parse(item), Err(BranchError::BadMode { .. })),
+                "{item}"
+            );
+        }
+        for item in ["/a=RW,", "/a=RW,10Q", "/a=RW,1G,2G"] {
+            assert!(
+                matches!(parse(item), Err(BranchError::BadSize { .. })),
+                "{item}"
+            );
+        }
+        for list in [":", "/a::/b", "/a:", "=RW"] {
+            assert!(
+                matches!(parse(list), Err(BranchError::EmptyPath { .. })),
+                "{list}"
+            );
+        }
+        assert_eq!(parse(""), Err(BranchError::EmptyList));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(list in "[/a=,:\\\\{}*RWO1G]*|\\PC*") {
+            let _ = parse(&list);
+        }
+
+        #[test]
+        fn round_trips(paths in proptest::collection::vec("/[a=,:\\\\{}*\\[\\]? RWé/]*", 1..4)) {
+            let specs: Vec<BranchSpec> = paths
+                .iter()
+                .map(|path| BranchSpec {
+                    path: path.into(),
+                    mode: BranchMode::NoCreate,
+                    min_free_space: Some(MinFreeSpace::Percent(3)),
+                })
+                .collect();
+            let raw = parse(&format_list(&specs)).unwrap();
+            let read: Vec<String> = raw
+                .iter()
+                .map(|branch| pattern::unescape(&branch.pattern))
+                .collect();
+            prop_assert_eq!(read, paths);
+            prop_assert!(raw.iter().all(|branch| branch.mode == BranchMode::NoCreate));
+        }
+    }
 }

@@ -1,0 +1,149 @@
+//! Changes to a branch list, in the notation mergerfs users know.
+
+use std::fs;
+
+use super::{BranchError, BranchSpec, parse, pattern, resolve};
+use crate::branch::resolve::refuse_duplicates;
+
+/// Applies one change to the list and returns the new list; `current` stays as it is on error.
+///
+/// | text | change |
+/// |---|---|
+/// | `LIST` or `=LIST` | replace all |
+/// | `+LIST` or `+>LIST` | append |
+/// | `+<LIST` | prepend |
+/// | `-LIST` | remove the branches these paths or wildcards name (here `*` crosses `/`) |
+/// | `-<`, `->` | remove the first, the last |
+///
+/// A relative path that begins with one of `= + - < >` must be written `./PATH`.
+///
+/// # Errors
+/// As [`parse`] and [`resolve`]; also when a removal matches nothing or would leave no branch.
+pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, BranchError> {
+    let signs = text
+        .bytes()
+        .take(2)
+        .take_while(|byte| b"=+-<>".contains(byte))
+        .count();
+    let (instruction, list) = text.split_at(signs);
+    let changed = match instruction {
+        "" | "=" => resolve(&parse(list)?)?,
+        "+" | "+>" => [current, &resolve(&parse(list)?)?].concat(),
+        "+<" => [&resolve(&parse(list)?)?, current].concat(),
+        "-" => remove(current, list)?,
+        "-<" if list.is_empty() => current.iter().skip(1).cloned().collect(),
+        "->" if list.is_empty() => current[..current.len().saturating_sub(1)].to_vec(),
+        _ => {
+            return Err(BranchError::BadEdit {
+                text: text.to_owned(),
+            });
+        }
+    };
+    if changed.is_empty() {
+        return Err(BranchError::NoneLeft);
+    }
+    refuse_duplicates(&changed)?;
+    Ok(changed)
+}
+
+fn remove(current: &[BranchSpec], list: &str) -> Result<Vec<BranchSpec>, BranchError> {
+    if list.is_empty() {
+        return Err(BranchError::EmptyList);
+    }
+    let mut left = current.to_vec();
+    for item in pattern::split_unescaped(list, ':') {
+        if super::split_item(item)?.0 != item {
+            return Err(BranchError::ModeInRemoval {
+                item: item.to_owned(),
+            });
+        }
+        let mut matched = false;
+        for word in pattern::expand_braces(item)? {
+            let names = matcher(&word)?;
+            let before = left.len();
+            left.retain(|branch| !names(branch));
+            matched |= left.len() < before;
+        }
+        if !matched {
+            return Err(BranchError::NothingToRemove {
+                item: item.to_owned(),
+            });
+        }
+    }
+    Ok(left)
+}
+
+/// Whether a branch is named by a word: by its path, by a wildcard, or through a symlink.
+fn matcher(word: &str) -> Result<impl Fn(&BranchSpec) -> bool, BranchError> {
+    let wildcard = match pattern::to_glob(word) {
+        None => None,
+        Some(text) => Some(
+            glob::Pattern::new(&text).map_err(|error| BranchError::BadPattern {
+                pattern: word.to_owned(),
+                why: error.msg,
+            })?,
+        ),
+    };
+    let literal = pattern::unescape(word);
+    let real = fs::canonicalize(&literal).ok();
+    Ok(move |branch: &BranchSpec| {
+        branch.path.as_os_str() == literal.as_str()
+            || real.as_ref() == Some(&branch.path)
+            || wildcard
+                .as_ref()
+                .is_some_and(|wildcard| wildcard.matches_path(&branch.path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(house: &str, before: &str, text: &str) -> Result<String, BranchError> {
+        let before = edit(&[], &before.replace('@', house))?;
+        let after = edit(&before, &text.replace('@', house))?;
+        Ok(super::super::format_list(&after).replace(house, "@"))
+    }
+
+    #[test]
+    fn lists_are_replaced_extended_and_cut() {
+        let house = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(house.path().join(name)).unwrap();
+        }
+        let real = fs::canonicalize(house.path()).unwrap();
+        let house = real.to_str().unwrap();
+        for (before, text, after) in [
+            ("@/a", "@/b", "@/b=RW"),
+            ("@/a", "=@/b=RO,1G", "@/b=RO,1G"),
+            ("@/a", "+@/b:@/c", "@/a=RW:@/b=RW:@/c=RW"),
+            ("@/a", "+>@/b", "@/a=RW:@/b=RW"),
+            ("@/a", "+<@/b", "@/b=RW:@/a=RW"),
+            ("@/a:@/b:@/c", "-@/b", "@/a=RW:@/c=RW"),
+            ("@/a:@/b:@/c", "-@/{b,c}", "@/a=RW"),
+            ("@/a:@/b:@/c", "-*/[ab]", "@/c=RW"),
+            ("@/a:@/b", "-<", "@/b=RW"),
+            ("@/a:@/b", "->", "@/a=RW"),
+        ] {
+            assert_eq!(change(house, before, text).unwrap(), after, "{text}");
+        }
+        let fail = |before: &str, text: &str| change(house, before, text).unwrap_err();
+        assert!(matches!(fail("@/a", "+@/a"), BranchError::Duplicate { .. }));
+        assert!(matches!(
+            fail("@/a", "-@/b"),
+            BranchError::NothingToRemove { .. }
+        ));
+        assert!(matches!(
+            fail("@/a", "-@/a=RW"),
+            BranchError::ModeInRemoval { .. }
+        ));
+        assert!(matches!(fail("@/a", "<>@/a"), BranchError::BadEdit { .. }));
+        assert!(matches!(
+            fail("@/a:@/b", "-<@/a"),
+            BranchError::BadEdit { .. }
+        ));
+        for text in ["-*", "-<", "->"] {
+            assert_eq!(fail("@/a", text), BranchError::NoneLeft, "{text}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! From branch patterns to directories that exist.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{BranchError, BranchSpec, RawBranch, pattern};
+
+/// As glob(3) without flags, except that a wildcard does not cross `/` either way.
+const MATCHING: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// Finds the directories the items stand for, with every symlink resolved, in the order of the
+/// list and alphabetically within one pattern. A wildcard takes only directories; a path without
+/// wildcard must be one. Evaluated now and never again: a directory made later does not join.
+///
+/// # Errors
+/// A path that is missing, unreachable, not a directory, not UTF-8 or named twice; a pattern that
+/// is malformed or matches nothing.
+pub fn resolve(items: &[RawBranch]) -> Result<Vec<BranchSpec>, BranchError> {
+    let mut branches: Vec<BranchSpec> = Vec::new();
+    for item in items {
+        for word in pattern::expand_braces(&item.pattern)? {
+            for path in directories(&word)? {
+                branches.push(BranchSpec {
+                    path,
+                    mode: item.mode,
+                    min_free_space: item.min_free_space,
+                });
+            }
+        }
+    }
+    refuse_duplicates(&branches)?;
+    Ok(branches)
+}
+
+/// Errors on the first path that is in the list twice.
+pub(super) fn refuse_duplicates(branches: &[BranchSpec]) -> Result<(), BranchError> {
+    for (index, branch) in branches.iter().enumerate() {
+        if branches[..index]
+            .iter()
+            .any(|seen| seen.path == branch.path)
+        {
+            return Err(BranchError::Duplicate {
+                path: branch.path.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The directories one word (braces already expanded) stands for; at least one.
+fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
+    let literal = PathBuf::from(pattern::unescape(word));
+    let Some(glob) = pattern::to_glob(word) else {
+        return Ok(vec![directory(&literal)?]);
+    };
+    let matches = glob::glob_with(&glob, MATCHING).map_err(|error| BranchError::BadPattern {
+        pattern: word.to_owned(),
+        why: error.msg,
+    })?;
+    let mut found = Vec::new();
+    for entry in matches {
+        let path = entry.map_err(|error| unreachable_path(error.path(), error.error()))?;
+        if path.is_dir() {
+            found.push(directory(&path)?);
+        }
+    }
+    if found.is_empty() {
+        // As in glob(3), an unmatched pattern is taken at its word: a disk may be called `[1]`.
+        return match directory(&literal) {
+            Ok(path) => Ok(vec![path]),
+            Err(_) => Err(BranchError::NoMatch {
+                pattern: word.to_owned(),
+            }),
+        };
+    }
+    Ok(found)
+}
+
+/// The real path of one directory.
+fn directory(path: &Path) -> Result<PathBuf, BranchError> {
+    let real = fs::canonicalize(path).map_err(|error| unreachable_path(path, &error))?;
+    let facts = fs::metadata(&real).map_err(|error| unreachable_path(path, &error))?;
+    if !facts.is_dir() {
+        return Err(BranchError::NotADirectory {
+            path: path.to_owned(),
+        });
+    }
+    // The list must be readable back as text (run-time control, fstab, hand-over).
+    if real.to_str().is_none() {
+        return Err(BranchError::NotUtf8 { path: real });
+    }
+    Ok(real)
+}
+
+fn unreachable_path(path: &Path, error: &io::Error) -> BranchError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound => BranchError::Missing { path },
+        io::ErrorKind::NotADirectory => BranchError::NotADirectory { path },
+        _ => BranchError::Unreachable {
+            path,
+            why: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{format_list, parse};
+    use super::*;
+
+    /// A directory with `disk1`, `disk2`, `[1]`, `a:b`, a hidden one, a file and a symlink.
+    fn house() -> (tempfile::TempDir, String) {
+        let house = tempfile::tempdir().unwrap();
+        for name in ["disk1", "disk2", "[1]", "a:b", ".hidden"] {
+            fs::create_dir(house.path().join(name)).unwrap();
+        }
+        fs::write(house.path().join("disk-file"), "").unwrap();
+        std::os::unix::fs::symlink("disk1", house.path().join("link")).unwrap();
+        let real = fs::canonicalize(house.path()).unwrap();
+        (house, real.to_str().unwrap().to_owned())
+    }
+
+    fn names(house: &str, list: &str) -> Result<Vec<String>, BranchError> {
+        let list = list.replace('@', house);
+        let branches = resolve(&parse(&list)?)?;
+        // What is read back must give the same branches again.
+        assert_eq!(resolve(&parse(&format_list(&branches))?)?, branches);
+        Ok(branches
+            .iter()
+            .map(|branch| {
+                branch
+                    .path
+                    .file_name()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect())
+    }
+
+    #[test]
+    fn patterns_find_directories_only() {
+        let (_keep, house) = house();
+        let find = |list: &str| names(&house, list).unwrap();
+        assert_eq!(find("@/disk*"), ["disk1", "disk2"]);
+        assert_eq!(find("@/disk{2,1}=RO"), ["disk2", "disk1"]);
+        assert_eq!(find("@/link"), ["disk1"]);
+        assert_eq!(find("@/a\\:b"), ["a:b"]);
+        assert_eq!(find("@/[1]"), ["[1]"]);
+        assert_eq!(find("@/*[2b]"), ["a:b", "disk2"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let (_keep, house) = house();
+        let fail = |list: &str| names(&house, list).unwrap_err();
+        assert!(matches!(fail("@/none"), BranchError::Missing { .. }));
+        assert!(matches!(fail("@/disk{1,3}"), BranchError::Missing { .. }));
+        assert!(matches!(
+            fail("@/disk-file"),
+            BranchError::NotADirectory { .. }
+        ));
+        assert!(matches!(
+            fail("@/disk-file/x"),
+            BranchError::NotADirectory { .. }
+        ));
+        assert!(matches!(
+            fail("@/disk1:@/link"),
+            BranchError::Duplicate { .. }
+        ));
+        assert!(matches!(fail("@/z*"), BranchError::NoMatch { .. }));
+        assert!(matches!(fail("@/a***"), BranchError::BadPattern { .. }));
+        let text = fail("@/none").to_string();
+        assert!(text.contains(&format!("{house}/none")), "{text}");
+    }
+}

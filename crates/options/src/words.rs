@@ -1,0 +1,190 @@
+//! Options whose value is one word of a fixed set, and booleans.
+
+/// Declares an enum together with its option words, so that parsing, printing and the text that
+/// lists the accepted words cannot disagree.
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        $name:ident {
+            $(#[$first_meta:meta])* $first:ident = $first_word:literal,
+            $( $(#[$item_meta:meta])* $item:ident = $word:literal, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[$first_meta])* $first,
+            $( $(#[$item_meta])* $item, )*
+        }
+
+        impl $name {
+            /// What the parser accepts, as a phrase for error messages and help.
+            pub const ACCEPTED: &'static str = concat!("one of ", $first_word $(, ", ", $word)*);
+
+            /// The word used in options.
+            pub fn name(self) -> &'static str {
+                match self {
+                    Self::$first => $first_word,
+                    $( Self::$item => $word, )*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = NotAWord;
+
+            /// Any letter case is accepted.
+            fn from_str(text: &str) -> Result<Self, NotAWord> {
+                match text.to_ascii_lowercase().as_str() {
+                    $first_word => Ok(Self::$first),
+                    $( $word => Ok(Self::$item), )*
+                    _ => Err(NotAWord),
+                }
+            }
+        }
+    };
+}
+
+/// The text is none of the accepted words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAWord;
+
+words! {
+    /// Which opens may bypass the server so that the kernel moves the data itself.
+    PassthroughIo {
+        /// Wherever the kernel and the branch can and no other option forbids it.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+        /// Files opened for reading only.
+        ReadOnly = "ro",
+        /// Files opened for writing only.
+        WriteOnly = "wo",
+        /// Every open.
+        ReadWrite = "rw",
+    }
+}
+
+words! {
+    /// How the kernel caches the contents of files that are not in passthrough.
+    CacheFiles {
+        /// Direct I/O: no page cache above the branches'.
+        Off = "off",
+        /// Page cache, dropped at every open.
+        Partial = "partial",
+        /// Page cache, kept from open to open.
+        Full = "full",
+        /// Page cache, kept when the file is unchanged since the last open.
+        AutoFull = "auto-full",
+        /// As `partial` for the processes named in `cache.files.process-names`, else as `off`.
+        PerProcess = "per-process",
+    }
+}
+
+words! {
+    /// When closing a file sends a FLUSH request.
+    FlushOnClose {
+        /// Never.
+        Never = "never",
+        /// When the file was opened for writing.
+        OpenedForWrite = "opened-for-write",
+        /// At every close.
+        Always = "always",
+    }
+}
+
+words! {
+    /// What extended attribute requests see.
+    XattrMode {
+        /// The branch's attributes.
+        Passthrough = "passthrough",
+        /// No attributes: reads and writes answer ENODATA.
+        NoAttr = "noattr",
+        /// ENOSYS; the kernel then stops asking for the life of the mount.
+        NoSys = "nosys",
+    }
+}
+
+words! {
+    /// Which branches a statfs request sums up.
+    StatfsMode {
+        /// Every branch, by its root.
+        Base = "base",
+        /// Only the branches where the path exists, by that path.
+        Full = "full",
+    }
+}
+
+words! {
+    /// Whose free space a statfs request leaves out.
+    StatfsIgnore {
+        /// Nobody's.
+        None = "none",
+        /// Read-only branches'.
+        ReadOnly = "ro",
+        /// Read-only and no-create branches'.
+        NoCreate = "nc",
+    }
+}
+
+/// What [`parse_bool`] accepts, as a phrase for error messages and help.
+pub const BOOL_ACCEPTED: &str = "true or false (also t, 1, on, yes; f, 0, off, no)";
+
+/// Reads a boolean in any letter case.
+pub fn parse_bool(text: &str) -> Result<bool, NotAWord> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "1" | "on" | "yes" => Ok(true),
+        "false" | "f" | "0" | "off" | "no" => Ok(false),
+        _ => Err(NotAWord),
+    }
+}
+
+/// What [`parse_auto_bool`] accepts, as a phrase for error messages and help.
+pub const AUTO_BOOL_ACCEPTED: &str = "true, false or auto";
+
+/// Reads a boolean or `auto`, which is `None`.
+pub fn parse_auto_bool(text: &str) -> Result<Option<bool>, NotAWord> {
+    if text.eq_ignore_ascii_case("auto") {
+        return Ok(None);
+    }
+    parse_bool(text).map(Some)
+}
+
+/// Writes what [`parse_auto_bool`] reads.
+pub fn format_auto_bool(value: Option<bool>) -> String {
+    value.map_or_else(|| "auto".to_owned(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn booleans_in_any_case() {
+        for text in ["true", "T", "1", "On", "YES"] {
+            assert_eq!(parse_bool(text), Ok(true), "{text}");
+        }
+        for text in ["False", "f", "0", "OFF", "no"] {
+            assert_eq!(parse_bool(text), Ok(false), "{text}");
+        }
+        for text in ["", "2", "maybe", "true ", "auto"] {
+            assert_eq!(parse_bool(text), Err(NotAWord), "{text}");
+        }
+        assert_eq!(parse_auto_bool("Auto"), Ok(None));
+    }
+
+    #[test]
+    fn words_parse_print_and_list() {
+        assert_eq!("auto-full".parse(), Ok(CacheFiles::AutoFull));
+        assert_eq!("RW".parse(), Ok(PassthroughIo::ReadWrite));
+        assert_eq!(StatfsIgnore::ACCEPTED, "one of none, ro, nc");
+        assert_eq!(FlushOnClose::OpenedForWrite.to_string(), "opened-for-write");
+        assert_eq!("offf".parse::<CacheFiles>(), Err(NotAWord));
+    }
+}
