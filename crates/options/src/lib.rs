@@ -1,13 +1,39 @@
-//! The option table of strandfs.
+//! The options of strandfs: one table, and everything that is generated from it.
+//!
+//! [`TABLE`] says for every option its names, values, default, help and how it reads from and
+//! writes to [`Settings`]. The command line, `-o`, run-time control and documentation all come
+//! from it; there is no second list. [`Settings`] holds the typed values.
+//!
+//! ```
+//! use strandfs_options::Settings;
+//!
+//! let mut settings = Settings::default();
+//! let notices = settings.parse_mount_options("category.create=mfs,cache.attr=5m,use_ino")?;
+//! assert_eq!(settings.policies.mkdir, strandfs_options::Policy::Mfs);
+//! assert_eq!(settings.get("cache.attr").as_deref(), Some("5m"));
+//! assert_eq!(notices.len(), 1);
+//! # Ok::<(), strandfs_options::OptionError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod branch;
 pub mod duration;
+pub mod error;
+pub mod help;
+mod mount_options;
+pub mod policies;
 pub mod policy;
+pub mod settings;
 pub mod size;
+pub mod table;
 pub mod words;
 
 pub use branch::{BranchError, BranchMode, BranchSpec};
+pub use error::{Effect, Notice, OptionError};
+pub use help::{help_full, help_text};
+pub use policies::{Category, Function, Policies};
 pub use policy::Policy;
+pub use settings::{MountFlags, SecurityContexts, Settings};
 pub use size::{MessageSize, MinFreeSpace};
+pub use table::{OptionDef, TABLE};
 pub use words::{CacheFiles, FlushOnClose, PassthroughIo, StatfsIgnore, StatfsMode, XattrMode};

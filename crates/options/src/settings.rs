@@ -1,0 +1,387 @@
+//! The typed value of every option.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::branch::{self, BranchSpec};
+use crate::error::{Effect, Notice, OptionError};
+use crate::mount_options;
+use crate::policies::Policies;
+use crate::size::{MessageSize, MinFreeSpace};
+use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
+use crate::words::{
+    CacheFiles, FlushOnClose, PassthroughIo, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
+};
+
+/// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
+/// means is in the option's entry in [`TABLE`] (see [`crate::help_full`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The table documents each option once; a test ties the two together.
+pub struct Settings {
+    /// In order; paths are unique and real. Empty until `branches` is set.
+    pub branches: Vec<BranchSpec>,
+    pub minfreespace: MinFreeSpace,
+    /// `None`: made from the branches, see [`Settings::source_name`].
+    pub fsname: Option<String>,
+    /// `func.*` and `category.*`.
+    pub policies: Policies,
+    pub ignorepponrename: bool,
+    pub statfs: StatfsMode,
+    pub statfs_ignore: StatfsIgnore,
+
+    pub passthrough_io: PassthroughIo,
+    /// 1 or 2.
+    pub passthrough_max_stack_depth: u32,
+
+    pub cache_files: CacheFiles,
+    /// At least one; each 1 to 15 bytes.
+    pub cache_files_process_names: Vec<String>,
+    pub cache_attr: Duration,
+    pub cache_entry: Duration,
+    pub cache_negative_entry: Duration,
+    pub cache_readdir: bool,
+    pub cache_symlinks: bool,
+    /// `None`: the server chooses.
+    pub cache_statfs: Option<Duration>,
+    pub cache_writeback: bool,
+    pub dropcacheonclose: bool,
+
+    pub async_read: bool,
+    pub direct_io_allow_mmap: bool,
+    pub parallel_direct_writes: bool,
+    pub flush_on_close: FlushOnClose,
+    pub nullrw: bool,
+    pub fuse_msg_size: MessageSize,
+    /// Most server threads; 0: the server chooses.
+    pub threads: u32,
+
+    pub xattr: XattrMode,
+    pub security_capability: bool,
+    pub posix_acl: bool,
+    pub kernel_permissions_check: bool,
+    pub export_support: bool,
+    pub allow_idmap: bool,
+    pub handle_killpriv: bool,
+    pub handle_killpriv_v2: bool,
+
+    /// `None`: on when mounting as root.
+    pub allow_other: Option<bool>,
+    pub auto_unmount: bool,
+    pub mount_flags: MountFlags,
+    pub contexts: SecurityContexts,
+}
+
+/// What mount(2) is told. Everything off is the kernel's own default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags {
+    /// `ro`.
+    pub read_only: bool,
+    /// Honour set-user-id bits. `None` leaves it to the way in: `mount -t strandfs` by root says
+    /// yes, as for any filesystem, `strandfs mount` says no.
+    pub suid: Option<bool>,
+    /// Honour device nodes. `None` as for `suid`.
+    pub dev: Option<bool>,
+    /// Refuse to run programs.
+    pub noexec: bool,
+    /// Write everything synchronously.
+    pub sync: bool,
+    /// Change directories synchronously.
+    pub dirsync: bool,
+    /// Never update access times. At most one of this, `relatime`, `strictatime` is set.
+    pub noatime: bool,
+    /// Never update access times of directories.
+    pub nodiratime: bool,
+    /// Update access times when older than the last change, or than a day.
+    pub relatime: bool,
+    /// Update access times at every access.
+    pub strictatime: bool,
+    /// Keep time changes in memory for a while.
+    pub lazytime: bool,
+}
+
+/// SELinux labels given at mount; `None` when not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityContexts {
+    /// Label of every file.
+    pub context: Option<String>,
+    /// Label of the filesystem.
+    pub fscontext: Option<String>,
+    /// Label of files without one.
+    pub defcontext: Option<String>,
+    /// Label of the root.
+    pub rootcontext: Option<String>,
+}
+
+impl Default for Settings {
+    /// The documented defaults; a test compares them with the table.
+    fn default() -> Self {
+        Self {
+            branches: Vec::new(),
+            minfreespace: MinFreeSpace::default(),
+            fsname: None,
+            policies: Policies::default(),
+            ignorepponrename: false,
+            statfs: StatfsMode::Base,
+            statfs_ignore: StatfsIgnore::None,
+            passthrough_io: PassthroughIo::Auto,
+            passthrough_max_stack_depth: 1,
+            cache_files: CacheFiles::Off,
+            cache_files_process_names: vec!["rtorrent".to_owned(), "qbittorrent-nox".to_owned()],
+            cache_attr: Duration::from_secs(1),
+            cache_entry: Duration::from_secs(1),
+            cache_negative_entry: Duration::ZERO,
+            cache_readdir: false,
+            cache_symlinks: false,
+            cache_statfs: None,
+            cache_writeback: false,
+            dropcacheonclose: false,
+            async_read: true,
+            direct_io_allow_mmap: true,
+            parallel_direct_writes: true,
+            flush_on_close: FlushOnClose::OpenedForWrite,
+            nullrw: false,
+            fuse_msg_size: MessageSize::default(),
+            threads: 0,
+            xattr: XattrMode::Passthrough,
+            security_capability: true,
+            posix_acl: true,
+            kernel_permissions_check: true,
+            export_support: true,
+            allow_idmap: true,
+            handle_killpriv: true,
+            handle_killpriv_v2: true,
+            allow_other: None,
+            auto_unmount: false,
+            mount_flags: MountFlags::default(),
+            contexts: SecurityContexts::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Sets one option, at mount or in a configuration. Options take effect in the order of the
+    /// calls: a later `category.create` overrides an earlier `func.mkdir` and the reverse.
+    ///
+    /// `name` may be an alias or opposite, with `_` for `-`. `None` is a bare flag, which means
+    /// true. Setting `branches` asks the filesystem (see [`branch::edit`]).
+    ///
+    /// # Errors
+    /// The option is unknown or not there yet, the value is missing or not accepted; the settings
+    /// are then unchanged.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<Effect, OptionError> {
+        let (option, opposite) = find(name)?;
+        let notice = |text: String| Notice {
+            option: name.to_owned(),
+            text,
+        };
+        match option.status {
+            Status::Active => {
+                self.assign(option, opposite, name, value)?;
+                Ok(Effect {
+                    option,
+                    notice: None,
+                })
+            }
+            Status::Renamed { to } => {
+                let (target, opposite) = find(to)?;
+                self.assign(target, opposite, name, value)?;
+                Ok(Effect {
+                    option: target,
+                    notice: Some(notice(format!("obsolete name, {to} is set instead"))),
+                })
+            }
+            Status::Obsolete { why } => Ok(Effect {
+                option,
+                notice: Some(notice(format!("obsolete and ignored, {why}"))),
+            }),
+            Status::MountWord => Ok(Effect {
+                option,
+                notice: None,
+            }),
+            Status::NotYet => Err(OptionError::NotYet {
+                option: option.name,
+            }),
+        }
+    }
+
+    /// As [`Settings::set`], for a pool that is mounted.
+    ///
+    /// # Errors
+    /// Also [`OptionError::NotAtRunTime`] for options that are fixed at mount.
+    pub fn set_at_run_time(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<Effect, OptionError> {
+        let (option, _) = find(name)?;
+        let target = match option.status {
+            Status::Renamed { to } => find(to)?.0,
+            _ => option,
+        };
+        if target.status == Status::Active && !target.run_time {
+            return Err(OptionError::NotAtRunTime {
+                option: target.name,
+            });
+        }
+        self.set(name, value)
+    }
+
+    fn assign(
+        &mut self,
+        option: &'static OptionDef,
+        opposite: bool,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(), OptionError> {
+        let text = match value.or(option.value.bare) {
+            Some(text) => text,
+            None => {
+                return Err(OptionError::MissingValue {
+                    option: name.to_owned(),
+                    accepted: option.value.accepted,
+                });
+            }
+        };
+        let assigned = if opposite {
+            (option.value.set)(self, invert(text))
+        } else {
+            (option.value.set)(self, text)
+        };
+        assigned.map_err(|refused| match refused {
+            Refused::Branch(error) => OptionError::Branch(error),
+            Refused::Value => OptionError::BadValue {
+                option: name.to_owned(),
+                value: text.to_owned(),
+                accepted: option.value.accepted,
+            },
+        })
+    }
+
+    /// The value of an option as text that [`Settings::set`] accepts, or `None` when no such
+    /// option has a value. Two values cannot be set as they read: a category whose functions
+    /// differ (`ff,mfs`), and branches that were never set (empty).
+    pub fn get(&self, name: &str) -> Option<String> {
+        let (mut option, mut opposite) = table::find(name)?;
+        if let Status::Renamed { to } = option.status {
+            (option, opposite) = table::find(to)?;
+        }
+        if option.status != Status::Active {
+            return None;
+        }
+        let text = (option.value.get)(self);
+        Some(match opposite {
+            true => invert(&text).to_owned(),
+            false => text,
+        })
+    }
+
+    /// Applies a `-o` string in order: `NAME[=VALUE]` separated by commas. A comma belongs to a
+    /// value when escaped (`\,`), inside double quotes around the whole value, and in `branches=`
+    /// where mergerfs users write it plain: inside braces, and before a number after a mode
+    /// (`branches=/a=NC,10G:/b`). Empty items are skipped.
+    ///
+    /// # Errors
+    /// The first error; the settings are then unchanged.
+    pub fn parse_mount_options(&mut self, text: &str) -> Result<Vec<Notice>, OptionError> {
+        let mut changed = self.clone();
+        let mut notices = Vec::new();
+        for item in mount_options::split(text)? {
+            let effect = changed.set(item.name, item.value.as_deref())?;
+            notices.extend(effect.notice);
+        }
+        *self = changed;
+        Ok(notices)
+    }
+
+    /// Appends branches, as each positional argument of the command line does.
+    ///
+    /// # Errors
+    /// As [`branch::edit`]; the settings are then unchanged.
+    pub fn add_branches(&mut self, list: &str) -> Result<(), OptionError> {
+        self.branches = branch::edit(&self.branches, &format!("+>{list}"))?;
+        Ok(())
+    }
+
+    /// Looks for options that exclude each other. To be called once all are set.
+    ///
+    /// # Errors
+    /// [`OptionError::Conflict`] when both were asked for by name. When one is merely a default
+    /// that gives way, a notice says so.
+    pub fn check(&self) -> Result<Vec<Notice>, OptionError> {
+        let mut notices = Vec::new();
+        let conflicts = TABLE.iter().flat_map(|option| {
+            option
+                .conflicts
+                .iter()
+                .map(move |conflict| (option, conflict))
+        });
+        for (option, conflict) in conflicts {
+            let written = |name: &str| format!("{name}={}", self.get(name).unwrap_or_default());
+            match (conflict.clash)(self) {
+                Clash::None => {}
+                Clash::GivesWay(text) => notices.push(Notice {
+                    option: option.name.to_owned(),
+                    text: text.to_owned(),
+                }),
+                Clash::Refused => {
+                    return Err(OptionError::Conflict {
+                        first: written(option.name),
+                        second: written(conflict.with),
+                        why: conflict.why,
+                    });
+                }
+            }
+        }
+        Ok(notices)
+    }
+
+    /// What `df` and `/proc/mounts` show as the source: `fsname`, or else the branch paths without
+    /// the directories they share, joined by `:` (a single branch in full).
+    pub fn source_name(&self) -> String {
+        if let Some(name) = &self.fsname {
+            return name.clone();
+        }
+        let paths: Vec<&Path> = self
+            .branches
+            .iter()
+            .map(|branch| branch.path.as_path())
+            .collect();
+        let shared = match paths.as_slice() {
+            [] | [_] => None,
+            [first, others @ ..] => first.ancestors().skip(1).find(|dir| {
+                others
+                    .iter()
+                    .all(|path| path.starts_with(dir) && path != dir)
+            }),
+        };
+        let names: Vec<String> = paths
+            .iter()
+            .map(|path| match shared {
+                Some(shared) => path.strip_prefix(shared).unwrap_or(path),
+                None => path,
+            })
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect();
+        names.join(":")
+    }
+}
+
+/// The option a name means, and whether it is the opposite (`rw` of `ro`).
+fn find(name: &str) -> Result<(&'static OptionDef, bool), OptionError> {
+    table::find(name).ok_or_else(|| OptionError::Unknown {
+        name: name.to_owned(),
+        suggestion: table::nearest(name).map(str::to_owned),
+    })
+}
+
+/// The value for `noX` in terms of `X`. What is no boolean (`auto`, a slip) stays.
+fn invert(text: &str) -> &str {
+    match parse_bool(text) {
+        Ok(true) => "false",
+        Ok(false) => "true",
+        Err(_) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Options that have no effect here: words meant for mount(8), obsolete ones, and those of
+//! mergerfs that are still to come.
+
+use super::{OptionDef, Status};
+
+const fn entry(name: &'static str, status: Status) -> OptionDef {
+    OptionDef {
+        name,
+        status,
+        ..OptionDef::BASE
+    }
+}
+
+const fn word(name: &'static str) -> OptionDef {
+    entry(name, Status::MountWord)
+}
+
+const fn obsolete(name: &'static str, why: &'static str) -> OptionDef {
+    entry(name, Status::Obsolete { why })
+}
+
+const fn renamed(name: &'static str, to: &'static str) -> OptionDef {
+    entry(name, Status::Renamed { to })
+}
+
+const fn not_yet(name: &'static str) -> OptionDef {
+    entry(name, Status::NotYet)
+}
+
+const KERNEL_DOES: &str = "the kernel always does this now";
+const CHOSEN: &str = "strandfs chooses the fastest way to move data itself";
+const NO_GID_CACHE: &str = "there is no group cache to expire";
+const FORGETS: &str = "nodes are found again by handle, so none need be kept in memory";
+
+pub(super) const OPTIONS: &[OptionDef] = &[
+    // libmount turns `user`, `users` into noexec,nosuid,nodev itself, so ignoring them is safe.
+    word("auto"),
+    word("noauto"),
+    word("nofail"),
+    word("-netdev"), // `_netdev`, normalised
+    word("user"),
+    word("users"),
+    word("nouser"),
+    word("defaults"),
+    word("x-*"),
+    word("X-*"),
+    word("comment"),
+    obsolete("subtype", "the type is always fuse.strandfs"),
+    renamed("attr-timeout", "cache.attr"),
+    renamed("entry-timeout", "cache.entry"),
+    renamed("negative-timeout", "cache.negative-entry"),
+    obsolete("atomic-o-trunc", KERNEL_DOES),
+    obsolete("big-writes", KERNEL_DOES),
+    obsolete("large-read", KERNEL_DOES),
+    obsolete("auto-cache", "cache.files=auto-full does this"),
+    obsolete("kernel-cache", "cache.files=full does this"),
+    obsolete("direct-io", "cache.files=off does this and is the default"),
+    obsolete("cache.open", "opens are never cached"),
+    obsolete("negative-entry", "cache.negative-entry=TIME does this"),
+    obsolete("gid-cache.expire-timeout", NO_GID_CACHE),
+    obsolete("gid-cache.remove-timeout", NO_GID_CACHE),
+    obsolete(
+        "hard-remove",
+        "files removed while open are always really removed",
+    ),
+    obsolete("nonempty", "a mountpoint need not be empty"),
+    obsolete("no-splice-move", CHOSEN),
+    obsolete("no-splice-read", CHOSEN),
+    obsolete("no-splice-write", CHOSEN),
+    obsolete("splice-move", CHOSEN),
+    obsolete("splice-read", CHOSEN),
+    obsolete("splice-write", CHOSEN),
+    obsolete("use-ino", "inode numbers are always the pool's own"),
+    obsolete("noforget", FORGETS),
+    obsolete("remember", FORGETS),
+    obsolete("remember-nodes", FORGETS),
+    obsolete("never-forget-nodes", FORGETS),
+    obsolete("srcmounts", "branches=LIST names the branches"),
+    not_yet("moveonenospc"),
+    not_yet("inodecalc"),
+    not_yet("symlinkify"),
+    not_yet("symlinkify-timeout"),
+    not_yet("follow-symlinks"),
+    not_yet("link-cow"),
+    not_yet("link-exdev"),
+    not_yet("rename-exdev"),
+    not_yet("nfsopenhack"),
+    not_yet("func.readdir"),
+    not_yet("readahead"),
+    not_yet("lazy-umount-mountpoint"),
+    not_yet("branches-mount-timeout"),
+    not_yet("branches-mount-timeout-fail"),
+    not_yet("scheduling-priority"),
+    not_yet("proxy-ioprio"),
+    not_yet("pin-threads"),
+    not_yet("read-thread-count"),
+    not_yet("process-thread-count"),
+    not_yet("process-thread-queue-depth"),
+    not_yet("debug"),
+    not_yet("log.file"),
+    not_yet("config"),
+    not_yet("uid"),
+    not_yet("gid"),
+    not_yet("umask"),
+];

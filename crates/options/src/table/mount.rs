@@ -1,0 +1,174 @@
+//! What mount(2) is told.
+
+use super::{Group, Kind, OptionDef, Value};
+use crate::settings::MountFlags;
+use crate::table::Refused;
+use crate::words::{BOOL_ACCEPTED, parse_bool};
+
+/// A flag that is off by default.
+macro_rules! flag {
+    ($name:literal / $opposite:expr, $field:ident, $help:literal) => {
+        OptionDef {
+            name: $name,
+            opposite: $opposite,
+            group: Group::Mount,
+            value: value!(bool mount_flags.$field),
+            default: "false",
+            example: "true",
+            help: $help,
+            ..OptionDef::BASE
+        }
+    };
+}
+
+/// One of the access-time rules, of which the last given holds.
+macro_rules! access_times {
+    ($name:literal / $opposite:literal, $field:ident, $help:literal) => {
+        OptionDef {
+            name: $name,
+            opposite: Some($opposite),
+            group: Group::Mount,
+            value: Value {
+                kind: Kind::Bool,
+                accepted: BOOL_ACCEPTED,
+                bare: Some("true"),
+                get: |settings| settings.mount_flags.$field.to_string(),
+                set: |settings, text| {
+                    set_access_times(&mut settings.mount_flags, |flags| &mut flags.$field, text)
+                },
+            },
+            default: "false",
+            example: "true",
+            help: $help,
+            help_full: "Of noatime, relatime and strictatime the last one given holds.",
+            ..OptionDef::BASE
+        }
+    };
+}
+
+fn set_access_times(
+    flags: &mut MountFlags,
+    rule: fn(&mut MountFlags) -> &mut bool,
+    text: &str,
+) -> Result<(), Refused> {
+    let on = parse_bool(text)?;
+    if on {
+        (flags.noatime, flags.relatime, flags.strictatime) = (false, false, false);
+    }
+    *rule(flags) = on;
+    Ok(())
+}
+
+const SUID_DEV: &str = "By default `mount -t strandfs` by root allows it, as for any filesystem, \
+    and `strandfs mount` does not.";
+
+pub(super) const OPTIONS: &[OptionDef] = &[
+    flag!("ro" / Some("rw"), read_only, "mount read-only"),
+    OptionDef {
+        name: "suid",
+        opposite: Some("nosuid"),
+        group: Group::Mount,
+        value: value!(auto_bool mount_flags.suid),
+        default: "auto",
+        example: "true",
+        help: "honour set-user-id bits and file capabilities",
+        help_full: SUID_DEV,
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "dev",
+        opposite: Some("nodev"),
+        group: Group::Mount,
+        value: value!(auto_bool mount_flags.dev),
+        default: "auto",
+        example: "true",
+        help: "honour device nodes",
+        help_full: SUID_DEV,
+        ..OptionDef::BASE
+    },
+    flag!("noexec" / Some("exec"), noexec, "refuse to run programs"),
+    flag!(
+        "sync" / Some("async"),
+        sync,
+        "write everything synchronously"
+    ),
+    flag!(
+        "dirsync" / None,
+        dirsync,
+        "change directories synchronously"
+    ),
+    access_times!("noatime" / "atime", noatime, "never update access times"),
+    access_times!(
+        "relatime" / "norelatime",
+        relatime,
+        "update access times when they are old"
+    ),
+    access_times!(
+        "strictatime" / "nostrictatime",
+        strictatime,
+        "update access times at every access"
+    ),
+    flag!(
+        "nodiratime" / Some("diratime"),
+        nodiratime,
+        "never update access times of directories"
+    ),
+    flag!(
+        "lazytime" / Some("nolazytime"),
+        lazytime,
+        "keep changed times in memory for a while"
+    ),
+    OptionDef {
+        name: "allow-other",
+        group: Group::Mount,
+        value: value!(auto_bool allow_other),
+        default: "auto",
+        example: "true",
+        help: "let other users than the mounting one in",
+        help_full: "auto: on when mounting as root. Other users need user_allow_other in \
+            /etc/fuse.conf.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "auto-unmount",
+        group: Group::Mount,
+        value: value!(bool auto_unmount),
+        default: "false",
+        example: "true",
+        help: "unmount when the server ends, however it ends",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "context",
+        group: Group::Mount,
+        value: value!(text contexts.context),
+        example: "system_u:object_r:tmp_t:s0:c127,c456",
+        help: "SELinux label of every file",
+        help_full: "Put double quotes around a label with a comma in it.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "fscontext",
+        group: Group::Mount,
+        value: value!(text contexts.fscontext),
+        example: "system_u:object_r:fs_t:s0",
+        help: "SELinux label of the filesystem",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "defcontext",
+        group: Group::Mount,
+        value: value!(text contexts.defcontext),
+        example: "system_u:object_r:tmp_t:s0",
+        help: "SELinux label of files without one",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "rootcontext",
+        group: Group::Mount,
+        value: value!(text contexts.rootcontext),
+        example: "system_u:object_r:tmp_t:s0",
+        help: "SELinux label of the root",
+        ..OptionDef::BASE
+    },
+];

@@ -1,0 +1,120 @@
+//! The pool itself, and passthrough.
+
+use super::{Group, Kind, OptionDef, Value};
+use crate::branch;
+use crate::size::MinFreeSpace;
+use crate::table::Refused;
+use crate::words::{PassthroughIo, StatfsIgnore, StatfsMode};
+
+pub(super) const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "branches",
+        group: Group::Pool,
+        value: Value {
+            kind: Kind::Branches,
+            accepted: "PATH[=RW|RO|NC[,SIZE]] joined by colons",
+            bare: None,
+            get: |settings| branch::format_list(&settings.branches),
+            set: |settings, text| {
+                settings.branches = branch::edit(&settings.branches, text)?;
+                Ok(())
+            },
+        },
+        example: "/=RW,10G",
+        run_time: true,
+        help: "the directories that make up the pool",
+        help_full: "A list of PATH[=MODE[,MINFREESPACE]] joined by colons. MODE is RW (default), \
+            RO (never changed) or NC (changed, but nothing new is created there); MINFREESPACE \
+            overrides the option minfreespace for this branch. PATH may hold the wildcards * ? \
+            [...] and braces {a,b}; a backslash makes one of \\ : , = * ? [ ] { } ordinary. \
+            Wildcards are evaluated when the option is set. Each path must be an existing \
+            directory and is named once. Instead of a list: +LIST appends, +<LIST prepends, \
+            -LIST removes by path or wildcard, -< and -> remove the first and the last.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "minfreespace",
+        group: Group::Pool,
+        value: value!(Size MinFreeSpace, minfreespace),
+        default: "4G/5%",
+        example: "20G",
+        run_time: true,
+        help: "free space a branch needs to receive new files",
+        help_full: "A size such as 4G, a percentage of the branch such as 5%, or the smaller of \
+            both written with a slash, 4G/5%. A branch with less free space is passed over by \
+            every create policy.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "fsname",
+        group: Group::Pool,
+        value: value!(text fsname),
+        example: "media",
+        help: "source shown by df and in /proc/mounts",
+        help_full: "By default the branch paths without the directories they share, joined by \
+            colons.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "statfs",
+        group: Group::Pool,
+        value: value!(Word StatfsMode, statfs),
+        default: "base",
+        example: "full",
+        run_time: true,
+        help: "which branches count for free space",
+        help_full: "base: every branch. full: only the branches where the path asked about \
+            exists.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "statfs-ignore",
+        group: Group::Pool,
+        value: value!(Word StatfsIgnore, statfs_ignore),
+        default: "none",
+        example: "ro",
+        run_time: true,
+        help: "branches whose free space is left out",
+        help_full: "ro: of read-only branches. nc: of read-only and no-create branches. Their \
+            total size still counts.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "passthrough.io",
+        group: Group::Passthrough,
+        value: value!(Word PassthroughIo, passthrough_io),
+        default: "auto",
+        example: "rw",
+        run_time: true,
+        help: "opens whose data the kernel moves without the server",
+        help_full: "auto: every open for which the kernel and the branch can do it and no other \
+            option forbids it. off: none. ro, wo, rw: files opened for reading, for writing, or \
+            both. A change applies to files opened afterwards. Needs Linux 6.9 and root.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "passthrough.max-stack-depth",
+        group: Group::Passthrough,
+        value: Value {
+            kind: Kind::Count,
+            accepted: "1 or 2",
+            bare: None,
+            get: |settings| settings.passthrough_max_stack_depth.to_string(),
+            set: |settings, text| {
+                settings.passthrough_max_stack_depth = match text {
+                    "1" => 1,
+                    "2" => 2,
+                    _ => return Err(Refused::Value),
+                };
+                Ok(())
+            },
+        },
+        default: "1",
+        example: "2",
+        help: "how many stacked filesystems passthrough may sit in",
+        help_full: "1: branches must not be stacked filesystems (overlayfs, ecryptfs), and one \
+            may be stacked on the pool. 2: branches may be stacked filesystems, and none may be \
+            stacked on the pool.",
+        ..OptionDef::BASE
+    },
+];

@@ -1,0 +1,107 @@
+use super::*;
+use std::collections::HashSet;
+
+fn active() -> impl Iterator<Item = &'static OptionDef> {
+    TABLE
+        .iter()
+        .filter(|option| option.status == Status::Active)
+}
+
+#[test]
+fn every_name_is_normalised_and_names_one_option() {
+    let mut seen = HashSet::new();
+    for option in TABLE {
+        let names = [option.name]
+            .into_iter()
+            .chain(option.aliases.iter().copied());
+        for name in names.chain(option.opposite) {
+            assert!(!name.is_empty() && !name.contains('_'), "{name}");
+            assert!(seen.insert(name), "{name} twice");
+        }
+    }
+}
+
+#[test]
+fn entries_are_complete() {
+    for option in active() {
+        assert!(!option.help.is_empty(), "{}", option.name);
+        assert!(
+            option.help.len() <= 60,
+            "{}: help too long for a line",
+            option.name
+        );
+        assert!(!option.help.ends_with('.'), "{}", option.name);
+        assert!(!option.example.is_empty(), "{}", option.name);
+        assert_ne!(option.group, Group::Compatibility, "{}", option.name);
+        for conflict in option.conflicts {
+            assert!(find(conflict.with).is_some(), "{}", conflict.with);
+        }
+    }
+    for option in TABLE {
+        if let Status::Renamed { to } = option.status {
+            assert_eq!(find(to).unwrap().0.status, Status::Active, "{to}");
+        }
+    }
+}
+
+#[test]
+fn documented_defaults_are_the_defaults() {
+    let settings = Settings::default();
+    for option in active() {
+        assert_eq!(
+            (option.value.get)(&settings),
+            option.default,
+            "{}",
+            option.name
+        );
+    }
+}
+
+#[test]
+fn defaults_and_examples_are_accepted_and_read_back() {
+    for option in active() {
+        let mut settings = Settings::default();
+        (option.value.set)(&mut settings, option.example).unwrap();
+        assert_ne!(settings, Settings::default(), "{}: no effect", option.name);
+        let text = (option.value.get)(&settings);
+        let mut again = Settings::default();
+        (option.value.set)(&mut again, &text).unwrap();
+        assert_eq!(again, settings, "{}={text}", option.name);
+        if option.name != "branches" {
+            (option.value.set)(&mut settings, option.default).unwrap();
+            assert_eq!(settings, Settings::default(), "{}", option.name);
+        }
+    }
+}
+
+#[test]
+fn underscores_are_dashes_and_prefixes_match() {
+    assert_eq!(find("posix_acl").unwrap().0.name, "posix-acl");
+    assert_eq!(
+        find("default_permissions").unwrap().0.name,
+        "kernel-permissions-check"
+    );
+    assert_eq!(find("_netdev").unwrap().0.status, Status::MountWord);
+    assert_eq!(
+        find("x-systemd.automount").unwrap().0.status,
+        Status::MountWord
+    );
+    assert!(find("x-").is_none());
+    assert!(find("").is_none());
+    assert!(find("rw").unwrap().1);
+}
+
+#[test]
+fn slips_get_the_nearest_name() {
+    for (slip, meant) in [
+        ("cache.file", Some("cache.files")),
+        ("catgory.create", Some("category.create")),
+        ("cache_attr", Some("cache.attr")),
+        ("MINFREESPACE", Some("minfreespace")),
+        ("noexce", Some("noexec")),
+        ("zzzzzz", None),
+        ("", None),
+    ] {
+        assert_eq!(nearest(slip), meant, "{slip}");
+    }
+}
