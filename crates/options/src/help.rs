@@ -76,7 +76,7 @@ fn describe(text: &mut String, option: &OptionDef) {
     field("Takes: ", option.value.accepted);
     field(
         "Unit of a bare number: ",
-        bare_unit(option).unwrap_or_default(),
+        option.value.kind.unit().unwrap_or_default(),
     );
     field("Default: ", option.default);
     field("Example: ", &format!("{}={}", option.name, option.example));
@@ -90,14 +90,6 @@ fn describe(text: &mut String, option: &OptionDef) {
             "Excludes: ",
             &format!("{} ({})", conflict.with, conflict.why),
         );
-    }
-}
-
-/// The unit of a value without one. A message size is the odd one out.
-fn bare_unit(option: &OptionDef) -> Option<&'static str> {
-    match option.name {
-        "fuse-msg-size" => Some("pages"),
-        _ => option.value.kind.unit(),
     }
 }
 

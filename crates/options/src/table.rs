@@ -110,6 +110,8 @@ pub enum Kind {
     Count,
     /// Bytes.
     Size,
+    /// Memory pages unless a unit is given, then bytes.
+    Pages,
     /// Seconds unless a unit is given.
     Duration,
     /// One of a fixed set of words.
@@ -132,7 +134,7 @@ impl Kind {
         match self {
             Self::Bool | Self::AutoBool => "BOOL",
             Self::Count => "NUMBER",
-            Self::Size => "SIZE",
+            Self::Size | Self::Pages => "SIZE",
             Self::Duration => "TIME",
             Self::Word => "WORD",
             Self::Names => "NAMES",
@@ -147,6 +149,7 @@ impl Kind {
     pub fn unit(self) -> Option<&'static str> {
         match self {
             Self::Size => Some("bytes"),
+            Self::Pages => Some("pages"),
             Self::Duration => Some("seconds"),
             _ => None,
         }

@@ -20,7 +20,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
                 Ok(())
             },
         },
-        example: "/=RW,10G",
+        example: "/mnt/disk*:/srv/archive=NC,10G",
         run_time: true,
         help: "the directories that make up the pool",
         help_full: "A list of PATH[=MODE[,MINFREESPACE]] joined by colons. MODE is RW (default), \

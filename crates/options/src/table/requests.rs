@@ -35,7 +35,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "fuse-msg-size",
         group: Group::Requests,
-        value: value!(Size MessageSize, fuse_msg_size),
+        value: value!(Pages MessageSize, fuse_msg_size),
         default: "1M",
         example: "256",
         help: "largest message to and from the kernel",

@@ -60,6 +60,11 @@ fn documented_defaults_are_the_defaults() {
 #[test]
 fn defaults_and_examples_are_accepted_and_read_back() {
     for option in active() {
+        if option.name == "branches" {
+            // Setting it would ask the filesystem of whoever runs the test.
+            crate::branch::parse(option.example).unwrap();
+            continue;
+        }
         let mut settings = Settings::default();
         (option.value.set)(&mut settings, option.example).unwrap();
         assert_ne!(settings, Settings::default(), "{}: no effect", option.name);
@@ -67,10 +72,8 @@ fn defaults_and_examples_are_accepted_and_read_back() {
         let mut again = Settings::default();
         (option.value.set)(&mut again, &text).unwrap();
         assert_eq!(again, settings, "{}={text}", option.name);
-        if option.name != "branches" {
-            (option.value.set)(&mut settings, option.default).unwrap();
-            assert_eq!(settings, Settings::default(), "{}", option.name);
-        }
+        (option.value.set)(&mut settings, option.default).unwrap();
+        assert_eq!(settings, Settings::default(), "{}", option.name);
     }
 }
 
