@@ -1,5 +1,85 @@
-//! A mounted connection as the filesystem sees it: backing files and notifications.
+//! A mounted connection as the filesystem sees it: backing files ([`crate::backing`]) and
+//! notifications ([`crate::notify`]).
 
-/// A cheap handle to the connection; clones share it.
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
+
+use crate::types::Errno;
+
+/// A cheap handle to the connection; clones share it. It may be used from any thread, and stays
+/// valid after the mount has ended: calls then fail with ENODEV, ENOTCONN or ENOENT.
 #[derive(Clone)]
-pub struct Connection {}
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    device: Arc<OwnedFd>,
+    retrievals: Mutex<Retrievals>,
+}
+
+/// Who waits for data asked for by a RETRIEVE notification.
+#[derive(Default)]
+struct Retrievals {
+    last: u64,
+    waiting: HashMap<u64, Sender<Vec<u8>>>,
+    closed: bool,
+}
+
+impl Connection {
+    /// A connection over an open `/dev/fuse` that is mounted already. For the session, for a
+    /// successor that was handed the descriptor, and for tests: over `/dev/null` every
+    /// notification succeeds and goes nowhere, and [`open_backing`](Self::open_backing) fails
+    /// with ENOTTY.
+    pub fn from_device(device: Arc<OwnedFd>) -> Self {
+        let retrievals = Mutex::default();
+        Self {
+            shared: Arc::new(Shared { device, retrievals }),
+        }
+    }
+
+    /// The descriptor of the connection.
+    pub(crate) fn device(&self) -> BorrowedFd<'_> {
+        self.shared.device.as_fd()
+    }
+
+    /// A number for a RETRIEVE notification and the place its data will arrive.
+    pub(crate) fn expect_retrieval(&self) -> Result<(u64, Receiver<Vec<u8>>), Errno> {
+        let mut retrievals = self.shared.retrievals.lock();
+        if retrievals.closed {
+            return Err(Errno::NOTCONN);
+        }
+        retrievals.last += 1;
+        let number = retrievals.last;
+        let (sender, receiver) = channel();
+        retrievals.waiting.insert(number, sender);
+        Ok((number, receiver))
+    }
+
+    /// The notification could not be sent: nobody will answer.
+    pub(crate) fn cancel_retrieval(&self, number: u64) {
+        self.shared.retrievals.lock().waiting.remove(&number);
+    }
+
+    #[allow(dead_code)] // until the device transport lands
+    /// A NOTIFY_REPLY has come.
+    pub(crate) fn deliver_retrieval(&self, number: u64, data: &[u8]) {
+        let waiting = self.shared.retrievals.lock().waiting.remove(&number);
+        if let Some(sender) = waiting {
+            // Whoever asked may have given up: then nobody needs the data.
+            let _ = sender.send(data.to_vec());
+        }
+    }
+
+    #[allow(dead_code)] // until the device transport lands
+    /// The mount has ended: nothing more will be delivered.
+    pub(crate) fn close_retrievals(&self) {
+        let mut retrievals = self.shared.retrievals.lock();
+        retrievals.closed = true;
+        retrievals.waiting.clear();
+    }
+}

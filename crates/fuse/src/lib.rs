@@ -2,14 +2,20 @@
 //! notifications and mounting. It knows nothing of unions.
 
 pub mod abi;
+pub mod backing;
 pub mod connection;
 pub mod dirbuf;
 pub mod dispatch;
 pub mod filesystem;
 pub mod message;
+pub mod mount;
 pub mod negotiate;
+pub mod notify;
 mod reply;
 pub mod request;
+pub mod session;
+pub mod signals;
+mod sys;
 pub mod types;
 
 pub use connection::Connection;
@@ -17,6 +23,9 @@ pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Filesystem, Result, Worker};
 pub use message::{DecodeError, Message};
+pub use mount::{MountError, MountFlags, MountOptions, recover_dead_mountpoint, unmount};
 pub use negotiate::{Negotiated, Wants};
 pub use request::{Dialect, Request};
+pub use session::{End, Session, SessionConfig, SessionError, Unmounter};
+pub use signals::Signals;
 pub use types::*;
