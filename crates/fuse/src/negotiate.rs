@@ -223,3 +223,180 @@ fn encode(negotiated: &Negotiated, wants: &Wants) -> InitOut {
         unused: [0; 11],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that offers `flags`.
+    fn kernel(minor: u32, flags: InitFlags) -> InitIn {
+        let (flags, flags2) = flags.words();
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131_072,
+            flags,
+            flags2,
+            unused: [0; 11],
+        }
+    }
+
+    fn everything() -> InitIn {
+        kernel(45, InitFlags::all())
+    }
+
+    #[test]
+    fn versions() {
+        let agreed = |minor| {
+            let (out, negotiated) =
+                negotiate(&kernel(minor, InitFlags::empty()), &Wants::default()).unwrap();
+            assert_eq!(out.minor, negotiated.minor);
+            (negotiated.minor, negotiated.kernel_minor)
+        };
+        assert_eq!(agreed(31), (31, 31));
+        assert_eq!(agreed(60), (45, 60));
+        for (major, minor) in [(7, 30), (6, 45)] {
+            let offer = InitIn {
+                major,
+                ..kernel(minor, InitFlags::empty())
+            };
+            let error = negotiate(&offer, &Wants::default()).unwrap_err();
+            assert!(matches!(error, NegotiateError::TooOld { .. }));
+        }
+        let offer = InitIn {
+            major: 8,
+            minor: 0,
+            ..InitIn::default()
+        };
+        match negotiate(&offer, &Wants::default()) {
+            Err(NegotiateError::NewerMajor { major: 8, reply }) => {
+                assert_eq!((reply.major, reply.minor), (7, 45));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_what_both_want() {
+        let wants = Wants {
+            flags: InitFlags::ASYNC_READ | InitFlags::POSIX_LOCKS,
+            ..Wants::default()
+        };
+        let offer = kernel(45, InitFlags::ASYNC_READ | InitFlags::FLOCK_LOCKS);
+        let (out, negotiated) = negotiate(&offer, &wants).unwrap();
+        assert_eq!(negotiated.flags, InitFlags::ASYNC_READ);
+        assert_eq!((out.flags, out.flags2), (1, 0));
+        assert!(negotiated.offered.contains(InitFlags::FLOCK_LOCKS));
+    }
+
+    #[test]
+    fn the_high_half_needs_init_ext() {
+        let wants = Wants {
+            flags: InitFlags::OVER_IO_URING,
+            ..Wants::default()
+        };
+        let offer = kernel(45, InitFlags::all() - InitFlags::INIT_EXT);
+        let (out, negotiated) = negotiate(&offer, &wants).unwrap();
+        assert!(
+            !negotiated
+                .flags
+                .intersects(InitFlags::OVER_IO_URING | InitFlags::INIT_EXT)
+        );
+        assert_eq!(out.flags2, 0);
+        let (out, negotiated) = negotiate(&everything(), &wants).unwrap();
+        assert!(
+            negotiated
+                .flags
+                .contains(InitFlags::OVER_IO_URING | InitFlags::INIT_EXT)
+        );
+        assert_eq!((out.flags >> 30 & 1, out.flags2), (1, 1 << 9));
+    }
+
+    #[test]
+    fn passthrough_wins_over_write_back_caching() {
+        let flags = InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE;
+        let wants = Wants {
+            flags,
+            max_stack_depth: 9,
+            ..Wants::default()
+        };
+        let (out, negotiated) = negotiate(&everything(), &wants).unwrap();
+        assert!(negotiated.flags.contains(InitFlags::PASSTHROUGH));
+        assert!(!negotiated.flags.contains(InitFlags::WRITEBACK_CACHE));
+        assert_eq!(negotiated.yielded, InitFlags::WRITEBACK_CACHE);
+        assert_eq!((out.max_stack_depth, negotiated.max_stack_depth), (2, 2));
+        // Without a depth there is no passthrough, and nothing yields.
+        let (out, negotiated) = negotiate(
+            &everything(),
+            &Wants {
+                max_stack_depth: 0,
+                ..wants
+            },
+        )
+        .unwrap();
+        assert!(!negotiated.flags.contains(InitFlags::PASSTHROUGH));
+        assert!(negotiated.flags.contains(InitFlags::WRITEBACK_CACHE));
+        assert_eq!(
+            (out.max_stack_depth, negotiated.yielded),
+            (0, InitFlags::empty())
+        );
+    }
+
+    #[test]
+    fn sizes_agree_with_each_other() {
+        let sized = |offer: &InitIn, max_write_bytes, max_pages_limit| {
+            let wants = Wants {
+                max_write_bytes,
+                max_pages_limit,
+                ..Wants::default()
+            };
+            let (out, negotiated) = negotiate(offer, &wants).unwrap();
+            assert_eq!(
+                (out.max_write, out.max_pages),
+                (negotiated.max_write_bytes, negotiated.max_pages)
+            );
+            (out.max_write, out.max_pages, negotiated.payload_bytes())
+        };
+        assert_eq!(sized(&everything(), 1 << 20, 256), (1 << 20, 256, 1 << 20));
+        assert_eq!(sized(&everything(), 4 << 20, 256), (1 << 20, 256, 1 << 20));
+        assert_eq!(
+            sized(&everything(), 4 << 20, 1024),
+            (4 << 20, 1024, 4 << 20)
+        );
+        assert_eq!(sized(&everything(), 5000, 256), (5000, 2, 8192));
+        assert_eq!(sized(&everything(), 0, 0), (4096, 1, 8192));
+        assert_eq!(
+            sized(&everything(), u32::MAX, u16::MAX),
+            (65535 << 12, 65535, 65535 << 12)
+        );
+        let old = kernel(31, InitFlags::empty());
+        assert_eq!(sized(&old, 1 << 20, 256), (131_072, 32, 131_072));
+    }
+
+    #[test]
+    fn readahead_and_timeout() {
+        let wants = Wants {
+            max_readahead_bytes: Some(1 << 30),
+            request_timeout_s: 60,
+            ..Wants::default()
+        };
+        let (out, negotiated) = negotiate(&everything(), &wants).unwrap();
+        assert_eq!(
+            (out.max_readahead, negotiated.max_readahead_bytes),
+            (131_072, 131_072)
+        );
+        assert_eq!(out.request_timeout, 60);
+        assert!(negotiated.flags.contains(InitFlags::REQUEST_TIMEOUT));
+        let (out, _) = negotiate(&kernel(42, InitFlags::INIT_EXT), &wants).unwrap();
+        assert_eq!(out.request_timeout, 0);
+        let wants = Wants {
+            flags: InitFlags::REQUEST_TIMEOUT,
+            ..Wants::default()
+        };
+        let (_, negotiated) = negotiate(&everything(), &wants).unwrap();
+        assert!(
+            !negotiated.flags.contains(InitFlags::REQUEST_TIMEOUT),
+            "no timeout given"
+        );
+    }
+}
