@@ -404,7 +404,9 @@ pub struct Ioctl<'a> {
 pub struct IoctlReply {
     /// The call's return value.
     pub result: i32,
-    /// How many bytes of the output buffer are filled.
+    /// How many bytes of the output buffer are filled. Where the kernel itself is the caller
+    /// (`FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR`) it takes nothing but all of
+    /// `output_max_bytes`; a call that fails returns an error instead.
     pub output_bytes: usize,
 }
 
