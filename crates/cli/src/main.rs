@@ -1,4 +1,45 @@
-//! The strandfs command.
+//! The strandfs command: subcommands, output and exit codes; the work is in the libraries.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod check;
+mod daemon;
+mod failure;
+mod logging;
+mod mount;
+mod mounts;
+mod status;
+mod umount;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // A closed pipe is no reason to complain about help.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() {
+                failure::USAGE
+            } else {
+                0
+            });
+        }
+    };
+    let outcome = match arguments.command {
+        Command::Mount(mount) => mount::run(&mount),
+        Command::Umount(umount) => umount::run(&umount),
+        Command::Status(status) => status::run(&status),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("strandfs: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,1 +1,20 @@
-//! The union.
+//! The union: branches, policies, nodes and operations behind one FUSE mount.
+
+mod attr;
+pub mod branch;
+mod choose;
+mod dir_handle;
+mod dir_set;
+pub mod features;
+pub mod identity;
+mod locate;
+pub mod node;
+pub mod open_file;
+mod ops;
+pub mod policy;
+pub mod pool;
+pub mod range_locks;
+mod status;
+pub mod sys;
+
+pub use pool::{PassthroughVerdict, Pool, PoolError};

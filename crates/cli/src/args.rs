@@ -1,0 +1,72 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Pools directories of many disks into one, at the speed of the disks.
+#[derive(Parser)]
+#[command(name = "strandfs", version, about, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Mount a pool of branches.
+    #[command(after_help = mount_help())]
+    Mount(MountArgs),
+    /// Unmount a pool.
+    #[command(visible_alias = "unmount")]
+    Umount(UmountArgs),
+    /// Show mounted pools: branches, space, passthrough and why, options.
+    Status(StatusArgs),
+}
+
+/// Arguments of `mount`.
+#[derive(Args)]
+pub struct MountArgs {
+    /// Stay in the foreground and log to standard error.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Options as in fstab, separated by commas; may be given more than once.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', then the
+    /// mountpoint.
+    #[arg(required = true, num_args = 1.., value_name = "BRANCH... MOUNTPOINT")]
+    pub paths: Vec<String>,
+    /// Set for the server that `mount` starts in the background.
+    #[arg(long, hide = true)]
+    pub background_server: bool,
+}
+
+/// Arguments of `umount`.
+#[derive(Args)]
+pub struct UmountArgs {
+    /// Where the pool is mounted.
+    pub mountpoint: PathBuf,
+    /// Take it out of sight now; it ends when its last user leaves.
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Only the pool mounted here; all pools if left out.
+    pub mountpoint: Option<PathBuf>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn mount_help() -> String {
+    format!(
+        "Options for -o (NAME=VALUE, separated by commas):\n\n{}",
+        strandfs_options::help_text(100)
+    )
+}

@@ -1,0 +1,101 @@
+//! What must hold before anything is mounted.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use strandfs_options::Settings;
+
+use crate::failure::Failure;
+use crate::mounts;
+
+/// The mountpoint, absolute and without symlinks; a dead mount on it is cleared away.
+///
+/// # Errors
+/// It does not exist, is no directory, or a pool is mounted on it already.
+pub fn mountpoint(given: &str) -> Result<PathBuf, Failure> {
+    let path = PathBuf::from(given);
+    let refuse = |why: String| Failure::Mountpoint {
+        path: path.clone(),
+        why,
+    };
+    let dead = |errno: &std::io::Error| {
+        errno.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+    };
+    if std::fs::metadata(&path).as_ref().is_err_and(dead) {
+        let cleared = strandfs_fuse::recover_dead_mountpoint(&path);
+        match cleared {
+            Ok(_) => eprintln!("strandfs: cleared the dead mount at {}", path.display()),
+            Err(error) => {
+                return Err(refuse(format!(
+                    "its server is dead and it cannot be unmounted ({error}); run `umount -l` on it as root"
+                )));
+            }
+        }
+    }
+    let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            refuse("it does not exist; create the directory first".to_owned())
+        }
+        _ => refuse(error.to_string()),
+    })?;
+    if !metadata.is_dir() {
+        return Err(refuse("it is not a directory".to_owned()));
+    }
+    let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
+    if mounts::find(&real)
+        .map_err(Failure::system("reading /proc/self/mountinfo"))?
+        .is_some()
+    {
+        return Err(refuse(
+            "a strandfs pool is mounted here already; unmount it first".to_owned(),
+        ));
+    }
+    Ok(real)
+}
+
+/// The branches against the mountpoint and each other.
+///
+/// # Errors
+/// None given, one twice, or one equal to, inside or around the mountpoint.
+pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
+    if settings.branches.is_empty() {
+        return Err(Failure::NoBranches);
+    }
+    let mut seen: Vec<((u64, u64), &Path)> = Vec::new();
+    let identity = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let target = identity(mountpoint);
+    for branch in &settings.branches {
+        let path = branch.path.as_path();
+        let refuse = |why: String| {
+            Err(Failure::Branch {
+                path: path.to_path_buf(),
+                why,
+            })
+        };
+        let found = identity(path);
+        if path == mountpoint || (found.is_some() && found == target) {
+            return refuse("it is the mountpoint itself; mount the pool elsewhere".to_owned());
+        }
+        if path.starts_with(mountpoint) {
+            return refuse(format!(
+                "it lies inside the mountpoint {} and would be hidden by the mount; mount the pool elsewhere",
+                mountpoint.display()
+            ));
+        }
+        if mountpoint.starts_with(path) {
+            return refuse(format!(
+                "the mountpoint {} lies inside it, so the pool would contain itself; mount the pool elsewhere",
+                mountpoint.display()
+            ));
+        }
+        let Some(found) = found else { continue };
+        if let Some((_, first)) = seen.iter().find(|(known, _)| *known == found) {
+            return refuse(format!(
+                "it is the same directory as {}; name it once",
+                first.display()
+            ));
+        }
+        seen.push((found, path));
+    }
+    Ok(())
+}

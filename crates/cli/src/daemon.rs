@@ -1,0 +1,71 @@
+//! Serving in the background: `mount` starts the server as a child, waits until it serves, and
+//! returns with its word.
+
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::failure::Failure;
+
+/// What the server writes to its standard output once the mount answers.
+const READY: &[u8] = b"ready";
+
+/// Starts this program again as the server and waits for it to be ready.
+///
+/// # Errors
+/// The child could not be started. A child that fails has said why on standard error; its exit
+/// code becomes ours.
+pub fn start_server() -> Result<ExitCode, Failure> {
+    let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    arguments.insert(1.min(arguments.len()), "--background-server".into());
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(Failure::system("starting the server"))?;
+    let mut word = Vec::new();
+    if let Some(mut from_child) = child.stdout.take() {
+        from_child
+            .read_to_end(&mut word)
+            .map_err(Failure::system("waiting for the server"))?;
+    }
+    if word == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child
+        .wait()
+        .map_err(Failure::system("waiting for the server"))?;
+    match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(0) | None => Err(Failure::Background(format!(" ({status})"))),
+        Some(code) => Ok(ExitCode::from(code)),
+    }
+}
+
+/// In the server: leaves the caller's terminal and directory.
+///
+/// # Errors
+/// Those of `setsid(2)` and `chdir(2)`.
+pub fn detach() -> Result<(), Failure> {
+    // A session leader already is as detached as can be.
+    let _ = rustix::process::setsid();
+    rustix::process::chdir("/").map_err(|errno| Failure::System {
+        what: "leaving the directory",
+        source: errno.into(),
+    })
+}
+
+/// In the server: tells the waiting parent, then lets go of the standard streams.
+pub fn report_ready() {
+    let _ = std::io::stdout()
+        .write_all(READY)
+        .and_then(|()| std::io::stdout().flush());
+    let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    else {
+        return;
+    };
+    let _ = rustix::stdio::dup2_stdout(&null);
+    let _ = rustix::stdio::dup2_stderr(&null);
+}

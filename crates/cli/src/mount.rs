@@ -1,0 +1,125 @@
+//! `strandfs mount`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use strandfs_fuse::{End, MountFlags, MountOptions, Session, SessionConfig, Signals};
+use strandfs_options::Settings;
+use strandfs_pool::{Pool, features};
+
+use crate::args::MountArgs;
+use crate::failure::Failure;
+use crate::{check, daemon, logging};
+
+/// Mounts a pool; in the foreground, returns when the mount has ended.
+///
+/// # Errors
+/// Anything that keeps the pool from being mounted; nothing is mounted then.
+pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
+    let (branches, mountpoint) = match args.paths.split_last() {
+        Some((mountpoint, branches)) => (branches, mountpoint),
+        None => return Err(Failure::NoBranches),
+    };
+    let mut settings = Settings::default();
+    let mut notices = Vec::new();
+    for options in &args.options {
+        notices.extend(settings.parse_mount_options(options)?);
+    }
+    for list in branches {
+        settings.add_branches(list)?;
+    }
+    let mountpoint = check::mountpoint(mountpoint)?;
+    check::branches(&settings, &mountpoint)?;
+    let mut said = features::settle(&mut settings);
+    notices.extend(settings.check()?);
+    said.extend(notices.iter().map(ToString::to_string));
+    if !args.foreground && !args.background_server {
+        return daemon::start_server();
+    }
+    for line in &said {
+        eprintln!("strandfs: {line}");
+    }
+    serve(args, settings, &mountpoint, &said)
+}
+
+fn serve(
+    args: &MountArgs,
+    settings: Settings,
+    mountpoint: &std::path::Path,
+    said: &[String],
+) -> Result<ExitCode, Failure> {
+    let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
+    if args.background_server {
+        daemon::detach()?;
+        logging::to_system();
+        for line in said {
+            tracing::warn!("{line}");
+        }
+    } else {
+        logging::to_stderr();
+    }
+    let options = mount_options(&settings);
+    let mut config = SessionConfig {
+        wants: features::wants(&settings),
+        ..SessionConfig::default()
+    };
+    if settings.threads > 0 {
+        config.max_threads = settings.threads as usize;
+    }
+    let pool = Arc::new(Pool::new(settings)?);
+    pool.set_mountpoint(mountpoint);
+    let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+    if args.background_server {
+        session.on_ready(daemon::report_ready);
+    }
+    let end = session.serve_with_signals(signals)?;
+    tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
+    Ok(match end {
+        End::Unmounted | End::Signal(_) => ExitCode::SUCCESS,
+        _ => ExitCode::from(crate::failure::FAILED),
+    })
+}
+
+/// The kernel's side of the options.
+fn mount_options(settings: &Settings) -> MountOptions {
+    let given = &settings.mount_flags;
+    let mut flags = MountFlags::empty();
+    let pairs = [
+        (given.read_only, MountFlags::READ_ONLY),
+        (!given.suid.unwrap_or(false), MountFlags::NOSUID),
+        (!given.dev.unwrap_or(false), MountFlags::NODEV),
+        (given.noexec, MountFlags::NOEXEC),
+        (given.sync, MountFlags::SYNC),
+        (given.dirsync, MountFlags::DIRSYNC),
+        (given.noatime, MountFlags::NOATIME),
+        (given.nodiratime, MountFlags::NODIRATIME),
+        (given.relatime, MountFlags::RELATIME),
+        (given.strictatime, MountFlags::STRICTATIME),
+        (given.lazytime, MountFlags::LAZYTIME),
+    ];
+    for (wanted, flag) in pairs {
+        flags.set(flag, wanted);
+    }
+    let contexts = &settings.contexts;
+    let labels = [
+        ("context", &contexts.context),
+        ("fscontext", &contexts.fscontext),
+        ("defcontext", &contexts.defcontext),
+        ("rootcontext", &contexts.rootcontext),
+    ];
+    MountOptions {
+        fsname: settings.source_name(),
+        subtype: "strandfs".to_owned(),
+        allow_other: settings
+            .allow_other
+            .unwrap_or_else(|| rustix::process::geteuid().is_root()),
+        default_permissions: settings.kernel_permissions_check,
+        flags,
+        extra_data: labels
+            .iter()
+            .filter_map(|(name, label)| label.as_ref().map(|label| format!("{name}={label}")))
+            .collect(),
+        ..MountOptions::default()
+    }
+}

@@ -1,0 +1,85 @@
+//! The pools that are mounted, as the kernel lists them.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The mount type of a pool.
+const FILESYSTEM_TYPE: &[u8] = b"fuse.strandfs";
+
+/// Mountpoints of all pools.
+///
+/// # Errors
+/// `/proc/self/mountinfo` cannot be read.
+pub fn all() -> io::Result<Vec<PathBuf>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The pool mounted exactly here.
+///
+/// # Errors
+/// As for [`all`].
+pub fn find(mountpoint: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(all()?.into_iter().find(|found| found == mountpoint))
+}
+
+/// Lines as in proc(5): id parent dev root MOUNTPOINT options [tags...] - TYPE source options.
+fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
+    mountinfo
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ');
+            let mountpoint = fields.nth(4)?;
+            let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+            (kind == FILESYSTEM_TYPE).then(|| unescape(mountpoint))
+        })
+        .collect()
+}
+
+/// Blanks, newlines and backslashes are written as octal `\ooo`.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(byte) => {
+                plain.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}
+
+/// Asks the server of a pool about itself.
+///
+/// # Errors
+/// Those of `getxattr(2)`: ENOTCONN if the server is dead, EOPNOTSUPP if xattrs are off.
+pub fn ask(mountpoint: &Path) -> io::Result<String> {
+    let mut answer = vec![0u8; 65_536];
+    let len = rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut answer)?;
+    answer.truncate(len);
+    String::from_utf8(answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_are_found_among_other_mounts() {
+        let text = b"20 1 8:1 / / rw - ext4 /dev/sda rw\n\
+            45 20 0:50 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.strandfs x:y rw\n\
+            46 20 0:51 / /mnt/c rw - fuse.mergerfs x:y rw\n";
+        assert_eq!(parse(text), [PathBuf::from("/mnt/a b")]);
+    }
+}

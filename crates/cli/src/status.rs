@@ -1,0 +1,111 @@
+//! `strandfs status`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use crate::args::StatusArgs;
+use crate::failure::Failure;
+use crate::mounts;
+
+/// Shows one pool or all.
+///
+/// # Errors
+/// No pool is mounted where one was asked for.
+pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let mut found = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    if let Some(wanted) = &args.mountpoint {
+        let real = std::fs::canonicalize(wanted).unwrap_or_else(|_| wanted.clone());
+        found.retain(|mountpoint| *mountpoint == real);
+        if found.is_empty() {
+            return Err(Failure::NotMounted(wanted.clone()));
+        }
+    }
+    let pools: Vec<Value> = found.iter().map(|mountpoint| ask(mountpoint)).collect();
+    if args.json {
+        println!("{:#}", Value::Array(pools));
+    } else if pools.is_empty() {
+        println!("no strandfs pool is mounted");
+    } else {
+        pools.iter().for_each(print);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(mountpoint: &Path) -> Value {
+    let answer = mounts::ask(mountpoint)
+        .map_err(|error| error.to_string())
+        .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));
+    answer.unwrap_or_else(
+        |error| json!({ "mountpoint": mountpoint.to_string_lossy(), "error": error }),
+    )
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or("?")
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value.get(key).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// "on", or "off: reason".
+fn switch(value: &Value) -> String {
+    let state = value.get("passthrough").cloned().unwrap_or_default();
+    let on = state.get("on").and_then(Value::as_bool);
+    let reason = state.get("reason").and_then(Value::as_str);
+    match (on, reason) {
+        (Some(true), _) => "on".to_owned(),
+        (Some(false), Some(reason)) => format!("off: {reason}"),
+        (_, reason) => reason.unwrap_or("unknown").to_owned(),
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+fn print(pool: &Value) {
+    println!("{}", text(pool, "mountpoint"));
+    if let Some(error) = pool.get("error").and_then(Value::as_str) {
+        println!("  cannot be asked: {error}");
+        return;
+    }
+    println!(
+        "  server pid {}, version {}",
+        number(pool, "pid"),
+        text(pool, "version")
+    );
+    println!("  passthrough {}", switch(pool));
+    println!(
+        "  {} inodes known, {} files open",
+        number(pool, "nodes"),
+        number(pool, "open_files")
+    );
+    let none = Vec::new();
+    for branch in pool
+        .get("branches")
+        .and_then(Value::as_array)
+        .unwrap_or(&none)
+    {
+        println!(
+            "  branch {} {}: {} free of {}, passthrough {}",
+            text(branch, "path"),
+            text(branch, "mode"),
+            gib(number(branch, "available_bytes")),
+            gib(number(branch, "total_bytes")),
+            switch(branch),
+        );
+    }
+    let empty = serde_json::Map::new();
+    let options = pool
+        .get("options")
+        .and_then(Value::as_object)
+        .unwrap_or(&empty);
+    let listed: Vec<String> = options
+        .iter()
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or("?")))
+        .collect();
+    println!("  options {}", listed.join(","));
+}

@@ -1,0 +1,116 @@
+//! From a branch's `statx` to the attributes users see.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use smallvec::SmallVec;
+use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
+
+use crate::node::{DirSet, Node};
+use crate::pool::Pool;
+use crate::sys;
+
+fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
+    Timestamp {
+        seconds: time.tv_sec,
+        nanoseconds: time.tv_nsec,
+    }
+}
+
+/// The kernel's 32-bit device number (`new_encode_dev` in `linux/kdev_t.h`).
+pub(crate) fn encode_dev(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The reverse of [`encode_dev`].
+pub(crate) fn decode_dev(dev: u32) -> (u32, u32) {
+    ((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xf_ff00))
+}
+
+/// A branch's attributes under the pool's inode number.
+pub(crate) fn file_attr(stat: &Statx, ino: u64) -> FileAttr {
+    FileAttr {
+        ino,
+        size_bytes: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: timestamp(stat.stx_atime),
+        mtime: timestamp(stat.stx_mtime),
+        ctime: timestamp(stat.stx_ctime),
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: encode_dev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        block_size_bytes: stat.stx_blksize,
+    }
+}
+
+/// `statx` attributes under the pool's inode number.
+pub(crate) fn extended_attr(stat: &Statx, attr: FileAttr) -> ExtendedAttr {
+    let known = rustix::fs::StatxFlags::BTIME.bits();
+    ExtendedAttr {
+        attr,
+        btime: (stat.stx_mask & known != 0).then(|| timestamp(stat.stx_btime)),
+        attributes: stat.stx_attributes.bits(),
+        attributes_mask: stat.stx_attributes_mask.bits(),
+    }
+}
+
+/// One directory out of several: owner, mode and number of the first; newest times; sizes and
+/// blocks added; links added as if all subdirectories were in one place (each directory counts
+/// its own `.` and its entry in the parent once, so two are taken off for every further one).
+/// A filesystem that does not count links in directories (btrfs: always 1) makes the sum 1.
+pub(crate) fn merge_dirs(stats: &[Statx], ino: u64) -> Option<FileAttr> {
+    let (first, rest) = stats.split_first()?;
+    let mut merged = file_attr(first, ino);
+    for stat in rest {
+        let other = file_attr(stat, ino);
+        merged.atime = merged.atime.max(other.atime);
+        merged.mtime = merged.mtime.max(other.mtime);
+        merged.ctime = merged.ctime.max(other.ctime);
+        merged.size_bytes = merged.size_bytes.saturating_add(other.size_bytes);
+        merged.blocks = merged.blocks.saturating_add(other.blocks);
+        merged.nlink = match (merged.nlink, other.nlink) {
+            (0 | 1, _) | (_, 1) => 1,
+            (mine, theirs) => mine.saturating_add(theirs.saturating_sub(2)),
+        };
+    }
+    Some(merged)
+}
+
+impl Pool {
+    /// Attributes of a directory on all the branches of `set`.
+    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
+        let mut stats: SmallVec<[Statx; 4]> = SmallVec::new();
+        let mut error = rustix::io::Errno::NOENT;
+        for entry in &set.entries {
+            match sys::statx_fd(entry.fd.as_fd()) {
+                Ok(stat) => stats.push(stat),
+                Err(errno) => error = errno,
+            }
+        }
+        merge_dirs(&stats, ino).ok_or(error)
+    }
+
+    /// Attributes of any node.
+    pub(crate) fn attr(&self, node: &Arc<Node>) -> sys::Result<FileAttr> {
+        if node.is_dir() {
+            let set = self.dir_set(node)?;
+            return self.dir_attr(&set, node.ino);
+        }
+        Ok(file_attr(&self.stat_file(node)?, node.ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive() {
+        for (major, minor) in [(0, 0), (8, 1), (259, 4096), (0xfff, 0xf_ffff)] {
+            assert_eq!(decode_dev(encode_dev(major, minor)), (major, minor));
+        }
+    }
+}

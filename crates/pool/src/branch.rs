@@ -1,0 +1,168 @@
+//! One branch of the pool: its root, mode, free space and what its filesystem can do.
+
+mod space;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use strandfs_options::branch::{BranchMode, BranchSpec};
+use strandfs_options::size::MinFreeSpace;
+
+use crate::identity::stable_hash;
+use crate::sys;
+pub use space::SpaceCache;
+
+/// Names a branch for the life of the pool; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BranchId(pub u16);
+
+/// Whether files of a branch can be passed through, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PassthroughState {
+    /// Not tried yet.
+    Untried,
+    /// A file was registered.
+    Works,
+    /// The kernel refused; the reason, for people.
+    Refused(String),
+}
+
+/// One directory of the pool. Reached only through its root descriptor: if its filesystem is
+/// unmounted, nothing lands on the bare directory beneath.
+pub struct Branch {
+    /// Its name inside the pool.
+    pub id: BranchId,
+    /// Where the user said it is.
+    pub path: PathBuf,
+    /// What may be done here.
+    pub mode: BranchMode,
+    /// Overrides the pool's `minfreespace`.
+    pub min_free_space: Option<MinFreeSpace>,
+    /// Distinguishes inode numbers of branches; stable over remounts.
+    pub seed: u64,
+    root: Arc<OwnedFd>,
+    space: SpaceCache,
+    passthrough: Mutex<PassthroughState>,
+    reports_at_close: bool,
+}
+
+impl fmt::Debug for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Branch({})", self.path.display())
+    }
+}
+
+impl Branch {
+    /// Opens the branch's root.
+    ///
+    /// # Errors
+    /// Those of `open(2)`: ENOENT, ENOTDIR, EACCES.
+    pub fn open(id: BranchId, spec: &BranchSpec) -> sys::Result<Branch> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
+        let reports_at_close =
+            !rustix::fs::fstatfs(&root).is_ok_and(|fs| is_local(fs.f_type as u64));
+        Ok(Branch {
+            id,
+            path: spec.path.clone(),
+            mode: spec.mode,
+            min_free_space: spec.min_free_space,
+            seed: stable_hash(spec.path.as_os_str().as_bytes()),
+            root: Arc::new(root),
+            space: SpaceCache::default(),
+            passthrough: Mutex::new(PassthroughState::Untried),
+            reports_at_close,
+        })
+    }
+
+    /// The root directory (`O_PATH`).
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The root directory, shared.
+    pub fn root_shared(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.root)
+    }
+
+    /// Whether closing a file here may tell of a failed write (network filesystems do).
+    pub fn reports_at_close(&self) -> bool {
+        self.reports_at_close
+    }
+
+    /// Free space, from memory if that is good enough.
+    pub fn space(&self) -> &SpaceCache {
+        &self.space
+    }
+
+    /// Whether the mode forbids changes.
+    pub fn read_only(&self) -> bool {
+        self.mode == BranchMode::ReadOnly
+    }
+
+    /// Whether the mode forbids new files.
+    pub fn no_create(&self) -> bool {
+        self.mode == BranchMode::NoCreate
+    }
+
+    /// What is known of passthrough here.
+    pub fn passthrough(&self) -> PassthroughState {
+        self.passthrough.lock().clone()
+    }
+
+    /// Notes the outcome of a try; the first refusal is logged.
+    pub fn note_passthrough(&self, outcome: Result<(), Errno>) {
+        let mut state = self.passthrough.lock();
+        let next = match outcome {
+            Ok(()) => PassthroughState::Works,
+            Err(errno) => PassthroughState::Refused(passthrough_refusal(errno)),
+        };
+        if let (PassthroughState::Refused(reason), true) = (&next, *state != next) {
+            tracing::warn!(branch = %self.path.display(), reason, "no passthrough on this branch");
+        }
+        *state = next;
+    }
+
+    /// The path of something in the branch, for messages and the path xattrs.
+    pub fn full_path(&self, relative: &Path) -> PathBuf {
+        if relative.as_os_str().is_empty() {
+            self.path.clone()
+        } else {
+            self.path.join(relative)
+        }
+    }
+}
+
+/// Filesystems whose close never fails (`linux/magic.h`): tmpfs, ext2-4, XFS, btrfs, f2fs, ZFS,
+/// bcachefs, exFAT, FAT.
+fn is_local(magic: u64) -> bool {
+    matches!(
+        magic,
+        0x0102_1994
+            | 0xef53
+            | 0x5846_5342
+            | 0x9123_683e
+            | 0xf2f5_2010
+            | 0x2fc1_2fc1
+            | 0xca45_1a4e
+            | 0x2011_bab0
+            | 0x4d44
+    )
+}
+
+fn passthrough_refusal(errno: Errno) -> String {
+    match errno {
+        Errno::LOOP => "the branch's filesystem is itself stacked (overlayfs, FUSE with \
+                        passthrough); passthrough.max-stack-depth=2 may allow it"
+            .to_owned(),
+        Errno::PERM => "the server lacks CAP_SYS_ADMIN".to_owned(),
+        other => format!("the kernel refused the file: {other}"),
+    }
+}

@@ -1,0 +1,314 @@
+//! Directories on their branches: finding, keeping and bounding their descriptors.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::{FileKind, NodeId};
+
+use crate::branch::Branch;
+use crate::identity::{Identity, kind_of};
+use crate::node::{DirEntry, DirSet, Node};
+use crate::pool::Pool;
+use crate::sys;
+
+/// Directory components a chain of parents may have: PATH_MAX allows 2047 one-letter names, and
+/// a process may go deeper step by step.
+const DEPTH_MAX: usize = 65_536;
+
+impl Pool {
+    /// The directory's descriptors, checked no longer ago than names may be trusted.
+    ///
+    /// # Errors
+    /// ENOENT if it is gone from every branch; the error of the branch that could not answer.
+    pub(crate) fn dir_set(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
+        let now_ms = sys::mono_coarse_ms();
+        if let Some(set) = self.fresh_set(node, now_ms) {
+            return Ok(set);
+        }
+        // Not recursive: a tree may be deeper than a thread's stack.
+        let mut chain = vec![Arc::clone(node)];
+        while let Some(parent) = chain.last().and_then(|node| self.parent_of(node)) {
+            if self.fresh_set(&parent, now_ms).is_some() {
+                break;
+            }
+            if chain.len() == DEPTH_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
+            chain.push(parent);
+        }
+        let mut newest = Err(Errno::STALE);
+        while let Some(next) = chain.pop() {
+            newest = self.refresh(&next, now_ms);
+            // A parent that is gone leaves its children to their handles.
+            if chain.is_empty() {
+                break;
+            }
+        }
+        newest
+    }
+
+    fn fresh_set(&self, node: &Arc<Node>, now_ms: u64) -> Option<Arc<DirSet>> {
+        let place = node.place();
+        let set = place.dirs.as_ref()?;
+        let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
+        let trusted_ms = self.view().settings.cache_entry.as_millis() as u64;
+        if node.id != NodeId::ROOT && age_ms > trusted_ms {
+            return None;
+        }
+        if !set.recently_used.load(Ordering::Relaxed) {
+            set.recently_used.store(true, Ordering::Relaxed);
+        }
+        Some(Arc::clone(set))
+    }
+
+    /// The node of the directory that holds `node`'s newest name.
+    pub(crate) fn parent_of(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
+        let parent = node.place().names.newest()?.parent;
+        self.nodes.get(parent)
+    }
+
+    /// Looks again on which branches the directory is.
+    fn refresh(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Arc<DirSet>> {
+        let (name, old, copies) = {
+            let place = node.place();
+            (
+                place.names.newest().cloned(),
+                place.dirs.clone(),
+                place.copies.clone(),
+            )
+        };
+        let parent_set = name.as_ref().and_then(|name| {
+            let parent = self.nodes.get(name.parent)?;
+            Option::clone(&parent.place().dirs)
+        });
+        let mut finder = Finder {
+            pool: self,
+            old: old.as_deref(),
+            copies: &copies,
+            error: None,
+        };
+        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        let view = self.view();
+        for branch in &view.branches {
+            let beneath = match (&parent_set, &name) {
+                (Some(set), Some(name)) => set.on(branch.id).map(|parent| (parent, &*name.name)),
+                _ => None,
+            };
+            if let Some(entry) = finder.on_branch(branch, beneath, name.is_some()) {
+                entries.push(entry);
+            }
+        }
+        if entries.is_empty() {
+            return Err(finder.error.unwrap_or(Errno::NOENT));
+        }
+        Ok(self.install(node, entries, now_ms))
+    }
+
+    /// Makes `entries` the directory's descriptors.
+    pub(crate) fn install(
+        &self,
+        node: &Arc<Node>,
+        entries: SmallVec<[DirEntry; 2]>,
+        now_ms: u64,
+    ) -> Arc<DirSet> {
+        let count = entries.len();
+        let set = Arc::new(DirSet::new(entries, now_ms));
+        let mut place = node.place_mut();
+        place.copies = set.entries.iter().map(|entry| entry.identity).collect();
+        let replaced = place.dirs.replace(Arc::clone(&set));
+        drop(place);
+        if node.id != NodeId::ROOT {
+            self.dir_fds
+                .note(self, node.id, count, replaced.map(|old| old.entries.len()));
+        }
+        set
+    }
+
+    /// Opens directory `name` in `dir` and learns who it is.
+    pub(crate) fn open_dir_entry(
+        &self,
+        branch: &Arc<Branch>,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> sys::Result<DirEntry> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        self.dir_entry(branch, fd)
+    }
+
+    /// The entry of an open directory.
+    pub(crate) fn dir_entry(&self, branch: &Arc<Branch>, fd: OwnedFd) -> sys::Result<DirEntry> {
+        let stat = sys::statx_fd(fd.as_fd())?;
+        let empty = OsStr::new("");
+        let identity = self
+            .volumes
+            .identify(branch.id, branch.seed, &stat, fd.as_fd(), empty)?;
+        Ok(DirEntry {
+            branch: Arc::clone(branch),
+            identity,
+            fd: Arc::new(fd),
+        })
+    }
+
+    /// The path of a node below the pool's root, for messages and policies that need one.
+    pub fn relative_path(&self, node: &Arc<Node>) -> Option<std::path::PathBuf> {
+        let mut parts = Vec::new();
+        let mut at = Arc::clone(node);
+        while at.id != NodeId::ROOT {
+            let name = at.name()?;
+            parts.push(name.name);
+            at = self.nodes.get(name.parent)?;
+            if parts.len() == DEPTH_MAX {
+                return None;
+            }
+        }
+        Some(parts.iter().rev().map(|part| &**part).collect())
+    }
+}
+
+/// Finds one directory branch by branch, using what was known.
+struct Finder<'a> {
+    pool: &'a Pool,
+    old: Option<&'a DirSet>,
+    copies: &'a [Identity],
+    error: Option<Errno>,
+}
+
+impl Finder<'_> {
+    fn on_branch(
+        &mut self,
+        branch: &Arc<Branch>,
+        beneath: Option<(&DirEntry, &OsStr)>,
+        named: bool,
+    ) -> Option<DirEntry> {
+        let old = self.old.and_then(|set| set.on(branch.id));
+        if let Some((parent, name)) = beneath {
+            match sys::statx_name(parent.fd.as_fd(), name) {
+                Ok(stat) if kind_of(&stat) == FileKind::Directory => {
+                    if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat))
+                    {
+                        return Some(known.clone());
+                    }
+                    match self.pool.open_dir_entry(branch, parent.fd.as_fd(), name) {
+                        Ok(entry) => return Some(entry),
+                        Err(errno) => self.note(errno),
+                    }
+                }
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => {
+                    self.note(errno);
+                    return old.cloned();
+                }
+            }
+        }
+        self.by_identity(branch, old, named)
+    }
+
+    /// The directory is not where it was: someone moved it on the branch, or its name is not
+    /// known. A process standing in it goes on, as it would on the branch itself.
+    fn by_identity(
+        &mut self,
+        branch: &Arc<Branch>,
+        old: Option<&DirEntry>,
+        named: bool,
+    ) -> Option<DirEntry> {
+        if let Some(entry) = old {
+            let alive = sys::statx_fd(entry.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink > 0);
+            return (alive || !named).then(|| entry.clone());
+        }
+        let copy = self.copies.iter().find(|copy| copy.branch == branch.id)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let fd = self
+            .pool
+            .volumes
+            .open(copy.volume, copy.ino, copy.generation, flags)
+            .ok()?;
+        let entry = self.pool.dir_entry(branch, fd).ok()?;
+        (entry.identity == *copy).then_some(entry)
+    }
+
+    fn note(&mut self, errno: Errno) {
+        if errno != Errno::NOENT {
+            self.error = Some(errno);
+        }
+    }
+}
+
+/// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
+///
+/// A second-chance queue: a directory used since it was last looked at is passed over once.
+pub struct DirFdCache {
+    limit: usize,
+    open: AtomicUsize,
+    queue: Mutex<VecDeque<NodeId>>,
+}
+
+impl DirFdCache {
+    /// A quarter of the soft limit, at most 65,536.
+    pub fn from_limit() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let soft = limit.current.unwrap_or(1 << 20);
+        let limit = usize::try_from(soft / 4)
+            .unwrap_or(usize::MAX)
+            .clamp(16, 65_536);
+        DirFdCache {
+            limit,
+            open: AtomicUsize::new(0),
+            queue: Mutex::default(),
+        }
+    }
+
+    /// How many descriptors are held.
+    pub fn open_count(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, pool: &Pool, id: NodeId, added: usize, removed: Option<usize>) {
+        self.open.fetch_add(added, Ordering::Relaxed);
+        match removed {
+            Some(count) => self.forget(count),
+            None => self.queue.lock().push_back(id),
+        }
+        let mut tries = self.queue.lock().len();
+        while self.open_count() > self.limit && tries > 0 {
+            tries -= 1;
+            let Some(oldest) = self.queue.lock().pop_front() else {
+                return;
+            };
+            self.evict(pool, oldest, id);
+        }
+    }
+
+    fn evict(&self, pool: &Pool, id: NodeId, keep: NodeId) {
+        let Some(node) = pool.nodes.get(id) else {
+            return;
+        };
+        let mut place = node.place_mut();
+        let Some(set) = &place.dirs else { return };
+        if id == keep || set.recently_used.swap(false, Ordering::Relaxed) {
+            drop(place);
+            self.queue.lock().push_back(id);
+            return;
+        }
+        let count = set.entries.len();
+        place.dirs = None;
+        drop(place);
+        self.forget(count);
+    }
+
+    /// Accounts for descriptors dropped with their node.
+    pub(crate) fn forget(&self, count: usize) {
+        let _ = self
+            .open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                Some(open.saturating_sub(count))
+            });
+    }
+}

@@ -1,0 +1,524 @@
+//! What makes an inode of a branch that inode, whatever its names: filesystem, number,
+//! generation and birth time; and how it is found again from its node id alone.
+//!
+//! A node id is derived from the identity, so that hard links meet in one node and a file handle
+//! (`name_to_handle_at`, NFS) can be opened again long after the node was forgotten, without
+//! keeping anything for it:
+//!
+//! ```text
+//! bit 63      62..52     51..0
+//!   1      volume (11)   inode number (52)      generation: that of the filesystem, 32 bits
+//!   0      a counter: for the few that do not fit (huge numbers, a recycled number whose
+//!          predecessor the kernel still holds); such handles end with the node
+//! ```
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{Mode, OFlags, Statx};
+use rustix::io::Errno;
+use strandfs_fuse::{FileKind, NodeId};
+
+use crate::branch::BranchId;
+use crate::sys::{self, RawHandle};
+
+/// Index of a volume: one filesystem as seen from one branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeId(pub u16);
+
+const DERIVED: u64 = 1 << 63;
+const INO_BITS: u32 = 52;
+const VOLUMES_MAX: usize = 1 << 11;
+
+/// One inode of one branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The branch it was found on.
+    pub branch: BranchId,
+    /// The filesystem there.
+    pub volume: VolumeId,
+    /// The filesystem's generation of the number, where handles reveal it; 0 otherwise.
+    pub generation: u32,
+    /// Inode number on that filesystem.
+    pub ino: u64,
+    /// Birth time in nanoseconds since the epoch; 0 where the filesystem does not tell.
+    pub btime_ns: i64,
+}
+
+impl Identity {
+    /// Whether `stat`, found on the same volume, is of this inode and not of a successor that
+    /// got the same number.
+    pub fn matches(&self, volume: VolumeId, stat: &Statx) -> bool {
+        self.volume == volume && self.ino == stat.stx_ino && self.btime_ns == btime_ns(stat)
+    }
+
+    /// The derived node id, if the identity fits into one.
+    pub fn derived_id(&self) -> Option<NodeId> {
+        derived_id(self.volume, self.ino)
+    }
+}
+
+/// The node id of an inode number on a volume, if it fits.
+pub fn derived_id(volume: VolumeId, ino: u64) -> Option<NodeId> {
+    (ino < 1 << INO_BITS && usize::from(volume.0) < VOLUMES_MAX)
+        .then_some(NodeId(DERIVED | u64::from(volume.0) << INO_BITS | ino))
+}
+
+/// The volume and inode number in a derived node id.
+pub fn split_id(node: NodeId) -> Option<(VolumeId, u64)> {
+    (node.0 & DERIVED != 0).then(|| {
+        let volume = (node.0 & !DERIVED) >> INO_BITS;
+        (VolumeId(volume as u16), node.0 & ((1 << INO_BITS) - 1))
+    })
+}
+
+/// Birth time in nanoseconds, 0 if unknown.
+pub fn btime_ns(stat: &Statx) -> i64 {
+    if stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() == 0 {
+        return 0;
+    }
+    stat.stx_btime
+        .tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(i64::from(stat.stx_btime.tv_nsec))
+}
+
+/// The file type of a stat result.
+pub fn kind_of(stat: &Statx) -> FileKind {
+    kind_of_mode(u32::from(stat.stx_mode))
+}
+
+/// The file type in `st_mode` bits.
+pub fn kind_of_mode(mode: u32) -> FileKind {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => FileKind::Directory,
+        libc::S_IFLNK => FileKind::Symlink,
+        libc::S_IFIFO => FileKind::Fifo,
+        libc::S_IFSOCK => FileKind::Socket,
+        libc::S_IFCHR => FileKind::CharDevice,
+        libc::S_IFBLK => FileKind::BlockDevice,
+        _ => FileKind::Regular,
+    }
+}
+
+/// How a filesystem lays out its handles, learnt from one of them: enough to build the handle
+/// of any inode from its number and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandleLayout {
+    /// ext4, f2fs and most with 32-bit numbers: number, generation.
+    Ino32 { kind: i32 },
+    /// XFS with large inode numbers: 64-bit number, generation.
+    Ino64 { kind: i32 },
+    /// tmpfs: generation, number low, number high.
+    Shmem { kind: i32 },
+    /// btrfs: object id, subvolume, generation.
+    Btrfs { kind: i32, root: u64 },
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl HandleLayout {
+    /// The layout and generation of `handle`, known to be of inode `ino`.
+    fn learn(handle: &RawHandle, ino: u64) -> Option<(HandleLayout, u32)> {
+        let (kind, bytes) = (handle.kind(), handle.bytes());
+        let layout = match (bytes.len(), kind) {
+            (8, 1) => HandleLayout::Ino32 { kind },
+            (12, 0x81) => HandleLayout::Ino64 { kind },
+            (12, 1) => HandleLayout::Shmem { kind },
+            (20, 0x4d) => HandleLayout::Btrfs {
+                kind,
+                root: u64_at(bytes, 8)?,
+            },
+            _ => return None,
+        };
+        layout
+            .read(handle)
+            .filter(|(found, _)| *found == ino)
+            .map(|(_, generation)| (layout, generation))
+    }
+
+    /// Number and generation in a handle of this layout.
+    fn read(&self, handle: &RawHandle) -> Option<(u64, u32)> {
+        let bytes = handle.bytes();
+        match *self {
+            HandleLayout::Ino32 { kind } if kind == handle.kind() && bytes.len() == 8 => {
+                Some((u64::from(u32_at(bytes, 0)?), u32_at(bytes, 4)?))
+            }
+            HandleLayout::Ino64 { kind } if kind == handle.kind() && bytes.len() == 12 => {
+                Some((u64_at(bytes, 0)?, u32_at(bytes, 8)?))
+            }
+            HandleLayout::Shmem { kind } if kind == handle.kind() && bytes.len() == 12 => {
+                let low = u64::from(u32_at(bytes, 4)?);
+                Some((low | u64::from(u32_at(bytes, 8)?) << 32, u32_at(bytes, 0)?))
+            }
+            HandleLayout::Btrfs { kind, root } if kind == handle.kind() && bytes.len() == 20 => {
+                (u64_at(bytes, 8)? == root).then_some((u64_at(bytes, 0)?, u32_at(bytes, 16)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The handle of an inode.
+    fn build(&self, ino: u64, generation: u32) -> RawHandle {
+        let generation = generation.to_ne_bytes();
+        match *self {
+            HandleLayout::Ino32 { kind } => {
+                RawHandle::new(kind, &[(ino as u32).to_ne_bytes(), generation].concat())
+            }
+            HandleLayout::Ino64 { kind } => {
+                RawHandle::new(kind, &[&ino.to_ne_bytes()[..], &generation].concat())
+            }
+            HandleLayout::Shmem { kind } => {
+                let (low, high) = (ino as u32, (ino >> 32) as u32);
+                RawHandle::new(
+                    kind,
+                    &[generation, low.to_ne_bytes(), high.to_ne_bytes()].concat(),
+                )
+            }
+            HandleLayout::Btrfs { kind, root } => RawHandle::new(
+                kind,
+                &[&ino.to_ne_bytes()[..], &root.to_ne_bytes(), &generation].concat(),
+            ),
+        }
+    }
+}
+
+/// Whether the filesystem finds an inode only by number and generation together. ext4 and btrfs
+/// take generation 0 for "any"; tmpfs and XFS do not.
+fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<&OwnedFd>) -> bool {
+    const XFS_MAGIC: u64 = 0x5846_5342;
+    match layout {
+        None | Some(HandleLayout::Btrfs { .. }) => false,
+        Some(HandleLayout::Shmem { .. } | HandleLayout::Ino64 { .. }) => true,
+        Some(HandleLayout::Ino32 { .. }) => mount
+            .and_then(|fd| rustix::fs::fstatfs(fd).ok())
+            .is_some_and(|fs| fs.f_type as u64 == XFS_MAGIC),
+    }
+}
+
+/// One filesystem as seen from one branch.
+struct Volume {
+    branch: BranchId,
+    device: (u32, u32),
+    layout: Option<HandleLayout>,
+    /// A descriptor on the filesystem for `open_by_handle_at`, which refuses `O_PATH`.
+    mount: Option<OwnedFd>,
+    /// Handles are refused without the right generation.
+    strict: bool,
+    /// Mixed into the inode numbers shown to users; stable over remounts.
+    seed: u64,
+}
+
+/// All volumes met so far; grows by one for each filesystem nested in a branch.
+#[derive(Default)]
+pub struct Volumes {
+    list: RwLock<Vec<Volume>>,
+    generations: Mutex<Generations>,
+}
+
+/// Generations of forgotten inodes, bounded: when the newer half is full the older is dropped.
+#[derive(Default)]
+struct Generations {
+    newer: HashMap<(VolumeId, u64), u32>,
+    older: HashMap<(VolumeId, u64), u32>,
+}
+
+impl Generations {
+    /// About 24 bytes each.
+    const HALF_MAX: usize = 1 << 19;
+
+    fn note(&mut self, key: (VolumeId, u64), generation: u32) {
+        if self.newer.len() >= Self::HALF_MAX {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(key, generation);
+    }
+
+    fn get(&self, key: &(VolumeId, u64)) -> Option<u32> {
+        self.newer.get(key).or_else(|| self.older.get(key)).copied()
+    }
+}
+
+impl Volumes {
+    /// The volume of `stat` on `branch`, noted on first sight. `at` is the inode itself
+    /// (`O_PATH`), asked for its handle layout then.
+    fn find(&self, branch: BranchId, stat: &Statx) -> Option<VolumeId> {
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let list = self.list.read();
+        let index = list
+            .iter()
+            .position(|v| v.branch == branch && v.device == device)?;
+        Some(VolumeId(index as u16))
+    }
+
+    /// Like `find`, but a volume not seen before is added.
+    ///
+    /// # Errors
+    /// EMFILE after 65,535 volumes.
+    pub fn note(
+        &self,
+        branch: BranchId,
+        branch_seed: u64,
+        stat: &Statx,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> sys::Result<VolumeId> {
+        if let Some(volume) = self.find(branch, stat) {
+            return Ok(volume);
+        }
+        let handle = if name.is_empty() {
+            sys::name_to_handle_fd(dir)
+        } else {
+            sys::name_to_handle(dir, name)
+        };
+        let layout = handle
+            .ok()
+            .and_then(|h| HandleLayout::learn(&h, stat.stx_ino))
+            .map(|(layout, _)| layout);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let at = if name.is_empty() {
+            OsStr::new(".")
+        } else {
+            name
+        };
+        let mount = rustix::fs::openat(dir, at, flags, Mode::empty()).ok();
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let mut list = self.list.write();
+        if let Some(index) = list
+            .iter()
+            .position(|v| v.branch == branch && v.device == device)
+        {
+            return Ok(VolumeId(index as u16));
+        }
+        let index = u16::try_from(list.len()).map_err(|_| Errno::MFILE)?;
+        let nested = list.iter().filter(|v| v.branch == branch).count() as u64;
+        let seed = mix(branch_seed.wrapping_add(nested));
+        let strict = insists_on_generation(layout, mount.as_ref());
+        list.push(Volume {
+            branch,
+            device,
+            layout,
+            mount,
+            strict,
+            seed,
+        });
+        Ok(VolumeId(index))
+    }
+
+    /// The identity of `name` in `dir` (or of `dir` itself when the name is empty), whose
+    /// attributes are `stat`. One `name_to_handle_at` where the filesystem has usable handles.
+    ///
+    /// # Errors
+    /// ESTALE if the name changed hands between the two calls; the caller looks again.
+    pub fn identify(
+        &self,
+        branch: BranchId,
+        branch_seed: u64,
+        stat: &Statx,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> sys::Result<Identity> {
+        let volume = self.note(branch, branch_seed, stat, dir, name)?;
+        let layout = self
+            .list
+            .read()
+            .get(usize::from(volume.0))
+            .and_then(|v| v.layout);
+        let generation = match layout {
+            None => 0,
+            Some(layout) => {
+                let handle = if name.is_empty() {
+                    sys::name_to_handle_fd(dir)?
+                } else {
+                    sys::name_to_handle(dir, name)?
+                };
+                match layout.read(&handle) {
+                    Some((ino, generation)) if ino == stat.stx_ino => generation,
+                    Some(_) => return Err(Errno::STALE),
+                    None => 0,
+                }
+            }
+        };
+        let btime_ns = btime_ns(stat);
+        Ok(Identity {
+            branch,
+            volume,
+            generation,
+            ino: stat.stx_ino,
+            btime_ns,
+        })
+    }
+
+    /// Whether `stat` is of `identity`.
+    pub fn same(&self, identity: &Identity, stat: &Statx) -> bool {
+        self.find(identity.branch, stat)
+            .is_some_and(|volume| identity.matches(volume, stat))
+    }
+
+    /// Opens the inode by its handle, whatever its name is now.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone or the filesystem has no usable handles; EPERM without
+    /// CAP_DAC_READ_SEARCH.
+    pub fn open(
+        &self,
+        volume: VolumeId,
+        ino: u64,
+        generation: u32,
+        flags: OFlags,
+    ) -> sys::Result<OwnedFd> {
+        let list = self.list.read();
+        let found = list.get(usize::from(volume.0)).ok_or(Errno::STALE)?;
+        let layout = found.layout.ok_or(Errno::STALE)?;
+        let mount = found
+            .mount
+            .as_ref()
+            .ok_or(Errno::STALE)?
+            .try_clone()
+            .map_err(|_| Errno::MFILE)?;
+        drop(list);
+        sys::open_by_handle(mount.as_fd(), &layout.build(ino, generation), flags)
+    }
+
+    /// Notes what a file handle of a node that is being forgotten will need: filesystems that
+    /// insist on the generation (tmpfs, XFS) cannot be asked by number alone.
+    pub fn remember(&self, identity: &Identity) {
+        let list = self.list.read();
+        let strict = list
+            .get(usize::from(identity.volume.0))
+            .is_some_and(|v| v.strict);
+        drop(list);
+        if strict {
+            self.generations
+                .lock()
+                .note((identity.volume, identity.ino), identity.generation);
+        }
+    }
+
+    /// Opens the inode of a number whose generation the caller does not know, and returns the
+    /// generation.
+    ///
+    /// # Errors
+    /// As for [`Volumes::open`].
+    pub fn open_any_generation(&self, volume: VolumeId, ino: u64) -> sys::Result<(OwnedFd, u32)> {
+        let known = self.generations.lock().get(&(volume, ino)).unwrap_or(0);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let fd = self.open(volume, ino, known, flags)?;
+        let handle = sys::name_to_handle_fd(fd.as_fd())?;
+        let layout = self
+            .list
+            .read()
+            .get(usize::from(volume.0))
+            .and_then(|v| v.layout);
+        let (found, generation) = layout
+            .and_then(|layout| layout.read(&handle))
+            .ok_or(Errno::STALE)?;
+        if found == ino {
+            Ok((fd, generation))
+        } else {
+            Err(Errno::STALE)
+        }
+    }
+
+    /// The branch a volume belongs to.
+    pub fn branch_of(&self, volume: VolumeId) -> Option<BranchId> {
+        self.list
+            .read()
+            .get(usize::from(volume.0))
+            .map(|v| v.branch)
+    }
+
+    /// The inode number users see: unique over branches, stable over renames and remounts.
+    pub fn shown_ino(&self, volume: VolumeId, ino: u64) -> u64 {
+        let seed = self
+            .list
+            .read()
+            .get(usize::from(volume.0))
+            .map_or(0, |v| v.seed);
+        // A bijection for each volume, so that no two files of one volume collide.
+        let shown = mix(ino ^ seed);
+        if shown < 16 { shown + 16 } else { shown }
+    }
+
+    /// The inode number users see for a directory entry of `device`, if that is a known volume.
+    pub fn shown_entry_ino(&self, branch: BranchId, device: (u32, u32), ino: u64) -> u64 {
+        let list = self.list.read();
+        let found = list
+            .iter()
+            .position(|v| v.branch == branch && v.device == device);
+        drop(list);
+        found.map_or(ino, |index| self.shown_ino(VolumeId(index as u16), ino))
+    }
+}
+
+/// The finaliser of splitmix64: a bijection on 64 bits that looks random.
+pub fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A 64-bit FNV-1a hash of `bytes`, stable over runs and machines.
+pub fn stable_hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ids_hold_volume_and_number() {
+        let id = derived_id(VolumeId(2047), (1 << 52) - 1).unwrap();
+        assert_eq!(split_id(id), Some((VolumeId(2047), (1 << 52) - 1)));
+        assert_eq!(derived_id(VolumeId(0), 1 << 52), None);
+        assert_eq!(derived_id(VolumeId(2048), 1), None);
+        assert_eq!(split_id(NodeId(7)), None);
+    }
+
+    #[test]
+    fn handles_are_rebuilt_as_they_were() {
+        let shapes: [(i32, Vec<u8>, u64); 4] = [
+            (1, [12u32.to_ne_bytes(), 77u32.to_ne_bytes()].concat(), 12),
+            (
+                0x81,
+                [&(5u64 << 33).to_ne_bytes()[..], &77u32.to_ne_bytes()].concat(),
+                5 << 33,
+            ),
+            (
+                1,
+                [77u32.to_ne_bytes(), 3u32.to_ne_bytes(), 1u32.to_ne_bytes()].concat(),
+                3 | 1 << 32,
+            ),
+            (
+                0x4d,
+                [
+                    &9u64.to_ne_bytes()[..],
+                    &5u64.to_ne_bytes(),
+                    &77u32.to_ne_bytes(),
+                ]
+                .concat(),
+                9,
+            ),
+        ];
+        for (kind, bytes, ino) in shapes {
+            let handle = RawHandle::new(kind, &bytes);
+            let (layout, generation) = HandleLayout::learn(&handle, ino).unwrap();
+            assert_eq!(generation, 77);
+            let again = layout.build(ino, generation);
+            assert_eq!((again.kind(), again.bytes()), (kind, &bytes[..]));
+            assert!(HandleLayout::learn(&handle, ino + 1).is_none());
+        }
+    }
+}

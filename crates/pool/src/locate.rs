@@ -1,0 +1,176 @@
+//! From a node to its inode on a branch: by name where the name still leads there, else through
+//! an open handle, else by file handle. Never to another inode.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, Statx};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::branch::Branch;
+use crate::identity::Identity;
+use crate::node::{DirEntry, Node};
+use crate::pool::Pool;
+use crate::sys;
+
+/// An inode found on its branch.
+pub(crate) struct Located {
+    /// The branch.
+    pub branch: Arc<Branch>,
+    /// `O_PATH`, or an open handle's descriptor.
+    pub fd: Arc<OwnedFd>,
+}
+
+impl Located {
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A name copied off a node's lock, without allocating for usual lengths.
+type NameBytes = SmallVec<[u8; 64]>;
+
+impl Pool {
+    /// Calls `attempt` with the directory and name of each known name of a file, newest first,
+    /// on its own branch, until one answers `Some`.
+    fn by_name<T>(
+        &self,
+        node: &Arc<Node>,
+        identity: &Identity,
+        mut attempt: impl FnMut(&DirEntry, &OsStr) -> Option<T>,
+    ) -> Option<T> {
+        use std::os::unix::ffi::OsStrExt;
+        let names: SmallVec<[(strandfs_fuse::NodeId, NameBytes); 1]> = {
+            let place = node.place();
+            place
+                .names
+                .iter()
+                .map(|name| (name.parent, NameBytes::from_slice(name.name.as_bytes())))
+                .collect()
+        };
+        names.iter().find_map(|(parent, name)| {
+            let parent = self.nodes.get(*parent)?;
+            let set = self.dir_set(&parent).ok()?;
+            attempt(set.on(identity.branch)?, OsStr::from_bytes(name))
+        })
+    }
+
+    /// An `O_PATH` descriptor of the node's primary inode.
+    ///
+    /// # Errors
+    /// ESTALE if it cannot be found any more.
+    pub(crate) fn locate(&self, node: &Arc<Node>) -> sys::Result<Located> {
+        if node.is_dir() {
+            let set = self.dir_set(node)?;
+            let first = set.entries.first().ok_or(Errno::STALE)?;
+            return Ok(Located {
+                branch: Arc::clone(&first.branch),
+                fd: Arc::clone(&first.fd),
+            });
+        }
+        let identity = node.primary().ok_or(Errno::STALE)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let by_name = self.by_name(node, &identity, |dir, name| {
+            let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()?;
+            let stat = sys::statx_fd(fd.as_fd()).ok()?;
+            self.volumes.same(&identity, &stat).then(|| Located {
+                branch: Arc::clone(&dir.branch),
+                fd: Arc::new(fd),
+            })
+        });
+        by_name.map_or_else(|| self.locate_nameless(node, &identity), Ok)
+    }
+
+    fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> sys::Result<Located> {
+        let view = self.view();
+        let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
+        if let Some(fd) = node.open.lock().as_ref().and_then(|open| open.any_file()) {
+            return Ok(Located { branch, fd });
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let fd = self
+            .volumes
+            .open(identity.volume, identity.ino, identity.generation, flags)?;
+        let stat = sys::statx_fd(fd.as_fd())?;
+        if !self.volumes.same(identity, &stat) {
+            return Err(Errno::STALE);
+        }
+        Ok(Located {
+            branch,
+            fd: Arc::new(fd),
+        })
+    }
+
+    /// Attributes of a file's inode: one system call while its name stands.
+    pub(crate) fn stat_file(&self, node: &Arc<Node>) -> sys::Result<Statx> {
+        let identity = node.primary().ok_or(Errno::STALE)?;
+        let by_name = self.by_name(node, &identity, |dir, name| {
+            let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
+            self.volumes.same(&identity, &stat).then_some(stat)
+        });
+        match by_name {
+            Some(stat) => Ok(stat),
+            None => sys::statx_fd(self.locate_nameless(node, &identity)?.fd()),
+        }
+    }
+
+    /// Opens the node's primary inode for I/O; never `O_TRUNC`, never another inode.
+    ///
+    /// # Errors
+    /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
+    pub(crate) fn open_inode(
+        &self,
+        node: &Arc<Node>,
+        flags: OFlags,
+    ) -> sys::Result<(Arc<Branch>, OwnedFd)> {
+        let identity = node.primary().ok_or(Errno::STALE)?;
+        // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
+        // files ignore it, except when a lease would have to be broken first.
+        let by_name_flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut refusal = None;
+        let by_name = self.by_name(node, &identity, |dir, name| {
+            match rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty()) {
+                Ok(fd) => {
+                    let stat = sys::statx_fd(fd.as_fd()).ok()?;
+                    self.volumes
+                        .same(&identity, &stat)
+                        .then(|| (Arc::clone(&dir.branch), fd))
+                }
+                Err(errno) => {
+                    refusal = Some(errno);
+                    None
+                }
+            }
+        });
+        match (by_name, refusal) {
+            (Some(found), _) => Ok(found),
+            (None, Some(errno)) if definite_refusal(errno) => Err(errno),
+            _ => {
+                let located = self.locate(node)?;
+                let fd = reopen(located.fd(), flags)?;
+                Ok((located.branch, fd))
+            }
+        }
+    }
+}
+
+/// Whether opening failed for a reason that opening by another way would meet too.
+fn definite_refusal(errno: Errno) -> bool {
+    !matches!(
+        errno,
+        Errno::NOENT | Errno::AGAIN | Errno::LOOP | Errno::STALE | Errno::NOTDIR
+    )
+}
+
+/// A new open file description of the inode behind `fd`, which may be `O_PATH`.
+///
+/// # Errors
+/// Those of `open(2)`.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> sys::Result<OwnedFd> {
+    let path = sys::ProcPath::new(fd);
+    let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC;
+    rustix::fs::open(path.as_c_str(), flags, Mode::empty())
+}

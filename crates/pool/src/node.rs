@@ -1,0 +1,219 @@
+//! The inodes of the pool: what the kernel knows by node id.
+
+mod names;
+mod table;
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use strandfs_fuse::{FileKind, NodeId};
+
+use crate::branch::{Branch, BranchId};
+use crate::identity::{Identity, VolumeId};
+use crate::open_file::OpenState;
+pub use names::{Name, Names};
+pub use table::NodeTable;
+
+/// One inode of the pool. A file is one inode of one branch (its *primary* identity), whatever
+/// its names; a directory is the union of the directories of that name on all branches.
+pub struct Node {
+    /// The kernel's name for it.
+    pub id: NodeId,
+    /// Goes into file handles.
+    pub generation: u32,
+    /// The inode number users see.
+    pub ino: u64,
+    /// Its type, which never changes.
+    pub kind: FileKind,
+    /// The kernel's lookups, plus one for each open handle. 0 means dead: never raised again.
+    refs: AtomicU64,
+    /// Names and identities.
+    place: RwLock<Place>,
+    /// Fingerprint of the content the page cache may hold (`cache.files=auto-full`).
+    pub cache_mark: AtomicU64,
+    /// Present while the file is open.
+    pub open: Mutex<Option<Box<OpenState>>>,
+}
+
+/// Where a node is.
+pub struct Place {
+    /// Every name looked up and not known to be gone, newest last.
+    pub names: Names,
+    /// Identities in branch order. A file has one; a directory one for each branch holding it.
+    pub copies: SmallVec<[Identity; 1]>,
+    /// A directory's open descriptors; dropped and reopened at need.
+    pub dirs: Option<Arc<DirSet>>,
+}
+
+/// A directory's descriptors on the branches that hold it, in branch order.
+pub struct DirSet {
+    /// One for each branch.
+    pub entries: SmallVec<[DirEntry; 2]>,
+    /// When presence on the branches was last checked (coarse monotonic milliseconds).
+    pub verified_ms: AtomicU64,
+    /// Used since the descriptor cache last looked.
+    pub recently_used: AtomicBool,
+    /// Hash of the name last found missing, and when: a create right after needs no second look.
+    pub last_miss: AtomicU64,
+}
+
+/// A directory on one branch.
+#[derive(Clone)]
+pub struct DirEntry {
+    /// The branch.
+    pub branch: Arc<Branch>,
+    /// The directory there.
+    pub identity: Identity,
+    /// `O_PATH` descriptor.
+    pub fd: Arc<OwnedFd>,
+}
+
+impl DirSet {
+    /// A set just verified.
+    pub fn new(entries: SmallVec<[DirEntry; 2]>, now_ms: u64) -> Self {
+        DirSet {
+            entries,
+            verified_ms: AtomicU64::new(now_ms),
+            recently_used: AtomicBool::new(true),
+            last_miss: AtomicU64::new(0),
+        }
+    }
+
+    /// The entry on `branch`.
+    pub fn on(&self, branch: BranchId) -> Option<&DirEntry> {
+        self.entries.iter().find(|entry| entry.branch.id == branch)
+    }
+
+    /// Remembers that `name` was missing everywhere at `now_ms`.
+    pub fn note_miss(&self, name: &OsStr, now_ms: u64) {
+        self.last_miss
+            .store(miss_mark(name, now_ms), Ordering::Relaxed);
+    }
+
+    /// Whether `name` was found missing within the last few milliseconds.
+    pub fn missed_just_now(&self, name: &OsStr, now_ms: u64) -> bool {
+        const RECENT_MS: u64 = 20;
+        let mark = self.last_miss.load(Ordering::Relaxed);
+        let (hash, at_ms) = (mark >> 32, mark & 0xffff_ffff);
+        mark != 0
+            && hash == miss_mark(name, 0) >> 32
+            && (now_ms & 0xffff_ffff).wrapping_sub(at_ms) <= RECENT_MS
+    }
+}
+
+fn miss_mark(name: &OsStr, now_ms: u64) -> u64 {
+    use std::os::unix::ffi::OsStrExt;
+    let hash = crate::identity::stable_hash(name.as_bytes());
+    (hash ^ hash << 32) & 0xffff_ffff_0000_0000 | (now_ms & 0xffff_ffff)
+}
+
+impl Node {
+    /// A node with one reference.
+    pub fn new(
+        id: NodeId,
+        ino: u64,
+        kind: FileKind,
+        copies: SmallVec<[Identity; 1]>,
+        names: Names,
+    ) -> Self {
+        let generation = copies.first().map_or(0, |identity| identity.generation);
+        Node {
+            id,
+            generation,
+            ino,
+            kind,
+            refs: AtomicU64::new(1),
+            place: RwLock::new(Place {
+                names,
+                copies,
+                dirs: None,
+            }),
+            cache_mark: AtomicU64::new(0),
+            open: Mutex::new(None),
+        }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Adds a reference, unless the node is dead.
+    pub fn try_ref(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
+                (refs != 0).then(|| refs + 1)
+            })
+            .is_ok()
+    }
+
+    /// Takes `count` references; true if the node is dead now.
+    pub fn unref(&self, count: u64) -> bool {
+        let before = self
+            .refs
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
+                Some(refs.saturating_sub(count))
+            })
+            .unwrap_or(0);
+        before <= count
+    }
+
+    /// Reads the place.
+    pub fn place(&self) -> parking_lot::RwLockReadGuard<'_, Place> {
+        self.place.read()
+    }
+
+    /// Changes the place.
+    pub fn place_mut(&self) -> parking_lot::RwLockWriteGuard<'_, Place> {
+        self.place.write()
+    }
+
+    /// The file's inode, or the first of the directory's.
+    pub fn primary(&self) -> Option<Identity> {
+        self.place.read().copies.first().copied()
+    }
+
+    /// The newest known name.
+    pub fn name(&self) -> Option<Name> {
+        self.place.read().names.newest().cloned()
+    }
+
+    /// Notes that the node was found under this name.
+    pub fn add_name(&self, parent: NodeId, name: &OsStr) {
+        if self.place.read().names.newest_is(parent, name) {
+            return;
+        }
+        let is_dir = self.is_dir();
+        let mut place = self.place.write();
+        if is_dir {
+            place.names.replace_all(parent, name);
+        } else {
+            place.names.add(parent, name);
+        }
+    }
+
+    /// Notes that the name is gone.
+    pub fn remove_name(&self, parent: NodeId, name: &OsStr) {
+        self.place.write().names.remove(parent, name);
+    }
+
+    /// Whether the volume belongs to one of the copies.
+    pub fn has_copy(&self, volume: VolumeId, ino: u64) -> bool {
+        self.place
+            .read()
+            .copies
+            .iter()
+            .any(|copy| copy.volume == volume && copy.ino == ino)
+    }
+}
+
+impl Node {
+    /// Like [`Node::try_ref`], but the root, which is never counted, always answers true.
+    pub fn try_ref_or_root(&self) -> bool {
+        self.id == NodeId::ROOT || self.try_ref()
+    }
+}

@@ -1,0 +1,254 @@
+//! All nodes by id. Reads take no lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use strandfs_fuse::{FileKind, NodeId};
+
+use super::{Names, Node};
+use crate::identity::{Identity, VolumeId};
+
+/// The inode table.
+///
+/// A node normally sits under the id derived from its identity. The few that cannot (see
+/// [`crate::identity`]) get a counted id and an entry in `exceptions`.
+pub struct NodeTable {
+    nodes: papaya::HashMap<NodeId, Arc<Node>, IdHash>,
+    exceptions: RwLock<HashMap<(VolumeId, u64), NodeId>>,
+    exception_count: AtomicUsize,
+    next_counted: AtomicU64,
+}
+
+/// Node ids are spread by one multiplication: they are not chosen by users.
+#[derive(Clone, Default)]
+struct IdHash;
+
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl std::hash::BuildHasher for IdHash {
+    type Hasher = IdHasher;
+
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher::default()
+    }
+}
+
+impl std::hash::Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = crate::identity::stable_hash(bytes);
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = crate::identity::mix(value);
+    }
+}
+
+impl Default for NodeTable {
+    fn default() -> Self {
+        NodeTable {
+            nodes: papaya::HashMap::with_hasher(IdHash),
+            exceptions: RwLock::default(),
+            exception_count: AtomicUsize::new(0),
+            next_counted: AtomicU64::new(2),
+        }
+    }
+}
+
+impl NodeTable {
+    /// The node of `id`, if the kernel may know it.
+    pub fn get(&self, id: NodeId) -> Option<Arc<Node>> {
+        self.nodes.pin().get(&id).cloned()
+    }
+
+    /// Puts in the root, which is never removed.
+    pub fn insert_root(&self, root: Arc<Node>) {
+        self.nodes.pin().insert(NodeId::ROOT, root);
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The live node of an inode number, without a new reference.
+    pub fn find(&self, volume: VolumeId, ino: u64) -> Option<Arc<Node>> {
+        if self.exception_count.load(Ordering::Acquire) != 0
+            && let Some(id) = self.exceptions.read().get(&(volume, ino))
+        {
+            return self.get(*id);
+        }
+        crate::identity::derived_id(volume, ino).and_then(|id| self.get(id))
+    }
+
+    /// The node of `identity` with one more reference, or `None` if there is none alive.
+    pub fn find_ref(&self, identity: &Identity, kind: FileKind) -> Option<Arc<Node>> {
+        let node = self.find(identity.volume, identity.ino)?;
+        (same_inode(&node, identity, kind) && node.try_ref()).then_some(node)
+    }
+
+    /// The node of the first of `copies`, made if need be; with one more reference.
+    pub fn find_or_make(
+        &self,
+        copies: SmallVec<[Identity; 1]>,
+        kind: FileKind,
+        ino: u64,
+        names: Names,
+    ) -> Option<Arc<Node>> {
+        let identity = *copies.first()?;
+        loop {
+            if let Some(node) = self.find_ref(&identity, kind) {
+                return Some(node);
+            }
+            let id = match identity.derived_id() {
+                Some(id) if self.free_for_use(id) => id,
+                _ => self.note_exception(&identity),
+            };
+            let node = Node::new(id, ino, kind, copies.clone(), names.clone());
+            let node = Arc::new(node);
+            if self.nodes.pin().try_insert(id, Arc::clone(&node)).is_ok() {
+                return Some(node);
+            }
+        }
+    }
+
+    /// Whether nobody alive has the id; clears away a node that just died.
+    fn free_for_use(&self, id: NodeId) -> bool {
+        match self.get(id) {
+            None => true,
+            Some(node) if node.refs.load(Ordering::Acquire) == 0 => {
+                self.remove_dead(&node);
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// A counted id for an identity whose derived id is taken or does not exist.
+    fn note_exception(&self, identity: &Identity) -> NodeId {
+        let id = NodeId(self.next_counted.fetch_add(1, Ordering::Relaxed));
+        let mut exceptions = self.exceptions.write();
+        exceptions.insert((identity.volume, identity.ino), id);
+        self.exception_count
+            .store(exceptions.len(), Ordering::Release);
+        id
+    }
+
+    /// Takes references; a dead node leaves the table. True if it did.
+    pub fn unref(&self, node: &Arc<Node>, count: u64) -> bool {
+        let dead = node.id != NodeId::ROOT && node.unref(count);
+        if dead {
+            self.remove_dead(node);
+        }
+        dead
+    }
+
+    fn remove_dead(&self, node: &Arc<Node>) {
+        let _ = self
+            .nodes
+            .pin()
+            .remove_if(&node.id, |_, found| Arc::ptr_eq(found, node));
+        if self.exception_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut exceptions = self.exceptions.write();
+        exceptions.retain(|_, id| *id != node.id);
+        self.exception_count
+            .store(exceptions.len(), Ordering::Release);
+    }
+
+    /// Calls `visit` with every node.
+    pub fn for_each(&self, mut visit: impl FnMut(&Arc<Node>)) {
+        for (_, node) in self.nodes.pin().iter() {
+            visit(node);
+        }
+    }
+}
+
+/// Whether the node under an inode number is that inode and not one that had the number before.
+fn same_inode(node: &Node, identity: &Identity, kind: FileKind) -> bool {
+    node.kind == kind
+        && node.place().copies.iter().any(|copy| {
+            copy.volume == identity.volume
+                && copy.ino == identity.ino
+                && copy.btime_ns == identity.btime_ns
+                && copy.generation == identity.generation
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::branch::BranchId;
+
+    fn identity(ino: u64, generation: u32) -> Identity {
+        Identity {
+            branch: BranchId(0),
+            volume: VolumeId(0),
+            generation,
+            ino,
+            btime_ns: 0,
+        }
+    }
+
+    fn make(table: &NodeTable, ino: u64, generation: u32) -> Arc<Node> {
+        let names = Names::one(NodeId::ROOT, OsStr::new("x"));
+        let copies = smallvec![identity(ino, generation)];
+        table
+            .find_or_make(copies, FileKind::Regular, ino, names)
+            .unwrap()
+    }
+
+    #[test]
+    fn names_of_one_inode_meet_in_one_node() {
+        let table = NodeTable::default();
+        let first = make(&table, 5, 1);
+        let second = make(&table, 5, 1);
+        assert!(Arc::ptr_eq(&first, &second));
+        table.unref(&first, 1);
+        assert!(table.get(first.id).is_some());
+        table.unref(&first, 1);
+        assert!(table.get(first.id).is_none());
+    }
+
+    #[test]
+    fn a_recycled_number_is_another_node_while_the_old_one_lives() {
+        let table = NodeTable::default();
+        let old = make(&table, 5, 1);
+        let new = make(&table, 5, 2);
+        assert_ne!(old.id, new.id);
+        assert!(Arc::ptr_eq(&new, &make(&table, 5, 2)));
+        table.unref(&new, 2);
+        table.unref(&old, 1);
+        assert!(table.is_empty());
+        assert_eq!(
+            make(&table, 5, 3).id,
+            old.id,
+            "the derived id is free again"
+        );
+    }
+
+    #[test]
+    fn huge_numbers_get_counted_ids() {
+        let table = NodeTable::default();
+        let node = make(&table, 1 << 60, 1);
+        assert!(Arc::ptr_eq(&node, &make(&table, 1 << 60, 1)));
+        assert_eq!(node.id, NodeId(2));
+    }
+}

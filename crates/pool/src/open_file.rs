@@ -1,0 +1,109 @@
+//! Open files: every handle, and per node the mode all its opens share.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+use strandfs_fuse::{BackingId, Handle};
+
+use crate::branch::Branch;
+use crate::node::Node;
+use crate::range_locks::RangeLocks;
+
+/// One open file description of the pool.
+pub struct OpenFile {
+    /// The node it is of.
+    pub node: Arc<Node>,
+    /// The branch that holds the file.
+    pub branch: Arc<Branch>,
+    /// The file there; swapped, in every handle of the node at once, when the file moves.
+    pub file: ArcSwap<OwnedFd>,
+    /// The kernel was told not to send FLUSH for it.
+    pub no_flush: bool,
+    /// Opened for writing.
+    pub writable: bool,
+}
+
+/// How the I/O of a node's opens goes, fixed from the first open to the last release: the kernel
+/// refuses (EIO) to mix passthrough with cached or plain direct I/O on one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// To the backing file; opens the options exclude use the hybrid mode on the same id.
+    Passthrough(BackingId),
+    /// Through the server, by the page cache or past it as `cache.files` says for each open.
+    Server,
+}
+
+/// What a node keeps while it is open.
+pub struct OpenState {
+    /// The mode of all opens.
+    pub mode: IoMode,
+    /// Every open handle.
+    pub handles: SmallVec<[Weak<OpenFile>; 1]>,
+    /// POSIX locks, by owner.
+    pub locks: RangeLocks,
+}
+
+impl OpenState {
+    /// No handles yet.
+    pub fn new(mode: IoMode) -> Self {
+        OpenState {
+            mode,
+            handles: SmallVec::new(),
+            locks: RangeLocks::default(),
+        }
+    }
+
+    /// The branch file of some handle.
+    pub fn any_file(&self) -> Option<Arc<OwnedFd>> {
+        self.handles
+            .iter()
+            .find_map(|handle| Some(handle.upgrade()?.file.load_full()))
+    }
+}
+
+/// All handles by number. Reads take no lock.
+pub struct OpenFiles {
+    files: papaya::HashMap<u64, Arc<OpenFile>>,
+    next: AtomicU64,
+}
+
+impl Default for OpenFiles {
+    fn default() -> Self {
+        OpenFiles {
+            files: papaya::HashMap::new(),
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+impl OpenFiles {
+    /// Gives the file a handle.
+    pub fn insert(&self, file: Arc<OpenFile>) -> Handle {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.files.pin().insert(handle, file);
+        Handle(handle)
+    }
+
+    /// The file of a handle.
+    pub fn get(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        self.files.pin().get(&handle.0).cloned()
+    }
+
+    /// Ends a handle.
+    pub fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        self.files.pin().remove(&handle.0).cloned()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+}

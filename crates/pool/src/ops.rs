@@ -1,0 +1,21 @@
+//! The operations, one file per group.
+
+mod attributes;
+mod change;
+mod clone_path;
+mod create;
+mod dispatch;
+mod export;
+mod io;
+mod ioctl;
+mod link;
+mod listing;
+mod locks;
+mod lookup;
+pub(crate) mod open;
+mod readlink;
+mod remove;
+mod rename;
+mod rename_plan;
+mod statfs;
+mod xattr;

@@ -1,0 +1,141 @@
+//! GETATTR, STATX and SETATTR.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
+
+use crate::attr::{extended_attr, file_attr};
+use crate::locate::reopen;
+use crate::node::Node;
+use crate::pool::Pool;
+use crate::sys::{self, WithoutFsetid};
+
+impl Pool {
+    /// GETATTR.
+    pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<AttrReply> {
+        let attr = self.attr_by(id, handle)?;
+        Ok(AttrReply {
+            attr,
+            attr_valid: self.attr_valid(&self.view()),
+        })
+    }
+
+    fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<FileAttr> {
+        if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
+            let stat = sys::statx_fd(opened.file.load().as_fd())?;
+            return Ok(file_attr(&stat, opened.node.ino));
+        }
+        self.attr(&self.node(id)?)
+    }
+
+    /// STATX: as GETATTR, with the birth time and flags of the first copy.
+    pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<StatxReply> {
+        let node = self.node(id)?;
+        let stat = if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
+            sys::statx_fd(opened.file.load().as_fd())?
+        } else if node.is_dir() {
+            sys::statx_fd(self.locate(&node)?.fd())?
+        } else {
+            self.stat_file(&node)?
+        };
+        let attr = if node.is_dir() {
+            let set = self.dir_set(&node)?;
+            self.dir_attr(&set, node.ino)?
+        } else {
+            file_attr(&stat, node.ino)
+        };
+        let extended = extended_attr(&stat, attr);
+        Ok(StatxReply {
+            extended,
+            attr_valid: self.attr_valid(&self.view()),
+        })
+    }
+
+    /// SETATTR: mode, owner, size, times, in this order, each by its own policy; stops at the
+    /// first that fails.
+    pub(crate) fn do_setattr(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        change: &SetAttr,
+    ) -> sys::Result<AttrReply> {
+        let node = self.node(id)?;
+        let view = self.view();
+        let rules = &view.settings.policies;
+        if let Some(mode) = change.mode {
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            self.change_copies(&view, &node, rules.chmod, |fd| set_mode(fd, mode))?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            let _kill = WithoutFsetid::when(change.kill_suidgid)?;
+            self.change_copies(&view, &node, rules.chown, |fd| {
+                rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+            })?;
+        }
+        if let Some(size_bytes) = change.size_bytes {
+            cx.may_block();
+            let _kill = WithoutFsetid::when(change.kill_suidgid)?;
+            self.truncate(&node, change.handle, size_bytes)?;
+        }
+        if change.atime.is_some() || change.mtime.is_some() {
+            let times = Timestamps {
+                last_access: timespec(change.atime),
+                last_modification: timespec(change.mtime),
+            };
+            self.change_copies(&view, &node, rules.utimens, |fd| {
+                let path = sys::ProcPath::new(fd);
+                rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &times, AtFlags::empty())
+            })?;
+        }
+        self.do_getattr(id, change.handle)
+    }
+
+    /// Through a handle only the open file changes; by name every copy the policy picks.
+    fn truncate(
+        &self,
+        node: &Arc<Node>,
+        handle: Option<Handle>,
+        size_bytes: u64,
+    ) -> sys::Result<()> {
+        if node.is_dir() {
+            return Err(Errno::ISDIR);
+        }
+        if self.view().settings.nullrw {
+            return Ok(());
+        }
+        if handle.is_some() {
+            return rustix::fs::ftruncate(&*self.writable_file(node, handle)?, size_bytes);
+        }
+        let view = self.view();
+        let rule = view.settings.policies.truncate;
+        self.change_copies(&view, node, rule, |fd| {
+            rustix::fs::ftruncate(reopen(fd, OFlags::WRONLY)?, size_bytes)
+        })
+    }
+}
+
+fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> sys::Result<()> {
+    let path = sys::ProcPath::new(fd);
+    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        Some(SetTime::Now) => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        },
+        Some(SetTime::At(at)) => Timespec {
+            tv_sec: at.seconds,
+            tv_nsec: i64::from(at.nanoseconds),
+        },
+    }
+}

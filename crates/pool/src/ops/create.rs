@@ -1,0 +1,380 @@
+//! Making files, directories, links to text and nodes: policy, parents, credentials.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
+use strandfs_options::Policy;
+
+use crate::attr::{decode_dev, file_attr};
+use crate::branch::{Branch, BranchId};
+use crate::identity::kind_of_mode;
+use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::ops::open::server_flags;
+use crate::pool::{Pool, View};
+use crate::sys::{self, Caller};
+
+/// A branch that refuses for one of these reasons is passed over for the next best.
+fn try_elsewhere(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS)
+}
+
+pub(crate) fn caller(cx: &Context<'_>) -> Caller {
+    // An idmapped mount sends no ids with requests that do not create; those never get here.
+    Caller {
+        uid: cx.uid,
+        gid: cx.gid,
+        supplementary_gid: cx.supplementary_gid,
+    }
+}
+
+impl Pool {
+    /// CREATE: makes and opens a file, or opens the one that appeared meanwhile.
+    pub(crate) fn do_create(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Create<'_>,
+    ) -> sys::Result<(Entry, OpenReply)> {
+        let parent = self.node(parent)?;
+        let view = self.view();
+        let set = self.dir_set(&parent)?;
+        let exclusive = args.flags & libc::O_EXCL != 0;
+        if self.exists_elsewhere(&view, &set, args.name)? {
+            return self.open_existing(cx, &parent, args, exclusive);
+        }
+        let made =
+            self.on_picked_branch(&view, view.settings.policies.create, &parent, &set, |dir| {
+                let flags = server_flags(&view, args.flags)
+                    | OFlags::CREATE
+                    | OFlags::EXCL
+                    | OFlags::NOFOLLOW;
+                make_as(cx, args.umask, || {
+                    rustix::fs::openat(
+                        &dir.fd,
+                        args.name,
+                        flags,
+                        Mode::from_raw_mode(args.mode & 0o7777),
+                    )
+                })
+            });
+        let (dir, file) = match made {
+            Err(Errno::EXIST) if !exclusive => {
+                return self.open_existing(cx, &parent, args, exclusive);
+            }
+            other => other?,
+        };
+        let (entry, node) = self.entry_of_made(&view, &parent, Some(args.name), &dir, &file)?;
+        match self.register_open(
+            cx,
+            &view,
+            node.clone(),
+            Arc::clone(&dir.branch),
+            file,
+            args.flags,
+        ) {
+            Ok(open) => Ok((entry, open)),
+            Err(errno) => {
+                self.unref(&node, 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// O_TMPFILE.
+    pub(crate) fn do_tmpfile(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Create<'_>,
+    ) -> sys::Result<(Entry, OpenReply)> {
+        let parent = self.node(parent)?;
+        let view = self.view();
+        let set = self.dir_set(&parent)?;
+        let (dir, file) =
+            self.on_picked_branch(&view, view.settings.policies.create, &parent, &set, |dir| {
+                let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
+                let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
+                make_as(cx, args.umask, || {
+                    rustix::fs::openat(
+                        &dir.fd,
+                        c".",
+                        flags,
+                        Mode::from_raw_mode(args.mode & 0o7777),
+                    )
+                })
+            })?;
+        let (entry, node) = self.entry_of_made(&view, &parent, None, &dir, &file)?;
+        match self.register_open(
+            cx,
+            &view,
+            node.clone(),
+            Arc::clone(&dir.branch),
+            file,
+            args.flags,
+        ) {
+            Ok(open) => Ok((entry, open)),
+            Err(errno) => {
+                self.unref(&node, 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// The file exists after all (made behind the mount, or by another client).
+    fn open_existing(
+        &self,
+        cx: &Context<'_>,
+        parent: &Arc<Node>,
+        args: &Create<'_>,
+        exclusive: bool,
+    ) -> sys::Result<(Entry, OpenReply)> {
+        if exclusive {
+            return Err(Errno::EXIST);
+        }
+        let entry = self.do_lookup(parent.id, args.name)?;
+        let undo = |errno| {
+            if let Some(node) = self.nodes.get(entry.node) {
+                self.unref(&node, 1);
+            }
+            errno
+        };
+        match kind_of_mode(entry.attr.mode) {
+            strandfs_fuse::FileKind::Regular => {}
+            strandfs_fuse::FileKind::Directory => return Err(undo(Errno::ISDIR)),
+            // The kernel believed the name free: let it look again and open what is there.
+            _ => return Err(undo(Errno::STALE)),
+        }
+        let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
+        let open = self
+            .do_open(cx, entry.node, flags, args.kill_suidgid)
+            .map_err(undo)?;
+        Ok((entry, open))
+    }
+
+    /// MKNOD; a regular file goes by the create policy, as with mergerfs.
+    pub(crate) fn do_mknod(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &MakeNode<'_>,
+    ) -> sys::Result<Entry> {
+        let view = self.view();
+        let kind = FileType::from_raw_mode(args.mode);
+        let regular = kind == FileType::RegularFile || args.mode & libc::S_IFMT == 0;
+        let policies = &view.settings.policies;
+        let rule = if regular {
+            policies.create
+        } else {
+            policies.mknod
+        };
+        let (major, minor) = decode_dev(args.rdev);
+        let device = rustix::fs::makedev(major, minor);
+        let kind = if regular { FileType::RegularFile } else { kind };
+        self.make(cx, &view, rule, parent, args.name, args.umask, |dir| {
+            let mode = Mode::from_raw_mode(args.mode & 0o7777);
+            rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)
+        })
+    }
+
+    /// MKDIR.
+    pub(crate) fn do_mkdir(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &MakeNode<'_>,
+    ) -> sys::Result<Entry> {
+        let view = self.view();
+        let rule = view.settings.policies.mkdir;
+        self.make(cx, &view, rule, parent, args.name, args.umask, |dir| {
+            rustix::fs::mkdirat(&dir.fd, args.name, Mode::from_raw_mode(args.mode & 0o7777))
+        })
+    }
+
+    /// SYMLINK.
+    pub(crate) fn do_symlink(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> sys::Result<Entry> {
+        let view = self.view();
+        let rule = view.settings.policies.symlink;
+        self.make(cx, &view, rule, parent, name, 0, |dir| {
+            rustix::fs::symlinkat(target, &dir.fd, name)
+        })
+    }
+
+    /// Makes a name on every branch the policy picks. One success counts; what then fails on
+    /// further branches is logged.
+    #[allow(clippy::too_many_arguments)]
+    fn make(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        rule: Policy,
+        parent: NodeId,
+        name: &OsStr,
+        umask: u32,
+        make_on: impl Fn(&DirEntry) -> sys::Result<()>,
+    ) -> sys::Result<Entry> {
+        let parent = self.node(parent)?;
+        let set = self.dir_set(&parent)?;
+        if self.exists_elsewhere(view, &set, name)? {
+            return Err(Errno::EXIST);
+        }
+        let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
+        let mut refusal = None;
+        loop {
+            let picked = match self.pick_for_create(view, rule, &parent, &set, &tried) {
+                Ok(picked) => picked,
+                Err(errno) => return Err(refusal.unwrap_or(errno)),
+            };
+            let mut made = false;
+            for branch in picked {
+                let outcome = self
+                    .ensure_dir(&parent, &branch)
+                    .and_then(|dir| make_as(cx, umask, || make_on(&dir)));
+                match outcome {
+                    Ok(()) => made = true,
+                    Err(errno) if made => {
+                        tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
+                    }
+                    Err(errno) if try_elsewhere(errno) => {
+                        self.note_redirect(&branch, errno, &mut tried);
+                        refusal = Some(errno);
+                    }
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if made {
+                return self.do_lookup(parent.id, name);
+            }
+        }
+    }
+
+    /// Runs `make_on` in the directory on the branch that the policy picks, and on its next
+    /// choice while branches are full or read-only.
+    fn on_picked_branch(
+        &self,
+        view: &View,
+        rule: Policy,
+        parent: &Arc<Node>,
+        set: &DirSet,
+        make_on: impl Fn(&DirEntry) -> sys::Result<OwnedFd>,
+    ) -> sys::Result<(DirEntry, OwnedFd)> {
+        let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
+        let mut refusal = None;
+        loop {
+            let picked = match self.pick_for_create(view, rule, parent, set, &tried) {
+                Ok(picked) => picked,
+                Err(errno) => return Err(refusal.unwrap_or(errno)),
+            };
+            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+            let dir = match set.on(branch.id) {
+                Some(dir) => Ok(dir.clone()),
+                None => self.ensure_dir(parent, &branch),
+            };
+            match dir.and_then(|dir| make_on(&dir).map(|file| (dir, file))) {
+                Ok(made) => return Ok(made),
+                Err(errno) if try_elsewhere(errno) => {
+                    self.note_redirect(&branch, errno, &mut tried);
+                    refusal = Some(errno);
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn note_redirect(&self, branch: &Branch, errno: Errno, tried: &mut SmallVec<[BranchId; 4]>) {
+        tried.push(branch.id);
+        branch.space().forget();
+        self.relocated.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(branch = %branch.path.display(), %errno, "trying the next branch");
+    }
+
+    /// Whether `name` exists on any branch: asked again unless the kernel's own look-up just
+    /// now found nothing. The branch a policy picks is guarded by O_EXCL besides.
+    pub(crate) fn exists_elsewhere(
+        &self,
+        view: &View,
+        set: &DirSet,
+        name: &OsStr,
+    ) -> sys::Result<bool> {
+        if set.entries.len() <= 1 || set.missed_just_now(name, sys::mono_coarse_ms()) {
+            return Ok(false);
+        }
+        Ok(!self.find_copies(view, set, name)?.is_empty())
+    }
+
+    /// The node and entry of a file just made.
+    fn entry_of_made(
+        &self,
+        view: &View,
+        parent: &Arc<Node>,
+        name: Option<&OsStr>,
+        dir: &DirEntry,
+        file: &OwnedFd,
+    ) -> sys::Result<(Entry, Arc<Node>)> {
+        let stat = sys::statx_fd(file.as_fd())?;
+        let branch = &dir.branch;
+        let identity =
+            self.volumes
+                .identify(branch.id, branch.seed, &stat, file.as_fd(), OsStr::new(""))?;
+        let ino = self.volumes.shown_ino(identity.volume, identity.ino);
+        let names = name.map_or_else(Names::default, |name| Names::one(parent.id, name));
+        let kind = kind_of_mode(u32::from(stat.stx_mode));
+        let node = self
+            .nodes
+            .find_or_make(smallvec![identity], kind, ino, names)
+            .ok_or(Errno::NOMEM)?;
+        if let Some(name) = name {
+            node.add_name(parent.id, name);
+        }
+        let attr = file_attr(&stat, node.ino);
+        Ok((self.entry(view, &node, attr), node))
+    }
+
+    /// Drops references; what a dead node held is given back.
+    pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
+        if !self.nodes.unref(node, count) {
+            return;
+        }
+        if let Some(identity) = node.primary() {
+            self.volumes.remember(&identity);
+        }
+        if node.is_dir() {
+            let dropped = node.place_mut().dirs.take();
+            if let Some(set) = dropped {
+                self.dir_fds.forget(set.entries.len());
+            }
+        }
+    }
+}
+
+/// Runs `make` as the caller, under the caller's umask.
+fn make_as<T>(
+    cx: &Context<'_>,
+    umask: u32,
+    make: impl FnOnce() -> sys::Result<T>,
+) -> sys::Result<T> {
+    sys::with_umask(umask, || {
+        let _acting = sys::as_caller(caller(cx))?;
+        make()
+    })
+}
+
+/// `unlinkat` flags for a directory or anything else.
+pub(crate) fn unlink_flags(directory: bool) -> AtFlags {
+    if directory {
+        AtFlags::REMOVEDIR
+    } else {
+        AtFlags::empty()
+    }
+}

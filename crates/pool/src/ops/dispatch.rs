@@ -1,0 +1,277 @@
+//! The pool as the session layer sees it: each operation handed to the file of its group.
+
+use std::ffi::OsStr;
+
+use strandfs_fuse::{
+    AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Fallocate,
+    Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode, Negotiated,
+    NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr, StatfsReply, StatxReply,
+    Write,
+};
+
+use crate::pool::Pool;
+
+impl Filesystem for Pool {
+    fn init(&self, negotiated: &Negotiated, connection: &Connection) -> Result<()> {
+        self.start(negotiated, connection);
+        Ok(())
+    }
+
+    fn lookup(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match name.as_encoded_bytes() {
+            b"." => self.do_lookup_self(parent),
+            b".." => self.do_lookup_parent(parent),
+            _ => self.do_lookup(parent, name),
+        }
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        if let Some(node) = self.nodes.get(node) {
+            self.unref(&node, lookups);
+        }
+    }
+
+    fn getattr(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        handle: Option<Handle>,
+    ) -> Result<AttrReply> {
+        self.do_getattr(node, handle)
+    }
+
+    fn statx(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        handle: Option<Handle>,
+        _mask: u32,
+        _flags: u32,
+    ) -> Result<StatxReply> {
+        self.do_statx(node, handle)
+    }
+
+    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
+        self.do_setattr(cx, node, change)
+    }
+
+    fn readlink(&self, _cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.do_readlink(node, out)
+    }
+
+    fn symlink(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Result<Entry> {
+        self.do_symlink(cx, parent, name, target)
+    }
+
+    fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
+        self.do_mknod(cx, parent, args)
+    }
+
+    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
+        self.do_mkdir(cx, parent, args)
+    }
+
+    fn unlink(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.do_unlink(parent, name)
+    }
+
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.do_rmdir(cx, parent, name)
+    }
+
+    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+        self.do_rename(cx, parent, args)
+    }
+
+    fn link(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        new_parent: NodeId,
+        new_name: &OsStr,
+    ) -> Result<Entry> {
+        self.do_link(node, new_parent, new_name)
+    }
+
+    fn open(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        flags: i32,
+        kill_suidgid: bool,
+    ) -> Result<OpenReply> {
+        self.do_open(cx, node, flags, kill_suidgid)
+    }
+
+    fn create(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Create<'_>,
+    ) -> Result<(Entry, OpenReply)> {
+        self.do_create(cx, parent, args)
+    }
+
+    fn tmpfile(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Create<'_>,
+    ) -> Result<(Entry, OpenReply)> {
+        self.do_tmpfile(cx, parent, args)
+    }
+
+    fn read(&self, cx: &Context<'_>, _node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
+        self.do_read(cx, args, out)
+    }
+
+    fn write(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Result<usize> {
+        self.do_write(cx, args)
+    }
+
+    fn flush(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        owner: LockOwner,
+    ) -> Result<()> {
+        self.do_flush(node, handle, owner)
+    }
+
+    fn release(&self, _cx: &Context<'_>, _node: NodeId, args: &Release) -> Result<()> {
+        self.do_release(args)
+    }
+
+    fn fsync(
+        &self,
+        cx: &Context<'_>,
+        _node: NodeId,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<()> {
+        self.do_fsync(cx, handle, data_only)
+    }
+
+    fn opendir(&self, _cx: &Context<'_>, node: NodeId, _flags: i32) -> Result<OpenReply> {
+        self.do_opendir(node)
+    }
+
+    fn readdir(
+        &self,
+        _cx: &Context<'_>,
+        _node: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut DirSink<'_>,
+    ) -> Result<()> {
+        self.do_readdir(handle, offset, sink)
+    }
+
+    fn readdirplus(
+        &self,
+        _cx: &Context<'_>,
+        _node: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut DirPlusSink<'_>,
+    ) -> Result<()> {
+        self.do_readdirplus(handle, offset, sink)
+    }
+
+    fn releasedir(&self, _cx: &Context<'_>, _node: NodeId, args: &Release) -> Result<()> {
+        self.do_releasedir(args)
+    }
+
+    fn fsyncdir(
+        &self,
+        cx: &Context<'_>,
+        _node: NodeId,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<()> {
+        self.do_fsyncdir(cx, handle, data_only)
+    }
+
+    fn syncfs(&self, cx: &Context<'_>, _node: NodeId) -> Result<()> {
+        self.do_syncfs(cx)
+    }
+
+    fn statfs(&self, _cx: &Context<'_>, node: NodeId) -> Result<StatfsReply> {
+        self.do_statfs(node)
+    }
+
+    fn setxattr(&self, _cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
+        self.do_setxattr(node, args)
+    }
+
+    fn getxattr(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        name: &OsStr,
+        out: Option<&mut [u8]>,
+    ) -> Result<usize> {
+        self.do_getxattr(node, name, out)
+    }
+
+    fn listxattr(&self, _cx: &Context<'_>, node: NodeId, out: Option<&mut [u8]>) -> Result<usize> {
+        self.do_listxattr(node, out)
+    }
+
+    fn removexattr(&self, _cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
+        self.do_removexattr(node, name)
+    }
+
+    fn access(&self, _cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
+        self.do_access(node, mask)
+    }
+
+    fn getlk(&self, _cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {
+        self.do_getlk(args)
+    }
+
+    fn setlk(&self, cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<()> {
+        self.do_setlk(cx, args)
+    }
+
+    fn ioctl(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        args: &Ioctl<'_>,
+        out: &mut [u8],
+    ) -> Result<IoctlReply> {
+        self.do_ioctl(node, args, out)
+    }
+
+    fn fallocate(&self, cx: &Context<'_>, _node: NodeId, args: &Fallocate) -> Result<()> {
+        self.do_fallocate(cx, args)
+    }
+
+    fn lseek(
+        &self,
+        _cx: &Context<'_>,
+        _node: NodeId,
+        handle: Handle,
+        offset_bytes: u64,
+        whence: u32,
+    ) -> Result<u64> {
+        self.do_lseek(handle, offset_bytes, whence)
+    }
+
+    fn copy_file_range(
+        &self,
+        cx: &Context<'_>,
+        _node: NodeId,
+        args: &CopyFileRange,
+    ) -> Result<u64> {
+        self.do_copy_file_range(cx, args)
+    }
+}

@@ -1,0 +1,142 @@
+//! File handles: finding a node again that the kernel has forgotten (LOOKUP of `.` and `..`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, StatxAttributes};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::{Entry, FileKind, NodeId};
+
+use crate::branch::Branch;
+use crate::identity::{Identity, kind_of, split_id};
+use crate::node::{DirEntry, Names, Node};
+use crate::pool::Pool;
+use crate::sys;
+
+impl Pool {
+    /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
+    /// compares the generation with that of the handle.
+    pub(crate) fn do_lookup_self(&self, id: NodeId) -> sys::Result<Entry> {
+        if let Some(node) = self.nodes.get(id) {
+            return self.entry_of(node);
+        }
+        let (volume, ino) = split_id(id).ok_or(Errno::STALE)?;
+        let branch_id = self.volumes.branch_of(volume).ok_or(Errno::STALE)?;
+        let branch = Arc::clone(self.view().branch(branch_id).ok_or(Errno::STALE)?);
+        let (fd, generation) = self.volumes.open_any_generation(volume, ino)?;
+        let stat = sys::statx_fd(fd.as_fd())?;
+        if stat.stx_nlink == 0 || stat.stx_ino != ino {
+            return Err(Errno::STALE);
+        }
+        let path = beneath(&branch, fd.as_fd())?;
+        let btime_ns = crate::identity::btime_ns(&stat);
+        let identity = Identity {
+            branch: branch_id,
+            volume,
+            generation,
+            ino,
+            btime_ns,
+        };
+        let kind = kind_of(&stat);
+        let shown = self.volumes.shown_ino(volume, ino);
+        let node = self
+            .nodes
+            .find_or_make(smallvec![identity], kind, shown, Names::default())
+            .ok_or(Errno::NOMEM)?;
+        if kind == FileKind::Directory {
+            self.restore_dir(&node, &branch, fd, path.as_deref())?;
+        }
+        let attr = self.attr(&node)?;
+        Ok(self.entry(&self.view(), &node, attr))
+    }
+
+    /// Finds the same directory on the other branches.
+    fn restore_dir(
+        &self,
+        node: &Arc<Node>,
+        own: &Arc<Branch>,
+        fd: OwnedFd,
+        path: Option<&Path>,
+    ) -> sys::Result<()> {
+        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        let view = self.view();
+        let mut own_fd = Some(fd);
+        for branch in &view.branches {
+            let found = if branch.id == own.id {
+                own_fd.take()
+            } else {
+                path.and_then(|path| open_beneath(branch, path).ok())
+            };
+            if let Some(fd) = found {
+                entries.push(self.dir_entry(branch, fd)?);
+            }
+        }
+        self.install(node, entries, sys::mono_coarse_ms());
+        Ok(())
+    }
+
+    /// LOOKUP of `..`: the parent of a directory.
+    pub(crate) fn do_lookup_parent(&self, id: NodeId) -> sys::Result<Entry> {
+        let node = self.node(id)?;
+        if node.id == NodeId::ROOT {
+            return Err(Errno::NOENT);
+        }
+        if let Some(parent) = self.parent_of(&node) {
+            return self.entry_of(parent);
+        }
+        let set = self.dir_set(&node)?;
+        let first = set.entries.first().ok_or(Errno::STALE)?;
+        let path = beneath(&first.branch, first.fd.as_fd())?.ok_or(Errno::STALE)?;
+        let mut at = self.nodes.get(NodeId::ROOT).ok_or(Errno::STALE)?;
+        let mut found = None;
+        for name in path.parent().ok_or(Errno::STALE)?.components() {
+            let entry = self.do_lookup(at.id, name.as_os_str())?;
+            let next = self.node(entry.node)?;
+            if let Some(passed) = found.replace(next.clone()) {
+                self.unref(&passed, 1);
+            }
+            at = next;
+        }
+        match found {
+            // The look-up's own reference is the reply's.
+            Some(parent) => Ok(self.entry(&self.view(), &parent, self.attr(&parent)?)),
+            None => self.entry_of(at),
+        }
+    }
+}
+
+fn open_beneath(branch: &Branch, path: &Path) -> sys::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(branch.root(), path, flags, Mode::empty(), resolve)
+}
+
+/// The path of an inode below its branch, as the kernel knows it; `None` if the kernel does not
+/// (a file opened by handle has no name until someone looks it up) but the branch is the whole
+/// filesystem, so that nothing on it lies outside.
+///
+/// # Errors
+/// ESTALE if it lies outside the branch: a made-up handle must not lead there.
+fn beneath(branch: &Branch, fd: std::os::fd::BorrowedFd<'_>) -> sys::Result<Option<PathBuf>> {
+    let read = |fd: std::os::fd::BorrowedFd<'_>| -> sys::Result<PathBuf> {
+        let link = rustix::fs::readlink(sys::ProcPath::new(fd).as_c_str(), Vec::new())?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(
+            link.into_bytes(),
+        )))
+    };
+    let (root, path) = (read(branch.root())?, read(fd)?);
+    if let Ok(relative) = path.strip_prefix(&root)
+        && !relative.as_os_str().is_empty()
+    {
+        return Ok(Some(relative.to_path_buf()));
+    }
+    let stat = sys::statx_fd(branch.root())?;
+    if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        Ok(None)
+    } else {
+        Err(Errno::STALE)
+    }
+}

@@ -1,0 +1,195 @@
+//! READ, WRITE and what else works on an open file's bytes.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
+
+use crate::node::Node;
+use crate::pool::Pool;
+use crate::sys::{self, WithoutFsetid};
+
+/// Requests from this size on may keep a disk busy long enough to let others go ahead.
+const LARGE_BYTES: usize = 256 << 10;
+
+impl Pool {
+    /// READ.
+    pub(crate) fn do_read(
+        &self,
+        cx: &Context<'_>,
+        args: &Read,
+        out: &mut [u8],
+    ) -> sys::Result<usize> {
+        let opened = self.opened(args.handle)?;
+        if self.view().settings.nullrw {
+            // What the buffer held belongs to someone else.
+            out.fill(0);
+            return Ok(out.len());
+        }
+        if out.len() >= LARGE_BYTES {
+            cx.may_block();
+        }
+        let file = opened.file.load();
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(&**file, rest, args.offset_bytes + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) if !cx.interrupted() => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// WRITE.
+    pub(crate) fn do_write(&self, cx: &Context<'_>, args: &Write<'_>) -> sys::Result<usize> {
+        let opened = self.opened(args.handle)?;
+        if self.view().settings.nullrw {
+            return Ok(args.data.len());
+        }
+        if args.data.len() >= LARGE_BYTES {
+            cx.may_block();
+        }
+        let file = opened.file.load();
+        let fd = file.as_fd();
+        let _kill = WithoutFsetid::when(args.kill_suidgid && has_set_id(fd))?;
+        // The page cache writes where the pages belong, even through an O_APPEND handle.
+        let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
+        let mut done = 0;
+        while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
+            match write_at(fd, rest, args.offset_bytes + done as u64, append) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) if !cx.interrupted() => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
+    /// (network ones) get to report them.
+    pub(crate) fn do_flush(&self, id: NodeId, handle: Handle, owner: LockOwner) -> sys::Result<()> {
+        let opened = self.opened(handle)?;
+        let node = self.node(id).unwrap_or_else(|_| opened.node.clone());
+        if let Some(open) = node.open.lock().as_mut()
+            && !open.locks.is_empty()
+        {
+            open.locks.release(owner);
+        }
+        if opened.writable && opened.branch.reports_at_close() {
+            let copy = rustix::io::dup(&**opened.file.load())?;
+            return sys::close_reporting(copy);
+        }
+        Ok(())
+    }
+
+    /// FSYNC.
+    pub(crate) fn do_fsync(
+        &self,
+        cx: &Context<'_>,
+        handle: Handle,
+        data_only: bool,
+    ) -> sys::Result<()> {
+        let opened = self.opened(handle)?;
+        if self.view().settings.nullrw {
+            return Ok(());
+        }
+        cx.may_block();
+        let file = opened.file.load();
+        if data_only {
+            rustix::fs::fdatasync(&**file)
+        } else {
+            rustix::fs::fsync(&**file)
+        }
+    }
+
+    /// FALLOCATE.
+    pub(crate) fn do_fallocate(&self, cx: &Context<'_>, args: &Fallocate) -> sys::Result<()> {
+        let opened = self.opened(args.handle)?;
+        cx.may_block();
+        let mode = FallocateFlags::from_bits_retain(args.mode);
+        let file = opened.file.load();
+        // An ordinary user's fallocate clears set-id bits; the kernel does not say who asks.
+        let _kill = WithoutFsetid::when(cx.uid != 0 && has_set_id(file.as_fd()))?;
+        rustix::fs::fallocate(&**file, mode, args.offset_bytes, args.len_bytes)
+    }
+
+    /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
+    pub(crate) fn do_lseek(
+        &self,
+        handle: Handle,
+        offset_bytes: u64,
+        whence: u32,
+    ) -> sys::Result<u64> {
+        let opened = self.opened(handle)?;
+        let whence = match i32::try_from(whence) {
+            Ok(libc::SEEK_DATA) => SeekFrom::Data(offset_bytes),
+            Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
+            _ => return Err(Errno::INVAL),
+        };
+        rustix::fs::seek(&**opened.file.load(), whence)
+    }
+
+    /// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
+    /// cannot makes the kernel copy by reading and writing.
+    pub(crate) fn do_copy_file_range(
+        &self,
+        cx: &Context<'_>,
+        args: &CopyFileRange,
+    ) -> sys::Result<u64> {
+        let from = self.opened(args.handle_in)?;
+        let to = self.opened(args.handle_out)?;
+        if self.view().settings.nullrw {
+            return Err(Errno::OPNOTSUPP);
+        }
+        cx.may_block();
+        let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
+        let len = usize::try_from(args.len_bytes)
+            .unwrap_or(usize::MAX)
+            .min(0x7fff_f000);
+        let (source, target) = (from.file.load_full(), to.file.load_full());
+        let _kill = WithoutFsetid::when(cx.uid != 0 && has_set_id(target.as_fd()))?;
+        let count = rustix::fs::copy_file_range(
+            &*source,
+            Some(&mut offset_in),
+            &*target,
+            Some(&mut offset_out),
+            len,
+        )?;
+        Ok(count as u64)
+    }
+
+    /// The open descriptor of a handle, else a fresh one of the node.
+    pub(crate) fn writable_file(
+        &self,
+        node: &std::sync::Arc<Node>,
+        handle: Option<Handle>,
+    ) -> sys::Result<std::sync::Arc<std::os::fd::OwnedFd>> {
+        if let Some(opened) = handle.and_then(|handle| self.files.get(handle))
+            && opened.writable
+        {
+            return Ok(opened.file.load_full());
+        }
+        let (_, file) = self.open_inode(node, OFlags::WRONLY)?;
+        Ok(std::sync::Arc::new(file))
+    }
+}
+
+fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> sys::Result<usize> {
+    if append {
+        return rustix::io::pwritev2(fd, &[IoSlice::new(data)], offset, ReadWriteFlags::APPEND);
+    }
+    rustix::io::pwrite(fd, data, offset)
+}
+
+/// Whether a write by an ordinary user has set-id bits to clear.
+fn has_set_id(fd: BorrowedFd<'_>) -> bool {
+    let mode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_mode);
+    mode & (libc::S_ISUID | libc::S_ISGID) != 0
+}

@@ -1,0 +1,89 @@
+//! GETLK, SETLK, SETLKW and flock, taken on the branch file itself.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use strandfs_fuse::{Context, Lock, LockKind, LockRequest};
+
+use crate::open_file::OpenFile;
+use crate::pool::Pool;
+use crate::range_locks::{from_range, to_range};
+use crate::sys;
+
+impl Pool {
+    /// GETLK.
+    pub(crate) fn do_getlk(&self, args: &LockRequest) -> sys::Result<Lock> {
+        let opened = self.opened(args.handle)?;
+        let file = self.lock_file(&opened, args)?;
+        let free = Lock {
+            kind: LockKind::Unlock,
+            start_bytes: 0,
+            end_bytes: 0,
+            pid: 0,
+        };
+        let Some((range, pid)) = sys::get_range_lock(file.as_fd(), to_range(&args.lock))? else {
+            return Ok(free);
+        };
+        let pid = u32::try_from(pid).unwrap_or_else(|_| {
+            // Held by an open file description: perhaps one of ours, whose process we know.
+            let open = opened.node.open.lock();
+            open.as_ref()
+                .map_or(0, |state| state.locks.holder(args.owner, &args.lock))
+        });
+        Ok(from_range(range, pid))
+    }
+
+    /// SETLK, SETLKW and flock. Waiting ends with EINTR when the caller is interrupted.
+    pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> sys::Result<()> {
+        let opened = self.opened(args.handle)?;
+        if args.flock {
+            return set_flock(cx, &opened, args);
+        }
+        let file = self.lock_file(&opened, args)?;
+        let range = to_range(&args.lock);
+        let wait = args.wait && args.lock.kind != LockKind::Unlock;
+        // Most locks are free: only one that is not lets another thread read on.
+        let mut outcome = sys::set_range_lock(file.as_fd(), range, false);
+        if wait && outcome == Err(Errno::AGAIN) {
+            cx.may_block();
+            if cx.interrupted() {
+                return Err(Errno::INTR);
+            }
+            outcome = sys::set_range_lock(file.as_fd(), range, true);
+        }
+        outcome?;
+        if let Some(state) = opened.node.open.lock().as_mut() {
+            state.locks.note(args.owner, &args.lock);
+        }
+        Ok(())
+    }
+
+    fn lock_file(
+        &self,
+        opened: &OpenFile,
+        args: &LockRequest,
+    ) -> sys::Result<Arc<std::os::fd::OwnedFd>> {
+        let mut open = opened.node.open.lock();
+        let state = open.as_mut().ok_or(Errno::BADF)?;
+        state.locks.file_of(args.owner, &opened.file.load())
+    }
+}
+
+fn set_flock(cx: &Context<'_>, opened: &OpenFile, args: &LockRequest) -> sys::Result<()> {
+    let operation = match args.lock.kind {
+        LockKind::Shared => libc::LOCK_SH,
+        LockKind::Exclusive => libc::LOCK_EX,
+        LockKind::Unlock => libc::LOCK_UN,
+    };
+    let file = opened.file.load_full();
+    let outcome = sys::flock(file.as_fd(), operation | libc::LOCK_NB);
+    if !args.wait || outcome != Err(Errno::AGAIN) {
+        return outcome;
+    }
+    cx.may_block();
+    if cx.interrupted() {
+        return Err(Errno::INTR);
+    }
+    sys::flock(file.as_fd(), operation)
+}

@@ -1,0 +1,309 @@
+//! Finding names: which branches have one, which of them counts, and the node it leads to.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
+use strandfs_options::Policy;
+
+use crate::attr::{file_attr, merge_dirs};
+use crate::identity::{Identity, btime_ns, kind_of};
+use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::policy::{self, BranchFacts, Category};
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// A name changed hands this often between two looks: give up rather than spin.
+const RACES_MAX: usize = 16;
+
+/// A name on one branch.
+pub(crate) struct Copy<'a> {
+    /// The directory there.
+    pub dir: &'a DirEntry,
+    /// Its attributes.
+    pub stat: Statx,
+}
+
+/// A name on all branches that have it, the one that counts first.
+pub(crate) type Copies<'a> = SmallVec<[Copy<'a>; 2]>;
+
+impl Pool {
+    /// LOOKUP.
+    pub(crate) fn do_lookup(&self, parent: NodeId, name: &OsStr) -> sys::Result<Entry> {
+        let parent = self.node(parent)?;
+        if !parent.is_dir() {
+            return if name == "." {
+                self.entry_of(parent)
+            } else {
+                Err(Errno::NOTDIR)
+            };
+        }
+        let view = self.view();
+        let set = self.dir_set(&parent)?;
+        for _ in 0..RACES_MAX {
+            let copies = self.find_copies(&view, &set, name)?;
+            if copies.is_empty() {
+                set.note_miss(name, sys::mono_coarse_ms());
+                return self.no_such_name(&view);
+            }
+            match self.adopt(&parent, name, &copies) {
+                Err(Errno::STALE | Errno::NOENT) => {}
+                Ok((node, attr)) => return Ok(self.entry(&view, &node, attr)),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    fn no_such_name(&self, view: &View) -> sys::Result<Entry> {
+        if view.settings.cache_negative_entry.is_zero() {
+            return Err(Errno::NOENT);
+        }
+        Ok(Entry {
+            node: NodeId(0),
+            generation: 0,
+            entry_valid: view.settings.cache_negative_entry,
+            attr_valid: std::time::Duration::ZERO,
+            attr: FileAttr::default(),
+        })
+    }
+
+    /// The reply for a node that gained a reference.
+    pub(crate) fn entry(&self, view: &View, node: &Arc<Node>, attr: FileAttr) -> Entry {
+        Entry {
+            node: node.id,
+            generation: u64::from(node.generation),
+            entry_valid: self.entry_valid(view),
+            attr_valid: self.attr_valid(view),
+            attr,
+        }
+    }
+
+    /// A known node as an entry, with one more reference.
+    pub(crate) fn entry_of(&self, node: Arc<Node>) -> sys::Result<Entry> {
+        let attr = self.attr(&node)?;
+        if node.id != NodeId::ROOT && !node.try_ref() {
+            return Err(Errno::STALE);
+        }
+        Ok(self.entry(&self.view(), &node, attr))
+    }
+
+    /// Where `name` exists, the copy that the search policy of getattr picks first. A directory
+    /// is followed by its other copies; a file stands alone unless the policy had to compare.
+    ///
+    /// # Errors
+    /// A branch's error other than "not there", if no other branch has the name: a name that
+    /// may exist must not look absent.
+    pub(crate) fn find_copies<'a>(
+        &self,
+        view: &View,
+        set: &'a DirSet,
+        name: &OsStr,
+    ) -> sys::Result<Copies<'a>> {
+        let rule = view.settings.policies.getattr;
+        let first_wins = matches!(
+            rule,
+            Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
+        );
+        let mut copies = Copies::new();
+        let mut error = None;
+        for dir in &set.entries {
+            match sys::statx_name(dir.fd.as_fd(), name) {
+                Ok(stat) => {
+                    let directory = kind_of(&stat) == FileKind::Directory;
+                    copies.push(Copy { dir, stat });
+                    if first_wins && !directory {
+                        break;
+                    }
+                }
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => error = Some(errno),
+            }
+        }
+        if copies.is_empty() {
+            return error.map_or(Ok(copies), Err);
+        }
+        if !first_wins {
+            self.prefer(view, rule, &mut copies)?;
+        }
+        keep_one_kind(&mut copies);
+        Ok(copies)
+    }
+
+    /// Moves the copy that the policy picks to the front.
+    fn prefer(&self, view: &View, rule: Policy, copies: &mut Copies<'_>) -> sys::Result<()> {
+        let needs = policy::needs(rule, Category::Search);
+        let facts: SmallVec<[BranchFacts; 4]> = copies
+            .iter()
+            .map(|copy| self.facts(view, &copy.dir.branch, true, needs.space, Some(&copy.stat)))
+            .collect();
+        let choice = policy::search(rule, &facts, &mut policy::random())?;
+        let picked = choice
+            .first()
+            .copied()
+            .filter(|index| *index < copies.len());
+        let picked = copies.remove(picked.ok_or(Errno::NOENT)?);
+        copies.insert(0, picked);
+        Ok(())
+    }
+
+    /// The node of what was found, with one more reference, and its attributes.
+    ///
+    /// # Errors
+    /// ESTALE if a name changed hands meanwhile: look again.
+    pub(crate) fn adopt(
+        &self,
+        parent: &Arc<Node>,
+        name: &OsStr,
+        copies: &Copies<'_>,
+    ) -> sys::Result<(Arc<Node>, FileAttr)> {
+        let first = copies.first().ok_or(Errno::NOENT)?;
+        if kind_of(&first.stat) == FileKind::Directory {
+            return self.adopt_dir(parent, name, copies);
+        }
+        let node = self.adopt_file(parent, name, first.dir, &first.stat)?;
+        let attr = file_attr(&first.stat, node.ino);
+        Ok((node, attr))
+    }
+
+    /// The node of a file, with one more reference. A known one costs no system call.
+    pub(crate) fn adopt_file(
+        &self,
+        parent: &Arc<Node>,
+        name: &OsStr,
+        dir: &DirEntry,
+        stat: &Statx,
+    ) -> sys::Result<Arc<Node>> {
+        let kind = kind_of(stat);
+        if let Some(node) = self.known(dir, stat, name)?
+            && node.kind == kind
+            && node.try_ref()
+        {
+            node.add_name(parent.id, name);
+            return Ok(node);
+        }
+        let branch = &dir.branch;
+        let identity = self
+            .volumes
+            .identify(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?;
+        let ino = self.volumes.shown_ino(identity.volume, identity.ino);
+        let names = Names::one(parent.id, name);
+        let node = self
+            .nodes
+            .find_or_make(smallvec![identity], kind, ino, names)
+            .ok_or(Errno::NOMEM)?;
+        node.add_name(parent.id, name);
+        Ok(node)
+    }
+
+    /// The live node whose inode `stat` shows, judged by number and birth time.
+    fn known(&self, dir: &DirEntry, stat: &Statx, name: &OsStr) -> sys::Result<Option<Arc<Node>>> {
+        let branch = &dir.branch;
+        let volume = self
+            .volumes
+            .note(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?;
+        let born = btime_ns(stat);
+        // Without a birth time the generation must tell old from new.
+        if born == 0 {
+            return Ok(None);
+        }
+        Ok(self.nodes.find(volume, stat.stx_ino).filter(|node| {
+            node.place().copies.iter().any(|copy| {
+                copy.volume == volume && copy.ino == stat.stx_ino && copy.btime_ns == born
+            })
+        }))
+    }
+
+    fn adopt_dir(
+        &self,
+        parent: &Arc<Node>,
+        name: &OsStr,
+        copies: &Copies<'_>,
+    ) -> sys::Result<(Arc<Node>, FileAttr)> {
+        let mut found: Option<Arc<Node>> = None;
+        let mut identities: SmallVec<[Identity; 1]> = SmallVec::new();
+        for copy in copies {
+            let known = self
+                .known(copy.dir, &copy.stat, name)?
+                .filter(|node| node.is_dir());
+            let identity = known.as_ref().and_then(|node| {
+                let place = node.place();
+                place
+                    .copies
+                    .iter()
+                    .find(|c| c.ino == copy.stat.stx_ino && c.branch == copy.dir.branch.id)
+                    .copied()
+            });
+            identities.push(match identity {
+                Some(identity) => identity,
+                None => {
+                    let branch = &copy.dir.branch;
+                    let dir = copy.dir.fd.as_fd();
+                    self.volumes
+                        .identify(branch.id, branch.seed, &copy.stat, dir, name)?
+                }
+            });
+            found = found.or_else(|| known.filter(|node| node.try_ref_or_root()));
+        }
+        let node = match found {
+            Some(node) => node,
+            None => {
+                let first = identities.first().ok_or(Errno::NOENT)?;
+                let ino = self.volumes.shown_ino(first.volume, first.ino);
+                let names = Names::one(parent.id, name);
+                let copies = identities.clone();
+                self.nodes
+                    .find_or_make(copies, FileKind::Directory, ino, names)
+                    .ok_or(Errno::NOMEM)?
+            }
+        };
+        if node.id == NodeId::ROOT {
+            // A branch nested in the pool's own tree: refuse rather than loop.
+            return Err(Errno::LOOP);
+        }
+        node.add_name(parent.id, name);
+        self.settle_dir(&node, &identities);
+        let stats: SmallVec<[Statx; 4]> = copies.iter().map(|copy| copy.stat).collect();
+        let attr = merge_dirs(&stats, node.ino).ok_or(Errno::NOENT)?;
+        Ok((node, attr))
+    }
+
+    /// Takes over the branches a directory was just found on.
+    fn settle_dir(&self, node: &Arc<Node>, identities: &[Identity]) {
+        let now_ms = sys::mono_coarse_ms();
+        let view = self.view();
+        let mut ordered: SmallVec<[Identity; 1]> = SmallVec::from_slice(identities);
+        ordered.sort_by_key(|identity| view.position(identity.branch));
+        {
+            let place = node.place();
+            if place.copies == ordered {
+                if let Some(set) = &place.dirs {
+                    set.verified_ms
+                        .store(now_ms, std::sync::atomic::Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+        let mut place = node.place_mut();
+        place.copies = ordered;
+        // Stale descriptors are reused by the refresh that must follow.
+        if let Some(set) = &place.dirs {
+            set.verified_ms
+                .store(0, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a name is a directory on one branch and a file on another, the first one's kind counts.
+fn keep_one_kind(copies: &mut Copies<'_>) {
+    let Some(first) = copies.first() else { return };
+    if kind_of(&first.stat) == FileKind::Directory {
+        copies.retain(|copy| kind_of(&copy.stat) == FileKind::Directory);
+    } else {
+        copies.truncate(1);
+    }
+}

@@ -1,0 +1,290 @@
+//! OPEN and RELEASE: which inode, in which I/O mode, under which cache rule.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arc_swap::ArcSwap;
+use rustix::fs::{OFlags, Statx};
+use rustix::io::Errno;
+use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
+use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, Policy};
+
+use crate::branch::{Branch, PassthroughState};
+use crate::identity::{mix, stable_hash};
+use crate::node::Node;
+use crate::open_file::{IoMode, OpenFile, OpenState};
+use crate::pool::{PassthroughVerdict, Pool, View};
+use crate::sys::{self, WithoutFsetid};
+
+/// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
+/// writes at its own offsets through any handle. Under write-back the kernel reads through
+/// write-only handles too.
+pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
+    let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_NOATIME;
+    let mut flags =
+        OFlags::from_bits_retain((flags & kept) as u32) | OFlags::CLOEXEC | OFlags::LARGEFILE;
+    if view.settings.cache_writeback && flags.contains(OFlags::WRONLY) {
+        flags = flags.difference(OFlags::WRONLY) | OFlags::RDWR;
+    }
+    flags
+}
+
+fn access_mode(flags: i32) -> i32 {
+    flags & libc::O_ACCMODE
+}
+
+impl Pool {
+    /// OPEN.
+    pub(crate) fn do_open(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        flags: i32,
+        kill: bool,
+    ) -> sys::Result<OpenReply> {
+        let node = self.node(id)?;
+        match node.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::ISDIR),
+            FileKind::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::NXIO),
+        }
+        let view = self.view();
+        let wanted = server_flags(&view, flags);
+        let (branch, file) = match self.open_by_policy(&view, &node, wanted)? {
+            Some(opened) => opened,
+            None => self.open_inode(&node, wanted)?,
+        };
+        if flags & libc::O_TRUNC != 0 {
+            let _kill = WithoutFsetid::when(kill)?;
+            truncate_open(&file, access_mode(flags))?;
+        }
+        if !node.try_ref() {
+            return Err(Errno::STALE);
+        }
+        let opened = self.register_open(cx, &view, node.clone(), branch, file, flags);
+        // The handle holds a reference of its own.
+        self.unref(&node, 1);
+        opened
+    }
+
+    /// `func.open` may name another copy than the one `func.getattr` shows; while the file is
+    /// open anywhere, all opens share one inode.
+    fn open_by_policy(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        flags: OFlags,
+    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd)>> {
+        let rule = view.settings.policies.open;
+        if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
+            return Ok(None);
+        }
+        if let Some(file) = node.open.lock().as_ref().and_then(|open| open.any_file()) {
+            let identity = node.primary().ok_or(Errno::STALE)?;
+            let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
+            return Ok(Some((branch, crate::locate::reopen(file.as_fd(), flags)?)));
+        }
+        let located = self.locate_by(view, node, rule)?;
+        let file = crate::locate::reopen(located.fd(), flags)?;
+        Ok(Some((located.branch, file)))
+    }
+
+    /// Gives an opened branch file its handle and mode. Takes a node reference for the handle.
+    pub(crate) fn register_open(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        node: Arc<Node>,
+        branch: Arc<Branch>,
+        file: OwnedFd,
+        flags: i32,
+    ) -> sys::Result<OpenReply> {
+        let mut open = node.open.lock();
+        let mode = match open.as_ref() {
+            Some(state) => state.mode,
+            None => self.first_mode(view, &branch, &file),
+        };
+        let locks_used = open.as_ref().is_some_and(|state| state.locks.used);
+        let (mut reply_flags, backing) = match mode {
+            IoMode::Passthrough(id) if passes(view.settings.passthrough_io, flags) => {
+                (OpenFlags::PASSTHROUGH, Some(id))
+            }
+            IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
+            IoMode::Server => (self.cache_flags(cx, view, &node, &file)?, None),
+        };
+        let no_flush = !locks_used
+            && match view.settings.flush_on_close {
+                FlushOnClose::Never => true,
+                FlushOnClose::OpenedForWrite => access_mode(flags) == libc::O_RDONLY,
+                FlushOnClose::Always => false,
+            };
+        if no_flush {
+            reply_flags |= OpenFlags::NOFLUSH;
+        }
+        if !node.try_ref() {
+            return Err(Errno::STALE);
+        }
+        let state = open.get_or_insert_with(|| Box::new(OpenState::new(mode)));
+        let opened = Arc::new(OpenFile {
+            node: Arc::clone(&node),
+            branch,
+            file: ArcSwap::from_pointee(file),
+            no_flush,
+            writable: access_mode(flags) != libc::O_RDONLY,
+        });
+        state.handles.push(Arc::downgrade(&opened));
+        drop(open);
+        let handle = self.files.insert(opened);
+        Ok(OpenReply {
+            handle,
+            flags: reply_flags,
+            backing,
+        })
+    }
+
+    /// The mode of a node that is not open yet.
+    fn first_mode(&self, view: &View, branch: &Branch, file: &OwnedFd) -> IoMode {
+        if view.settings.passthrough_io == PassthroughIo::Off
+            || *self.verdict.lock() != PassthroughVerdict::On
+            || matches!(branch.passthrough(), PassthroughState::Refused(_))
+        {
+            return IoMode::Server;
+        }
+        let Some(connection) = self.connection.get() else {
+            return IoMode::Server;
+        };
+        let outcome = connection.open_backing(file.as_fd());
+        if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
+            branch.note_passthrough(outcome.map(drop));
+        }
+        outcome.map_or(IoMode::Server, IoMode::Passthrough)
+    }
+
+    /// How the page cache treats an open that goes through the server.
+    fn cache_flags(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        node: &Node,
+        file: &OwnedFd,
+    ) -> sys::Result<OpenFlags> {
+        let settings = &view.settings;
+        let direct = if settings.parallel_direct_writes {
+            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+        } else {
+            OpenFlags::DIRECT_IO
+        };
+        Ok(match settings.cache_files {
+            CacheFiles::Off => direct,
+            CacheFiles::Partial => OpenFlags::empty(),
+            CacheFiles::Full => OpenFlags::KEEP_CACHE,
+            CacheFiles::AutoFull => {
+                let seen = fingerprint(&sys::statx_fd(file.as_fd())?);
+                let before = node.cache_mark.swap(seen, Ordering::Relaxed);
+                if before == seen {
+                    OpenFlags::KEEP_CACHE
+                } else {
+                    OpenFlags::empty()
+                }
+            }
+            CacheFiles::PerProcess => {
+                let comm = std::fs::read_to_string(format!("/proc/{}/comm", cx.pid));
+                let comm = comm.unwrap_or_default();
+                let listed = settings
+                    .cache_files_process_names
+                    .iter()
+                    .any(|name| *name == comm.trim_end());
+                if listed { OpenFlags::empty() } else { direct }
+            }
+        })
+    }
+
+    /// RELEASE.
+    pub(crate) fn do_release(&self, args: &Release) -> sys::Result<()> {
+        let Some(opened) = self.files.remove(args.handle) else {
+            return Err(Errno::BADF);
+        };
+        let node = Arc::clone(&opened.node);
+        if self.view().settings.dropcacheonclose {
+            let _ =
+                rustix::fs::fadvise(&*opened.file.load(), 0, None, rustix::fs::Advice::DontNeed);
+        }
+        let mut open = node.open.lock();
+        if let Some(state) = open.as_mut() {
+            let this = Arc::as_ptr(&opened);
+            state
+                .handles
+                .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
+            if state.handles.is_empty() {
+                if let (IoMode::Passthrough(id), Some(connection)) =
+                    (state.mode, self.connection.get())
+                {
+                    connection.close_backing(id);
+                }
+                *open = None;
+            }
+        }
+        drop(open);
+        drop(opened);
+        self.unref(&node, 1);
+        Ok(())
+    }
+
+    /// The open file of a handle.
+    ///
+    /// # Errors
+    /// EBADF if there is none.
+    pub(crate) fn opened(&self, handle: Handle) -> sys::Result<Arc<OpenFile>> {
+        self.files.get(handle).ok_or(Errno::BADF)
+    }
+}
+
+/// Whether two search policies pick the same copy: the first in branch order.
+pub(crate) fn same_search(a: Policy, b: Policy) -> bool {
+    let first = |rule| {
+        matches!(
+            rule,
+            Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
+        )
+    };
+    a == b || (first(a) && first(b))
+}
+
+/// Whether `passthrough.io` lets an open of these flags pass through.
+fn passes(rule: PassthroughIo, flags: i32) -> bool {
+    match rule {
+        PassthroughIo::Auto | PassthroughIo::ReadWrite => true,
+        PassthroughIo::Off => false,
+        PassthroughIo::ReadOnly => access_mode(flags) == libc::O_RDONLY,
+        PassthroughIo::WriteOnly => access_mode(flags) == libc::O_WRONLY,
+    }
+}
+
+/// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for
+/// reading only.
+fn truncate_open(file: &OwnedFd, access: i32) -> sys::Result<()> {
+    if access != libc::O_RDONLY {
+        return rustix::fs::ftruncate(file, 0);
+    }
+    rustix::fs::ftruncate(crate::locate::reopen(file.as_fd(), OFlags::WRONLY)?, 0)
+}
+
+/// Changes when the file's content may have changed (`cache.files=auto-full`); never 0.
+fn fingerprint(stat: &Statx) -> u64 {
+    let times = [stat.stx_mtime, stat.stx_ctime];
+    let words = [
+        stat.stx_ino,
+        stat.stx_size,
+        u64::from(stat.stx_dev_major),
+        u64::from(stat.stx_dev_minor),
+    ];
+    let words = words.into_iter().chain(
+        times
+            .into_iter()
+            .flat_map(|time| [time.tv_sec as u64, u64::from(time.tv_nsec)]),
+    );
+    let hash = words.fold(stable_hash(b"auto-full"), |hash, word| mix(hash ^ word));
+    hash | 1
+}

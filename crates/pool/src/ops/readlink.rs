@@ -1,0 +1,36 @@
+//! READLINK and ACCESS.
+
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
+use strandfs_fuse::{FileKind, NodeId};
+
+use crate::pool::Pool;
+use crate::sys;
+
+impl Pool {
+    /// READLINK.
+    pub(crate) fn do_readlink(&self, id: NodeId, out: &mut [u8]) -> sys::Result<usize> {
+        let node = self.node(id)?;
+        if node.kind != FileKind::Symlink {
+            return Err(Errno::INVAL);
+        }
+        let view = self.view();
+        let located = self.locate_by(&view, &node, view.settings.policies.readlink)?;
+        let target = rustix::fs::readlinkat(located.fd(), c"", Vec::with_capacity(256))?;
+        let target = target.to_bytes();
+        out.get_mut(..target.len())
+            .ok_or(Errno::NAMETOOLONG)?
+            .copy_from_slice(target);
+        Ok(target.len())
+    }
+
+    /// ACCESS, asked only with `kernel-permissions-check=false`: what the server itself may do.
+    pub(crate) fn do_access(&self, id: NodeId, mask: u32) -> sys::Result<()> {
+        let node = self.node(id)?;
+        let view = self.view();
+        let located = self.locate_by(&view, &node, view.settings.policies.access)?;
+        let mode = Access::from_bits_truncate(mask);
+        let path = sys::ProcPath::new(located.fd());
+        rustix::fs::accessat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::EACCESS)
+    }
+}

@@ -1,0 +1,198 @@
+//! UNLINK and RMDIR: every copy the policy picks, after all has been checked.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::{Context, FileKind, NodeId};
+use strandfs_options::Policy;
+
+use crate::branch::Branch;
+use crate::identity::kind_of;
+use crate::node::{DirEntry, DirSet, Node};
+use crate::ops::create::unlink_flags;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+impl Pool {
+    /// UNLINK.
+    pub(crate) fn do_unlink(&self, parent: NodeId, name: &OsStr) -> sys::Result<()> {
+        let parent = self.node(parent)?;
+        let view = self.view();
+        let set = self.dir_set(&parent)?;
+        let rule = view.settings.policies.unlink;
+        if let [only] = &set.entries[..]
+            && rule != Policy::ErofsAlways
+        {
+            if only.branch.read_only() {
+                return Err(Errno::ROFS);
+            }
+            let node = self.node_at(only, name);
+            rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
+            self.forget_name(node, &parent, name);
+            return Ok(());
+        }
+        let found = self.branches_with(&set, name)?;
+        let node = self.node_of_first(&set, name, &found);
+        self.remove_from(&view, rule, &set, name, &found, false)?;
+        self.forget_name(node, &parent, name);
+        Ok(())
+    }
+
+    /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
+    pub(crate) fn do_rmdir(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: &OsStr,
+    ) -> sys::Result<()> {
+        cx.may_block();
+        let parent = self.node(parent)?;
+        let view = self.view();
+        let set = self.dir_set(&parent)?;
+        let found = self.branches_with(&set, name)?;
+        match found.first() {
+            None => return Err(Errno::NOENT),
+            Some((_, stat)) if kind_of(stat) != FileKind::Directory => return Err(Errno::NOTDIR),
+            Some(_) => {}
+        }
+        let directories: SmallVec<[(Arc<Branch>, Statx); 2]> = found
+            .into_iter()
+            .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
+            .collect();
+        if directories.len() > 1 {
+            for (branch, _) in &directories {
+                let dir = set.on(branch.id).ok_or(Errno::STALE)?;
+                if !dir_is_empty(dir, name)? {
+                    return Err(Errno::NOTEMPTY);
+                }
+            }
+        }
+        let node = self.node_of_first(&set, name, &directories);
+        let rule = view.settings.policies.rmdir;
+        self.remove_from(&view, rule, &set, name, &directories, true)?;
+        self.forget_name(node, &parent, name);
+        Ok(())
+    }
+
+    /// Removes a name from the branches the policy picks out of those that have it. With the
+    /// policies that mean "all", one that may not be changed stops everything: removing the
+    /// others would only make that copy show again.
+    fn remove_from(
+        &self,
+        view: &View,
+        rule: Policy,
+        set: &DirSet,
+        name: &OsStr,
+        found: &[(Arc<Branch>, Statx)],
+        directory: bool,
+    ) -> sys::Result<()> {
+        if found.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = found
+            .iter()
+            .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
+            .collect();
+        let picked = self.pick_for_action(view, rule, &listed)?;
+        let takes_all = matches!(rule, Policy::All | Policy::EpAll);
+        if takes_all && picked.len() < found.len() {
+            return Err(Errno::ROFS);
+        }
+        let mut removed: SmallVec<[(&DirEntry, &Statx); 2]> = SmallVec::new();
+        for index in picked {
+            let Some((branch, stat)) = found.get(index) else {
+                continue;
+            };
+            let Some(dir) = set.on(branch.id) else {
+                continue;
+            };
+            match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
+                Ok(()) => removed.push((dir, stat)),
+                Err(Errno::NOENT) => {}
+                Err(errno) if removed.is_empty() => return Err(errno),
+                Err(errno) if directory => {
+                    restore_dirs(&removed, name);
+                    return Err(errno);
+                }
+                Err(errno) => {
+                    // A file cannot be brought back: say what stays.
+                    tracing::error!(branch = %branch.path.display(), ?name, %errno, "removed from other branches but not from this one");
+                    return Err(errno);
+                }
+            }
+        }
+        if removed.is_empty() {
+            Err(Errno::NOENT)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn node_of_first(
+        &self,
+        set: &DirSet,
+        name: &OsStr,
+        found: &[(Arc<Branch>, Statx)],
+    ) -> Option<Arc<Node>> {
+        let (branch, _) = found.first()?;
+        self.node_at(set.on(branch.id)?, name)
+    }
+
+    /// The live node under a name on a branch, if there is one.
+    pub(crate) fn node_at(&self, dir: &DirEntry, name: &OsStr) -> Option<Arc<Node>> {
+        let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
+        let branch = &dir.branch;
+        let volume = self
+            .volumes
+            .note(branch.id, branch.seed, &stat, dir.fd.as_fd(), name)
+            .ok()?;
+        self.nodes.find(volume, stat.stx_ino)
+    }
+
+    fn forget_name(&self, node: Option<Arc<Node>>, parent: &Arc<Node>, name: &OsStr) {
+        if let Some(node) = node {
+            node.remove_name(parent.id, name);
+        }
+    }
+}
+
+/// Puts back directories removed before another branch refused.
+fn restore_dirs(removed: &[(&DirEntry, &Statx)], name: &OsStr) {
+    for (dir, stat) in removed {
+        let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+        let outcome =
+            sys::with_umask(0, || rustix::fs::mkdirat(&dir.fd, name, mode)).and_then(|()| {
+                let uid = rustix::fs::Uid::from_raw(stat.stx_uid);
+                let gid = rustix::fs::Gid::from_raw(stat.stx_gid);
+                rustix::fs::chownat(
+                    &dir.fd,
+                    name,
+                    Some(uid),
+                    Some(gid),
+                    AtFlags::SYMLINK_NOFOLLOW,
+                )
+            });
+        if let Err(errno) = outcome {
+            tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "an empty directory could not be put back");
+        }
+    }
+}
+
+/// Whether directory `name` in `dir` has no entries.
+pub(crate) fn dir_is_empty(dir: &DirEntry, name: &OsStr) -> sys::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
+    let mut buffer = Vec::with_capacity(1024);
+    let mut entries = rustix::fs::RawDir::new(fd, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

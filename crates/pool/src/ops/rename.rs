@@ -1,0 +1,235 @@
+//! RENAME over several branches: check all, then act, and undo what was done when a branch
+//! refuses.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::{Context, FileKind, NodeId, Rename};
+use strandfs_options::Policy;
+
+use crate::branch::Branch;
+use crate::identity::kind_of;
+use crate::node::{DirSet, Node};
+use crate::ops::change::Found;
+use crate::ops::remove::dir_is_empty;
+use crate::ops::rename_plan::{Ends, Plan};
+use crate::pool::{Pool, View};
+use crate::sys;
+
+const KNOWN_FLAGS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+
+/// One side of a rename.
+struct Side<'a> {
+    parent: Arc<Node>,
+    set: Arc<DirSet>,
+    name: &'a OsStr,
+    found: Found,
+}
+
+impl Side<'_> {
+    fn has(&self, branch: &Branch) -> Option<&Statx> {
+        self.found
+            .iter()
+            .find(|(found, _)| found.id == branch.id)
+            .map(|(_, stat)| stat)
+    }
+}
+
+impl Pool {
+    /// RENAME and RENAME2.
+    pub(crate) fn do_rename(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Rename<'_>,
+    ) -> sys::Result<()> {
+        let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
+        let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+        if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
+            return Err(Errno::INVAL);
+        }
+        let view = self.view();
+        let old = self.side(parent, args.name)?;
+        let new = self.side(args.new_parent, args.new_name)?;
+        let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
+        let source_kind = kind_of(source);
+        let nodes = (self.node_of(&old), self.node_of(&new));
+        if exchange {
+            if new.found.is_empty() {
+                return Err(Errno::NOENT);
+            }
+            self.exchange(&view, &old, &new)?;
+        } else {
+            if view.branches.len() > 1 {
+                cx.may_block();
+            }
+            check_target(source_kind, &new, args.flags)?;
+            self.replace(&view, &old, &new, args.flags)?;
+        }
+        settle_names(&old, &new, nodes, exchange);
+        Ok(())
+    }
+
+    fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> sys::Result<Side<'a>> {
+        let parent = self.node(parent)?;
+        let set = self.dir_set(&parent)?;
+        let found = self.branches_with(&set, name)?;
+        Ok(Side {
+            parent,
+            set,
+            name,
+            found,
+        })
+    }
+
+    fn node_of(&self, side: &Side<'_>) -> Option<Arc<Node>> {
+        let (branch, _) = side.found.first()?;
+        self.node_at(side.set.on(branch.id)?, side.name)
+    }
+
+    fn replace(&self, view: &View, old: &Side<'_>, new: &Side<'_>, flags: u32) -> sys::Result<()> {
+        let moving = self.picked_sources(view, old)?;
+        let stays_behind = |branch: &Branch| !moving.iter().any(|moved| moved.id == branch.id);
+        let stale: SmallVec<[&(Arc<Branch>, Statx); 2]> = new
+            .found
+            .iter()
+            .filter(|(branch, _)| stays_behind(branch))
+            .collect();
+        if stale.iter().any(|(branch, _)| branch.read_only()) {
+            return Err(Errno::ROFS);
+        }
+        let mut plan = Plan::default();
+        for branch in &moving {
+            let ends = self.ends(view, old, new, branch)?;
+            plan.move_name(ends, new.has(branch).map(kind_of));
+        }
+        for (branch, stat) in stale {
+            let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+            plan.drop_stale(dir, new.name, kind_of(stat));
+        }
+        plan.run(flags)
+    }
+
+    /// The branches whose copy of the old name moves.
+    fn picked_sources(
+        &self,
+        view: &View,
+        old: &Side<'_>,
+    ) -> sys::Result<SmallVec<[Arc<Branch>; 2]>> {
+        let rule = view.settings.policies.rename;
+        let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = old
+            .found
+            .iter()
+            .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
+            .collect();
+        let picked = self.pick_for_action(view, rule, &listed)?;
+        if matches!(rule, Policy::All | Policy::EpAll) && picked.len() < listed.len() {
+            // The copy that cannot move would show again under the old name.
+            return Err(Errno::ROFS);
+        }
+        Ok(picked
+            .iter()
+            .filter_map(|index| listed.get(*index))
+            .map(|(branch, _)| Arc::clone(branch))
+            .collect())
+    }
+
+    /// Both directories on one branch; a missing one is made unless paths are preserved.
+    fn ends<'a>(
+        &self,
+        view: &View,
+        from: &Side<'a>,
+        to: &Side<'a>,
+        branch: &Arc<Branch>,
+    ) -> sys::Result<Ends<'a>> {
+        let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+        let to_dir = match to.set.on(branch.id) {
+            Some(dir) => dir.clone(),
+            None if self.preserves_paths(view) => return Err(Errno::XDEV),
+            None => self.ensure_dir(&to.parent, branch)?,
+        };
+        Ok(Ends {
+            from: from_dir,
+            from_name: from.name,
+            to: to_dir,
+            to_name: to.name,
+        })
+    }
+
+    /// Swaps two names: on branches that have both, in one step; elsewhere the one that is there
+    /// moves.
+    fn exchange(&self, view: &View, old: &Side<'_>, new: &Side<'_>) -> sys::Result<()> {
+        if old
+            .found
+            .iter()
+            .chain(&new.found)
+            .any(|(branch, _)| branch.read_only())
+        {
+            return Err(Errno::ROFS);
+        }
+        let mut plan = Plan::default();
+        for (branch, _) in &old.found {
+            let ends = self.ends(view, old, new, branch)?;
+            if new.has(branch).is_some() {
+                plan.swap(ends)
+            } else {
+                plan.move_name(ends, None)
+            }
+        }
+        for (branch, _) in new
+            .found
+            .iter()
+            .filter(|(branch, _)| old.has(branch).is_none())
+        {
+            plan.move_name(self.ends(view, new, old, branch)?, None);
+        }
+        plan.run(libc::RENAME_EXCHANGE)
+    }
+}
+
+/// What POSIX says of the target before anything moves, over all branches.
+fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> sys::Result<()> {
+    let Some((_, target)) = new.found.first() else {
+        return Ok(());
+    };
+    if flags & libc::RENAME_NOREPLACE != 0 {
+        return Err(Errno::EXIST);
+    }
+    let target_is_dir = kind_of(target) == FileKind::Directory;
+    match (source == FileKind::Directory, target_is_dir) {
+        (true, false) => return Err(Errno::NOTDIR),
+        (false, true) => return Err(Errno::ISDIR),
+        (false, false) => return Ok(()),
+        (true, true) => {}
+    }
+    for (branch, stat) in &new.found {
+        let dir = new.set.on(branch.id).ok_or(Errno::STALE)?;
+        if kind_of(stat) == FileKind::Directory && !dir_is_empty(dir, new.name)? {
+            return Err(Errno::NOTEMPTY);
+        }
+    }
+    Ok(())
+}
+
+/// Tells the nodes their new names.
+fn settle_names(
+    old: &Side<'_>,
+    new: &Side<'_>,
+    nodes: (Option<Arc<Node>>, Option<Arc<Node>>),
+    exchange: bool,
+) {
+    let (moved, target) = nodes;
+    if let Some(target) = target {
+        target.remove_name(new.parent.id, new.name);
+        if exchange {
+            target.add_name(old.parent.id, old.name);
+        }
+    }
+    if let Some(moved) = moved {
+        moved.remove_name(old.parent.id, old.name);
+        moved.add_name(new.parent.id, new.name);
+    }
+}

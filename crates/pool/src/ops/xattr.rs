@@ -1,0 +1,184 @@
+//! Extended attributes; those of the pool itself (`user.strandfs.*`, `user.mergerfs.*`) tell
+//! where a file is.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use strandfs_fuse::{NodeId, SetXattr};
+use strandfs_options::XattrMode;
+
+use crate::node::Node;
+use crate::pool::{Pool, View};
+use crate::sys::{self, WithoutFsetid};
+
+const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
+const CAPABILITY: &[u8] = b"security.capability";
+const ACCESS_ACL: &str = "system.posix_acl_access";
+
+/// The part of a pool attribute's name after the prefix.
+fn pool_key(name: &OsStr) -> Option<&[u8]> {
+    PREFIXES
+        .iter()
+        .find_map(|prefix| name.as_bytes().strip_prefix(*prefix))
+}
+
+/// Copies a value out as `getxattr(2)` does.
+fn give(value: &[u8], out: Option<&mut [u8]>) -> sys::Result<usize> {
+    if let Some(out) = out {
+        out.get_mut(..value.len())
+            .ok_or(Errno::RANGE)?
+            .copy_from_slice(value);
+    }
+    Ok(value.len())
+}
+
+impl Pool {
+    /// GETXATTR.
+    pub(crate) fn do_getxattr(
+        &self,
+        id: NodeId,
+        name: &OsStr,
+        out: Option<&mut [u8]>,
+    ) -> sys::Result<usize> {
+        let view = self.view();
+        check_mode(&view)?;
+        let bytes = name.as_bytes();
+        if bytes == CAPABILITY && !view.settings.security_capability {
+            return Err(Errno::NODATA);
+        }
+        let node = self.node(id)?;
+        if let Some(key) = pool_key(name) {
+            let value = self.pool_xattr(&view, &node, key)?;
+            return give(&value, out);
+        }
+        let located = self.locate_by(&view, &node, view.settings.policies.getxattr)?;
+        sys::getxattr(located.fd(), name, out)
+    }
+
+    /// Where a node is: `basepath`, `relpath`, `fullpath`, `allpaths` (NUL between).
+    fn pool_xattr(&self, view: &View, node: &Arc<Node>, key: &[u8]) -> sys::Result<Vec<u8>> {
+        let relative = || self.relative_path(node).ok_or(Errno::NODATA);
+        match key {
+            b"relpath" => Ok(relative()?.as_os_str().as_bytes().to_vec()),
+            b"basepath" | b"fullpath" => {
+                let located = self.locate_by(view, node, view.settings.policies.getxattr)?;
+                let path = match key {
+                    b"basepath" => located.branch.path.clone(),
+                    _ => located.branch.full_path(&relative()?),
+                };
+                Ok(path.as_os_str().as_bytes().to_vec())
+            }
+            b"allpaths" => {
+                let relative = relative()?;
+                let holders = self.holders(view, node, false)?;
+                let paths: Vec<_> = holders
+                    .iter()
+                    .map(|holder| holder.branch.full_path(&relative).into_os_string())
+                    .collect();
+                Ok(paths
+                    .iter()
+                    .map(|path| path.as_bytes())
+                    .collect::<Vec<_>>()
+                    .join(&0))
+            }
+            b"status" if node.id == NodeId::ROOT => Ok(self.status().to_string().into_bytes()),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    /// LISTXATTR; names of the pool's own kind that lie on a branch are not shown.
+    pub(crate) fn do_listxattr(&self, id: NodeId, out: Option<&mut [u8]>) -> sys::Result<usize> {
+        let view = self.view();
+        match view.settings.xattr {
+            XattrMode::Passthrough => {}
+            XattrMode::NoAttr => return Ok(0),
+            XattrMode::NoSys => return Err(Errno::NOSYS),
+        }
+        let node = self.node(id)?;
+        let located = self.locate_by(&view, &node, view.settings.policies.listxattr)?;
+        let Some(out) = out else {
+            return sys::listxattr(located.fd(), None);
+        };
+        let len = sys::listxattr(located.fd(), Some(&mut *out))?;
+        Ok(hide_pool_names(out, len))
+    }
+
+    /// SETXATTR.
+    pub(crate) fn do_setxattr(&self, id: NodeId, args: &SetXattr<'_>) -> sys::Result<()> {
+        let view = self.view();
+        check_mode(&view)?;
+        self.check_settable(&view, args.name)?;
+        let node = self.node(id)?;
+        // The branch clears set-group-id itself for whom it does not trust to keep it.
+        let _kill = WithoutFsetid::when(args.kill_sgid && args.name == ACCESS_ACL)?;
+        let rule = view.settings.policies.setxattr;
+        self.change_copies(&view, &node, rule, |fd| {
+            sys::setxattr(fd.as_fd(), args.name, args.value, args.flags)
+        })
+    }
+
+    /// REMOVEXATTR.
+    pub(crate) fn do_removexattr(&self, id: NodeId, name: &OsStr) -> sys::Result<()> {
+        let view = self.view();
+        check_mode(&view)?;
+        self.check_settable(&view, name)?;
+        let node = self.node(id)?;
+        let rule = view.settings.policies.removexattr;
+        self.change_copies(&view, &node, rule, |fd| sys::removexattr(fd.as_fd(), name))
+    }
+
+    fn check_settable(&self, view: &View, name: &OsStr) -> sys::Result<()> {
+        if pool_key(name).is_some() {
+            return Err(Errno::PERM);
+        }
+        if name.as_bytes() == CAPABILITY && !view.settings.security_capability {
+            return Err(Errno::NODATA);
+        }
+        Ok(())
+    }
+}
+
+fn check_mode(view: &View) -> sys::Result<()> {
+    match view.settings.xattr {
+        XattrMode::Passthrough => Ok(()),
+        XattrMode::NoAttr => Err(Errno::NODATA),
+        XattrMode::NoSys => Err(Errno::NOSYS),
+    }
+}
+
+/// Takes the pool's names out of a list of NUL-ended names; returns the new length.
+fn hide_pool_names(list: &mut [u8], len: usize) -> usize {
+    let mut kept = 0;
+    let mut at = 0;
+    while at < len {
+        let rest = list.get(at..len).unwrap_or_default();
+        let name_len = rest
+            .iter()
+            .position(|byte| *byte == 0)
+            .map_or(rest.len(), |end| end + 1);
+        let own = PREFIXES.iter().any(|prefix| rest.starts_with(prefix));
+        if !own {
+            list.copy_within(at..at + name_len, kept);
+            kept += name_len;
+        }
+        at += name_len;
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pools_names_are_taken_out_of_lists() {
+        let mut list = *b"user.a\0user.mergerfs.x\0user.b\0user.strandfs.y\0";
+        let len = list.len();
+        let kept = hide_pool_names(&mut list, len);
+        assert_eq!(&list[..kept], b"user.a\0user.b\0");
+        assert_eq!(hide_pool_names(&mut [], 0), 0);
+    }
+}

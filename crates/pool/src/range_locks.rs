@@ -1,0 +1,172 @@
+//! POSIX locks of a node: for each owner an open file description of its own on the branch file,
+//! so that the branch itself decides between owners, and between the pool and everyone else.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::{Lock, LockKind, LockOwner};
+
+use crate::locate::reopen;
+use crate::sys::{self, RangeLock};
+
+/// One owner's description and the process that locked last.
+struct Owned {
+    owner: LockOwner,
+    file: Arc<OwnedFd>,
+    pid: u32,
+    /// What was locked, roughly: only to tell whose lock conflicts.
+    ranges: SmallVec<[(u64, u64); 2]>,
+}
+
+/// All owners of a node.
+#[derive(Default)]
+pub struct RangeLocks {
+    owners: Vec<Owned>,
+    /// A lock was taken since the file was opened: closes must be reported from now on.
+    pub used: bool,
+}
+
+/// A lock as the branch wants it.
+pub(crate) fn to_range(lock: &Lock) -> RangeLock {
+    let kind = match lock.kind {
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Unlock => libc::F_UNLCK,
+    };
+    let start = i64::try_from(lock.start_bytes).unwrap_or(i64::MAX);
+    // An end beyond the largest offset means "to the end of the file", length 0.
+    let len = match i64::try_from(lock.end_bytes) {
+        Ok(end) if end < i64::MAX => end.saturating_sub(start).saturating_add(1),
+        _ => 0,
+    };
+    RangeLock {
+        kind,
+        start_bytes: start,
+        len_bytes: len,
+    }
+}
+
+/// A lock as the kernel's client wants it.
+pub(crate) fn from_range(range: RangeLock, pid: u32) -> Lock {
+    let kind = match range.kind {
+        kind if kind == libc::F_RDLCK => LockKind::Shared,
+        kind if kind == libc::F_WRLCK => LockKind::Exclusive,
+        _ => LockKind::Unlock,
+    };
+    let start = range.start_bytes.unsigned_abs();
+    let end = match range.len_bytes {
+        0 => i64::MAX as u64,
+        len => start.saturating_add(len.unsigned_abs()).saturating_sub(1),
+    };
+    Lock {
+        kind,
+        start_bytes: start,
+        end_bytes: end,
+        pid,
+    }
+}
+
+impl RangeLocks {
+    /// The owner's description, opened from `model` on first use.
+    ///
+    /// # Errors
+    /// Those of `open(2)`.
+    pub(crate) fn file_of(
+        &mut self,
+        owner: LockOwner,
+        model: &OwnedFd,
+    ) -> sys::Result<Arc<OwnedFd>> {
+        self.used = true;
+        if let Some(owned) = self.owners.iter().find(|owned| owned.owner == owner) {
+            return Ok(Arc::clone(&owned.file));
+        }
+        let file = match reopen(model.as_fd(), OFlags::RDWR) {
+            Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
+                reopen(model.as_fd(), OFlags::RDONLY)?
+            }
+            other => other?,
+        };
+        let file = Arc::new(file);
+        let ranges = SmallVec::new();
+        self.owners.push(Owned {
+            owner,
+            file: Arc::clone(&file),
+            pid: 0,
+            ranges,
+        });
+        Ok(file)
+    }
+
+    /// Notes a lock that was granted.
+    pub(crate) fn note(&mut self, owner: LockOwner, lock: &Lock) {
+        const RANGES_MAX: usize = 64;
+        let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) else {
+            return;
+        };
+        let range = (lock.start_bytes, lock.end_bytes);
+        match lock.kind {
+            LockKind::Unlock => owned
+                .ranges
+                .retain(|held| held.0 < range.0 || held.1 > range.1),
+            _ if owned.ranges.len() < RANGES_MAX => {
+                owned.pid = lock.pid;
+                owned.ranges.push(range);
+            }
+            _ => owned.pid = lock.pid,
+        }
+    }
+
+    /// The process of another owner that holds something overlapping `lock`; 0 if none is known.
+    pub(crate) fn holder(&self, asking: LockOwner, lock: &Lock) -> u32 {
+        let overlaps = |held: &(u64, u64)| held.0 <= lock.end_bytes && lock.start_bytes <= held.1;
+        self.owners
+            .iter()
+            .find(|owned| owned.owner != asking && owned.ranges.iter().any(overlaps))
+            .map_or(0, |owned| owned.pid)
+    }
+
+    /// Ends all locks of an owner: closing the description drops them.
+    pub fn release(&mut self, owner: LockOwner) {
+        if let Some(index) = self.owners.iter().position(|owned| owned.owner == owner) {
+            let owned = self.owners.swap_remove(index);
+            // A waiting request may still hold the description: unlock besides closing.
+            let all = RangeLock {
+                kind: libc::F_UNLCK,
+                start_bytes: 0,
+                len_bytes: 0,
+            };
+            let _ = sys::set_range_lock(owned.file.as_fd(), all, false);
+        }
+    }
+
+    /// Whether no owner is known.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_survive_the_round_trip() {
+        for (start, end) in [
+            (0, i64::MAX as u64),
+            (5, 5),
+            (10, 99),
+            (1 << 40, i64::MAX as u64),
+        ] {
+            let lock = Lock {
+                kind: LockKind::Exclusive,
+                start_bytes: start,
+                end_bytes: end,
+                pid: 7,
+            };
+            assert_eq!(from_range(to_range(&lock), 7), lock);
+        }
+    }
+}

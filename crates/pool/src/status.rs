@@ -1,0 +1,83 @@
+//! What the pool says of itself (`strandfs status`), as JSON.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use strandfs_options::{BranchMode, TABLE};
+
+use crate::branch::{Branch, PassthroughState};
+use crate::pool::{PassthroughVerdict, Pool, View};
+
+impl Pool {
+    /// Tells the pool where it is mounted; once.
+    pub fn set_mountpoint(&self, mountpoint: &Path) {
+        let _ = self.mountpoint.set(mountpoint.to_path_buf());
+    }
+
+    /// The pool's state.
+    pub fn status(&self) -> Value {
+        let view = self.view();
+        let branches: Vec<Value> = view
+            .branches
+            .iter()
+            .map(|branch| self.branch_status(&view, branch))
+            .collect();
+        let options: serde_json::Map<String, Value> = TABLE
+            .iter()
+            .filter_map(|option| {
+                Some((
+                    option.name.to_owned(),
+                    Value::from(view.settings.get(option.name)?),
+                ))
+            })
+            .collect();
+        let passthrough = match self.passthrough_verdict() {
+            PassthroughVerdict::On => json!({ "on": true }),
+            PassthroughVerdict::Off(reason) => json!({ "on": false, "reason": reason }),
+            PassthroughVerdict::Undecided => json!({ "on": false, "reason": "not decided yet" }),
+        };
+        json!({
+            "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "passthrough": passthrough,
+            "branches": branches,
+            "nodes": self.node_count(),
+            "open_files": self.open_count(),
+            "directory_descriptors": self.dir_fds.open_count(),
+            "redirected_creates": self.redirected_creates(),
+            "options": options,
+        })
+    }
+
+    fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
+        let mode = match branch.mode {
+            BranchMode::ReadWrite => "RW",
+            BranchMode::ReadOnly => "RO",
+            BranchMode::NoCreate => "NC",
+        };
+        let passthrough = match (self.passthrough_verdict(), branch.passthrough()) {
+            (PassthroughVerdict::On, PassthroughState::Works) => json!({ "on": true }),
+            (PassthroughVerdict::On, PassthroughState::Untried) => {
+                json!({ "on": null, "reason": "not tried yet" })
+            }
+            (PassthroughVerdict::On, PassthroughState::Refused(reason)) => {
+                json!({ "on": false, "reason": reason })
+            }
+            (PassthroughVerdict::Off(reason), _) => json!({ "on": false, "reason": reason }),
+            (PassthroughVerdict::Undecided, _) => {
+                json!({ "on": null, "reason": "not decided yet" })
+            }
+        };
+        let space = self.space(view, branch).ok();
+        json!({
+            "path": branch.path.to_string_lossy(),
+            "mode": mode,
+            "passthrough": passthrough,
+            "available_bytes": space.as_ref().map(|space| space.available_bytes),
+            "total_bytes": space.as_ref().map(|space| space.available_bytes.saturating_add(space.used_bytes)),
+            "min_free_bytes": space.as_ref().map(|space| space.min_free_bytes),
+        })
+    }
+}

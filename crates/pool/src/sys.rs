@@ -1,0 +1,19 @@
+//! Every system call `rustix` does not offer in the form the pool needs, wrapped once.
+//!
+//! The only module of this crate with `unsafe` code.
+
+mod credentials;
+mod handle;
+mod lock;
+mod raw;
+
+pub use credentials::{Caller, WithoutFsetid, as_caller, with_umask};
+pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
+pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
+pub use raw::{
+    ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, removexattr,
+    rename_flags, setxattr, statx_fd, statx_name,
+};
+
+/// Result of a system call.
+pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

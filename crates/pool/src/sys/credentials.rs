@@ -1,0 +1,169 @@
+//! Acting as the caller on the current thread: filesystem ids, groups, umask and CAP_FSETID.
+//!
+//! All of it is per thread (raw system calls; glibc would change every thread), set around one
+//! operation by a guard and put back when the guard drops.
+
+use std::cell::Cell;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::Result;
+
+/// Whose files an operation makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Group of what is made, unless the directory is set-group-id.
+    pub gid: u32,
+    /// A further group of the caller that matters in this directory.
+    pub supplementary_gid: Option<u32>,
+}
+
+/// Ends acting as the caller when dropped.
+pub struct ActingAs {
+    uid_changed: bool,
+    gid_changed: bool,
+    groups_changed: bool,
+}
+
+thread_local! {
+    /// The umask is shared by all threads until a thread stops sharing it; None = not yet done.
+    static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+fn set_fs_id(call: libc::c_long, id: u32) {
+    // SAFETY: setfsuid and setfsgid take an id by value and cannot fail in a way that matters
+    // here (the caller checks the result by a second call).
+    unsafe { libc::syscall(call, id) };
+}
+
+fn fs_id(call: libc::c_long) -> u32 {
+    // SAFETY: an id of -1 changes nothing and returns the current one.
+    let id = unsafe { libc::syscall(call, u32::MAX) };
+    id as u32
+}
+
+fn set_groups(groups: &[u32]) {
+    // SAFETY: the pointer is valid for the given count; the raw call acts on this thread only.
+    unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+}
+
+/// Makes files of this thread belong to `caller` until the guard drops.
+///
+/// The thread keeps its power over permissions (the kernel has checked the caller's already, with
+/// all of the caller's groups, which we do not know), but not CAP_FSETID unless the caller is
+/// root: so set-group-id bits fall as they would for the caller. A server that is not root
+/// changes nothing: all it makes is its own.
+///
+/// # Errors
+/// EPERM if the server is root but may not change ids (a user namespace without mapping).
+pub fn as_caller(caller: Caller) -> Result<ActingAs> {
+    let mut acting = ActingAs {
+        uid_changed: false,
+        gid_changed: false,
+        groups_changed: false,
+    };
+    if !rustix::process::geteuid().is_root() || (caller.uid == 0 && caller.gid == 0) {
+        return Ok(acting);
+    }
+    if let Some(gid) = caller.supplementary_gid {
+        acting.groups_changed = true;
+        set_groups(&[gid]);
+    }
+    if caller.gid != 0 {
+        acting.gid_changed = true;
+        set_fs_id(libc::SYS_setfsgid, caller.gid);
+        if fs_id(libc::SYS_setfsgid) != caller.gid {
+            return Err(Errno::PERM);
+        }
+    }
+    if caller.uid != 0 {
+        acting.uid_changed = true;
+        set_fs_id(libc::SYS_setfsuid, caller.uid);
+        if fs_id(libc::SYS_setfsuid) != caller.uid {
+            return Err(Errno::PERM);
+        }
+        // Leaving uid 0 took the filesystem capabilities from the effective set.
+        let sets = rustix::thread::capabilities(None)?;
+        set_effective(sets, sets.permitted.difference(CapabilitySet::FSETID))?;
+    }
+    Ok(acting)
+}
+
+fn set_effective(sets: CapabilitySets, effective: CapabilitySet) -> Result<()> {
+    rustix::thread::set_capabilities(None, CapabilitySets { effective, ..sets })
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        if self.uid_changed {
+            // Back to 0 raises the filesystem capabilities again, CAP_FSETID among them.
+            set_fs_id(libc::SYS_setfsuid, 0);
+        }
+        if self.gid_changed {
+            set_fs_id(libc::SYS_setfsgid, 0);
+        }
+        if self.groups_changed {
+            set_groups(&[]);
+        }
+    }
+}
+
+/// Takes CAP_FSETID from this thread until dropped, so that the branch clears set-id bits on
+/// write, truncate and ACL changes as it would for an ordinary user.
+pub struct WithoutFsetid {
+    before: Option<CapabilitySets>,
+}
+
+impl WithoutFsetid {
+    /// Starts if `wanted`.
+    ///
+    /// # Errors
+    /// Those of `capset(2)`.
+    pub fn when(wanted: bool) -> Result<Self> {
+        if !wanted {
+            return Ok(WithoutFsetid { before: None });
+        }
+        let sets = rustix::thread::capabilities(None)?;
+        if !sets.effective.contains(CapabilitySet::FSETID) {
+            return Ok(WithoutFsetid { before: None });
+        }
+        set_effective(sets, sets.effective.difference(CapabilitySet::FSETID))?;
+        Ok(WithoutFsetid { before: Some(sets) })
+    }
+}
+
+impl Drop for WithoutFsetid {
+    fn drop(&mut self) {
+        if let Some(sets) = self.before
+            && let Err(error) = set_effective(sets, sets.effective)
+        {
+            tracing::error!(%error, "CAP_FSETID could not be taken back");
+        }
+    }
+}
+
+/// Runs `make` under the caller's umask. The kernel of the branch then applies it, or a default
+/// ACL in its place: only it knows which.
+///
+/// # Errors
+/// Those of `make`; EPERM if the thread cannot have a umask of its own.
+pub fn with_umask<T>(umask: u32, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    let umask = umask & 0o777;
+    let current = UMASK.get();
+    if current.is_none() {
+        // SAFETY: unshare(CLONE_FS) only gives this thread its own umask and working directory,
+        // and nothing in the server uses relative paths.
+        if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
+            return Err(super::raw::last_errno());
+        }
+    }
+    if current != Some(umask) {
+        rustix::process::umask(Mode::from_raw_mode(umask));
+        UMASK.set(Some(umask));
+    }
+    make()
+}

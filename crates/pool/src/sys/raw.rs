@@ -1,0 +1,261 @@
+//! statx, xattrs and ioctls on `O_PATH` descriptors, and the coarse clock.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, RenameFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::Result;
+
+/// What the pool asks of every `statx`: the classic fields and the birth time.
+const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// `/proc/self/fd/N` as a C string on the stack: the way to act on an `O_PATH` descriptor with
+/// calls that want a path. The magic link leads to the very inode, whatever its name is now.
+pub struct ProcPath {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl ProcPath {
+    /// The path of `fd`.
+    pub fn new(fd: impl AsFd) -> Self {
+        const PREFIX: &[u8] = b"/proc/self/fd/";
+        let mut bytes = [0u8; 32];
+        bytes[..PREFIX.len()].copy_from_slice(PREFIX);
+        let mut digits = [0u8; 10];
+        let mut number = fd.as_fd().as_raw_fd().unsigned_abs();
+        let mut count = 0;
+        loop {
+            digits[count] = b'0' + (number % 10) as u8;
+            number /= 10;
+            count += 1;
+            if number == 0 {
+                break;
+            }
+        }
+        for (index, digit) in digits[..count].iter().rev().enumerate() {
+            bytes[PREFIX.len() + index] = *digit;
+        }
+        ProcPath {
+            bytes,
+            len: PREFIX.len() + count,
+        }
+    }
+
+    /// The path.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    /// The path without its NUL.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Attributes of `name` in `dir`, not following a symlink.
+///
+/// # Errors
+/// Those of `statx(2)`.
+pub fn statx_name(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Statx> {
+    rustix::fs::statx(
+        dir,
+        name,
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+        STATX_WANTED,
+    )
+}
+
+/// Attributes of an open (or `O_PATH`) descriptor.
+///
+/// # Errors
+/// Those of `statx(2)`.
+pub fn statx_fd(fd: BorrowedFd<'_>) -> Result<Statx> {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX_WANTED)
+}
+
+/// `renameat2(2)` with raw flags (0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`).
+///
+/// # Errors
+/// Those of `renameat2(2)`.
+pub fn rename_flags(
+    old_dir: BorrowedFd<'_>,
+    old_name: &OsStr,
+    new_dir: BorrowedFd<'_>,
+    new_name: &OsStr,
+    flags: u32,
+) -> Result<()> {
+    if flags == 0 {
+        return rustix::fs::renameat(old_dir, old_name, new_dir, new_name);
+    }
+    rustix::fs::renameat_with(
+        old_dir,
+        old_name,
+        new_dir,
+        new_name,
+        RenameFlags::from_bits_retain(flags),
+    )
+}
+
+fn c_name(name: &OsStr) -> Result<CString> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)
+}
+
+fn checked(result: isize) -> Result<usize> {
+    usize::try_from(result).map_err(|_| last_errno())
+}
+
+pub(super) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Reads an xattr of the inode behind `fd` (which may be `O_PATH`); `None` asks for its length.
+///
+/// # Errors
+/// Those of `getxattr(2)`.
+pub fn getxattr(fd: BorrowedFd<'_>, name: &OsStr, out: Option<&mut [u8]>) -> Result<usize> {
+    let name = c_name(name)?;
+    let path = ProcPath::new(fd);
+    let (pointer, len) = out.map_or((std::ptr::null_mut(), 0), |out| {
+        (out.as_mut_ptr(), out.len())
+    });
+    // SAFETY: both strings end with NUL; `pointer` is valid for `len` bytes or null with len 0.
+    let result =
+        unsafe { libc::getxattr(path.as_c_str().as_ptr(), name.as_ptr(), pointer.cast(), len) };
+    checked(result)
+}
+
+/// Lists the xattr names of the inode behind `fd`; `None` asks for the length.
+///
+/// # Errors
+/// Those of `listxattr(2)`.
+pub fn listxattr(fd: BorrowedFd<'_>, out: Option<&mut [u8]>) -> Result<usize> {
+    let path = ProcPath::new(fd);
+    let (pointer, len) = out.map_or((std::ptr::null_mut(), 0), |out| {
+        (out.as_mut_ptr(), out.len())
+    });
+    // SAFETY: the path ends with NUL; `pointer` is valid for `len` bytes or null with len 0.
+    let result = unsafe { libc::listxattr(path.as_c_str().as_ptr(), pointer.cast(), len) };
+    checked(result)
+}
+
+/// Sets an xattr of the inode behind `fd`.
+///
+/// # Errors
+/// Those of `setxattr(2)`.
+pub fn setxattr(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    let name = c_name(name)?;
+    let path = ProcPath::new(fd);
+    // SAFETY: both strings end with NUL and `value` is valid for its length.
+    let result = unsafe {
+        libc::setxattr(
+            path.as_c_str().as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            flags,
+        )
+    };
+    checked(result as isize).map(drop)
+}
+
+/// Removes an xattr of the inode behind `fd`.
+///
+/// # Errors
+/// Those of `removexattr(2)`.
+pub fn removexattr(fd: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    let name = c_name(name)?;
+    let path = ProcPath::new(fd);
+    // SAFETY: both strings end with NUL.
+    let result = unsafe { libc::removexattr(path.as_c_str().as_ptr(), name.as_ptr()) };
+    checked(result as isize).map(drop)
+}
+
+/// An ioctl whose argument points to `data`, read and written in place.
+///
+/// The caller must know that `command` touches no more than `data.len()` bytes; [`fs_ioctl`]
+/// therefore refuses all but the inode-flag commands.
+///
+/// # Errors
+/// ENOTTY for any other command, else those of `ioctl(2)`.
+pub fn fs_ioctl(fd: BorrowedFd<'_>, command: u32, data: &mut [u8]) -> Result<i32> {
+    let size = match command {
+        // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_GETVERSION, FS_IOC_SETVERSION: the kernel
+        // transfers an int although their encoded size is that of a long.
+        0x8008_6601 | 0x4008_6602 | 0x8008_7601 | 0x4008_7602 => 8,
+        // The same for 32-bit callers.
+        0x8004_6601 | 0x4004_6602 | 0x8004_7601 | 0x4004_7602 => 4,
+        // FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR: struct fsxattr.
+        0x801c_581f | 0x401c_5820 => 28,
+        _ => return Err(Errno::NOTTY),
+    };
+    if data.len() < size {
+        return Err(Errno::INVAL);
+    }
+    let command = native_command(command);
+    let mut space = [0u8; 32];
+    space[..size].copy_from_slice(&data[..size]);
+    // SAFETY: each command above transfers at most `size` bytes, and `space` holds 32.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), command as libc::Ioctl, space.as_mut_ptr()) };
+    if result < 0 {
+        return Err(last_errno());
+    }
+    data[..size].copy_from_slice(&space[..size]);
+    Ok(result)
+}
+
+/// The 32-bit forms of the flag ioctls, as the native ones.
+fn native_command(command: u32) -> u32 {
+    match command {
+        0x8004_6601 | 0x4004_6602 | 0x8004_7601 | 0x4004_7602 => command + 0x0004_0000,
+        other => other,
+    }
+}
+
+/// Closes a descriptor and tells what its filesystem had to say (NFS: a failed write).
+///
+/// # Errors
+/// Those of `close(2)`; the descriptor is gone all the same.
+pub fn close_reporting(fd: OwnedFd) -> Result<()> {
+    // SAFETY: `into_raw_fd` gave up ownership, so nothing else closes this descriptor.
+    if unsafe { libc::close(fd.into_raw_fd()) } == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
+}
+
+/// Milliseconds of the coarse monotonic clock: a read of shared memory, no system call.
+pub fn mono_coarse_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_path_names_the_descriptor() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let expected = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(ProcPath::new(&file).as_bytes(), expected.as_bytes());
+        assert_eq!(
+            ProcPath::new(&file).as_c_str().to_bytes(),
+            expected.as_bytes()
+        );
+    }
+
+    #[test]
+    fn unknown_ioctls_never_reach_a_branch() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // FITRIM
+        assert_eq!(
+            fs_ioctl(file.as_fd(), 0xc018_5879, &mut [0; 64]),
+            Err(Errno::NOTTY)
+        );
+    }
+}
