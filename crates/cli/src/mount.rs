@@ -58,6 +58,7 @@ fn serve(
     } else {
         logging::to_stderr();
     }
+    raise_descriptor_limit();
     let options = mount_options(&settings);
     let mut config = SessionConfig {
         wants: features::wants(&settings),
@@ -79,6 +80,19 @@ fn serve(
         End::Unmounted | End::Signal(_) => ExitCode::SUCCESS,
         _ => ExitCode::from(crate::failure::FAILED),
     })
+}
+
+/// Open files of the pool are open files of the server: take as many as the system grants.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// The kernel's side of the options.

@@ -274,7 +274,7 @@ impl DirFdCache {
         self.open.fetch_add(added, Ordering::Relaxed);
         match removed {
             Some(count) => self.forget(count),
-            None => self.queue.lock().push_back(id),
+            None => self.queue_up(pool, id),
         }
         let mut tries = self.queue.lock().len();
         while self.open_count() > self.limit && tries > 0 {
@@ -283,6 +283,16 @@ impl DirFdCache {
                 return;
             };
             self.evict(pool, oldest, id);
+        }
+    }
+
+    /// Forgotten directories leave their id behind; they are swept out before they pile up.
+    fn queue_up(&self, pool: &Pool, id: NodeId) {
+        let mut queue = self.queue.lock();
+        queue.push_back(id);
+        if queue.len() > self.limit.saturating_mul(2).saturating_add(1024) {
+            let mut seen = std::collections::HashSet::new();
+            queue.retain(|id| seen.insert(*id) && pool.nodes.get(*id).is_some());
         }
     }
 

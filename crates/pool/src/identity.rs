@@ -366,7 +366,7 @@ impl Volumes {
     /// Opens the inode by its handle, whatever its name is now.
     ///
     /// # Errors
-    /// ESTALE if it is gone or the filesystem has no usable handles; EPERM without
+    /// ESTALE if it is gone, the filesystem has no usable handles, or the server lacks
     /// CAP_DAC_READ_SEARCH.
     pub fn open(
         &self,
@@ -385,7 +385,11 @@ impl Volumes {
             .try_clone()
             .map_err(|_| Errno::MFILE)?;
         drop(list);
-        sys::open_by_handle(mount.as_fd(), &layout.build(ino, generation), flags)
+        match sys::open_by_handle(mount.as_fd(), &layout.build(ino, generation), flags) {
+            // Without CAP_DAC_READ_SEARCH there is no way back: as if the inode were gone.
+            Err(Errno::PERM) => Err(Errno::STALE),
+            other => other,
+        }
     }
 
     /// Notes what a file handle of a node that is being forgotten will need: filesystems that
