@@ -47,6 +47,8 @@ pub use strandfs_options::{Category, Policy};
 mod pick;
 mod plan;
 mod random;
+#[cfg(test)]
+mod tests;
 
 pub use random::random;
 
@@ -149,7 +151,7 @@ pub fn search(
 /// `levels(0)` gives the facts with `exists` for the directory that is to hold it. The msp*
 /// policies then ask for its parent as level 1 and so on, each level once and in order, until a
 /// level has a branch for them or there is none (`None`: past the root). Others ask for level 0
-/// only. `exists` says of a branch chosen without it (the caller makes the directories there).
+/// only. The caller makes on the branch chosen whichever directories lack there.
 ///
 /// # Errors
 /// The gravest refusal of all branches on all levels asked for: ENOSPC if a branch would have done
