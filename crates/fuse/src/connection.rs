@@ -65,7 +65,6 @@ impl Connection {
         self.shared.retrievals.lock().waiting.remove(&number);
     }
 
-    #[allow(dead_code)] // until the device transport lands
     /// A NOTIFY_REPLY has come.
     pub(crate) fn deliver_retrieval(&self, number: u64, data: &[u8]) {
         let waiting = self.shared.retrievals.lock().waiting.remove(&number);
@@ -75,7 +74,6 @@ impl Connection {
         }
     }
 
-    #[allow(dead_code)] // until the device transport lands
     /// The mount has ended: nothing more will be delivered.
     pub(crate) fn close_retrievals(&self) {
         let mut retrievals = self.shared.retrievals.lock();

@@ -16,6 +16,7 @@ pub mod request;
 pub mod session;
 pub mod signals;
 mod sys;
+mod transport;
 pub mod types;
 
 pub use connection::Connection;

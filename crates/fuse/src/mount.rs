@@ -1,24 +1,80 @@
 //! Mounting and unmounting: with mount(2) where the server may, else through `fusermount3`.
 
+mod direct;
 mod error;
+mod helper;
+mod mountinfo;
 mod options;
+mod unmount;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
+pub(crate) use unmount::Mount;
+pub use unmount::{recover_dead_mountpoint, unmount};
 
-use std::io;
-use std::path::Path;
+use crate::types::Errno;
 
-/// Unmounts what is mounted on `mountpoint`. Lazily: takes it out of sight at once, and the
-/// mount ends when its last user leaves it. EBUSY: in use (not lazy). EINVAL: not a mountpoint.
-pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
-    let _ = (mountpoint, lazy);
-    Err(rustix::io::Errno::NOSYS.into())
+/// Where the device is, unless the configuration says otherwise.
+const DEVICE: &str = "/dev/fuse";
+
+/// How to mount.
+pub(crate) struct Way<'a> {
+    /// The device, if not [`DEVICE`].
+    pub(crate) device: Option<&'a Path>,
+    /// Through `fusermount3` even where mount(2) is allowed.
+    pub(crate) helper_only: bool,
 }
 
-/// If the mountpoint is held by a FUSE mount whose server is dead (ENOTCONN), unmounts that
-/// lazily and returns true. Touches nothing else.
-pub fn recover_dead_mountpoint(mountpoint: &Path) -> io::Result<bool> {
-    let _ = mountpoint;
-    Err(rustix::io::Errno::NOSYS.into())
+/// Mounts; the kernel's INIT can be read from the descriptor then.
+pub(crate) fn mount(
+    mountpoint: &Path,
+    options: &MountOptions,
+    way: &Way<'_>,
+) -> Result<(OwnedFd, Mount), MountError> {
+    let mountpoint = check_mountpoint(mountpoint)?;
+    let (device, by_helper) = if way.helper_only {
+        (helper::mount(&mountpoint, options, Errno::PERM)?, true)
+    } else {
+        let path = way.device.unwrap_or(Path::new(DEVICE));
+        match direct::mount(path, &mountpoint, options) {
+            Ok(device) => (device, false),
+            Err(direct::Failure::NotAllowed(errno)) => {
+                tracing::debug!(%errno, "not allowed to mount; asking fusermount3");
+                (helper::mount(&mountpoint, options, errno)?, true)
+            }
+            Err(direct::Failure::Error(error)) => return Err(error),
+        }
+    };
+    Ok((device, Mount::find(mountpoint, by_helper)?))
+}
+
+/// The mountpoint, absolute and without symbolic links, if it can be used.
+fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let refuse = |problem, errno| MountError::Mountpoint {
+        path: mountpoint.to_owned(),
+        problem,
+        errno,
+    };
+    let explain = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let problem = match errno {
+            Errno::NOENT => "does not exist: create the directory first",
+            Errno::NOTCONN => {
+                "is held by a FUSE mount whose server is dead: unmount it first (umount -l, or \
+                 fusermount3 -u -z)"
+            }
+            Errno::ACCESS => "cannot be reached: search permission is missing on the way",
+            Errno::NOTDIR => "is not a directory",
+            _ => "cannot be examined",
+        };
+        refuse(problem, errno)
+    };
+    let metadata = std::fs::metadata(mountpoint).map_err(explain)?;
+    if !metadata.is_dir() {
+        return Err(refuse("is not a directory", Errno::NOTDIR));
+    }
+    std::fs::canonicalize(mountpoint).map_err(explain)
 }

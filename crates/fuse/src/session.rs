@@ -1,13 +1,20 @@
 //! The life of a mount: mount, INIT, serve, end.
 
+mod handshake;
+mod life;
+mod serve;
+mod unmounter;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+
+pub(crate) use life::Life;
+pub use unmounter::Unmounter;
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
-use crate::mount::{MountError, MountOptions};
+use crate::mount::{self, Mount, MountError, MountOptions, Way};
 use crate::negotiate::{Negotiated, Wants};
 use crate::signals::Signals;
 use crate::types::Errno;
@@ -15,14 +22,33 @@ use crate::types::Errno;
 /// How a session is to run.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// What INIT asks for.
+    /// What INIT asks for. `ABORT_ERROR` is added: it tells an abort from an unmount.
     pub wants: Wants,
     /// Most threads that carry out requests. Each owns two buffers of
-    /// `Negotiated::payload_bytes` (memory is used as far as requests ever filled them), and one
-    /// is blocked for as long as its request is. With all of them blocked nothing is served.
+    /// `Negotiated::payload_bytes` (they cost memory as far as requests ever filled them), and
+    /// one is blocked for as long as its request is. With all of them blocked nothing is served.
     pub max_threads: usize,
     /// The device; `/dev/fuse` if `None`.
     pub device: Option<PathBuf>,
+    /// Mount and unmount through `fusermount3` even where mount(2) is allowed.
+    pub helper_only: bool,
+}
+
+impl Default for SessionConfig {
+    /// Up to 512 threads, and what [`Wants`] has with 256 background requests.
+    fn default() -> Self {
+        let wants = Wants {
+            max_background: 256,
+            congestion_threshold: 192,
+            ..Wants::default()
+        };
+        Self {
+            wants,
+            max_threads: 512,
+            device: None,
+            helper_only: false,
+        }
+    }
 }
 
 /// Why a mount ended.
@@ -44,7 +70,7 @@ pub enum SessionError {
     /// The device gave an error no kernel gives to a healthy server.
     #[error("reading requests failed: {0}")]
     Read(Errno),
-    /// Not even the first thread or its memory could be had.
+    /// Not even the first threads or their memory could be had.
     #[error("no thread to serve requests: {0}")]
     Threads(#[source] io::Error),
     /// Waiting for signals or the end failed.
@@ -52,98 +78,101 @@ pub enum SessionError {
     Wait(#[source] io::Error),
 }
 
-/// A mount that has agreed on INIT. Dropping it unmounts.
-pub struct Session {
-    mountpoint: PathBuf,
-    negotiated: Negotiated,
+/// What a successor of this process needs to serve the same mount: it must not repeat INIT.
+struct Established {
+    /// Holds the device.
     connection: Connection,
+    negotiated: Negotiated,
+}
+
+/// A mount that has agreed on INIT. Dropping it unmounts by force.
+pub struct Session {
+    filesystem: Arc<dyn Filesystem>,
+    established: Established,
+    mount: Arc<Mount>,
+    life: Arc<Life>,
+    max_threads: usize,
+    ready: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Session {
     /// Mounts `fs` on the directory `mountpoint` and agrees on INIT. Requests wait in the kernel
-    /// until [`serve`](Self::serve).
+    /// until [`serve`](Self::serve): whoever touches the mountpoint before waits, too.
     pub fn mount<F: Filesystem>(
         fs: Arc<F>,
         mountpoint: &Path,
         options: &MountOptions,
-        config: SessionConfig,
+        mut config: SessionConfig,
     ) -> Result<Session, MountError> {
-        let _ = (fs, mountpoint, options, config);
-        Err(MountError::NoKernelSupport)
+        let life = Life::new().map_err(|errno| MountError::Os {
+            what: "making an event descriptor",
+            errno,
+        })?;
+        let way = Way {
+            device: config.device.as_deref(),
+            helper_only: config.helper_only,
+        };
+        let (device, mount) = mount::mount(mountpoint, options, &way)?;
+        let connection = Connection::from_device(Arc::new(device));
+        config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;
+        let agreed = handshake::agree(&*fs, &connection, &config.wants);
+        let negotiated = agreed.inspect_err(|_| mount.force())?;
+        Ok(Session {
+            filesystem: fs,
+            established: Established {
+                connection,
+                negotiated,
+            },
+            mount: Arc::new(mount),
+            life: Arc::new(life),
+            max_threads: config.max_threads.max(1),
+            ready: None,
+        })
     }
 
-    /// Calls `ready` once, on a thread of its own, as soon as the mount answers.
+    /// Calls `ready` once, on a thread of its own, as soon as the served mount answers. Not
+    /// called if it never does.
     pub fn on_ready(&mut self, ready: impl FnOnce() + Send + 'static) {
-        let _ = ready;
+        self.ready = Some(Box::new(ready));
     }
 
     /// What INIT agreed.
     pub fn negotiated(&self) -> &Negotiated {
-        &self.negotiated
+        &self.established.negotiated
     }
 
     /// The connection, as the filesystem got it in `init`.
     pub fn connection(&self) -> &Connection {
-        &self.connection
+        &self.established.connection
     }
 
     /// The mountpoint, absolute and without symbolic links.
     pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        self.mount.mountpoint()
     }
 
     /// Ends the mount from elsewhere.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter {}
+        Unmounter::new(self.mount.clone(), self.life.clone())
     }
 
-    /// Serves requests; returns when the mount has ended, at most a second after it.
-    /// Filesystem::destroy has been called then.
+    /// Serves requests; returns when the mount has ended, within a second after it even if
+    /// requests are still stuck in the filesystem. `Filesystem::destroy` has been called then.
     pub fn serve(self) -> Result<End, SessionError> {
-        Err(SessionError::Read(Errno::NOSYS))
+        serve::serve(self, None)
     }
 
     /// Like [`serve`](Self::serve); the first signal unmounts (see [`Unmounter::unmount`]), a
     /// second one does so by force at once.
     pub fn serve_with_signals(self, signals: Signals) -> Result<End, SessionError> {
-        drop(signals);
-        self.serve()
+        serve::serve(self, Some(signals))
     }
 }
 
-/// Ends a mount from elsewhere; clones share it.
-#[derive(Clone)]
-pub struct Unmounter {}
-
-impl Unmounter {
-    /// How long a mount in use is given before it is taken out of sight.
-    pub const BUSY_GRACE: Duration = Duration::from_millis(200);
-
-    /// Unmounts cleanly; if the mount is in use for longer than
-    /// [`BUSY_GRACE`](Self::BUSY_GRACE), takes it out of sight, and if it is in use even so,
-    /// aborts it: its users then get ENOTCONN. Returns when the mount has ended.
-    pub fn unmount(&self) -> io::Result<()> {
-        self.force()
-    }
-
-    /// Takes the mount out of sight and aborts it at once.
-    pub fn force(&self) -> io::Result<()> {
-        Err(Errno::NOSYS.into())
-    }
-}
-
-impl Default for SessionConfig {
-    /// Up to 512 threads, and what [`Wants`] has with 256 background requests.
-    fn default() -> Self {
-        let wants = Wants {
-            max_background: 256,
-            congestion_threshold: 192,
-            ..Wants::default()
-        };
-        Self {
-            wants,
-            max_threads: 512,
-            device: None,
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.life.has_ended() {
+            self.mount.force();
         }
     }
 }

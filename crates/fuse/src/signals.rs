@@ -1,19 +1,35 @@
 //! Signals that end the server.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys;
+use crate::types::Errno;
 
 /// SIGINT, SIGTERM and SIGHUP, taken away from the threads and read by the session.
 #[derive(Debug)]
 pub struct Signals {
-    #[allow(dead_code)] // until the session reads it
-    pub(crate) descriptor: OwnedFd,
+    descriptor: OwnedFd,
 }
 
 impl Signals {
     /// Blocks the signals in this thread and in all it starts from now on, and ignores SIGPIPE.
     /// Call it first thing in `main`: a thread started before would still be killed by them.
+    /// Processes started later inherit the mask unless they reset it.
     pub fn block() -> io::Result<Signals> {
-        Err(rustix::io::Errno::NOSYS.into())
+        sys::ignore_broken_pipes()?;
+        let descriptor = sys::signal_descriptor()?;
+        Ok(Signals { descriptor })
+    }
+
+    /// Takes the next signal, waiting for it.
+    pub(crate) fn take(&self) -> Result<i32, Errno> {
+        sys::read_signal(self.descriptor.as_fd())
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }

@@ -1,6 +1,13 @@
-//! System calls that rustix does not wrap, each wrapped once; the only home of `unsafe` beside
-//! the transports.
+//! System calls that rustix does not wrap, each wrapped once; the only home of `unsafe` in the
+//! machinery.
 
 mod device;
+mod memory;
+mod signal;
 
 pub(crate) use device::{backing_close, backing_open};
+pub(crate) use memory::PageMemory;
+pub(crate) use signal::{
+    allow_wake_signal, ignore_broken_pipes, install_wake_handler, read_signal, signal_descriptor,
+    wake_thread,
+};

@@ -62,3 +62,110 @@ impl Default for MountOptions {
         }
     }
 }
+
+impl MountOptions {
+    /// What is mounted, in words.
+    pub(super) fn source(&self) -> &str {
+        [&self.fsname, &self.subtype]
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .map_or("fuse", String::as_str)
+    }
+
+    /// The type for mount(2).
+    pub(super) fn kind(&self) -> String {
+        if self.subtype.is_empty() {
+            "fuse".to_owned()
+        } else {
+            format!("fuse.{}", self.subtype)
+        }
+    }
+
+    /// The options the kernel's FUSE reads, beside those every mount needs.
+    pub(super) fn kernel_options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        if self.allow_other {
+            options.push("allow_other".to_owned());
+        }
+        if self.default_permissions {
+            options.push("default_permissions".to_owned());
+        }
+        if let Some(bytes) = self.max_read_bytes {
+            options.push(format!("max_read={bytes}"));
+        }
+        options.extend(self.extra_data.iter().cloned());
+        options
+    }
+
+    /// All options in the words of `fusermount3`.
+    pub(super) fn helper_options(&self) -> String {
+        let access = if self.flags.contains(MountFlags::READ_ONLY) {
+            "ro"
+        } else {
+            "rw"
+        };
+        let mut options = vec![access.to_owned()];
+        let words = [
+            (MountFlags::NOSUID, "nosuid"),
+            (MountFlags::NODEV, "nodev"),
+            (MountFlags::NOEXEC, "noexec"),
+            (MountFlags::SYNC, "sync"),
+            (MountFlags::DIRSYNC, "dirsync"),
+            (MountFlags::NOATIME, "noatime"),
+            (MountFlags::NODIRATIME, "nodiratime"),
+            (MountFlags::RELATIME, "relatime"),
+            (MountFlags::STRICTATIME, "strictatime"),
+            (MountFlags::LAZYTIME, "lazytime"),
+        ];
+        let set = words
+            .into_iter()
+            .filter(|(flag, _)| self.flags.contains(*flag));
+        options.extend(set.map(|(_, word)| word.to_owned()));
+        options.push(format!("fsname={}", escape(self.source())));
+        if !self.subtype.is_empty() {
+            options.push(format!("subtype={}", escape(&self.subtype)));
+        }
+        options.extend(self.kernel_options());
+        options.join(",")
+    }
+}
+
+/// Commas separate options, and a backslash takes that from them.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helper_options_escape_names_and_spell_flags() {
+        let options = MountOptions {
+            fsname: r"/a,b:/c\d".to_owned(),
+            flags: MountFlags::READ_ONLY | MountFlags::NODEV,
+            allow_other: true,
+            max_read_bytes: Some(4096),
+            extra_data: vec!["context=x".to_owned()],
+            ..MountOptions::default()
+        };
+        assert_eq!(
+            options.helper_options(),
+            r"ro,nodev,fsname=/a\,b:/c\\d,subtype=strandfs,allow_other,max_read=4096,context=x"
+        );
+    }
+
+    #[test]
+    fn names_may_be_left_out() {
+        let options = MountOptions {
+            fsname: String::new(),
+            subtype: String::new(),
+            ..MountOptions::default()
+        };
+        assert_eq!(
+            (options.source(), options.kind().as_str()),
+            ("fuse", "fuse")
+        );
+        assert_eq!(options.helper_options(), "rw,fsname=fuse");
+    }
+}

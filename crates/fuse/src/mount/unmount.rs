@@ -1,0 +1,148 @@
+//! Ways out of a mount: by request, by force, and over the body of a dead server.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::UnmountFlags;
+
+use super::error::MountError;
+use super::helper;
+use super::mountinfo::{Mounted, mounts_at};
+use crate::types::Errno;
+
+/// Unmounts what is mounted on `mountpoint`. Lazily: takes it out of sight at once, and the
+/// mount ends when its last user leaves it. EBUSY: in use (not lazy). EINVAL: not a mountpoint.
+/// Users who are not root need `fusermount3`.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
+    let path = resolve(mountpoint)?;
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
+    };
+    match rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW) {
+        Err(Errno::PERM) => helper::unmount(&path, lazy),
+        result => Ok(result?),
+    }
+}
+
+/// If the mountpoint is held by FUSE mounts whose server is dead (ENOTCONN), unmounts those
+/// lazily and returns true. Touches nothing else. Waits for the answer of a server that lives.
+pub fn recover_dead_mountpoint(mountpoint: &Path) -> io::Result<bool> {
+    let path = resolve(mountpoint)?;
+    let mut recovered = false;
+    // Mounts on top of each other may all be dead.
+    while is_dead(&path)? {
+        unmount(&path, true)?;
+        recovered = true;
+    }
+    Ok(recovered)
+}
+
+fn is_dead(path: &Path) -> io::Result<bool> {
+    let top = mounts_at(path)?.pop();
+    if !top.is_some_and(|mounted| mounted.is_fuse()) {
+        return Ok(false);
+    }
+    // Unlike attributes, these are never answered from the kernel's cache.
+    Ok(rustix::fs::statfs(path).err() == Some(Errno::NOTCONN))
+}
+
+/// Absolute and without symbolic links, also where the last component is a dead mount.
+fn resolve(mountpoint: &Path) -> io::Result<PathBuf> {
+    match std::fs::canonicalize(mountpoint) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+            let absolute = std::path::absolute(mountpoint)?;
+            match (absolute.parent(), absolute.file_name()) {
+                (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+/// How a mount of ours stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is what is seen at the mountpoint.
+    Visible,
+    /// Something else was mounted over it.
+    Covered,
+    /// It is not in our mount namespace (any more).
+    Gone,
+}
+
+/// A mount of ours, however the path may change its meaning.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    mountpoint: PathBuf,
+    id: u64,
+    connection: u32,
+    by_helper: bool,
+}
+
+impl Mount {
+    /// The mount just made on `mountpoint`.
+    pub(super) fn find(mountpoint: PathBuf, by_helper: bool) -> Result<Self, MountError> {
+        let lost = |errno| MountError::Os {
+            what: "finding the new mount in /proc/self/mountinfo",
+            errno,
+        };
+        let table = mounts_at(&mountpoint)
+            .map_err(|error| lost(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let newest = table.into_iter().rfind(Mounted::is_fuse);
+        let Mounted { id, minor, .. } = newest.ok_or_else(|| lost(Errno::NOENT))?;
+        Ok(Self {
+            mountpoint,
+            id,
+            connection: minor,
+            by_helper,
+        })
+    }
+
+    /// Where it was mounted.
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether it is still there.
+    fn standing(&self) -> io::Result<Standing> {
+        let mounts = mounts_at(&self.mountpoint)?;
+        Ok(match mounts.iter().position(|mount| mount.id == self.id) {
+            None => Standing::Gone,
+            Some(place) if place + 1 == mounts.len() => Standing::Visible,
+            Some(_) => Standing::Covered,
+        })
+    }
+
+    /// Unmounts it, if it is the one that is seen. EBUSY: in use, or covered by another.
+    pub(crate) fn unmount(&self, lazy: bool) -> io::Result<()> {
+        match self.standing()? {
+            Standing::Gone => Ok(()),
+            Standing::Covered => Err(Errno::BUSY.into()),
+            Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, lazy),
+            Standing::Visible => unmount(&self.mountpoint, lazy),
+        }
+    }
+
+    /// Takes it out of sight and aborts the connection, as far as we may. Whatever is left ends
+    /// when the server closes the device.
+    pub(crate) fn force(&self) {
+        let path = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
+        if let Err(error) = std::fs::write(&path, "1") {
+            tracing::debug!(%error, path, "cannot abort through fusectl");
+        }
+        if !matches!(self.standing(), Ok(Standing::Visible)) {
+            return;
+        }
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        let result = match rustix::mount::unmount(&self.mountpoint, flags) {
+            Err(Errno::PERM) => helper::unmount(&self.mountpoint, true),
+            result => result.map_err(Into::into),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmounting by force");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! From the first thread to the end.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use super::{End, Life, Session, SessionError, Unmounter};
+use crate::request::Dialect;
+use crate::signals::Signals;
+use crate::transport::{Crew, Server};
+use crate::types::Errno;
+
+/// How long requests that outlive the mount are waited for.
+const LAST_REQUESTS: Duration = Duration::from_millis(400);
+
+/// Serves until the mount ends.
+pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<End, SessionError> {
+    let server = Server {
+        filesystem: session.filesystem.clone(),
+        connection: session.connection().clone(),
+        dialect: Dialect::from(session.negotiated()),
+        payload_bytes: session.negotiated().payload_bytes(),
+    };
+    let crew = Crew::new(server, session.life.clone(), session.max_threads);
+    crew.start().map_err(SessionError::Threads)?;
+    announce(&mut session)?;
+    let waited = wait_for_end(&session.life, signals.as_ref(), &session.unmounter());
+    if let Err(errno) = waited {
+        session.life.end(Err(SessionError::Wait(errno.into())));
+    }
+    crew.disband(LAST_REQUESTS);
+    // Ours may still be seen after an abort or an error; leaving it would leave ENOTCONN behind.
+    if let Err(error) = session.mount.unmount(true) {
+        tracing::debug!(%error, "unmounting after the end");
+    }
+    session.connection().close_retrievals();
+    session.filesystem.destroy();
+    session.life.verdict()
+}
+
+/// Calls the `ready` callback as soon as the mount answers, from a thread of its own.
+fn announce(session: &mut Session) -> Result<(), SessionError> {
+    let Some(ready) = session.ready.take() else {
+        return Ok(());
+    };
+    let mountpoint = session.mountpoint().to_owned();
+    let life = session.life.clone();
+    let announcer = move || {
+        if answers(&mountpoint) && !life.has_ended() {
+            ready();
+        }
+    };
+    spawn("strandfs-ready", announcer)
+}
+
+/// Asks the filesystem, past all caches. Any answer of its own will do, even an error.
+fn answers(mountpoint: &Path) -> bool {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+    let answer = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS);
+    !matches!(
+        answer,
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
+    )
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+        .map_err(SessionError::Threads)
+}
+
+/// Returns at the end of the mount, which signals bring about.
+fn wait_for_end(
+    life: &Arc<Life>,
+    signals: Option<&Signals>,
+    unmounter: &Unmounter,
+) -> Result<(), Errno> {
+    let mut signalled = false;
+    while !life.has_ended() {
+        let end = PollFd::new(&**life, PollFlags::IN);
+        let mut descriptors = [end.clone(), end];
+        if let Some(signals) = signals {
+            descriptors[1] = PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN);
+        }
+        match poll(&mut descriptors, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        }
+        let Some(signals) = signals.filter(|_| descriptors[1].revents().contains(PollFlags::IN))
+        else {
+            continue;
+        };
+        let why = End::Signal(signals.take()?);
+        let unmounter = unmounter.clone();
+        if signalled {
+            unmounter.abandon(why);
+            continue;
+        }
+        signalled = true;
+        // Unmounting waits for the last data: a second signal must be heard meanwhile.
+        let patient = unmounter.clone();
+        let unmount = move || {
+            if let Err(error) = patient.end(why) {
+                tracing::warn!(%error, "unmounting after a signal");
+            }
+        };
+        if spawn("strandfs-umount", unmount).is_err() {
+            unmounter.abandon(why);
+        }
+    }
+    Ok(())
+}

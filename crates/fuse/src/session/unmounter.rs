@@ -1,0 +1,94 @@
+//! Ending a mount from outside its threads.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{End, Life};
+use crate::mount::Mount;
+use crate::types::Errno;
+
+/// Pause between attempts to unmount what is in use.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Ends a mount from elsewhere; clones share it. Not to be used by a request's handler, which
+/// the unmount may be waiting for.
+#[derive(Clone)]
+pub struct Unmounter {
+    mount: Arc<Mount>,
+    life: Arc<Life>,
+}
+
+impl Unmounter {
+    /// How long a mount in use is given before it is taken out of sight.
+    pub const BUSY_GRACE: Duration = Duration::from_millis(200);
+    /// How long it then is given before it is aborted.
+    pub const DETACHED_GRACE: Duration = Duration::from_millis(200);
+
+    pub(super) fn new(mount: Arc<Mount>, life: Arc<Life>) -> Self {
+        Self { mount, life }
+    }
+
+    /// Unmounts cleanly, all data written. If the mount is in use for longer than
+    /// [`BUSY_GRACE`](Self::BUSY_GRACE), takes it out of sight; if it is in use for
+    /// [`DETACHED_GRACE`](Self::DETACHED_GRACE) even so, aborts it: its users then get ENOTCONN.
+    /// Returns when the mount has ended. A clean unmount that waits for data to be written is
+    /// waited for; [`force`](Self::force) cuts it short.
+    pub fn unmount(&self) -> io::Result<()> {
+        self.end(End::Unmounted)
+    }
+
+    /// Takes the mount out of sight and aborts it at once.
+    pub fn force(&self) -> io::Result<()> {
+        self.abandon(End::Unmounted);
+        Ok(())
+    }
+
+    pub(super) fn end(&self, why: End) -> io::Result<()> {
+        self.life.ask(why);
+        if let Err(error) = self.unmount_when_free() {
+            let errno = Errno::from_io_error(&error);
+            tracing::info!(
+                %error,
+                mountpoint = %self.mount.mountpoint().display(),
+                "cannot unmount cleanly; taking it out of sight"
+            );
+            let detached = self.mount.unmount(true);
+            if let (Err(error), false) = (detached, errno == Some(Errno::BUSY)) {
+                tracing::warn!(%error, "cannot even take it out of sight");
+            }
+        }
+        if !self.life.wait(Self::DETACHED_GRACE) {
+            self.abandon(why);
+        }
+        Ok(())
+    }
+
+    /// As long as somebody uses it: tries again until the grace is over.
+    fn unmount_when_free(&self) -> io::Result<()> {
+        let deadline = Instant::now() + Self::BUSY_GRACE;
+        loop {
+            match self.mount.unmount(false) {
+                Err(error)
+                    if Errno::from_io_error(&error) == Some(Errno::BUSY)
+                        && Instant::now() < deadline =>
+                {
+                    if self.life.wait(RETRY) {
+                        return Ok(());
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Ends the session whatever the kernel makes of it: where an abort is not allowed, closing
+    /// the device aborts.
+    pub(super) fn abandon(&self, why: End) {
+        self.life.ask(why);
+        if !self.life.has_ended() {
+            self.mount.force();
+            self.life.end(Ok(why));
+        }
+    }
+}

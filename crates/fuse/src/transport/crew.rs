@@ -1,0 +1,213 @@
+//! The threads of a session. Exactly one is the reader; the others carry out requests they read
+//! while they were, or are parked. The lock is taken only when a role changes.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Server;
+use super::buffer::{ReplyBuffer, RequestBuffer};
+use super::device;
+use super::seat::{Baton, Seat};
+use super::watchdog::Watchdog;
+use crate::session::Life;
+use crate::sys;
+
+/// Parked threads that are kept for ever.
+const KEPT: usize = 4;
+/// How long the others are kept.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long the last requests are left in peace before their system calls are interrupted.
+const PEACE: Duration = Duration::from_millis(200);
+/// Pause between signals to a thread that does not end.
+const PRESS: Duration = Duration::from_millis(5);
+
+/// The threads of a session and what they share.
+pub(crate) struct Crew {
+    pub(super) server: Server,
+    pub(super) life: Arc<Life>,
+    pub(super) watchdog: Watchdog,
+    pub(super) roster: Mutex<Roster>,
+    departed: Condvar,
+    max_threads: usize,
+}
+
+/// Who does what.
+#[derive(Default)]
+pub(super) struct Roster {
+    /// The reader.
+    pub(super) reader: Option<Arc<Seat>>,
+    /// Threads without work, the one parked last on top: its caches are warmest.
+    parked: Vec<Arc<Seat>>,
+    /// Every thread.
+    pub(super) seats: Vec<Arc<Seat>>,
+    /// The reader wanted relief and there was nobody.
+    starved: bool,
+    /// Requests that are to be interrupted and go on.
+    pub(super) interrupts: usize,
+    closed: bool,
+}
+
+/// What becomes of a thread that has no role.
+pub(super) enum Next {
+    /// It reads.
+    Read,
+    /// It waits, for at most so long.
+    Park(Option<Duration>),
+    /// It ends.
+    Leave,
+}
+
+impl Crew {
+    pub(crate) fn new(server: Server, life: Arc<Life>, max_threads: usize) -> Arc<Self> {
+        Arc::new(Self {
+            server,
+            life,
+            watchdog: Watchdog::new(),
+            roster: Mutex::default(),
+            departed: Condvar::new(),
+            max_threads,
+        })
+    }
+
+    /// Starts the reader and the watchdog.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        sys::install_wake_handler()?;
+        let mut roster = self.roster.lock();
+        let first = self.recruit(&mut roster)?;
+        roster.reader = Some(first.clone());
+        drop(roster);
+        let watched = Watchdog::start(self);
+        if watched.is_err() {
+            self.roster.lock().closed = true;
+            first.hand(Baton::Leave);
+        } else {
+            first.hand(Baton::Read);
+        }
+        watched
+    }
+
+    /// A new thread, waiting for a baton. Its memory is had first: a thread that has to give up
+    /// would be no help.
+    fn recruit(self: &Arc<Self>, roster: &mut Roster) -> io::Result<Arc<Seat>> {
+        let request = RequestBuffer::new(self.server.payload_bytes)?;
+        let reply = ReplyBuffer::new(self.server.payload_bytes)?;
+        let seat = Arc::new(Seat::new());
+        let (crew, own) = (self.clone(), seat.clone());
+        thread::Builder::new()
+            .name("strandfs-io".to_owned())
+            .spawn(move || device::work(&crew, &own, request, reply))?;
+        roster.seats.push(seat.clone());
+        Ok(seat)
+    }
+
+    /// Hands the reader's role on while the request of `word` runs on `seat`. False if that
+    /// request is over or nobody can take the role; the next thread without work then does.
+    pub(super) fn relieve(self: &Arc<Self>, seat: &Seat, word: u64) -> bool {
+        let mut roster = self.roster.lock();
+        if roster.closed {
+            return false;
+        }
+        let Some(next) = self.successor(&mut roster) else {
+            roster.starved = true;
+            return false;
+        };
+        if !seat.relieve(word) {
+            roster.parked.push(next);
+            return false;
+        }
+        roster.reader = Some(next.clone());
+        drop(roster);
+        next.hand(Baton::Read);
+        true
+    }
+
+    fn successor(self: &Arc<Self>, roster: &mut Roster) -> Option<Arc<Seat>> {
+        if let Some(parked) = roster.parked.pop() {
+            return Some(parked);
+        }
+        if roster.seats.len() >= self.max_threads {
+            return None;
+        }
+        match self.recruit(roster) {
+            Ok(seat) => Some(seat),
+            Err(error) => {
+                tracing::warn!(%error, threads = roster.seats.len(), "no further thread");
+                None
+            }
+        }
+    }
+
+    /// What a thread that finished a request as no reader does next.
+    pub(super) fn rejoin(&self, seat: &Arc<Seat>) -> Next {
+        let mut roster = self.roster.lock();
+        if seat.finish_relieved() {
+            roster.interrupts = roster.interrupts.saturating_sub(1);
+        }
+        if roster.closed {
+            return Next::Leave;
+        }
+        if std::mem::take(&mut roster.starved)
+            && let Some(reader) = &roster.reader
+            && reader.relieve(reader.word())
+        {
+            roster.reader = Some(seat.clone());
+            return Next::Read;
+        }
+        let surplus = roster.parked.len() >= KEPT;
+        roster.parked.push(seat.clone());
+        Next::Park(surplus.then_some(IDLE))
+    }
+
+    /// Whether a thread that was parked for long may end.
+    pub(super) fn may_retire(&self, seat: &Arc<Seat>) -> bool {
+        let mut roster = self.roster.lock();
+        let place = roster.parked.iter().position(|it| Arc::ptr_eq(it, seat));
+        match place {
+            // Not parked: a baton is on its way.
+            None => false,
+            Some(place) if place < KEPT => false,
+            Some(place) => {
+                roster.parked.remove(place);
+                true
+            }
+        }
+    }
+
+    /// A thread ends.
+    pub(super) fn depart(&self, seat: &Arc<Seat>) {
+        let mut roster = self.roster.lock();
+        roster.seats.retain(|it| !Arc::ptr_eq(it, seat));
+        roster.parked.retain(|it| !Arc::ptr_eq(it, seat));
+        self.departed.notify_all();
+    }
+
+    /// After the end of the mount: sends the parked threads away, waits at most `patience` for
+    /// those with a request, and interrupts their system calls after a while.
+    pub(crate) fn disband(&self, patience: Duration) {
+        let start = Instant::now();
+        let mut roster = self.roster.lock();
+        roster.closed = true;
+        for seat in std::mem::take(&mut roster.parked) {
+            seat.hand(Baton::Leave);
+        }
+        self.watchdog.wake();
+        while !roster.seats.is_empty() && start.elapsed() < patience {
+            // The reader may be reading from a connection that could not be aborted.
+            let impatient = start.elapsed() >= PEACE;
+            for seat in &roster.seats {
+                let reading = !Seat::is_handling(seat.word()) && seat.relieved_request() == 0;
+                if reading || impatient {
+                    seat.signal();
+                }
+            }
+            self.departed.wait_for(&mut roster, PRESS);
+        }
+        if !roster.seats.is_empty() {
+            tracing::warn!(threads = roster.seats.len(), "requests outlive the mount");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! `/dev/fuse`: read a request, carry it out, write the answer; one system call each.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Server;
+use super::buffer::{ReplyBuffer, RequestBuffer};
+use super::crew::{Crew, Next};
+use super::seat::{Baton, Seat};
+use super::undo;
+use crate::abi::InHeader;
+use crate::dispatch::{Outcome, dispatch};
+use crate::filesystem::Worker;
+use crate::message::Message;
+use crate::request::Request;
+use crate::session::{End, SessionError};
+use crate::sys;
+use crate::types::Errno;
+
+/// How long a new thread waits for its first work.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+
+/// The life of a thread.
+pub(super) fn work(
+    crew: &Arc<Crew>,
+    seat: &Arc<Seat>,
+    mut request: RequestBuffer,
+    mut reply: ReplyBuffer,
+) {
+    seat.take();
+    let departure = Departure { crew, seat };
+    if let Err(errno) = sys::allow_wake_signal() {
+        tracing::debug!(%errno, "unblocking the wake signal");
+    }
+    let mut next = Next::Park(Some(FIRST_WAIT));
+    loop {
+        next = match next {
+            Next::Leave => break,
+            Next::Read => {
+                seat.become_reader();
+                match read_and_answer(crew, seat, &mut request, &mut reply) {
+                    Step::Relieved => crew.rejoin(seat),
+                    Step::Ended => break,
+                }
+            }
+            Next::Park(patience) => match seat.wait(patience) {
+                Baton::Read => Next::Read,
+                Baton::Leave => break,
+                Baton::Nothing if crew.may_retire(seat) => break,
+                Baton::Nothing => Next::Park(None),
+            },
+        };
+    }
+    drop(departure);
+}
+
+/// Takes the thread off the roster, however it ends.
+struct Departure<'a> {
+    crew: &'a Crew,
+    seat: &'a Arc<Seat>,
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        self.crew.depart(self.seat);
+    }
+}
+
+/// Why a reader stopped reading.
+enum Step {
+    /// Another thread has the role.
+    Relieved,
+    /// The mount has ended.
+    Ended,
+}
+
+/// The reader's loop.
+fn read_and_answer(
+    crew: &Arc<Crew>,
+    seat: &Arc<Seat>,
+    request: &mut RequestBuffer,
+    reply: &mut ReplyBuffer,
+) -> Step {
+    loop {
+        match rustix::io::read(crew.server.connection.device(), request.room()) {
+            Ok(len) => {
+                answer(crew, seat, request.message(len), reply);
+                if !seat.leave() {
+                    return Step::Relieved;
+                }
+            }
+            // A signal; or a request withdrawn while it was read.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
+                if crew.life.has_ended() {
+                    return Step::Ended;
+                }
+            }
+            Err(errno) => {
+                crew.life.end(match errno {
+                    Errno::NODEV => Ok(End::Unmounted),
+                    Errno::CONNABORTED => Ok(End::Aborted),
+                    _ => Err(SessionError::Read(errno)),
+                });
+                return Step::Ended;
+            }
+        }
+    }
+}
+
+/// Carries one message out.
+fn answer(crew: &Arc<Crew>, seat: &Arc<Seat>, bytes: &[u8], reply: &mut ReplyBuffer) {
+    let message = match Message::from_bytes(bytes) {
+        Ok(message) => message,
+        Err(error) => return refuse(&crew.server, bytes, reply, error.errno()),
+    };
+    let unique = message.header.unique;
+    seat.enter(unique);
+    crew.watchdog.note_work();
+    let server = &crew.server;
+    let worker = DeviceWorker {
+        crew,
+        seat,
+        asked: Cell::new(false),
+    };
+    let outcome = dispatch(
+        &*server.filesystem,
+        &server.dialect,
+        &message,
+        reply.payload(),
+        &worker,
+    );
+    match outcome {
+        Outcome::Reply { errno, len } => {
+            if send(server, reply, unique, errno, len) == Sent::Unwanted && errno.is_none() {
+                undo::undo(server, &message, reply.payload(), &worker);
+            }
+        }
+        Outcome::NoReply => {}
+        Outcome::NotForFilesystem(Request::Interrupt { unique }) => crew.interrupt(unique),
+        Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
+            server.connection.deliver_retrieval(unique, data);
+        }
+        Outcome::NotForFilesystem(Request::Destroy) => {
+            send(server, reply, unique, None, 0);
+        }
+        // INIT was answered before; whatever else this is, it must not stay unanswered.
+        Outcome::NotForFilesystem(_) => {
+            send(server, reply, unique, Some(Errno::IO), 0);
+        }
+    }
+}
+
+/// A message whose frame is broken: answered if at least its header can be read.
+fn refuse(server: &Server, bytes: &[u8], reply: &mut ReplyBuffer, errno: Errno) {
+    tracing::error!(%errno, len = bytes.len(), "a message that cannot be read");
+    if let Ok((header, _)) = <InHeader as zerocopy::FromBytes>::read_from_prefix(bytes) {
+        send(server, reply, header.unique, Some(errno), 0);
+    }
+}
+
+/// What became of a reply.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    /// The kernel has it.
+    Taken,
+    /// Nobody waits for it any more.
+    Unwanted,
+    /// The kernel refused it; an error was sent in its place.
+    Refused,
+}
+
+fn send(
+    server: &Server,
+    reply: &mut ReplyBuffer,
+    unique: u64,
+    errno: Option<Errno>,
+    len: usize,
+) -> Sent {
+    let device = server.connection.device();
+    let message = reply.message(unique, errno, len);
+    match rustix::io::retry_on_intr(|| rustix::io::write(device, message)) {
+        Ok(_) => Sent::Taken,
+        Err(Errno::NOENT) => Sent::Unwanted,
+        // The connection is gone.
+        Err(Errno::NODEV | Errno::PERM | Errno::NOTCONN) => Sent::Taken,
+        Err(refusal) => {
+            tracing::error!(%refusal, unique, len, "the kernel refused a reply");
+            // Left unanswered, the request would block its caller for ever.
+            let message = reply.message(unique, Some(Errno::IO), 0);
+            let _ = rustix::io::write(device, message);
+            Sent::Refused
+        }
+    }
+}
+
+/// The transport's side of a request.
+struct DeviceWorker<'a> {
+    crew: &'a Arc<Crew>,
+    seat: &'a Seat,
+    asked: Cell<bool>,
+}
+
+impl Worker for DeviceWorker<'_> {
+    fn may_block(&self) {
+        if self.asked.replace(true) {
+            return;
+        }
+        self.seat.set_may_block();
+        let word = self.seat.word();
+        if Seat::is_handling(word) {
+            self.crew.relieve(self.seat, word);
+        }
+    }
+
+    fn interrupted(&self) -> bool {
+        self.seat.is_interrupted()
+    }
+}

@@ -1,0 +1,249 @@
+//! One thread's place in the crew: what it is doing, in words other threads may read and change.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+/// Reading, or waiting to: no request is being carried out.
+const READING: u64 = 0;
+/// Carrying a request out, and the reader of the crew still.
+const HANDLING: u64 = 1;
+/// Carrying a request out while another thread reads, or parked.
+const RELIEVED: u64 = 2;
+const PHASE: u64 = 3;
+const NEXT_REQUEST: u64 = PHASE + 1;
+
+/// What a parked thread is woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Baton {
+    /// Nothing yet: the time is over.
+    Nothing,
+    /// Become the reader.
+    Read,
+    /// End.
+    Leave,
+}
+
+/// One thread's place. On its own cache lines: its thread writes it with every request.
+#[repr(align(128))]
+pub(super) struct Seat {
+    /// A count of requests, and the phase in the low bits. The thread moves it on from and to
+    /// READING; only HANDLING to RELIEVED is done by others, too.
+    word: AtomicU64,
+    /// The request being carried out; other threads rely on it only while RELIEVED, under the
+    /// crew's lock. 0: none.
+    unique: AtomicU64,
+    /// The last request that said it may block.
+    may_block: AtomicU64,
+    /// The last request the kernel wants interrupted.
+    interrupted: AtomicU64,
+    baton: AtomicU8,
+    thread: OnceLock<Thread>,
+    /// The kernel's name of the thread, 0 before it runs.
+    tid: AtomicU32,
+}
+
+impl Seat {
+    /// A place for a thread about to start.
+    pub(super) fn new() -> Self {
+        Self {
+            word: AtomicU64::new(RELIEVED),
+            unique: AtomicU64::new(0),
+            may_block: AtomicU64::new(0),
+            interrupted: AtomicU64::new(0),
+            baton: AtomicU8::new(Baton::Nothing as u8),
+            thread: OnceLock::new(),
+            tid: AtomicU32::new(0),
+        }
+    }
+
+    /// The thread takes its place.
+    pub(super) fn take(&self) {
+        // Only this thread takes this place, once.
+        let _ = self.thread.set(thread::current());
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        self.tid.store(tid.cast_unsigned(), Ordering::Release);
+    }
+
+    /// The thread becomes the reader.
+    pub(super) fn become_reader(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(word & !PHASE | READING, Ordering::Release);
+    }
+
+    /// The reader starts a request. The store is ordered before the look at the watchdog's
+    /// sleep, which therefore is to be SeqCst as well.
+    pub(super) fn enter(&self, unique: u64) {
+        self.unique.store(unique, Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed) & !PHASE;
+        let next = word.wrapping_add(NEXT_REQUEST) | HANDLING;
+        self.word.store(next, Ordering::SeqCst);
+    }
+
+    /// The request is done: true if the thread is the reader still.
+    pub(super) fn leave(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & PHASE != HANDLING {
+            return false;
+        }
+        let reading = word & !PHASE | READING;
+        self.word
+            .compare_exchange(word, reading, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// The word as it is.
+    pub(super) fn word(&self) -> u64 {
+        self.word.load(Ordering::SeqCst)
+    }
+
+    /// Whether a word says that the reader is carrying a request out.
+    pub(super) fn is_handling(word: u64) -> bool {
+        word & PHASE == HANDLING
+    }
+
+    /// Takes the role of reader away while the request of this word runs; false if it is over.
+    pub(super) fn relieve(&self, word: u64) -> bool {
+        Self::is_handling(word)
+            && self
+                .word
+                .compare_exchange(
+                    word,
+                    word & !PHASE | RELIEVED,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// The request that runs while others read; 0 if none does.
+    pub(super) fn relieved_request(&self) -> u64 {
+        if self.word() & PHASE == RELIEVED {
+            self.unique.load(Ordering::Acquire)
+        } else {
+            0
+        }
+    }
+
+    /// The relieved request is over; returns whether it was to be interrupted.
+    pub(super) fn finish_relieved(&self) -> bool {
+        let unique = self.unique.swap(0, Ordering::AcqRel);
+        self.interrupted.load(Ordering::Acquire) == unique
+    }
+
+    /// The thread's request says it may block: interrupting it is worth a signal.
+    pub(super) fn set_may_block(&self) {
+        let unique = self.unique.load(Ordering::Relaxed);
+        self.may_block.store(unique, Ordering::Release);
+    }
+
+    /// Marks the request as interrupted; false if it was already.
+    pub(super) fn interrupt(&self, unique: u64) -> bool {
+        self.interrupted.swap(unique, Ordering::AcqRel) != unique
+    }
+
+    /// Whether the thread's own request is to be interrupted.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Acquire) == self.unique.load(Ordering::Relaxed)
+    }
+
+    /// Whether the relieved request is interrupted and expects its system calls to be.
+    pub(super) fn wants_signal(&self) -> bool {
+        let unique = self.relieved_request();
+        unique != 0
+            && self.interrupted.load(Ordering::Acquire) == unique
+            && self.may_block.load(Ordering::Acquire) == unique
+    }
+
+    /// Makes a blocked system call of the thread return EINTR.
+    pub(super) fn signal(&self) {
+        let tid = self.tid.load(Ordering::Acquire).cast_signed();
+        if let Some(thread) = Pid::from_raw(tid)
+            && let Err(errno) = crate::sys::wake_thread(thread)
+        {
+            tracing::debug!(%errno, "waking a thread");
+        }
+    }
+
+    /// Wakes the parked thread.
+    pub(super) fn hand(&self, baton: Baton) {
+        self.baton.store(baton as u8, Ordering::Release);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Parks the thread until it is handed something, at most for `patience`.
+    pub(super) fn wait(&self, patience: Option<Duration>) -> Baton {
+        loop {
+            match self.baton.swap(Baton::Nothing as u8, Ordering::AcqRel) {
+                baton if baton == Baton::Read as u8 => return Baton::Read,
+                baton if baton == Baton::Leave as u8 => return Baton::Leave,
+                _ => {}
+            }
+            match patience {
+                None => thread::park(),
+                Some(time) => {
+                    thread::park_timeout(time);
+                    if self.baton.load(Ordering::Acquire) == Baton::Nothing as u8 {
+                        return Baton::Nothing;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_is_lost_only_while_its_request_runs() {
+        let seat = Seat::new();
+        seat.become_reader();
+        assert!(
+            !seat.relieve(seat.word()),
+            "a reader at rest keeps its role"
+        );
+        seat.enter(1);
+        let first = seat.word();
+        assert!(seat.leave());
+        seat.enter(2);
+        assert!(!seat.relieve(first), "that request is over");
+        assert!(seat.relieve(seat.word()));
+        assert_eq!(seat.relieved_request(), 2);
+        assert!(!seat.leave());
+        assert!(!seat.finish_relieved());
+        assert_eq!(seat.relieved_request(), 0);
+    }
+
+    #[test]
+    fn an_interrupt_counts_for_its_request_only() {
+        let seat = Seat::new();
+        seat.become_reader();
+        seat.enter(10);
+        seat.set_may_block();
+        assert!(seat.relieve(seat.word()));
+        assert!(!seat.wants_signal());
+        assert!(seat.interrupt(10));
+        assert!(!seat.interrupt(10));
+        assert!(seat.is_interrupted() && seat.wants_signal());
+        assert!(seat.finish_relieved());
+        seat.become_reader();
+        seat.enter(12);
+        assert!(!seat.is_interrupted() && !seat.wants_signal());
+    }
+
+    #[test]
+    fn a_baton_handed_before_the_wait_is_not_lost() {
+        let seat = Seat::new();
+        seat.take();
+        seat.hand(Baton::Read);
+        assert_eq!(seat.wait(None), Baton::Read);
+        assert_eq!(seat.wait(Some(Duration::from_millis(1))), Baton::Nothing);
+    }
+}

@@ -1,0 +1,87 @@
+//! A reply nobody waits for any more: what it gave to the kernel is taken back.
+
+use zerocopy::FromBytes;
+
+use super::Server;
+use crate::abi::{EntryOut, Opcode, OpenOut};
+use crate::filesystem::{Context, Worker};
+use crate::message::Message;
+use crate::types::{Handle, NodeId, Release};
+
+/// Takes back what the answer in `payload` gave: a lookup, an open file, or both. Listings with
+/// look-ups are left: the kernel drops such a reply only with the whole connection.
+pub(super) fn undo(server: &Server, message: &Message<'_>, payload: &[u8], worker: &dyn Worker) {
+    let Ok(opcode) = message.opcode() else {
+        return;
+    };
+    let entry = || EntryOut::read_from_prefix(payload).ok();
+    match opcode {
+        Opcode::Lookup | Opcode::Mknod | Opcode::Mkdir | Opcode::Symlink | Opcode::Link => {
+            if let Some((entry, _)) = entry() {
+                forget(server, entry.nodeid);
+            }
+        }
+        Opcode::Create | Opcode::Tmpfile => {
+            if let Some((entry, rest)) = entry() {
+                close(server, message, entry.nodeid, rest, worker, false);
+                forget(server, entry.nodeid);
+            }
+        }
+        Opcode::Open => close(
+            server,
+            message,
+            message.header.nodeid,
+            payload,
+            worker,
+            false,
+        ),
+        Opcode::Opendir => close(
+            server,
+            message,
+            message.header.nodeid,
+            payload,
+            worker,
+            true,
+        ),
+        _ => {}
+    }
+}
+
+fn forget(server: &Server, node: u64) {
+    if node != 0 {
+        server.filesystem.forget(NodeId(node), 1);
+    }
+}
+
+fn close(
+    server: &Server,
+    message: &Message<'_>,
+    node: u64,
+    reply: &[u8],
+    worker: &dyn Worker,
+    directory: bool,
+) {
+    let Ok((open, _)) = OpenOut::read_from_prefix(reply) else {
+        return;
+    };
+    let cx = Context {
+        unique: message.header.unique,
+        uid: message.header.uid,
+        gid: message.header.gid,
+        pid: message.header.pid,
+        supplementary_gid: message.supplementary_gid(),
+        worker,
+    };
+    let args = Release {
+        handle: Handle(open.fh),
+        flags: 0,
+        flock_owner: None,
+        flush: false,
+    };
+    // Nobody is left to be told of an error.
+    let _ = if directory {
+        server.filesystem.releasedir(&cx, NodeId(node), &args)
+    } else {
+        server.filesystem.release(&cx, NodeId(node), &args)
+    };
+}

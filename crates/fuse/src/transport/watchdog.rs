@@ -1,0 +1,107 @@
+//! Notices a reader stuck in a request that did not say it may block, and hands its role on.
+//!
+//! While requests come it looks every millisecond whether the reader is still at the same one.
+//! After a pause it sleeps until the reader wakes it: that costs one system call after a pause,
+//! and a load per request.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use super::crew::Crew;
+use super::seat::Seat;
+
+/// Time between looks; a stuck reader is relieved after one to two of them.
+const TICK: Duration = Duration::from_millis(1);
+/// Looks without any new request after which it sleeps.
+const QUIET_TICKS: u32 = 100;
+/// Looks between signals to interrupted requests.
+const PRESS_TICKS: u32 = 5;
+
+/// The watchdog as others see it.
+pub(super) struct Watchdog {
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Watchdog {
+    pub(super) fn new() -> Self {
+        Self {
+            asleep: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// Starts it; it ends with the mount.
+    pub(super) fn start(crew: &Arc<Crew>) -> io::Result<()> {
+        let own = crew.clone();
+        let handle = thread::Builder::new()
+            .name("strandfs-watch".to_owned())
+            .spawn(move || watch(&own))?;
+        // Set once: a crew starts once.
+        let _ = crew.watchdog.thread.set(handle.thread().clone());
+        Ok(())
+    }
+
+    /// A request has started: after `Seat::enter`, whose store is ordered before this load.
+    pub(super) fn note_work(&self) {
+        if self.asleep.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Ends its sleep.
+    pub(super) fn wake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+fn watch(crew: &Arc<Crew>) {
+    let mut seen: Option<(Arc<Seat>, u64)> = None;
+    let mut quiet = 0;
+    let mut ticks: u32 = 0;
+    while !crew.life.has_ended() {
+        thread::park_timeout(TICK);
+        ticks = ticks.wrapping_add(1);
+        let pressing = ticks.is_multiple_of(PRESS_TICKS) && crew.press_interrupts();
+        let Some(reader) = crew.roster.lock().reader.clone() else {
+            continue;
+        };
+        let word = reader.word();
+        let same =
+            matches!(&seen, Some((seat, last)) if Arc::ptr_eq(seat, &reader) && *last == word);
+        if same && Seat::is_handling(word) {
+            crew.relieve(&reader, word);
+            quiet = 0;
+        } else if same && !pressing {
+            quiet += 1;
+        } else {
+            quiet = 0;
+        }
+        seen = Some((reader, word));
+        if quiet >= QUIET_TICKS {
+            sleep(crew, &seen);
+            quiet = 0;
+        }
+    }
+}
+
+/// Sleeps until a request starts.
+fn sleep(crew: &Arc<Crew>, seen: &Option<(Arc<Seat>, u64)>) {
+    let watchdog = &crew.watchdog;
+    watchdog.asleep.store(true, Ordering::SeqCst);
+    // A request that started before the store was not going to wake anybody.
+    let unchanged = matches!(seen, Some((seat, word)) if seat.word() == *word);
+    if !unchanged || crew.press_interrupts() || crew.life.has_ended() {
+        watchdog.asleep.store(false, Ordering::SeqCst);
+        return;
+    }
+    while watchdog.asleep.load(Ordering::SeqCst) {
+        thread::park();
+    }
+}
