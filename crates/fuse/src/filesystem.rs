@@ -70,6 +70,10 @@ pub trait Filesystem: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The kernel has the answer to INIT: backing files can be registered and notifications sent
+    /// from now on. Called once, before any other request.
+    fn ready(&self) {}
+
     /// The mount is gone; no request follows.
     fn destroy(&self) {}
 

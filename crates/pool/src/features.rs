@@ -122,7 +122,7 @@ pub fn wants(settings: &Settings) -> Wants {
 }
 
 impl Pool {
-    /// INIT is done: decide on passthrough, and try it on every branch.
+    /// INIT is agreed: decide on passthrough.
     pub(crate) fn start(&self, negotiated: &Negotiated, connection: &Connection) {
         let _ = self.connection.set(connection.clone());
         let _ = self.negotiated.set(negotiated.clone());
@@ -137,8 +137,14 @@ impl Pool {
             }
             None => PassthroughVerdict::On,
         };
-        *self.verdict.lock() = verdict.clone();
-        if verdict == PassthroughVerdict::On {
+        *self.verdict.lock() = verdict;
+    }
+
+    /// INIT is answered: passthrough is tried on every branch, and what came of it is said.
+    pub(crate) fn try_passthrough(&self) {
+        if let (PassthroughVerdict::On, Some(connection)) =
+            (self.passthrough_verdict(), self.connection.get())
+        {
             self.probe_passthrough(connection);
         }
         match self.passthrough_verdict() {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use strandfs_options::table::Status;
 use strandfs_options::{BranchMode, TABLE};
 
 use crate::branch::{Branch, PassthroughState};

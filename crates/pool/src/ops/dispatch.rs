@@ -17,6 +17,10 @@ impl Filesystem for Pool {
         Ok(())
     }
 
+    fn ready(&self) {
+        self.try_passthrough();
+    }
+
     fn lookup(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match name.as_encoded_bytes() {
             b"." => self.do_lookup_self(parent),
