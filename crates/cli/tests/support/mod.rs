@@ -1,0 +1,398 @@
+//! Pools for behaviour tests: branches made for the occasion, the built binary serving them in the
+//! foreground, and everything undone when the test ends, however it ends.
+//!
+//! As root each test thread gets its own mount namespace, so that tests run in parallel without
+//! seeing each other's mounts and even a killed test run leaves none behind.
+//!
+//! `STRANDFS_TEST_BIN` and `STRANDFS_TEST_FSTYPE` point the tests at another program with the same
+//! command line; `support/bare.sh` with type `tmpfs` shows what the bare filesystem does.
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+
+pub mod command;
+pub mod files;
+pub mod mounts;
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+pub use command::{Run, is_root, run, say, strandfs};
+use tempfile::TempDir;
+
+/// Ends the test with a line that the runner does not swallow when the test needs root.
+#[macro_export]
+macro_rules! need_root {
+    () => {
+        if !$crate::support::is_root() {
+            $crate::support::say(&format!("skipped: needs root ({})", module_path!()));
+            return;
+        }
+    };
+}
+
+/// The same for a program that is not installed.
+#[macro_export]
+macro_rules! need_tool {
+    ($($tool:expr),+) => {
+        $(if !$crate::support::command::have($tool) {
+            $crate::support::say(&format!("skipped: needs {} ({})", $tool, module_path!()));
+            return;
+        })+
+    };
+}
+
+/// How a branch is made.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// A plain directory on whatever holds the temporary directory.
+    Dir,
+    /// A tmpfs of this size (a plain directory where the test is not root).
+    Tmpfs(&'static str),
+    /// A filesystem of this type and size in a loop-mounted image.
+    Loop(&'static str, &'static str),
+}
+
+struct Spec {
+    kind: Kind,
+    suffix: String,
+}
+
+/// What a pool will be made of.
+pub struct Builder {
+    specs: Vec<Spec>,
+    options: Vec<String>,
+    limit: Duration,
+    nofile: Option<u64>,
+}
+
+impl Builder {
+    /// Adds a branch; `suffix` is what follows its path (`""`, `"=RO"`, `"=RW,10M"`).
+    pub fn branch(mut self, kind: Kind, suffix: &str) -> Builder {
+        self.specs.push(Spec {
+            kind,
+            suffix: suffix.to_owned(),
+        });
+        self
+    }
+
+    /// Adds `-o` options, separated by commas as on the command line.
+    pub fn option(mut self, options: &str) -> Builder {
+        self.options.extend(options.split(',').map(str::to_owned));
+        self
+    }
+
+    /// How long the pool may live before it is taken for hung (default two minutes).
+    pub fn limit(mut self, limit: Duration) -> Builder {
+        self.limit = limit;
+        self
+    }
+
+    /// The server's RLIMIT_NOFILE, soft and hard.
+    pub fn nofile(mut self, nofile: u64) -> Builder {
+        self.nofile = Some(nofile);
+        self
+    }
+
+    /// Makes the branches and the mountpoint, mounts nothing yet.
+    pub fn prepare(mut self) -> Pool {
+        mounts::own_namespace();
+        let dir = tempfile::Builder::new()
+            .prefix("strandfs-test-")
+            .tempdir()
+            .unwrap();
+        // The tests also act as other users, who have to get through.
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(dir.path(), mode).unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let mut branches = Vec::new();
+        for (number, spec) in self.specs.iter().enumerate() {
+            let path = root.join(format!("b{number}"));
+            fs::create_dir(&path).unwrap();
+            mounts::make_branch(&path, spec.kind);
+            branches.push(path);
+        }
+        let mountpoint = root.join("pool");
+        fs::create_dir(&mountpoint).unwrap();
+        // Test branches are tiny: the default reserve would leave no room at all.
+        if !self
+            .options
+            .iter()
+            .any(|option| option.starts_with("minfreespace"))
+        {
+            self.options.push("minfreespace=0".to_owned());
+        }
+        Pool {
+            dir: Some(dir),
+            branches,
+            mountpoint,
+            builder: self,
+            server: None,
+            log: root.join("log"),
+        }
+    }
+
+    /// Makes the branches and serves them.
+    pub fn mount(self) -> Pool {
+        let mut pool = self.prepare();
+        pool.start();
+        pool
+    }
+}
+
+/// A running server and what ends it if the test hangs.
+struct Server {
+    child: Arc<Mutex<Child>>,
+    pid: u32,
+    /// Dropping this tells the watchdog that the server was seen to.
+    _alive: mpsc::Sender<()>,
+}
+
+/// A pool with its branches; everything goes away when it is dropped.
+pub struct Pool {
+    dir: Option<TempDir>,
+    branches: Vec<PathBuf>,
+    mountpoint: PathBuf,
+    builder: Builder,
+    server: Option<Server>,
+    log: PathBuf,
+}
+
+impl Pool {
+    /// An empty description, to be filled branch by branch.
+    pub fn build() -> Builder {
+        let limit = Duration::from_secs(120);
+        Builder {
+            specs: Vec::new(),
+            options: Vec::new(),
+            limit,
+            nofile: None,
+        }
+    }
+
+    /// `count` tmpfs branches of 64 MiB.
+    pub fn tmpfs(count: usize) -> Builder {
+        (0..count).fold(Pool::build(), |builder, _| {
+            builder.branch(Kind::Tmpfs("64m"), "")
+        })
+    }
+
+    /// Where the pool is mounted.
+    pub fn root(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// A path in the pool.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mountpoint.join(name)
+    }
+
+    /// The same path on one branch.
+    pub fn on(&self, branch: usize, name: impl AsRef<Path>) -> PathBuf {
+        self.branches[branch].join(name)
+    }
+
+    /// The directory that holds branches and mountpoint, for the test's own files.
+    pub fn outside(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mountpoint.parent().unwrap().join(name)
+    }
+
+    /// Which branches hold `name`.
+    pub fn holders(&self, name: impl AsRef<Path>) -> Vec<usize> {
+        let name = name.as_ref();
+        (0..self.branches.len())
+            .filter(|&branch| self.on(branch, name).symlink_metadata().is_ok())
+            .collect()
+    }
+
+    /// The branches as given on the command line.
+    pub fn branch_args(&self) -> Vec<String> {
+        let paths = self.branches.iter().zip(&self.builder.specs);
+        paths
+            .map(|(path, spec)| format!("{}{}", path.display(), spec.suffix))
+            .collect()
+    }
+
+    /// The argument of `-o`.
+    pub fn options(&self) -> String {
+        self.builder.options.join(",")
+    }
+
+    /// Adds options for the next start.
+    pub fn add_option(&mut self, option: &str) {
+        self.builder.options.push(option.to_owned());
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.server.as_ref().expect("the pool is mounted").pid
+    }
+
+    /// What the server has written so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Starts the server and returns when the pool serves.
+    pub fn start(&mut self) {
+        assert!(self.server.is_none(), "already mounted");
+        let mut command = Command::new(command::binary());
+        command
+            .args(["mount", "-f", "-o", &self.options()])
+            .args(self.branch_args());
+        command.arg(&self.mountpoint).stdin(Stdio::null());
+        let log = fs::File::create(&self.log).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let nofile = self.builder.nofile;
+        // SAFETY: the closure runs between fork and exec and makes system calls only.
+        unsafe { command.pre_exec(move || command::prepare_server(nofile)) };
+        let child = command.spawn().expect("the binary starts");
+        let pid = child.id();
+        let child = Arc::new(Mutex::new(child));
+        let alive = watch(
+            Arc::clone(&child),
+            self.mountpoint.clone(),
+            self.builder.limit,
+        );
+        self.server = Some(Server {
+            child,
+            pid,
+            _alive: alive,
+        });
+        self.wait_until_served();
+    }
+
+    fn wait_until_served(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let server = self.server.as_ref().unwrap();
+        while !mounts::is_mounted(&self.mountpoint) {
+            let ended = lock(&server.child).try_wait().unwrap();
+            if let Some(status) = ended {
+                panic!(
+                    "the server ended with {status} before serving:\n{}",
+                    self.log()
+                );
+            }
+            assert!(
+                Instant::now() < deadline,
+                "not mounted in time:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::metadata(&self.mountpoint).expect("the pool answers");
+    }
+
+    /// Unmounts and waits for the server, which has one second to be gone.
+    pub fn stop(&mut self) {
+        run("umount", [&self.mountpoint]).ok();
+        let status = self.wait_for_exit(Duration::from_secs(1));
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "server ended with {status:?}"
+        );
+        self.server = None;
+    }
+
+    /// Waits for the server to end by itself.
+    pub fn wait_for_exit(&mut self, limit: Duration) -> Option<std::process::ExitStatus> {
+        let server = self.server.as_ref()?;
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = lock(&server.child).try_wait().unwrap() {
+                return Some(status);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Unmounts and mounts again, with the options added meanwhile.
+    pub fn remount(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    /// What `strandfs status --json` says about this pool.
+    pub fn status(&self) -> serde_json::Value {
+        let output = strandfs(["status", self.mountpoint.to_str().unwrap(), "--json"]).ok();
+        let json: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+        match json {
+            serde_json::Value::Array(mut mounts) => mounts.remove(0),
+            one => one,
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the server said:\n{}---", self.log());
+        }
+        mounts::detach(&self.mountpoint);
+        if self.server.is_some() && self.wait_for_exit(Duration::from_secs(2)).is_none() {
+            let server = self.server.as_ref().unwrap();
+            let mut child = lock(&server.child);
+            child.kill().ok();
+            child.wait().ok();
+        }
+        for branch in &self.branches {
+            mounts::detach(branch);
+        }
+        if let Some(dir) = self.dir.take()
+            && mounts::any_below(dir.path())
+        {
+            // Deleting through a mount we could not undo would delete someone's files.
+            say(&format!(
+                "left in place, still mounted below: {}",
+                dir.keep().display()
+            ));
+        }
+    }
+}
+
+/// Ends a pool that lives too long, so that a hung request fails the test instead of the run.
+fn watch(child: Arc<Mutex<Child>>, mountpoint: PathBuf, limit: Duration) -> mpsc::Sender<()> {
+    let connection = mounts::fuse_connections();
+    let (alive, done) = mpsc::channel();
+    std::thread::spawn(move || {
+        if done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            say(&format!(
+                "no end after {limit:?}, ending the server of {}",
+                mountpoint.display()
+            ));
+            mounts::abort(&mountpoint, &connection);
+            lock(&child).kill().ok();
+        }
+    });
+    alive
+}
+
+/// A failed assertion elsewhere must not keep the clean-up from the child.
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Polls `condition` until it holds; fails after `limit`.
+pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+thread_local! {
+    static NAMESPACE: Cell<bool> = const { Cell::new(false) };
+}

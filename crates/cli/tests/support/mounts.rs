@@ -1,0 +1,163 @@
+//! Mounts of the tests: private to the test's thread as root, looked up where that thread sees
+//! them, undone lazily.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::thread::UnshareFlags;
+
+use super::{Kind, NAMESPACE, is_root, run, say};
+
+/// The filesystem types a mounted pool may show: one, but for stand-ins.
+pub fn fstypes() -> String {
+    std::env::var("STRANDFS_TEST_FSTYPE").unwrap_or_else(|_| "fuse.strandfs".to_owned())
+}
+
+/// Gives the calling thread (and what it starts) its own mounts. Without root the tests share the
+/// machine's mounts and rely on clean-up alone.
+pub fn own_namespace() {
+    if !is_root() || NAMESPACE.get() {
+        return;
+    }
+    // SAFETY: only the mount namespace (and with it cwd and umask) stops being shared; no other
+    // thread depends on sharing those with a test thread.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).expect("private mounts");
+    NAMESPACE.set(true);
+    if !Path::new("/sys/fs/fuse/connections").join(".").exists()
+        || fs::read_dir("/sys/fs/fuse/connections").is_ok_and(|mut dir| dir.next().is_none())
+    {
+        // For aborting hung connections; a system without it only loses that.
+        run(
+            "mount",
+            ["-t", "fusectl", "none", "/sys/fs/fuse/connections"],
+        );
+    }
+}
+
+/// Every mount this thread sees: mountpoint, type, and the device's minor number.
+pub fn list() -> Vec<(PathBuf, String, String)> {
+    // Not /proc/self: that is the main thread's namespace.
+    let text = fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let Some(dash) = fields.iter().position(|field| *field == "-") else {
+            continue;
+        };
+        let minor = fields[2].split(':').nth(1).unwrap_or_default().to_owned();
+        found.push((unescape(fields[4]), fields[dash + 1].to_owned(), minor));
+    }
+    found
+}
+
+/// Blanks and backslashes stand as octal numbers in the kernel's lists.
+fn unescape(field: &str) -> PathBuf {
+    let bytes = field.as_bytes();
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = bytes
+            .get(at + 1..at + 4)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if bytes[at] == b'\\' => {
+                out.push(byte);
+                at += 4;
+            }
+            _ => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// Whether a pool is what `mountpoint` shows.
+pub fn is_mounted(mountpoint: &Path) -> bool {
+    let list = list();
+    let top = list.iter().rev().find(|(path, _, _)| path == mountpoint);
+    top.is_some_and(|(_, kind, _)| fstypes().split(',').any(|known| known == kind))
+}
+
+/// Whether anything at all is mounted below `dir`.
+pub fn any_below(dir: &Path) -> bool {
+    list().iter().any(|(path, _, _)| path.starts_with(dir))
+}
+
+/// Lazily unmounts whatever is mounted at `path`, however often.
+pub fn detach(path: &Path) {
+    let times = list()
+        .iter()
+        .filter(|(mounted, _, _)| mounted == path)
+        .count();
+    for _ in 0..times {
+        if unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
+            run(
+                "fusermount3",
+                ["-u", "-z", path.to_str().unwrap_or_default()],
+            );
+        }
+    }
+}
+
+/// Where running FUSE connections can be aborted, by the minor number of their mount.
+pub fn fuse_connections() -> PathBuf {
+    PathBuf::from("/sys/fs/fuse/connections")
+}
+
+/// Aborts the connection of a pool: every request in flight fails at once.
+pub fn abort(mountpoint: &Path, connections: &Path) {
+    for (path, kind, minor) in list() {
+        if path == mountpoint && kind.starts_with("fuse") {
+            fs::write(connections.join(minor).join("abort"), "1").ok();
+        }
+    }
+}
+
+/// Makes the filesystem of one branch at `path`.
+pub fn make_branch(path: &Path, kind: Kind) {
+    let target = path.to_str().expect("a plain path");
+    match kind {
+        Kind::Dir => {}
+        Kind::Tmpfs(_) if !is_root() => {}
+        Kind::Tmpfs(options) => {
+            let options = format!("mode=0755,size={options}");
+            run(
+                "mount",
+                ["-t", "tmpfs", "-o", &options, "strandfs-branch", target],
+            )
+            .ok();
+        }
+        Kind::Loop(fstype, size) => {
+            let image = format!("{target}.img");
+            run("truncate", ["-s", size, &image]).ok();
+            let quiet: &[&str] = if fstype == "ext4" {
+                &["-q", "-F", "-m", "0", &image]
+            } else {
+                &["-q", &image]
+            };
+            run(&format!("mkfs.{fstype}"), quiet).ok();
+            run("mount", ["-o", "loop", &image, target]).ok();
+            fs::remove_dir(path.join("lost+found")).ok();
+        }
+    }
+}
+
+/// Whether a loop-mounted filesystem of this type can be had here; says so when it cannot.
+pub fn loop_works(fstype: &str) -> bool {
+    let have = is_root()
+        && super::command::have(&format!("mkfs.{fstype}"))
+        && Path::new("/dev/loop-control").exists();
+    if !have {
+        say(&format!(
+            "skipped: needs root, loop devices and mkfs.{fstype}"
+        ));
+    }
+    have
+}
