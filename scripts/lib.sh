@@ -65,7 +65,12 @@ is_mounted() { # MOUNTPOINT TYPE
 }
 mounted_type() { awk -v m="$1" '$2 == m { t = $3 } END { print t }' /proc/self/mounts; }
 
-detach() { if [[ -n $(mounted_type "$1") ]]; then umount -l "$1"; fi; }
+# Root unmounts; everyone else asks FUSE's helper.
+unmount() { if is_root; then umount "$1"; else fusermount3 -u "$1"; fi; }
+detach() {
+    [[ -n $(mounted_type "$1") ]] || return 0
+    if is_root; then umount -l "$1"; else fusermount3 -u -z "$1"; fi
+}
 
 mount_tmpfs() { # DIR SIZE
     mkdir -p "$1"
@@ -126,7 +131,7 @@ pool_mount() { # MOUNTPOINT OPTIONS BRANCH...
 # A clean unmount; fails when the server outlives it by more than five seconds.
 pool_umount() { # MOUNTPOINT
     local tries
-    umount "$1"
+    unmount "$1"
     for ((tries = 0; tries < 100; tries++)); do
         if ! kill -0 "$pool_pid" 2>/dev/null; then
             wait "$pool_pid" || warn "the server of $1 ended with status $?"
@@ -153,9 +158,9 @@ pool_abandon() { # MOUNTPOINT PID
 }
 
 # Dropping the page cache needs root; without it cold figures are only warm ones.
-drop_caches() {
+drop_caches() { # 1, 2 or 3 as in proc(5)
     sync
-    if [[ -w /proc/sys/vm/drop_caches ]]; then echo "${1:-3}" >/proc/sys/vm/drop_caches; fi
+    if [[ -w /proc/sys/vm/drop_caches ]]; then echo "$1" >/proc/sys/vm/drop_caches; fi
 }
 
 # --- figures ---------------------------------------------------------------------------------

@@ -294,7 +294,7 @@ impl Pool {
 
     /// Unmounts and waits for the server, which has one second to be gone.
     pub fn stop(&mut self) {
-        run("umount", [&self.mountpoint]).ok();
+        mounts::unmount_cleanly(&self.mountpoint).ok();
         let status = self.wait_for_exit(Duration::from_secs(1));
         assert!(
             status.is_some_and(|status| status.success()),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::UnshareFlags;
 
-use super::{Kind, NAMESPACE, is_root, run, say};
+use super::{Kind, NAMESPACE, Run, is_root, run, say};
 
 /// The filesystem types a mounted pool may show: one, but for stand-ins.
 pub fn fstypes() -> String {
@@ -88,6 +88,12 @@ pub fn is_mounted(mountpoint: &Path) -> bool {
 /// Whether anything at all is mounted below `dir`.
 pub fn any_below(dir: &Path) -> bool {
     list().iter().any(|(path, _, _)| path.starts_with(dir))
+}
+
+/// Unmounts the way an administrator does, or a user for a mount of their own.
+pub fn unmount_cleanly(mountpoint: &Path) -> Run {
+    let target = mountpoint.to_str().expect("a plain path");
+    if is_root() { run("umount", [target]) } else { run("fusermount3", ["-u", target]) }
 }
 
 /// Lazily unmounts whatever is mounted at `path`, however often.

@@ -1,0 +1,218 @@
+#!/usr/bin/env bash
+# Third-party suites over pools: pjdfstest, where nothing may fail that passes on the bare
+# filesystem, and fsx, which compares every read with what was written.
+#
+#   conformance.sh            every kind of pool and cache mode, 100,000 fsx operations, and the
+#                             million-file test
+#   conformance.sh --quick    one and three tmpfs branches, three modes, 20,000 operations
+#   --only pjdfstest|fsx|files    one part
+#   --seed N                  fsx's seed (default: the same every time)
+#   --keep DIR                keep the raw results there
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "$0")/lib.sh"
+cd "$repo_root"
+
+quick=false only='' seed=20260101 keep=''
+while (($#)); do
+    case $1 in
+        --quick) quick=true ;;
+        --only) only=${2:?--only needs a part} && shift ;;
+        --seed) seed=${2:?--seed needs a number} && shift ;;
+        --keep) keep=${2:?--keep needs a directory} && shift ;;
+        -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        *) die "unknown argument $1; see $0 --help" ;;
+    esac
+    shift
+done
+case $only in '' | pjdfstest | fsx | files) ;; *) die "--only takes pjdfstest, fsx or files" ;; esac
+
+pjdfstest=$tools_dir/bin/pjdfstest
+fsx=$tools_dir/bin/fsx
+passed=0 failed=0 skipped=0
+
+pass() { passed=$((passed + 1)) && say "ok       $*"; }
+fail() { failed=$((failed + 1)) && warn "FAILED   $*"; }
+skip() { skipped=$((skipped + 1)) && say "skipped  $*"; }
+wants() { [[ -z $only || $only == "$1" ]]; }
+
+finish() {
+    printf '\nconformance: %d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    ((failed == 0)) || exit 1
+    exit 0
+}
+
+if ! is_root; then
+    skip 'everything: mounting branches and acting as other users needs root'
+    finish
+fi
+
+arm_cleanup
+make_scratch conformance
+chmod 755 "$scratch" # other users have to get through to the pool
+results=${keep:-$scratch/results}
+mkdir -p "$results"
+build_strandfs
+
+# Branch filesystems of this run, by name; a name whose filesystem cannot be had is not listed.
+declare -A branch_dirs=()
+make_branches() {
+    local name
+    for name in t1 t2 t3; do
+        mount_tmpfs "$scratch/$name" 768m
+        branch_dirs[$name]=$scratch/$name
+    done
+    # A tmpfs of its own as the suite's "second filesystem", for EXDEV.
+    mount_tmpfs "$scratch/second" 64m
+    $quick && return
+    if mount_loop "$scratch/e1" ext4 768M; then branch_dirs[e1]=$scratch/e1; fi
+}
+
+indent() { sed "s|^|             |"; }
+empty() { find "$1" -mindepth 1 -delete; }
+
+# --- pjdfstest -------------------------------------------------------------------------------
+cat >"$scratch/pjdfstest.toml" <<'TOML'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.01
+allow_remount = false
+[dummy_auth]
+entries = [["pjdfstest", "pjdfstest"], ["pjdtests", "pjdtests"]]
+TOML
+
+# Runs the suite on DIR, which must be the filesystem TYPE, and leaves the names of the cases that
+# failed in RESULT.failed. Fails when the suite did not run to its end.
+run_pjdfstest() { # DIR TYPE RESULT
+    local dir=$1 type=$2 out=$results/$3.txt
+    # Were the mount missing, the suite would judge the root filesystem instead.
+    if ! is_mounted "$dir" "$type"; then
+        warn "$dir is '$(mounted_type "$dir")', not $type"
+        return 1
+    fi
+    chmod 1777 "$dir"
+    NO_COLOR=1 timeout --kill-after=10 600 "$pjdfstest" -c "$scratch/pjdfstest.toml" -p "$dir" \
+        -s "$scratch/second" </dev/null >"$out" 2>&1 || true
+    # Case lines look like "    chmod::enoent::named    [FAILED]"; the summary gives the total.
+    sed 's/\x1b\[[0-9;]*m//g' "$out" | awk '/FAILED/ && /::/ { print $1 }' | sort -u \
+        >"$results/$3.failed"
+    grep -q '^Summary: ' "$out"
+}
+
+bare_done=()
+bare_pjdfstest() { # BRANCH TYPE
+    [[ " ${bare_done[*]} " == *" $1 "* ]] && return
+    empty "${branch_dirs[$1]}"
+    run_pjdfstest "${branch_dirs[$1]}" "$2" "bare-$1" || return 1
+    empty "${branch_dirs[$1]}"
+    bare_done+=("$1")
+    note "bare $2: $(grep '^Summary: ' "$results/bare-$1.txt" | tail -n 1)"
+}
+
+# Compares a pool with the bare filesystem of its first branch.
+pool_pjdfstest() { # NAME OPTIONS BARE_TYPE BRANCH...
+    local name="pjdfstest, $1" result=${1//[^a-z0-9]/-} options=$2 bare_type=$3 branch extra
+    shift 3
+    for branch in "$@"; do
+        [[ -n ${branch_dirs[$branch]:-} ]] || { skip "$name: no loop-mounted $branch here"; return; }
+    done
+    bare_pjdfstest "$1" "$bare_type" || { fail "$name: the suite does not run on the bare $bare_type"; return; }
+    for branch in "$@"; do empty "${branch_dirs[$branch]}"; done
+    # Nothing a suite checks may depend on caches having timed out, hence the default timeouts.
+    # dev and suid: the suite makes device nodes and runs set-user-id checks.
+    pool_mount "$scratch/pool" "allow_other,dev,suid,minfreespace=0${options:+,$options}" \
+        "${@/#/$scratch/}" || { fail "$name: no mount"; return; }
+    if run_pjdfstest "$scratch/pool" "$strandfs_fstype" "$result"; then
+        extra=$(comm -13 "$results/bare-$1.failed" "$results/$result.failed")
+        if [[ -z $extra ]]; then
+            pass "$name: $(grep '^Summary: ' "$results/$result.txt" | tail -n 1)"
+        else
+            fail "$name: $(wc -l <<<"$extra") cases fail that pass on the bare $bare_type:"
+            indent <<<"$extra" >&2
+        fi
+    else
+        fail "$name: the suite did not finish; see the end of its output:"
+        tail -n 5 "$results/$result.txt" >&2
+    fi
+    pool_umount "$scratch/pool" || fail "$name: the unmount"
+}
+
+all_pjdfstest() {
+    wants pjdfstest || return 0
+    if [[ ! -x $pjdfstest ]]; then skip "pjdfstest: not installed (scripts/install-test-deps.sh --tests)"; return; fi
+    local user
+    for user in pjdfstest pjdtests; do
+        id "$user" >/dev/null 2>&1 || { skip "pjdfstest: user $user does not exist"; return; }
+    done
+    pool_pjdfstest '1 tmpfs branch' '' tmpfs t1
+    pool_pjdfstest '3 tmpfs branches' 'category.create=rand' tmpfs t1 t2 t3
+    $quick && return
+    pool_pjdfstest '1 ext4 branch' '' ext4 e1
+    pool_pjdfstest 'tmpfs, ext4 and tmpfs' 'category.create=rand' tmpfs t1 e1 t2
+    pool_pjdfstest '3 tmpfs branches, default policies' '' tmpfs t1 t2 t3
+    pool_pjdfstest '1 tmpfs branch, no passthrough' 'passthrough.io=off,cache.files=off' tmpfs t1
+    pool_pjdfstest '3 tmpfs branches, no passthrough' 'category.create=rand,passthrough.io=off,cache.files=full' tmpfs t1 t2 t3
+}
+
+# --- fsx -------------------------------------------------------------------------------------
+run_fsx() { # DIR TYPE OPERATIONS RESULT
+    if ! is_mounted "$1" "$2"; then
+        warn "$1 is '$(mounted_type "$1")', not $2"
+        return 1
+    fi
+    mkdir -p "$results/$4"
+    timeout --kill-after=10 900 "$fsx" -q -N "$3" -S "$seed" -P "$results/$4" "$1/fsx" \
+        </dev/null >"$results/$4.txt" 2>&1
+}
+
+pool_fsx() { # OPERATIONS OPTIONS
+    local name="fsx, $1 operations, $2" result=fsx-${2//[^a-z-]/-}
+    empty "$scratch/t1" && empty "$scratch/t2"
+    pool_mount "$scratch/pool" "minfreespace=0,$2" "$scratch/t1" "$scratch/t2" ||
+        { fail "$name: no mount"; return; }
+    if run_fsx "$scratch/pool" "$strandfs_fstype" "$1" "$result"; then
+        pass "$name"
+    else
+        fail "$name (seed $seed); the end of its output:"
+        tail -n 15 "$results/$result.txt" >&2
+    fi
+    pool_umount "$scratch/pool" || fail "$name: the unmount"
+}
+
+all_fsx() {
+    wants fsx || return 0
+    if [[ ! -x $fsx ]]; then skip "fsx: not installed (scripts/install-test-deps.sh --tests)"; return; fi
+    if $quick; then
+        pool_fsx 20000 passthrough.io=auto
+        pool_fsx 20000 passthrough.io=off,cache.files=off
+        pool_fsx 20000 passthrough.io=off,cache.files=auto-full
+        return
+    fi
+    run_fsx "$scratch/t1" tmpfs 100000 fsx-bare || { fail 'fsx does not pass on the bare tmpfs'; return; }
+    pool_fsx 100000 passthrough.io=auto
+    local mode
+    for mode in rw ro wo; do pool_fsx 100000 "passthrough.io=$mode"; done
+    for mode in off partial full auto-full per-process; do
+        pool_fsx 100000 "passthrough.io=off,cache.files=$mode"
+    done
+}
+
+# --- a million files -------------------------------------------------------------------------
+all_files() {
+    { wants files && ! $quick; } || return 0
+    if cargo test --release --locked --quiet -p strandfs --test many_files -- --ignored --nocapture </dev/null; then
+        pass 'a million files'
+    else
+        fail 'a million files'
+    fi
+}
+
+make_branches
+all_pjdfstest
+all_fsx
+all_files
+finish
