@@ -26,6 +26,7 @@ impl Pool {
             .collect();
         let options: serde_json::Map<String, Value> = TABLE
             .iter()
+            .filter(|option| option.status == Status::Active)
             .filter_map(|option| {
                 Some((
                     option.name.to_owned(),

@@ -93,7 +93,11 @@ pub fn any_below(dir: &Path) -> bool {
 /// Unmounts the way an administrator does, or a user for a mount of their own.
 pub fn unmount_cleanly(mountpoint: &Path) -> Run {
     let target = mountpoint.to_str().expect("a plain path");
-    if is_root() { run("umount", [target]) } else { run("fusermount3", ["-u", target]) }
+    if is_root() {
+        run("umount", [target])
+    } else {
+        run("fusermount3", ["-u", target])
+    }
 }
 
 /// Lazily unmounts whatever is mounted at `path`, however often.

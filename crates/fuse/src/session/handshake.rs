@@ -29,6 +29,7 @@ pub(super) fn agree<F: Filesystem + ?Sized>(
                     return Err(MountError::Refused(errno));
                 }
                 send(connection.device(), unique, Ok(&reply))?;
+                fs.ready();
                 return Ok(negotiated);
             }
             Err(NegotiateError::NewerMajor { reply, .. }) => {
