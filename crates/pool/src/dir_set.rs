@@ -29,13 +29,38 @@ impl Pool {
     /// ENOENT if it is gone from every branch; the error of the branch that could not answer.
     pub(crate) fn dir_set(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
         let now_ms = sys::mono_coarse_ms();
-        if let Some(set) = self.fresh_set(node, now_ms) {
-            return Ok(set);
+        match self.fresh_set(node, now_ms) {
+            Some(set) => Ok(set),
+            None => self.refresh_chain(node, now_ms, |parent| {
+                self.fresh_set(parent, now_ms).is_some()
+            }),
+        }
+    }
+
+    /// The directory's descriptors, checked this moment, with all directories above it.
+    ///
+    /// # Errors
+    /// As for [`Pool::dir_set`].
+    pub(crate) fn dir_set_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
+        self.refresh_chain(node, sys::mono_coarse_ms(), |parent| {
+            parent.id == NodeId::ROOT
+        })
+    }
+
+    /// Looks again at `node` and the directories above it, up to one that is `good_enough`.
+    fn refresh_chain(
+        &self,
+        node: &Arc<Node>,
+        now_ms: u64,
+        good_enough: impl Fn(&Arc<Node>) -> bool,
+    ) -> sys::Result<Arc<DirSet>> {
+        if node.id == NodeId::ROOT {
+            return self.fresh_set(node, now_ms).ok_or(Errno::IO);
         }
         // Not recursive: a tree may be deeper than a thread's stack.
         let mut chain = vec![Arc::clone(node)];
         while let Some(parent) = chain.last().and_then(|node| self.parent_of(node)) {
-            if self.fresh_set(&parent, now_ms).is_some() {
+            if good_enough(&parent) {
                 break;
             }
             if chain.len() == DEPTH_MAX {

@@ -117,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Opens the node's primary inode for I/O; never `O_TRUNC`, never another inode.
+    /// Opens the node's primary inode for I/O and tells its mode; never `O_TRUNC`, never another inode.
     ///
     /// # Errors
     /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
@@ -125,7 +125,7 @@ impl Pool {
         &self,
         node: &Arc<Node>,
         flags: OFlags,
-    ) -> sys::Result<(Arc<Branch>, OwnedFd)> {
+    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
         let identity = node.primary().ok_or(Errno::STALE)?;
         // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
         // files ignore it, except when a lease would have to be broken first.
@@ -137,7 +137,7 @@ impl Pool {
                     let stat = sys::statx_fd(fd.as_fd()).ok()?;
                     self.volumes
                         .same(&identity, &stat)
-                        .then(|| (Arc::clone(&dir.branch), fd))
+                        .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
                 }
                 Err(errno) => {
                     refusal = Some(errno);
@@ -151,7 +151,8 @@ impl Pool {
             _ => {
                 let located = self.locate(node)?;
                 let fd = reopen(located.fd(), flags)?;
-                Ok((located.branch, fd))
+                let mode = rustix::fs::fstat(&fd)?.st_mode;
+                Ok((located.branch, fd, mode))
             }
         }
     }

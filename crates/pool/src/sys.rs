@@ -7,7 +7,7 @@ mod handle;
 mod lock;
 mod raw;
 
-pub use credentials::{Caller, WithoutFsetid, as_caller, with_umask};
+pub use credentials::{Caller, as_caller, want_fsetid, with_umask};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{

@@ -146,10 +146,11 @@ impl NodeTable {
         id
     }
 
-    /// Takes references; a dead node leaves the table. True if it did.
-    pub fn unref(&self, node: &Arc<Node>, count: u64) -> bool {
+    /// Takes references; a dead node leaves the table, after `last_words`. True if it did.
+    pub fn unref(&self, node: &Arc<Node>, count: u64, last_words: impl FnOnce()) -> bool {
         let dead = node.id != NodeId::ROOT && node.unref(count);
         if dead {
+            last_words();
             self.remove_dead(node);
         }
         dead
@@ -221,9 +222,9 @@ mod tests {
         let first = make(&table, 5, 1);
         let second = make(&table, 5, 1);
         assert!(Arc::ptr_eq(&first, &second));
-        table.unref(&first, 1);
+        table.unref(&first, 1, || {});
         assert!(table.get(first.id).is_some());
-        table.unref(&first, 1);
+        table.unref(&first, 1, || {});
         assert!(table.get(first.id).is_none());
     }
 
@@ -234,8 +235,8 @@ mod tests {
         let new = make(&table, 5, 2);
         assert_ne!(old.id, new.id);
         assert!(Arc::ptr_eq(&new, &make(&table, 5, 2)));
-        table.unref(&new, 2);
-        table.unref(&old, 1);
+        table.unref(&new, 2, || {});
+        table.unref(&old, 1, || {});
         assert!(table.is_empty());
         assert_eq!(
             make(&table, 5, 3).id,

@@ -11,7 +11,7 @@ use crate::attr::{extended_attr, file_attr};
 use crate::locate::reopen;
 use crate::node::Node;
 use crate::pool::Pool;
-use crate::sys::{self, WithoutFsetid};
+use crate::sys;
 
 impl Pool {
     /// GETATTR.
@@ -67,18 +67,20 @@ impl Pool {
         let rules = &view.settings.policies;
         if let Some(mode) = change.mode {
             let mode = Mode::from_raw_mode(mode & 0o7777);
+            // The kernel has decided already whether the caller may set S_ISGID here.
+            sys::want_fsetid(true)?;
             self.change_copies(&view, &node, rules.chmod, |fd| set_mode(fd, mode))?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
-            let _kill = WithoutFsetid::when(change.kill_suidgid)?;
+            sys::want_fsetid(!change.kill_suidgid)?;
             self.change_copies(&view, &node, rules.chown, |fd| {
                 rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
             })?;
         }
         if let Some(size_bytes) = change.size_bytes {
             cx.may_block();
-            let _kill = WithoutFsetid::when(change.kill_suidgid)?;
+            sys::want_fsetid(!change.kill_suidgid)?;
             self.truncate(&node, change.handle, size_bytes)?;
         }
         if change.atime.is_some() || change.mtime.is_some() {

@@ -56,6 +56,7 @@ impl Pool {
         name: &OsStr,
     ) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
+        sys::want_fsetid(true)?;
         // Closed to others until its owner and ACL are in place.
         match sys::with_umask(0, || rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
             Ok(()) => {}

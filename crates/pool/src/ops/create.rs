@@ -54,14 +54,21 @@ impl Pool {
                     | OFlags::CREATE
                     | OFlags::EXCL
                     | OFlags::NOFOLLOW;
-                make_as(cx, args.umask, || {
-                    rustix::fs::openat(
-                        &dir.fd,
-                        args.name,
-                        flags,
-                        Mode::from_raw_mode(args.mode & 0o7777),
-                    )
-                })
+                make_as(
+                    cx,
+                    Bits {
+                        mode: args.mode,
+                        umask: args.umask,
+                    },
+                    || {
+                        rustix::fs::openat(
+                            &dir.fd,
+                            args.name,
+                            flags,
+                            Mode::from_raw_mode(args.mode & 0o7777),
+                        )
+                    },
+                )
             });
         let (dir, file) = match made {
             Err(Errno::EXIST) if !exclusive => {
@@ -76,6 +83,7 @@ impl Pool {
             node.clone(),
             Arc::clone(&dir.branch),
             file,
+            entry.attr.mode,
             args.flags,
         ) {
             Ok(open) => Ok((entry, open)),
@@ -100,14 +108,21 @@ impl Pool {
             self.on_picked_branch(&view, view.settings.policies.create, &parent, &set, |dir| {
                 let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
                 let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
-                make_as(cx, args.umask, || {
-                    rustix::fs::openat(
-                        &dir.fd,
-                        c".",
-                        flags,
-                        Mode::from_raw_mode(args.mode & 0o7777),
-                    )
-                })
+                make_as(
+                    cx,
+                    Bits {
+                        mode: args.mode,
+                        umask: args.umask,
+                    },
+                    || {
+                        rustix::fs::openat(
+                            &dir.fd,
+                            c".",
+                            flags,
+                            Mode::from_raw_mode(args.mode & 0o7777),
+                        )
+                    },
+                )
             })?;
         let (entry, node) = self.entry_of_made(&view, &parent, None, &dir, &file)?;
         match self.register_open(
@@ -116,6 +131,7 @@ impl Pool {
             node.clone(),
             Arc::clone(&dir.branch),
             file,
+            entry.attr.mode,
             args.flags,
         ) {
             Ok(open) => Ok((entry, open)),
@@ -176,10 +192,21 @@ impl Pool {
         let (major, minor) = decode_dev(args.rdev);
         let device = rustix::fs::makedev(major, minor);
         let kind = if regular { FileType::RegularFile } else { kind };
-        self.make(cx, &view, rule, parent, args.name, args.umask, |dir| {
-            let mode = Mode::from_raw_mode(args.mode & 0o7777);
-            rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)
-        })
+        self.make(
+            cx,
+            &view,
+            rule,
+            parent,
+            args.name,
+            Bits {
+                mode: args.mode,
+                umask: args.umask,
+            },
+            |dir| {
+                let mode = Mode::from_raw_mode(args.mode & 0o7777);
+                rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)
+            },
+        )
     }
 
     /// MKDIR.
@@ -191,9 +218,18 @@ impl Pool {
     ) -> sys::Result<Entry> {
         let view = self.view();
         let rule = view.settings.policies.mkdir;
-        self.make(cx, &view, rule, parent, args.name, args.umask, |dir| {
-            rustix::fs::mkdirat(&dir.fd, args.name, Mode::from_raw_mode(args.mode & 0o7777))
-        })
+        self.make(
+            cx,
+            &view,
+            rule,
+            parent,
+            args.name,
+            Bits {
+                mode: args.mode,
+                umask: args.umask,
+            },
+            |dir| rustix::fs::mkdirat(&dir.fd, args.name, Mode::from_raw_mode(args.mode & 0o7777)),
+        )
     }
 
     /// SYMLINK.
@@ -206,9 +242,15 @@ impl Pool {
     ) -> sys::Result<Entry> {
         let view = self.view();
         let rule = view.settings.policies.symlink;
-        self.make(cx, &view, rule, parent, name, 0, |dir| {
-            rustix::fs::symlinkat(target, &dir.fd, name)
-        })
+        self.make(
+            cx,
+            &view,
+            rule,
+            parent,
+            name,
+            Bits { mode: 0, umask: 0 },
+            |dir| rustix::fs::symlinkat(target, &dir.fd, name),
+        )
     }
 
     /// Makes a name on every branch the policy picks. One success counts; what then fails on
@@ -221,7 +263,7 @@ impl Pool {
         rule: Policy,
         parent: NodeId,
         name: &OsStr,
-        umask: u32,
+        bits: Bits,
         make_on: impl Fn(&DirEntry) -> sys::Result<()>,
     ) -> sys::Result<Entry> {
         let parent = self.node(parent)?;
@@ -240,7 +282,7 @@ impl Pool {
             for branch in picked {
                 let outcome = self
                     .ensure_dir(&parent, &branch)
-                    .and_then(|dir| make_as(cx, umask, || make_on(&dir)));
+                    .and_then(|dir| make_as(cx, bits, || make_on(&dir)));
                 match outcome {
                     Ok(()) => made = true,
                     Err(errno) if made => {
@@ -343,11 +385,13 @@ impl Pool {
 
     /// Drops references; what a dead node held is given back.
     pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
-        if !self.nodes.unref(node, count) {
+        // Noted before the node is gone: a file handle may be opened at any moment.
+        let remember = || {
+            // A directory's id may come from any of its copies.
+            node.place().copies.iter().for_each(|copy| self.volumes.remember(copy));
+        };
+        if !self.nodes.unref(node, count, remember) {
             return;
-        }
-        if let Some(identity) = node.primary() {
-            self.volumes.remember(&identity);
         }
         if node.is_dir() {
             let dropped = node.place_mut().dirs.take();
@@ -358,13 +402,24 @@ impl Pool {
     }
 }
 
+/// The mode something is made with.
+#[derive(Clone, Copy)]
+struct Bits {
+    mode: u32,
+    umask: u32,
+}
+
 /// Runs `make` as the caller, under the caller's umask.
 fn make_as<T>(
     cx: &Context<'_>,
-    umask: u32,
+    bits: Bits,
     make: impl FnOnce() -> sys::Result<T>,
 ) -> sys::Result<T> {
-    sys::with_umask(umask, || {
+    // Only set-group-id files need the power to keep the bit; an ordinary caller has it not.
+    if bits.mode & libc::S_ISGID != 0 {
+        sys::want_fsetid(true)?;
+    }
+    sys::with_umask(bits.umask, || {
         let _acting = sys::as_caller(caller(cx))?;
         make()
     })

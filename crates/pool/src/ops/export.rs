@@ -20,8 +20,11 @@ impl Pool {
     /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
     /// compares the generation with that of the handle.
     pub(crate) fn do_lookup_self(&self, id: NodeId) -> sys::Result<Entry> {
-        if let Some(node) = self.nodes.get(id) {
-            return self.entry_of(node);
+        if let Some(node) = self.nodes.get(id)
+            && node.try_ref_or_root()
+        {
+            let attr = self.attr(&node).inspect_err(|_| self.unref(&node, 1))?;
+            return Ok(self.entry(&self.view(), &node, attr));
         }
         let (volume, ino) = split_id(id).ok_or(Errno::STALE)?;
         let branch_id = self.volumes.branch_of(volume).ok_or(Errno::STALE)?;

@@ -9,7 +9,7 @@ use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId
 
 use crate::node::Node;
 use crate::pool::Pool;
-use crate::sys::{self, WithoutFsetid};
+use crate::sys;
 
 /// Requests from this size on may keep a disk busy long enough to let others go ahead.
 const LARGE_BYTES: usize = 256 << 10;
@@ -56,7 +56,7 @@ impl Pool {
         }
         let file = opened.file.load();
         let fd = file.as_fd();
-        let _kill = WithoutFsetid::when(args.kill_suidgid && has_set_id(fd))?;
+        sys::want_fsetid(!args.kill_suidgid)?;
         // The page cache writes where the pages belong, even through an O_APPEND handle.
         let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
         let mut done = 0;
@@ -116,7 +116,7 @@ impl Pool {
         let mode = FallocateFlags::from_bits_retain(args.mode);
         let file = opened.file.load();
         // An ordinary user's fallocate clears set-id bits; the kernel does not say who asks.
-        let _kill = WithoutFsetid::when(cx.uid != 0 && has_set_id(file.as_fd()))?;
+        sys::want_fsetid(cx.uid == 0)?;
         rustix::fs::fallocate(&**file, mode, args.offset_bytes, args.len_bytes)
     }
 
@@ -154,7 +154,7 @@ impl Pool {
             .unwrap_or(usize::MAX)
             .min(0x7fff_f000);
         let (source, target) = (from.file.load_full(), to.file.load_full());
-        let _kill = WithoutFsetid::when(cx.uid != 0 && has_set_id(target.as_fd()))?;
+        sys::want_fsetid(cx.uid == 0)?;
         let count = rustix::fs::copy_file_range(
             &*source,
             Some(&mut offset_in),
@@ -176,7 +176,7 @@ impl Pool {
         {
             return Ok(opened.file.load_full());
         }
-        let (_, file) = self.open_inode(node, OFlags::WRONLY)?;
+        let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))
     }
 }
@@ -186,10 +186,4 @@ fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> sys::
         return rustix::io::pwritev2(fd, &[IoSlice::new(data)], offset, ReadWriteFlags::APPEND);
     }
     rustix::io::pwrite(fd, data, offset)
-}
-
-/// Whether a write by an ordinary user has set-id bits to clear.
-fn has_set_id(fd: BorrowedFd<'_>) -> bool {
-    let mode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_mode);
-    mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }

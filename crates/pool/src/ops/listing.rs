@@ -186,7 +186,12 @@ impl Pool {
     /// listing with names missing would be taken for the truth (and mirrored, and deleted).
     fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         let mut listing = Listing::default();
-        let set = match self.dir_set(node) {
+        let found = if self.view().branches.len() > 1 {
+            self.dir_set_now(node)
+        } else {
+            self.dir_set(node)
+        };
+        let set = match found {
             // Removed while open: nothing is in it any more.
             Err(Errno::NOENT) if node.id != NodeId::ROOT => return Ok(listing),
             other => other?,

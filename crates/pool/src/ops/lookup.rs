@@ -43,8 +43,14 @@ impl Pool {
             };
         }
         let view = self.view();
-        let set = self.dir_set(&parent)?;
+        let mut set = self.dir_set(&parent)?;
         for _ in 0..RACES_MAX {
+            if set.entries.len() < view.branches.len()
+                && self.find_copies(&view, &set, name)?.is_empty()
+            {
+                // The directory may have appeared on a further branch since it was looked at.
+                set = self.dir_set_now(&parent)?;
+            }
             let copies = self.find_copies(&view, &set, name)?;
             if copies.is_empty() {
                 set.note_miss(name, sys::mono_coarse_ms());

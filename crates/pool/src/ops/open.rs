@@ -15,7 +15,7 @@ use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
 use crate::pool::{PassthroughVerdict, Pool, View};
-use crate::sys::{self, WithoutFsetid};
+use crate::sys;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
 /// writes at its own offsets through any handle. Under write-back the kernel reads through
@@ -52,18 +52,18 @@ impl Pool {
         }
         let view = self.view();
         let wanted = server_flags(&view, flags);
-        let (branch, file) = match self.open_by_policy(&view, &node, wanted)? {
+        let (branch, file, mode) = match self.open_by_policy(&view, &node, wanted)? {
             Some(opened) => opened,
             None => self.open_inode(&node, wanted)?,
         };
         if flags & libc::O_TRUNC != 0 {
-            let _kill = WithoutFsetid::when(kill)?;
+            sys::want_fsetid(!kill)?;
             truncate_open(&file, access_mode(flags))?;
         }
         if !node.try_ref() {
             return Err(Errno::STALE);
         }
-        let opened = self.register_open(cx, &view, node.clone(), branch, file, flags);
+        let opened = self.register_open(cx, &view, node.clone(), branch, file, mode, flags);
         // The handle holds a reference of its own.
         self.unref(&node, 1);
         opened
@@ -76,7 +76,7 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         flags: OFlags,
-    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd)>> {
+    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
         let rule = view.settings.policies.open;
         if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
             return Ok(None);
@@ -84,14 +84,18 @@ impl Pool {
         if let Some(file) = node.open.lock().as_ref().and_then(|open| open.any_file()) {
             let identity = node.primary().ok_or(Errno::STALE)?;
             let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
-            return Ok(Some((branch, crate::locate::reopen(file.as_fd(), flags)?)));
+            let file = crate::locate::reopen(file.as_fd(), flags)?;
+            let mode = rustix::fs::fstat(&file)?.st_mode;
+            return Ok(Some((branch, file, mode)));
         }
         let located = self.locate_by(view, node, rule)?;
         let file = crate::locate::reopen(located.fd(), flags)?;
-        Ok(Some((located.branch, file)))
+        let mode = rustix::fs::fstat(&file)?.st_mode;
+        Ok(Some((located.branch, file, mode)))
     }
 
-    /// Gives an opened branch file its handle and mode. Takes a node reference for the handle.
+    /// Gives an opened branch file (of mode `file_mode`) its handle and I/O mode. Takes a node reference for the handle.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn register_open(
         &self,
         cx: &Context<'_>,
@@ -99,6 +103,7 @@ impl Pool {
         node: Arc<Node>,
         branch: Arc<Branch>,
         file: OwnedFd,
+        file_mode: u32,
         flags: i32,
     ) -> sys::Result<OpenReply> {
         let mut open = node.open.lock();
@@ -108,7 +113,10 @@ impl Pool {
         };
         let locks_used = open.as_ref().is_some_and(|state| state.locks.used);
         let (mut reply_flags, backing) = match mode {
-            IoMode::Passthrough(id) if passes(view.settings.passthrough_io, flags) => {
+            IoMode::Passthrough(id)
+                if passes(view.settings.passthrough_io, flags)
+                    && !keeps_set_id(cx, file_mode, flags) =>
+            {
                 (OpenFlags::PASSTHROUGH, Some(id))
             }
             IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
@@ -155,6 +163,11 @@ impl Pool {
         let Some(connection) = self.connection.get() else {
             return IoMode::Server;
         };
+        // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
+        // clears set-id bits, as it must for everyone but root (see `keeps_set_id`).
+        if sys::want_fsetid(false).is_err() {
+            return IoMode::Server;
+        }
         let outcome = connection.open_backing(file.as_fd());
         if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
             branch.note_passthrough(outcome.map(drop));
@@ -260,6 +273,14 @@ fn passes(rule: PassthroughIo, flags: i32) -> bool {
         PassthroughIo::ReadOnly => access_mode(flags) == libc::O_RDONLY,
         PassthroughIo::WriteOnly => access_mode(flags) == libc::O_WRONLY,
     }
+}
+
+/// Whether this open may write to a set-id file without clearing the bits: root's do. Such an
+/// open takes the hybrid mode, where the server does the writing.
+fn keeps_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
+    cx.uid == 0
+        && access_mode(flags) != libc::O_RDONLY
+        && file_mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
 /// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for

@@ -12,7 +12,7 @@ use strandfs_options::XattrMode;
 
 use crate::node::Node;
 use crate::pool::{Pool, View};
-use crate::sys::{self, WithoutFsetid};
+use crate::sys;
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
 const CAPABILITY: &[u8] = b"security.capability";
@@ -113,7 +113,7 @@ impl Pool {
         self.check_settable(&view, args.name)?;
         let node = self.node(id)?;
         // The branch clears set-group-id itself for whom it does not trust to keep it.
-        let _kill = WithoutFsetid::when(args.kill_sgid && args.name == ACCESS_ACL)?;
+        sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS_ACL))?;
         let rule = view.settings.policies.setxattr;
         self.change_copies(&view, &node, rule, |fd| {
             sys::setxattr(fd.as_fd(), args.name, args.value, args.flags)

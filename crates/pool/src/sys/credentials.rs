@@ -32,6 +32,8 @@ pub struct ActingAs {
 thread_local! {
     /// The umask is shared by all threads until a thread stops sharing it; None = not yet done.
     static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Whether the thread was last given CAP_FSETID; None = as it started.
+    static FSETID: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 fn set_fs_id(call: libc::c_long, id: u32) {
@@ -102,6 +104,7 @@ impl Drop for ActingAs {
         if self.uid_changed {
             // Back to 0 raises the filesystem capabilities again, CAP_FSETID among them.
             set_fs_id(libc::SYS_setfsuid, 0);
+            FSETID.set(None);
         }
         if self.gid_changed {
             set_fs_id(libc::SYS_setfsgid, 0);
@@ -112,38 +115,29 @@ impl Drop for ActingAs {
     }
 }
 
-/// Takes CAP_FSETID from this thread until dropped, so that the branch clears set-id bits on
-/// write, truncate and ACL changes as it would for an ordinary user.
-pub struct WithoutFsetid {
-    before: Option<CapabilitySets>,
-}
-
-impl WithoutFsetid {
-    /// Starts if `wanted`.
-    ///
-    /// # Errors
-    /// Those of `capset(2)`.
-    pub fn when(wanted: bool) -> Result<Self> {
-        if !wanted {
-            return Ok(WithoutFsetid { before: None });
-        }
-        let sets = rustix::thread::capabilities(None)?;
-        if !sets.effective.contains(CapabilitySet::FSETID) {
-            return Ok(WithoutFsetid { before: None });
-        }
-        set_effective(sets, sets.effective.difference(CapabilitySet::FSETID))?;
-        Ok(WithoutFsetid { before: Some(sets) })
+/// Gives this thread CAP_FSETID, or takes it away, for the operation that follows.
+///
+/// Without it the branch clears set-id bits on write, truncate, chown and ACL changes, as for an
+/// ordinary user; with it, it keeps them, as for root. The thread stays as it is until another
+/// operation needs it otherwise, so a run of alike requests costs no system call. A server that
+/// does not have the capability stays without.
+///
+/// # Errors
+/// Those of `capset(2)`.
+pub fn want_fsetid(wanted: bool) -> Result<()> {
+    if FSETID.get() == Some(wanted) {
+        return Ok(());
     }
-}
-
-impl Drop for WithoutFsetid {
-    fn drop(&mut self) {
-        if let Some(sets) = self.before
-            && let Err(error) = set_effective(sets, sets.effective)
-        {
-            tracing::error!(%error, "CAP_FSETID could not be taken back");
-        }
+    let sets = rustix::thread::capabilities(None)?;
+    let mut effective = sets.effective.difference(CapabilitySet::FSETID);
+    if wanted {
+        effective |= sets.permitted & CapabilitySet::FSETID;
     }
+    if effective != sets.effective {
+        set_effective(sets, effective)?;
+    }
+    FSETID.set(Some(wanted));
+    Ok(())
 }
 
 /// Runs `make` under the caller's umask. The kernel of the branch then applies it, or a default
