@@ -179,7 +179,7 @@ fn fallocate_does_each_mode_the_branch_does() {
 }
 
 #[test]
-fn fallocate_on_ext4_collapses_and_zeroes() {
+fn fallocate_on_ext4_zeroes_ranges() {
     need_root!();
     if !loop_works("ext4") {
         return;
@@ -192,11 +192,11 @@ fn fallocate_on_ext4_collapses_and_zeroes() {
     fallocate(&file, FallocateFlags::ZERO_RANGE, 4096, 4096).unwrap();
     expected[4096..8192].fill(0);
     assert!(read_all(&file).unwrap() == expected);
-    fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 8192, 8192).unwrap();
-    expected.drain(8192..16384);
-    assert!(read_all(&file).unwrap() == expected && get(pool.on(0, "f")) == expected);
-    fallocate(&file, FallocateFlags::INSERT_RANGE, 4096, 4096).unwrap();
-    expected.splice(4096..4096, [0; 4096]);
+    assert!(get(pool.on(0, "f")) == expected);
+    // The kernel passes these to no FUSE filesystem; nothing may have happened.
+    for mode in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
+        assert_eq!(errno(fallocate(&file, mode, 8192, 8192)), Errno::OPNOTSUPP);
+    }
     assert!(read_all(&file).unwrap() == expected && get(pool.on(0, "f")) == expected);
 }
 
