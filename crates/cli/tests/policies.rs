@@ -382,6 +382,25 @@ fn cloned_directories_are_true_copies() {
 }
 
 #[test]
+fn cloning_a_directory_does_not_touch_its_parent() {
+    let mut pool = Pool::build()
+        .branch(Kind::Dir, "=NC")
+        .branch(Kind::Dir, "=RW")
+        .option("category.create=ff,cache.attr=0")
+        .prepare();
+    fs::create_dir_all(pool.on(0, "a/b")).unwrap();
+    fs::create_dir(pool.on(1, "a")).unwrap();
+    set_mtime(pool.on(0, "a"), 1_000_000_000);
+    set_mtime(pool.on(1, "a"), 1_000_000_000);
+    pool.start();
+    // Nothing was added to `a` as anyone can see, though on branch 1 it got its `b`.
+    put(pool.path("a/b/f"), "x");
+    assert_eq!(pool.holders("a/b/f"), [1]);
+    assert_eq!(fs::metadata(pool.path("a")).unwrap().mtime(), 1_000_000_000);
+    assert!(fs::metadata(pool.path("a/b")).unwrap().mtime() > 1_500_000_000);
+}
+
+#[test]
 fn statfs_adds_up_the_branches() {
     need_root!();
     let pool = uneven("statfs=base");

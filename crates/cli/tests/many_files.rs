@@ -1,0 +1,106 @@
+//! Very many files in one mount: descriptors stay bounded whatever the caches hold, and memory is
+//! measured.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::time::{Duration, Instant};
+
+use support::files::put;
+use support::{Kind, Pool, say};
+
+const NOFILE: u64 = 1024;
+
+/// Resident memory of a process in bytes.
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+fn descriptors(pid: u32) -> u64 {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64
+}
+
+/// Looks up `directories` times `files` files with the server's descriptors limited.
+fn look_up(directories: u64, files: u64) {
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("4g,nr_inodes=0"), "")
+        .branch(Kind::Tmpfs("4g,nr_inodes=0"), "")
+        .option("category.create=rand,cache.attr=3600,cache.entry=3600")
+        .nofile(NOFILE)
+        .limit(Duration::from_secs(1200))
+        .prepare();
+    // Made beneath: it is looking up that counts.
+    for directory in 0..directories {
+        let branch = usize::try_from(directory % 2).unwrap();
+        let path = pool.on(branch, format!("d{directory}"));
+        fs::create_dir(&path).unwrap();
+        for file in 0..files {
+            File::create(path.join(format!("f{file}"))).unwrap();
+        }
+    }
+    pool.start();
+    let before = resident(pool.pid());
+    let started = Instant::now();
+    for directory in 0..directories {
+        for file in 0..files {
+            let path = pool.path(format!("d{directory}/f{file}"));
+            fs::symlink_metadata(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+    }
+    let took = started.elapsed();
+    let looked_up = directories * files;
+    // The kernel may have let some go under memory pressure; the server knows how many it holds.
+    let cached = pool.status()["nodes"]
+        .as_u64()
+        .unwrap_or(looked_up + directories);
+    assert!(
+        cached > looked_up / 2,
+        "{cached} of {looked_up} are cached: too few to mean anything"
+    );
+    let grown = resident(pool.pid()).saturating_sub(before);
+    let open = descriptors(pool.pid());
+    say(&format!(
+        "{looked_up} files looked up in {took:.1?} with RLIMIT_NOFILE {NOFILE}: {cached} inodes \
+         cached, {} bytes of memory each, {open} descriptors",
+        grown / cached
+    ));
+    assert!(open < NOFILE, "{open} descriptors");
+
+    // Everything still works: files anywhere open, new ones are made, directories list.
+    for directory in (0..directories).step_by(usize::try_from(directories / 50).unwrap().max(1)) {
+        File::open(pool.path(format!("d{directory}/f0"))).unwrap();
+        put(pool.path(format!("d{directory}/new")), "x");
+        let listed = fs::read_dir(pool.path(format!("d{directory}")))
+            .unwrap()
+            .count() as u64;
+        assert_eq!(listed, files + 1);
+    }
+    // Many open at once, as many as the server's own limit leaves room for.
+    let handles: Vec<File> = (0..500)
+        .map(|file| File::open(pool.path(format!("d0/f{}", file % files))).unwrap())
+        .collect();
+    assert_eq!(handles.len(), 500);
+}
+
+#[test]
+fn fifty_thousand_files_need_few_descriptors() {
+    look_up(5000, 10);
+}
+
+#[test]
+#[ignore = "takes minutes; make conformance runs it"]
+fn a_million_files_need_few_descriptors() {
+    need_root!();
+    look_up(10_000, 100);
+}
