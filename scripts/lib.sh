@@ -147,9 +147,11 @@ pool_umount() { # MOUNTPOINT
 # Last resort at exit: whatever is left of a pool goes away, and only that.
 pool_abandon() { # MOUNTPOINT PID
     detach "$1"
-    local tries
-    # Only a child of this shell is ours to end: a recycled id never is.
-    [[ $(ps -o ppid= -p "$2" 2>/dev/null | tr -d ' ') == "$$" ]] || return 0
+    local tries stat
+    # Only a child of this shell is ours to end: a recycled id never is. (Not with ps: that looks at
+    # every process there is, and one of them may be stuck on somebody's dead mount.)
+    stat=$(cat "/proc/$2/stat" 2>/dev/null) || return 0
+    [[ $(awk '{ print $2 }' <<<"${stat##*) }") == "$$" ]] || return 0
     for ((tries = 0; tries < 40; tries++)); do
         kill -0 "$2" 2>/dev/null || return 0
         sleep 0.05
