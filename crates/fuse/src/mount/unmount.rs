@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 
+use super::abort::abort;
 use super::error::MountError;
 use super::helper;
 use super::mountinfo::{Mounted, mounts_at};
@@ -126,23 +127,19 @@ impl Mount {
         }
     }
 
-    /// Takes it out of sight and aborts the connection, as far as we may. Whatever is left ends
-    /// when the server closes the device.
+    /// Aborts the connection, as far as we may, and takes the mount out of sight. Whatever is left
+    /// ends when the server closes the device.
     pub(crate) fn force(&self) {
-        let path = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
-        if let Err(error) = std::fs::write(&path, "1") {
-            tracing::debug!(%error, path, "cannot abort through fusectl");
+        match abort(self.connection) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => {
+                let connection = self.connection;
+                tracing::warn!(%errno, connection, "cannot abort the connection");
+            }
         }
-        if !matches!(self.standing(), Ok(Standing::Visible)) {
-            return;
-        }
-        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        let result = match rustix::mount::unmount(&self.mountpoint, flags) {
-            Err(Errno::PERM) => helper::unmount(&self.mountpoint, true),
-            result => result.map_err(Into::into),
-        };
-        if let Err(error) = result {
-            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmounting by force");
+        if let Err(error) = self.unmount(true) {
+            let mountpoint = self.mountpoint.display();
+            tracing::warn!(%error, %mountpoint, "cannot take the mount out of sight");
         }
     }
 }

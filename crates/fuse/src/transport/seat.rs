@@ -158,6 +158,16 @@ impl Seat {
             && self.may_block.load(Ordering::Acquire) == unique
     }
 
+    /// Whether the thread sleeps in the kernel, rather than running or waiting for a CPU. True if
+    /// that cannot be told. Opens a file: not for the usual way of a request.
+    pub(super) fn is_sleeping(&self) -> bool {
+        let tid = self.tid.load(Ordering::Acquire);
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+        // `TID (NAME) STATE …`; the name may hold anything.
+        let state = stat.as_deref().ok().and_then(|line| line.rsplit_once(')'));
+        !state.is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
+    }
+
     /// Makes a blocked system call of the thread return EINTR.
     pub(super) fn signal(&self) {
         let tid = self.tid.load(Ordering::Acquire).cast_signed();

@@ -13,8 +13,12 @@ use std::time::Duration;
 use super::crew::Crew;
 use super::seat::Seat;
 
-/// Time between looks; a stuck reader is relieved after one to two of them.
+/// Time between looks; a sleeping reader is relieved after one to two of them.
 const TICK: Duration = Duration::from_millis(1);
+/// Looks after which even a reader that is running, or waiting for a CPU, is relieved. One that
+/// sleeps is relieved at the first: to the others a new reader helps only if there is a CPU for
+/// it, and it moves the work to another one.
+const BUSY_TICKS: u32 = 8;
 /// Looks without any new request after which it sleeps.
 const QUIET_TICKS: u32 = 100;
 /// Looks between signals to interrupted requests.
@@ -63,7 +67,7 @@ impl Watchdog {
 
 fn watch(crew: &Arc<Crew>) {
     let mut seen: Option<(Arc<Seat>, u64)> = None;
-    let mut quiet = 0;
+    let (mut quiet, mut stuck) = (0, 0);
     let mut ticks: u32 = 0;
     while !crew.life.has_ended() {
         thread::park_timeout(TICK);
@@ -75,13 +79,15 @@ fn watch(crew: &Arc<Crew>) {
         let word = reader.word();
         let same =
             matches!(&seen, Some((seat, last)) if Arc::ptr_eq(seat, &reader) && *last == word);
-        if same && Seat::is_handling(word) {
-            crew.relieve(&reader, word);
-            quiet = 0;
-        } else if same && !pressing {
+        if !same {
+            (quiet, stuck) = (0, 0);
+        } else if Seat::is_handling(word) {
+            stuck += 1;
+            if stuck >= BUSY_TICKS || reader.is_sleeping() {
+                crew.relieve(&reader, word);
+            }
+        } else if !pressing {
             quiet += 1;
-        } else {
-            quiet = 0;
         }
         seen = Some((reader, word));
         if quiet >= QUIET_TICKS {

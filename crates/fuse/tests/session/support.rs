@@ -1,0 +1,243 @@
+//! Mountpoints that clean up after themselves, and the example server as a process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How soon a server must be gone after its mount.
+pub const GONE_WITHIN: Duration = Duration::from_secs(1);
+/// How long anything else may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether mounting is possible here; says why if not.
+pub fn can_mount() -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "no /dev/fuse"
+    } else {
+        return true;
+    };
+    eprintln!("SKIPPED: needs root and /dev/fuse: {reason}");
+    false
+}
+
+pub fn have(program: &str) -> bool {
+    let found = ["/bin", "/usr/bin", "/sbin", "/usr/sbin"]
+        .iter()
+        .any(|dir| Path::new(dir).join(program).exists());
+    if !found {
+        eprintln!("SKIPPED: {program} is not installed");
+    }
+    found
+}
+
+/// A directory to mount on; whatever is mounted on it goes with it.
+pub struct Mountpoint {
+    dir: TempDir,
+}
+
+impl Mountpoint {
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("strandfs test,")
+            .tempdir()
+            .expect("a directory");
+        Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        // Blanks are escaped in the table; the random part of the name is enough.
+        let name = self.path().file_name().unwrap().to_str().unwrap();
+        let random = name.rsplit_once(',').unwrap().1;
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        table.contains(random)
+    }
+
+    /// The number of the FUSE connection mounted here.
+    pub fn connection(&self) -> u32 {
+        let metadata = std::fs::metadata(self.path()).expect("a live mount");
+        rustix::fs::minor(std::os::unix::fs::MetadataExt::dev(&metadata))
+    }
+}
+
+impl Drop for Mountpoint {
+    fn drop(&mut self) {
+        while self.is_mounted() && strandfs_fuse::unmount(self.path(), true).is_ok() {}
+    }
+}
+
+/// The kernel's control files of FUSE, mounted privately.
+pub struct Control {
+    dir: TempDir,
+}
+
+impl Control {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", dir.path(), "fusectl", flags, None).expect("fusectl");
+        Self { dir }
+    }
+
+    pub fn abort(&self, connection: u32) {
+        let path = self.dir.path().join(connection.to_string()).join("abort");
+        std::fs::write(path, "1").expect("abort");
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = strandfs_fuse::unmount(self.dir.path(), true);
+    }
+}
+
+/// The example `hello`, built if it is not there yet.
+fn hello() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let own = std::env::current_exe().expect("own path");
+        let profile = own.parent().and_then(Path::parent).expect("target/PROFILE");
+        let target = profile.parent().expect("target");
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args(["build", "--quiet", "--offline", "--example", "hello"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .arg("--target-dir")
+            .arg(target);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success());
+        profile.join("examples/hello")
+    })
+}
+
+/// A server process.
+pub struct Server {
+    pub child: Child,
+    output: Receiver<String>,
+}
+
+impl Server {
+    /// Starts `hello` and waits until it is ready.
+    pub fn start(mountpoint: &Mountpoint, options: &[&str]) -> Self {
+        let server = Self::launch(mountpoint, options);
+        assert_eq!(server.line(), "ready");
+        assert!(mountpoint.is_mounted());
+        server
+    }
+
+    fn launch(mountpoint: &Mountpoint, options: &[&str]) -> Self {
+        let mut child = Command::new(hello())
+            .args(options)
+            .arg(mountpoint.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("hello");
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, output) = channel();
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, output }
+    }
+
+    /// The next line it prints.
+    pub fn line(&self) -> String {
+        self.output.recv_timeout(PATIENCE).expect("a line of hello")
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("kill");
+    }
+
+    /// Asserts that the process ends in time, successfully, and leaves nothing behind.
+    pub fn assert_gone(&mut self, mountpoint: &Mountpoint, since: Instant) {
+        let status = self.wait();
+        let took = since.elapsed();
+        assert!(took < GONE_WITHIN, "gone only after {took:?}");
+        assert!(status.success(), "{status:?}");
+        assert!(!mountpoint.is_mounted());
+        assert_eq!(processes_naming(mountpoint.path()), 0);
+    }
+
+    /// Waits for the end of the process.
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the server lives for ever");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Processes that have this path in their command line.
+fn processes_naming(path: &Path) -> usize {
+    let path = path.as_os_str().as_encoded_bytes();
+    let processes = std::fs::read_dir("/proc").expect("/proc");
+    let named = processes.flatten().filter(|entry| {
+        let number = entry.file_name().to_string_lossy().parse::<u32>();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        number.is_ok() && line.windows(path.len()).any(|part| part == path)
+    });
+    named.count()
+}
+
+/// Runs a command; returns its output if it succeeded.
+pub fn run(program: &str, arguments: &[&str], path: &Path) -> Result<String, String> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .arg(path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect(program);
+    let status = child.wait().expect(program);
+    let mut text = String::new();
+    if status.success() {
+        child.stdout.unwrap().read_to_string(&mut text).unwrap();
+        Ok(text)
+    } else {
+        child.stderr.unwrap().read_to_string(&mut text).unwrap();
+        Err(text)
+    }
+}
+
+/// Waits until it is so.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
