@@ -1,6 +1,6 @@
 //! Open directories: a listing made once, merged over the branches, with stable offsets.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -23,6 +23,22 @@ pub struct Listed {
     pub kind: Option<FileKind>,
     /// The branch it was first found on.
     pub branch: BranchId,
+    /// The number is that of a node the kernel knows.
+    pub live: bool,
+}
+
+impl Listed {
+    /// What is known of a name beside the name.
+    pub fn new(ino: u64, kind: Option<FileKind>, branch: BranchId, live: bool) -> Self {
+        Listed {
+            start: 0,
+            len: 0,
+            ino,
+            kind,
+            branch,
+            live,
+        }
+    }
 }
 
 /// All names of a directory at one moment.
@@ -33,28 +49,40 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Adds a name.
-    pub fn push(&mut self, name: &OsStr, ino: u64, kind: Option<FileKind>, branch: BranchId) {
+    /// Adds a name; `entry` says the rest.
+    pub fn push(&mut self, name: &OsStr, entry: Listed) {
         let start = self.names.len();
         self.names.extend_from_slice(name.as_bytes());
         self.entries.push(Listed {
             start,
             len: name.len(),
-            ino,
-            kind,
-            branch,
+            ..entry
         });
     }
 
-    /// Takes out the second and later of equal names, keeping the order.
+    /// Takes out the second and later of equal names, keeping the order. The first takes over
+    /// the number of a live one: a directory keeps the number of the branch it was first seen
+    /// on while it is known, wherever it appears later.
     pub fn keep_first_of_each_name(&mut self) {
         let names = &self.names;
-        let mut seen: HashSet<&[u8]> = HashSet::with_capacity(self.entries.len());
-        self.entries.retain(|entry| {
-            names
-                .get(entry.start..entry.start + entry.len)
-                .is_some_and(|name| seen.insert(name))
-        });
+        let name_of = |entry: &Listed| names.get(entry.start..entry.start + entry.len);
+        let mut firsts: HashMap<&[u8], usize> = HashMap::with_capacity(self.entries.len());
+        let mut kept: Vec<Listed> = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let Some(name) = name_of(entry) else { continue };
+            match firsts.get(name).and_then(|index| kept.get_mut(*index)) {
+                None => {
+                    firsts.insert(name, kept.len());
+                    kept.push(*entry);
+                }
+                Some(first) if entry.live && !first.live => {
+                    first.ino = entry.ino;
+                    first.live = true;
+                }
+                Some(_) => {}
+            }
+        }
+        self.entries = kept;
     }
 
     /// The entry at `index` and its name.
@@ -119,7 +147,10 @@ mod tests {
     fn the_first_of_equal_names_stays() {
         let mut listing = Listing::default();
         for (name, branch) in [("b", 0), ("a", 0), ("b", 1), ("c", 1)] {
-            listing.push(OsStr::new(name), 1, None, BranchId(branch));
+            listing.push(
+                OsStr::new(name),
+                Listed::new(1, None, BranchId(branch), branch == 1),
+            );
         }
         listing.keep_first_of_each_name();
         let names: Vec<_> = (0..3)
@@ -127,6 +158,10 @@ mod tests {
             .collect();
         assert_eq!(names, ["b", "a", "c"]);
         assert_eq!(listing.get(0).unwrap().0.branch, BranchId(0));
+        assert!(
+            listing.get(0).unwrap().0.live,
+            "the live number was taken over"
+        );
         assert!(listing.get(3).is_none());
     }
 }

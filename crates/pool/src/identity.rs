@@ -12,13 +12,14 @@
 //!          predecessor the kernel still holds); such handles end with the node
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::BranchId;
@@ -229,6 +230,8 @@ pub struct Volumes {
 struct Generations {
     newer: HashMap<(VolumeId, u64), u32>,
     older: HashMap<(VolumeId, u64), u32>,
+    /// Directories that gave their number and handles to the node of several copies.
+    elders: HashSet<(VolumeId, u64)>,
 }
 
 impl Generations {
@@ -240,6 +243,13 @@ impl Generations {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(key, generation);
+    }
+
+    fn note_elder(&mut self, key: (VolumeId, u64)) {
+        if self.elders.len() >= Self::HALF_MAX {
+            self.elders.clear();
+        }
+        self.elders.insert(key);
     }
 
     fn get(&self, key: &(VolumeId, u64)) -> Option<u32> {
@@ -407,6 +417,29 @@ impl Volumes {
         }
     }
 
+    /// Notes that a directory on several branches went by this copy's identity.
+    pub fn remember_elder(&self, volume: VolumeId, ino: u64) {
+        self.generations.lock().note_elder((volume, ino));
+    }
+
+    /// The copies of a directory with the one it goes by first: the oldest, so that clones made
+    /// later, on whatever branch, change neither its inode number nor its file handles. Clocks
+    /// of filesystems tick every few milliseconds; among copies of one tick the one that it went
+    /// by before stays.
+    pub fn eldest_first(&self, copies: &[Identity]) -> SmallVec<[Identity; 1]> {
+        let mut sorted: SmallVec<[Identity; 1]> = SmallVec::from_slice(copies);
+        if sorted.len() > 1 {
+            let memory = self.generations.lock();
+            sorted.sort_by_key(|copy| {
+                (
+                    copy.btime_ns,
+                    !memory.elders.contains(&(copy.volume, copy.ino)),
+                )
+            });
+        }
+        sorted
+    }
+
     /// Opens the inode of a number whose generation the caller does not know, and returns the
     /// generation.
     ///
@@ -452,14 +485,13 @@ impl Volumes {
         if shown < 16 { shown + 16 } else { shown }
     }
 
-    /// The inode number users see for a directory entry of `device`, if that is a known volume.
-    pub fn shown_entry_ino(&self, branch: BranchId, device: (u32, u32), ino: u64) -> u64 {
+    /// The volume of a device on a branch, if it was met before.
+    pub fn of_device(&self, branch: BranchId, device: (u32, u32)) -> Option<VolumeId> {
         let list = self.list.read();
-        let found = list
+        let index = list
             .iter()
-            .position(|v| v.branch == branch && v.device == device);
-        drop(list);
-        found.map_or(ino, |index| self.shown_ino(VolumeId(index as u16), ino))
+            .position(|v| v.branch == branch && v.device == device)?;
+        Some(VolumeId(index as u16))
     }
 }
 

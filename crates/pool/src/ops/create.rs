@@ -13,7 +13,7 @@ use strandfs_options::Policy;
 
 use crate::attr::{decode_dev, file_attr};
 use crate::branch::{Branch, BranchId};
-use crate::identity::kind_of_mode;
+use crate::identity::{kind_of_mode, split_id};
 use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
@@ -388,7 +388,14 @@ impl Pool {
         // Noted before the node is gone: a file handle may be opened at any moment.
         let remember = || {
             // A directory's id may come from any of its copies.
-            node.place().copies.iter().for_each(|copy| self.volumes.remember(copy));
+            let place = node.place();
+            place
+                .copies
+                .iter()
+                .for_each(|copy| self.volumes.remember(copy));
+            if let (2.., Some((volume, ino))) = (place.copies.len(), split_id(node.id)) {
+                self.volumes.remember_elder(volume, ino);
+            }
         };
         if !self.nodes.unref(node, count, remember) {
             return;

@@ -12,7 +12,7 @@ use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
 use crate::identity::{Identity, kind_of, split_id};
-use crate::node::{DirEntry, Names, Node};
+use crate::node::{DirEntry, Names};
 use crate::pool::Pool;
 use crate::sys;
 
@@ -44,30 +44,32 @@ impl Pool {
             btime_ns,
         };
         let kind = kind_of(&stat);
+        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        if kind == FileKind::Directory {
+            entries = self.same_dir_everywhere(&branch, fd, path.as_deref())?;
+        }
         let shown = self.volumes.shown_ino(volume, ino);
         let node = self
             .nodes
             .find_or_make(smallvec![identity], kind, shown, Names::default())
             .ok_or(Errno::NOMEM)?;
         if kind == FileKind::Directory {
-            self.restore_dir(&node, &branch, fd, path.as_deref())?;
+            self.install(&node, entries, sys::mono_coarse_ms());
         }
         let attr = self.attr(&node)?;
         Ok(self.entry(&self.view(), &node, attr))
     }
 
-    /// Finds the same directory on the other branches.
-    fn restore_dir(
+    /// The directory and its namesakes on the other branches, in branch order.
+    fn same_dir_everywhere(
         &self,
-        node: &Arc<Node>,
         own: &Arc<Branch>,
         fd: OwnedFd,
         path: Option<&Path>,
-    ) -> sys::Result<()> {
+    ) -> sys::Result<SmallVec<[DirEntry; 2]>> {
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
-        let view = self.view();
         let mut own_fd = Some(fd);
-        for branch in &view.branches {
+        for branch in &self.view().branches {
             let found = if branch.id == own.id {
                 own_fd.take()
             } else {
@@ -77,8 +79,7 @@ impl Pool {
                 entries.push(self.dir_entry(branch, fd)?);
             }
         }
-        self.install(node, entries, sys::mono_coarse_ms());
-        Ok(())
+        Ok(entries)
     }
 
     /// LOOKUP of `..`: the parent of a directory.

@@ -11,7 +11,8 @@ use strandfs_fuse::{
     Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release,
 };
 
-use crate::dir_handle::{Listing, OpenDir};
+use crate::branch::BranchId;
+use crate::dir_handle::{Listed, Listing, OpenDir};
 use crate::identity::kind_of;
 use crate::node::{DirEntry, Node};
 use crate::ops::lookup::{Copies, Copy};
@@ -229,10 +230,30 @@ impl Pool {
                 continue;
             }
             let kind = file_kind(found.file_type());
-            let ino = self.volumes.shown_entry_ino(branch, device, found.ino());
-            listing.push(OsStr::from_bytes(name), ino, kind, branch);
+            let (ino, live) = self.entry_ino(branch, device, found.ino(), kind);
+            listing.push(
+                OsStr::from_bytes(name),
+                Listed::new(ino, kind, branch, live),
+            );
         }
         Ok(())
+    }
+
+    /// The number of a listed name, and whether a live node says so.
+    fn entry_ino(
+        &self,
+        branch: BranchId,
+        device: (u32, u32),
+        ino: u64,
+        kind: Option<FileKind>,
+    ) -> (u64, bool) {
+        let volume = self.volumes.of_device(branch, device);
+        let shown = volume.map_or(ino, |volume| self.volumes.shown_ino(volume, ino));
+        if kind != Some(FileKind::Directory) {
+            return (shown, false);
+        }
+        let node = volume.and_then(|volume| self.nodes.find(volume, ino));
+        node.map_or((shown, false), |node| (node.ino, true))
     }
 
     /// FSYNCDIR: on every branch that holds the directory.

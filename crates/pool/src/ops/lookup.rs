@@ -258,12 +258,12 @@ impl Pool {
         let node = match found {
             Some(node) => node,
             None => {
-                let first = identities.first().ok_or(Errno::NOENT)?;
+                let eldest = self.volumes.eldest_first(&identities);
+                let first = eldest.first().ok_or(Errno::NOENT)?;
                 let ino = self.volumes.shown_ino(first.volume, first.ino);
                 let names = Names::one(parent.id, name);
-                let copies = identities.clone();
                 self.nodes
-                    .find_or_make(copies, FileKind::Directory, ino, names)
+                    .find_or_make(eldest, FileKind::Directory, ino, names)
                     .ok_or(Errno::NOMEM)?
             }
         };
