@@ -4,13 +4,15 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{BackingId, Handle};
 
 use crate::branch::Branch;
 use crate::node::Node;
 use crate::range_locks::RangeLocks;
+use crate::sys;
 
 /// One open file description of the pool.
 pub struct OpenFile {
@@ -18,12 +20,23 @@ pub struct OpenFile {
     pub node: Arc<Node>,
     /// The branch that holds the file.
     pub branch: Arc<Branch>,
-    /// The file there; swapped, in every handle of the node at once, when the file moves.
-    pub file: ArcSwap<OwnedFd>,
+    /// The file there; swapped, in every handle of the node at once, when the file moves, and
+    /// taken out at release: the table frees its entries some time later, the file must not wait.
+    pub file: ArcSwapOption<OwnedFd>,
     /// The kernel was told not to send FLUSH for it.
     pub no_flush: bool,
     /// Opened for writing.
     pub writable: bool,
+}
+
+impl OpenFile {
+    /// The branch file.
+    ///
+    /// # Errors
+    /// EBADF after release.
+    pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
+        self.file.load_full().ok_or(Errno::BADF)
+    }
 }
 
 /// How the I/O of a node's opens goes, fixed from the first open to the last release: the kernel
@@ -60,7 +73,7 @@ impl OpenState {
     pub fn any_file(&self) -> Option<Arc<OwnedFd>> {
         self.handles
             .iter()
-            .find_map(|handle| Some(handle.upgrade()?.file.load_full()))
+            .find_map(|handle| handle.upgrade()?.file.load_full())
     }
 }
 

@@ -25,7 +25,7 @@ impl Pool {
 
     fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<FileAttr> {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
-            let stat = sys::statx_fd(opened.file.load().as_fd())?;
+            let stat = sys::statx_fd(opened.file()?.as_fd())?;
             return Ok(file_attr(&stat, opened.node.ino));
         }
         self.attr(&self.node(id)?)
@@ -35,7 +35,7 @@ impl Pool {
     pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<StatxReply> {
         let node = self.node(id)?;
         let stat = if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
-            sys::statx_fd(opened.file.load().as_fd())?
+            sys::statx_fd(opened.file()?.as_fd())?
         } else if node.is_dir() {
             sys::statx_fd(self.locate(&node)?.fd())?
         } else {

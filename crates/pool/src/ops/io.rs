@@ -31,10 +31,10 @@ impl Pool {
         if out.len() >= LARGE_BYTES {
             cx.may_block();
         }
-        let file = opened.file.load();
+        let file = opened.file()?;
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&**file, rest, args.offset_bytes + done as u64) {
+            match rustix::io::pread(&*file, rest, args.offset_bytes + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) if !cx.interrupted() => {}
@@ -54,7 +54,7 @@ impl Pool {
         if args.data.len() >= LARGE_BYTES {
             cx.may_block();
         }
-        let file = opened.file.load();
+        let file = opened.file()?;
         let fd = file.as_fd();
         sys::want_fsetid(!args.kill_suidgid)?;
         // The page cache writes where the pages belong, even through an O_APPEND handle.
@@ -83,7 +83,7 @@ impl Pool {
             open.locks.release(owner);
         }
         if opened.writable && opened.branch.reports_at_close() {
-            let copy = rustix::io::dup(&**opened.file.load())?;
+            let copy = rustix::io::dup(&*opened.file()?)?;
             return sys::close_reporting(copy);
         }
         Ok(())
@@ -101,11 +101,11 @@ impl Pool {
             return Ok(());
         }
         cx.may_block();
-        let file = opened.file.load();
+        let file = opened.file()?;
         if data_only {
-            rustix::fs::fdatasync(&**file)
+            rustix::fs::fdatasync(&*file)
         } else {
-            rustix::fs::fsync(&**file)
+            rustix::fs::fsync(&*file)
         }
     }
 
@@ -114,10 +114,10 @@ impl Pool {
         let opened = self.opened(args.handle)?;
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
-        let file = opened.file.load();
+        let file = opened.file()?;
         // An ordinary user's fallocate clears set-id bits; the kernel does not say who asks.
         sys::want_fsetid(cx.uid == 0)?;
-        rustix::fs::fallocate(&**file, mode, args.offset_bytes, args.len_bytes)
+        rustix::fs::fallocate(&*file, mode, args.offset_bytes, args.len_bytes)
     }
 
     /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
@@ -133,7 +133,7 @@ impl Pool {
             Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
             _ => return Err(Errno::INVAL),
         };
-        rustix::fs::seek(&**opened.file.load(), whence)
+        rustix::fs::seek(&*opened.file()?, whence)
     }
 
     /// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
@@ -153,7 +153,7 @@ impl Pool {
         let len = usize::try_from(args.len_bytes)
             .unwrap_or(usize::MAX)
             .min(0x7fff_f000);
-        let (source, target) = (from.file.load_full(), to.file.load_full());
+        let (source, target) = (from.file()?, to.file()?);
         sys::want_fsetid(cx.uid == 0)?;
         let count = rustix::fs::copy_file_range(
             &*source,
@@ -174,7 +174,7 @@ impl Pool {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle))
             && opened.writable
         {
-            return Ok(opened.file.load_full());
+            return Ok(opened.file()?);
         }
         let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))

@@ -34,7 +34,7 @@ impl Pool {
             self.ioctl_dir(id, args.command, &mut data)?
         } else {
             let opened = self.opened(args.handle)?;
-            sys::fs_ioctl(opened.file.load().as_fd(), args.command, &mut data)?
+            sys::fs_ioctl(opened.file()?.as_fd(), args.command, &mut data)?
         };
         if sets(args.command) {
             return Ok(IoctlReply {

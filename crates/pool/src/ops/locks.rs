@@ -66,7 +66,7 @@ impl Pool {
     ) -> sys::Result<Arc<std::os::fd::OwnedFd>> {
         let mut open = opened.node.open.lock();
         let state = open.as_mut().ok_or(Errno::BADF)?;
-        state.locks.file_of(args.owner, &opened.file.load())
+        state.locks.file_of(args.owner, &*opened.file()?)
     }
 }
 
@@ -76,7 +76,7 @@ fn set_flock(cx: &Context<'_>, opened: &OpenFile, args: &LockRequest) -> sys::Re
         LockKind::Exclusive => libc::LOCK_EX,
         LockKind::Unlock => libc::LOCK_UN,
     };
-    let file = opened.file.load_full();
+    let file = opened.file()?;
     let outcome = sys::flock(file.as_fd(), operation | libc::LOCK_NB);
     if !args.wait || outcome != Err(Errno::AGAIN) {
         return outcome;

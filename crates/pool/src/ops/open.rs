@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
@@ -138,7 +138,7 @@ impl Pool {
         let opened = Arc::new(OpenFile {
             node: Arc::clone(&node),
             branch,
-            file: ArcSwap::from_pointee(file),
+            file: ArcSwapOption::from_pointee(file),
             no_flush,
             writable: access_mode(flags) != libc::O_RDONLY,
         });
@@ -220,10 +220,11 @@ impl Pool {
             return Err(Errno::BADF);
         };
         let node = Arc::clone(&opened.node);
-        if self.view().settings.dropcacheonclose {
-            let _ =
-                rustix::fs::fadvise(&*opened.file.load(), 0, None, rustix::fs::Advice::DontNeed);
+        let file = opened.file.swap(None);
+        if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
+        drop(file);
         let mut open = node.open.lock();
         if let Some(state) = open.as_mut() {
             let this = Arc::as_ptr(&opened);
