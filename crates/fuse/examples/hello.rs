@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ const FILE: NodeId = NodeId(2);
 const LONGEST_BYTES: usize = 64 << 20;
 
 struct Hello {
+    owner: (u32, u32),
     valid: Duration,
     content: Mutex<Vec<u8>>,
 }
@@ -40,8 +42,8 @@ impl Hello {
             blocks: size.div_ceil(512) as u64,
             mode,
             nlink,
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
+            uid: self.owner.0,
+            gid: self.owner.1,
             block_size_bytes: 4096,
             ..FileAttr::default()
         })
@@ -153,7 +155,17 @@ impl Filesystem for Hello {
     }
 }
 
-fn main() -> std::result::Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hello: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> std::result::Result<(), Box<dyn Error>> {
     let signals = Signals::block()?;
     let mut config = SessionConfig::default();
     let mut valid = Duration::ZERO;
@@ -166,7 +178,9 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         }
     }
     let mountpoint = mountpoint.ok_or("usage: hello [--helper] [--cache] MOUNTPOINT")?;
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let filesystem = Hello {
+        owner: (user.as_raw(), group.as_raw()),
         valid,
         content: Mutex::new(b"Hello, world!\n".to_vec()),
     };

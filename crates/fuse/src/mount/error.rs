@@ -47,6 +47,18 @@ pub enum MountError {
          /etc/fuse.conf, or leave the option out"
     )]
     AllowOther,
+    /// The device is there and closed to this user.
+    #[error(
+        "/dev/fuse may not be opened: give users access to it (chmod 0666 /dev/fuse is what \
+         distributions do), or run as root"
+    )]
+    ClosedDevice,
+    /// Not even the helper may mount, as in most containers.
+    #[error(
+        "mounting is not permitted here: give the container the capability \
+         (--cap-add SYS_ADMIN --device /dev/fuse), or run as root outside of it"
+    )]
+    Confined,
     /// `fusermount3` refused for another reason.
     #[error("fusermount3 refused: {message}")]
     Fusermount {
@@ -85,7 +97,8 @@ impl MountError {
         match self {
             MountError::NoDevice { .. } => Errno::NOENT,
             MountError::NoKernelSupport => Errno::NODEV,
-            MountError::AllowOther => Errno::PERM,
+            MountError::AllowOther | MountError::Confined => Errno::PERM,
+            MountError::ClosedDevice => Errno::ACCESS,
             MountError::Negotiate(_) => Errno::PROTO,
             MountError::NoPermission { errno }
             | MountError::Mountpoint { errno, .. }

@@ -4,7 +4,7 @@
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::net::{
@@ -137,6 +137,16 @@ fn explain(message: String) -> MountError {
         return MountError::AllowOther;
     }
     let errno = errno_in(&message);
+    if message.contains("failed to open /dev/fuse: Permission denied") {
+        return MountError::ClosedDevice;
+    }
+    if message.contains("mount failed: Operation not permitted") {
+        return MountError::Confined;
+    }
+    if message.contains("fuse device not found") {
+        let device = PathBuf::from(super::DEVICE);
+        return MountError::NoDevice { device };
+    }
     let message = if message.is_empty() {
         "it ended without a word".to_owned()
     } else {
@@ -157,4 +167,46 @@ fn errno_in(message: &str) -> Errno {
     ];
     let found = known.into_iter().find(|(words, _)| message.contains(words));
     found.map_or(Errno::PERM, |(_, errno)| errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_the_helper_name_their_remedy() {
+        for (message, errno, remedy) in [
+            (
+                "fusermount3: option allow_other only allowed if 'user_allow_other' is set in \
+                 /etc/fuse.conf",
+                Errno::PERM,
+                "put the line user_allow_other",
+            ),
+            (
+                "fusermount3: failed to open /dev/fuse: Permission denied",
+                Errno::ACCESS,
+                "chmod 0666 /dev/fuse",
+            ),
+            (
+                "fusermount3: mount failed: Operation not permitted",
+                Errno::PERM,
+                "--cap-add SYS_ADMIN",
+            ),
+            (
+                "fusermount3: fuse device not found, try 'modprobe fuse' first",
+                Errno::NOENT,
+                "modprobe fuse",
+            ),
+            (
+                "fusermount3: user has no write access to mountpoint /mnt",
+                Errno::PERM,
+                "no write access to mountpoint /mnt",
+            ),
+            ("", Errno::PERM, "ended without a word"),
+        ] {
+            let error = explain(message.to_owned());
+            assert_eq!(error.errno(), errno, "{message}");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    }
 }

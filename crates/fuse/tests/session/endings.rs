@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::support::{Control, Mountpoint, Server, can_mount, eventually, have, run};
+use crate::support::{Control, Mountpoint, Server, can_mount, eventually, have, hello, run};
 
 #[test]
 fn it_serves_and_ends_with_umount() {
@@ -151,6 +151,40 @@ fn the_helper_mounts_and_unmounts() {
     let start = Instant::now();
     server.signal(Signal::TERM);
     server.assert_gone(&mountpoint, start);
+}
+
+/// In a mount namespace of its own, with a device everybody may open.
+const AS_NOBODY: &str = r#"
+set -e
+cd "$1"
+mknod device c 10 229 && chmod 666 device && mount --bind device /dev/fuse
+mkdir mnt && chown 65534:65534 mnt
+nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
+for way in 'fusermount3 -u mnt' 'sh -c "kill -TERM $server"'; do
+    $nobody ./hello mnt > out &
+    server=$!
+    for try in $(seq 200); do grep -q ready out && break; sleep 0.02; done
+    $nobody cat mnt/hello
+    eval "$nobody $way"
+    wait $server
+    cat out
+done
+"#;
+
+#[test]
+fn users_who_are_not_root_mount_through_the_helper() {
+    if !can_mount() || !["fusermount3", "setpriv", "unshare"].into_iter().all(have) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(dir.path(), everybody).unwrap();
+    fs::copy(hello(), dir.path().join("hello")).unwrap();
+    let arguments = ["--mount", "sh", "-c", AS_NOBODY, "sh"];
+    let output = run("unshare", &arguments, dir.path()).unwrap();
+    let expected = "Hello, world!\nready\nended: Unmounted\nHello, world!\nready\n\
+                    ended: Signal(15)\n";
+    assert_eq!(output, expected);
 }
 
 #[test]

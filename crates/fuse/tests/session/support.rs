@@ -107,7 +107,7 @@ impl Drop for Control {
 }
 
 /// The example `hello`, built if it is not there yet.
-fn hello() -> &'static Path {
+pub fn hello() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let own = std::env::current_exe().expect("own path");
