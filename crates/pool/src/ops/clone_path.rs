@@ -56,6 +56,7 @@ impl Pool {
         name: &OsStr,
     ) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
+        let parent_stat = sys::statx_fd(parent.fd.as_fd())?;
         sys::want_fsetid(true)?;
         // Closed to others until its owner and ACL are in place.
         match sys::with_umask(0, || rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
@@ -65,7 +66,6 @@ impl Pool {
             Err(errno) => return Err(errno),
         }
         let entry = self.open_dir_entry(branch, parent.fd.as_fd(), name)?;
-        let parent_stat = sys::statx_fd(parent.fd.as_fd())?;
         if let Err(errno) = copy_metadata(model.fd.as_fd(), entry.fd.as_fd(), &stat) {
             // Half-made directories would show wrong permissions: better none.
             let _ = rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR);
@@ -126,6 +126,13 @@ fn set_times(fd: BorrowedFd<'_>, stat: &Statx) -> sys::Result<()> {
 /// ENOSPC and the like: what says the branch cannot hold the directory faithfully.
 fn copy_xattrs(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> sys::Result<()> {
     use std::os::unix::ffi::OsStrExt;
+    // What the clone inherited from its parent is not the model's.
+    for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+        match sys::removexattr(to, OsStr::new(acl)) {
+            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
     let len = match sys::listxattr(from, None) {
         Ok(0) | Err(Errno::NOTSUP) => return Ok(()),
         Ok(len) => len,

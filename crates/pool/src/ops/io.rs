@@ -174,7 +174,7 @@ impl Pool {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle))
             && opened.writable
         {
-            return Ok(opened.file()?);
+            return opened.file();
         }
         let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))
