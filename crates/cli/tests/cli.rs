@@ -44,6 +44,11 @@ fn servers(mountpoint: &Path) -> Vec<i32> {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
             continue;
         };
+        // The name first: reading the arguments of an unrelated process may block.
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if !name.starts_with("strandfs") {
+            continue;
+        }
         let Ok(line) = fs::read(entry.path().join("cmdline")) else {
             continue;
         };
