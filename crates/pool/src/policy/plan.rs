@@ -63,7 +63,12 @@ impl Plan {
             .iter()
             .enumerate()
             .filter(|(_, branch)| self.refusal(branch).is_none());
-        let choice = pick(self.rule, eligible, random);
+        let mut choice = pick(self.rule, eligible.clone(), random);
+        if choice.is_empty() && self.category != Category::Create {
+            // Weighed by free space and none has any: what is there must still be readable and,
+            // above all on full branches, removable.
+            choice = pick(Rule::Random, eligible, random);
+        }
         if !choice.is_empty() {
             return Ok(choice);
         }

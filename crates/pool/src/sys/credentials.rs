@@ -4,6 +4,7 @@
 //! operation by a guard and put back when the guard drops.
 
 use std::cell::Cell;
+use std::sync::LazyLock;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -28,6 +29,9 @@ pub struct ActingAs {
     gid_changed: bool,
     groups_changed: bool,
 }
+
+/// Asked once: the server never changes its own user.
+static SERVER_IS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
 
 thread_local! {
     /// The umask is shared by all threads until a thread stops sharing it; None = not yet done.
@@ -68,7 +72,7 @@ pub fn as_caller(caller: Caller) -> Result<ActingAs> {
         gid_changed: false,
         groups_changed: false,
     };
-    if !rustix::process::geteuid().is_root() || (caller.uid == 0 && caller.gid == 0) {
+    if (caller.uid == 0 && caller.gid == 0) || !*SERVER_IS_ROOT {
         return Ok(acting);
     }
     if let Some(gid) = caller.supplementary_gid {

@@ -35,7 +35,12 @@ pub(super) fn answer(category: Category, policy: Policy, branches: &[BranchFacts
     let name = policy.name();
     if name.ends_with("pfrd") {
         let before = eligible.len();
-        eligible.retain(|index| space(&branches[*index]).available_bytes > 0);
+        let any = eligible
+            .iter()
+            .any(|index| space(&branches[*index]).available_bytes > 0);
+        if any || category == Category::Create {
+            eligible.retain(|index| space(&branches[*index]).available_bytes > 0);
+        }
         full |= eligible.is_empty() && before > 0 && category == Category::Create;
     }
     if eligible.is_empty() {
