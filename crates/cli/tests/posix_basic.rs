@@ -301,6 +301,58 @@ fn writing_clears_set_id_bits() {
 }
 
 #[test]
+fn root_writes_beside_set_id_bits() {
+    need_root!();
+    for options in ["passthrough.io=auto", "passthrough.io=off"] {
+        let pool = Pool::tmpfs(1).option(options).mount();
+        let path = pool.path("f");
+        put(&path, "data");
+        fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+        run("sh", ["-c", &format!("printf x >> '{}'", path.display())]).ok();
+        let mode = fs::metadata(pool.on(0, "f")).unwrap().mode() & 0o7777;
+        assert_eq!(mode, 0o6755, "{options}: as on a bare filesystem");
+    }
+}
+
+#[test]
+fn set_id_bits_set_while_someone_writes_do_not_stay() {
+    need_root!();
+    let pool = Pool::tmpfs(1).mount();
+    let path = pool.path("f");
+    put(&path, "data");
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    // The writer opens first, root makes the file set-id, then the writer writes.
+    let script = format!(
+        "exec 3>>'{}'; echo open; read _; printf x >&3",
+        path.display()
+    );
+    let mut writer = std::process::Command::new("setpriv")
+        .args([
+            "--reuid=4242",
+            "--regid=4242",
+            "--clear-groups",
+            "sh",
+            "-c",
+            &script,
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut word = [0; 5];
+    std::io::Read::read_exact(writer.stdout.as_mut().unwrap(), &mut word).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o4777)).unwrap();
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+    assert_eq!(get(&path), b"datax");
+    assert_eq!(
+        fs::metadata(pool.on(0, "f")).unwrap().mode() & 0o7777,
+        0o777
+    );
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
 fn the_umask_applies_once() {
     let pool = Pool::tmpfs(1).mount();
     let (file, dir) = (pool.path("f"), pool.path("d"));

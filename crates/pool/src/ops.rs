@@ -13,6 +13,7 @@ mod listing;
 mod locks;
 mod lookup;
 pub(crate) mod open;
+mod privilege;
 mod readlink;
 mod remove;
 mod rename;

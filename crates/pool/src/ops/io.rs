@@ -8,6 +8,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
 
 use crate::node::Node;
+use crate::ops::privilege;
 use crate::pool::Pool;
 use crate::sys;
 
@@ -115,8 +116,7 @@ impl Pool {
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
         let file = opened.file()?;
-        // An ordinary user's fallocate clears set-id bits; the kernel does not say who asks.
-        sys::want_fsetid(cx.uid == 0)?;
+        privilege::for_unmarked_change(cx, file.as_fd())?;
         rustix::fs::fallocate(&*file, mode, args.offset_bytes, args.len_bytes)
     }
 
@@ -154,7 +154,7 @@ impl Pool {
             .unwrap_or(usize::MAX)
             .min(0x7fff_f000);
         let (source, target) = (from.file()?, to.file()?);
-        sys::want_fsetid(cx.uid == 0)?;
+        privilege::for_unmarked_change(cx, target.as_fd())?;
         let count = rustix::fs::copy_file_range(
             &*source,
             Some(&mut offset_in),

@@ -14,6 +14,7 @@ use crate::branch::{Branch, PassthroughState};
 use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
+use crate::ops::privilege;
 use crate::pool::{PassthroughVerdict, Pool, View};
 use crate::sys;
 
@@ -56,6 +57,11 @@ impl Pool {
             Some(opened) => opened,
             None => self.open_inode(&node, wanted)?,
         };
+        if branch.read_only()
+            && (access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0)
+        {
+            return Err(Errno::ROFS);
+        }
         if flags & libc::O_TRUNC != 0 {
             sys::want_fsetid(!kill)?;
             truncate_open(&file, access_mode(flags))?;
@@ -115,7 +121,7 @@ impl Pool {
         let (mut reply_flags, backing) = match mode {
             IoMode::Passthrough(id)
                 if passes(view.settings.passthrough_io, flags)
-                    && !keeps_set_id(cx, file_mode, flags) =>
+                    && !writes_beside_set_id(cx, file_mode, flags) =>
             {
                 (OpenFlags::PASSTHROUGH, Some(id))
             }
@@ -164,7 +170,8 @@ impl Pool {
             return IoMode::Server;
         };
         // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
-        // clears set-id bits, as it must for everyone but root (see `keeps_set_id`).
+        // clears set-id bits, as it must for everyone but root (see
+        // `writes_beside_set_id`).
         if sys::want_fsetid(false).is_err() {
             return IoMode::Server;
         }
@@ -276,12 +283,13 @@ fn passes(rule: PassthroughIo, flags: i32) -> bool {
     }
 }
 
-/// Whether this open may write to a set-id file without clearing the bits: root's do. Such an
-/// open takes the hybrid mode, where the server does the writing.
-fn keeps_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
-    cx.uid == 0
-        && access_mode(flags) != libc::O_RDONLY
-        && file_mode & (libc::S_ISUID | libc::S_ISGID) != 0
+/// Whether this open may write to a set-id file without clearing the bits, as root may. Such an
+/// open takes the hybrid mode, where the server does the writing: the kernel's own writes to the
+/// branch always clear them.
+fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
+    access_mode(flags) != libc::O_RDONLY
+        && privilege::has_set_id(file_mode)
+        && privilege::keeps_set_id(cx)
 }
 
 /// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for

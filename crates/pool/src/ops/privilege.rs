@@ -1,0 +1,49 @@
+//! Whether a caller may write to a set-id file without clearing the bits.
+
+use std::os::fd::BorrowedFd;
+
+use strandfs_fuse::Context;
+
+use crate::sys;
+
+/// Set-user-id or set-group-id.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// Whether `mode` has bits that a write by an ordinary user clears.
+pub(crate) fn has_set_id(mode: u32) -> bool {
+    mode & SET_ID != 0
+}
+
+/// Whether the caller has CAP_FSETID here. Asked of `/proc`, and only where a set-id file is at
+/// stake: the kernel no longer tells the server who calls (idmapped mounts), except for requests
+/// that create, and marks only writes and truncates. No answer means no.
+pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
+    const CAP_FSETID: u32 = 4;
+    if cx.pid == 0 {
+        return false;
+    }
+    let namespace = |task: String| std::fs::read_link(format!("/proc/{task}/ns/user")).ok();
+    let own = namespace("self".to_owned());
+    if own.is_none() || namespace(cx.pid.to_string()) != own {
+        return false;
+    }
+    std::fs::read_to_string(format!("/proc/{}/status", cx.pid))
+        .ok()
+        .and_then(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("CapEff:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        })
+        .is_some_and(|effective| effective & 1 << CAP_FSETID != 0)
+}
+
+/// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id
+/// bits are to fall unless the caller may keep them.
+///
+/// # Errors
+/// Those of `fstat(2)` and `capset(2)`.
+pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<()> {
+    let mode = rustix::fs::fstat(file)?.st_mode;
+    sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))
+}
