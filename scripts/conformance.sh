@@ -68,7 +68,6 @@ make_branches() {
     if mount_loop "$scratch/e1" ext4 768M; then branch_dirs[e1]=$scratch/e1; fi
 }
 
-indent() { sed "s|^|             |"; }
 empty() { find "$1" -mindepth 1 -delete; }
 
 # --- pjdfstest -------------------------------------------------------------------------------

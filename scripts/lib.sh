@@ -21,6 +21,8 @@ die() {
     exit 1
 }
 
+indent() { sed 's/^/             /'; }
+
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [[ $(id -u) -eq 0 ]]; }
 
@@ -140,7 +142,13 @@ pool_umount() { # MOUNTPOINT
         fi
         sleep 0.05
     done
-    warn "the server of $1 (pid $pool_pid) outlived its mount"
+    warn "the server of $1 (pid $pool_pid) outlived its mount; its threads and where they wait:"
+    local task
+    for task in "/proc/$pool_pid/task/"*; do
+        printf '    %s %s %s\n' "$(cat "$task/comm")" "$(awk '/^State/ { print $2 }' "$task/status")" \
+            "$(cat "$task/wchan")" >&2
+    done
+    tail -n 5 "$1.log" | indent >&2
     return 1
 }
 
