@@ -35,9 +35,13 @@ pub struct MountArgs {
     /// Options as in fstab, separated by commas; may be given more than once.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', then the
-    /// mountpoint.
-    #[arg(required = true, num_args = 1.., value_name = "BRANCH... MOUNTPOINT")]
+    /// The branches, then the mountpoint.
+    #[arg(
+        required = true,
+        num_args = 1..,
+        value_name = "BRANCH... MOUNTPOINT",
+        help = "Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', then the mountpoint"
+    )]
     pub paths: Vec<String>,
     /// Set for the server that `mount` starts in the background.
     #[arg(long, hide = true)]

@@ -2,7 +2,7 @@
 //!
 //! `PATH` may hold wildcards (`*`, `?`, `[...]`) and braces (`{a,b}`); a backslash makes the next
 //! one of `\ : , = * ? [ ] { }` ordinary. Reading is in two steps: [`parse`] is pure text work,
-//! [`resolve`] looks at the filesystem. [`edit`] applies what users write to the `branches`
+//! [`resolve()`] looks at the filesystem. [`edit()`] applies what users write to the `branches`
 //! option, which may also add to a list or remove from it.
 
 use std::fmt;
@@ -128,7 +128,7 @@ impl FromStr for BranchMode {
 }
 
 impl fmt::Display for BranchSpec {
-    /// `PATH=MODE[,SIZE]`, escaped so that [`parse`] and [`resolve`] give the same branch again.
+    /// `PATH=MODE[,SIZE]`, escaped so that [`parse`] and [`resolve()`] give the same branch again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = pattern::escape(&self.path.to_string_lossy());
         write!(f, "{path}={}", self.mode)?;

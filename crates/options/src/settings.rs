@@ -163,7 +163,7 @@ impl Settings {
     /// calls: a later `category.create` overrides an earlier `func.mkdir` and the reverse.
     ///
     /// `name` may be an alias or opposite, with `_` for `-`. `None` is a bare flag, which means
-    /// true. Setting `branches` asks the filesystem (see [`branch::edit`]).
+    /// true. Setting `branches` asks the filesystem (see [`branch::edit()`]).
     ///
     /// # Errors
     /// The option is unknown or not there yet, the value is missing or not accepted; the settings
@@ -296,7 +296,7 @@ impl Settings {
     /// Appends branches, as each positional argument of the command line does.
     ///
     /// # Errors
-    /// As [`branch::edit`]; the settings are then unchanged.
+    /// As [`branch::edit()`]; the settings are then unchanged.
     pub fn add_branches(&mut self, list: &str) -> Result<(), OptionError> {
         self.branches = branch::edit(&self.branches, &format!("+>{list}"))?;
         Ok(())

@@ -18,7 +18,7 @@ use crate::branch::resolve::refuse_duplicates;
 /// A relative path that begins with one of `= + - < >` must be written `./PATH`.
 ///
 /// # Errors
-/// As [`parse`] and [`resolve`]; also when a removal matches nothing or would leave no branch.
+/// As [`parse`] and [`resolve()`]; also when a removal matches nothing or would leave no branch.
 pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, BranchError> {
     let signs = text
         .bytes()
