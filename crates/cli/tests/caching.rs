@@ -101,6 +101,15 @@ fn modes_that_keep_pages_need_no_server_to_read_them_again() {
         let file = File::open(pool.path("f")).unwrap();
         let server = Pid::from_raw(pool.pid().cast_signed()).unwrap();
         kill_process(server, Signal::STOP).unwrap();
+        // Each thread stops when it next looks: until then it may still answer.
+        support::eventually("the server to stop", Duration::from_secs(5), || {
+            fs::read_dir(format!("/proc/{}/task", pool.pid()))
+                .unwrap()
+                .all(|task| {
+                    let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+                    stat.rsplit(") ").next().unwrap().starts_with('T')
+                })
+        });
         let (done, wait) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; 8192];

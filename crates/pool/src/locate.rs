@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::branch::Branch;
 use crate::identity::Identity;
 use crate::node::{DirEntry, Node};
+use crate::ops::open::same_search;
 use crate::pool::Pool;
 use crate::sys;
 
@@ -72,6 +73,9 @@ impl Pool {
             });
         }
         let identity = node.primary().ok_or(Errno::STALE)?;
+        if let Some(found) = self.locate_open(node, &identity) {
+            return Ok(found);
+        }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let by_name = self.by_name(node, &identity, |dir, name| {
             let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()?;
@@ -82,6 +86,21 @@ impl Pool {
             })
         });
         by_name.map_or_else(|| self.locate_nameless(node, &identity), Ok)
+    }
+
+    /// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
+    /// another copy than the one this node is.
+    fn locate_open(&self, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
+        let view = self.view();
+        let rules = &view.settings.policies;
+        if !same_search(rules.open, rules.getattr) {
+            return None;
+        }
+        let fd = node.open.lock().as_ref()?.any_file()?;
+        Some(Located {
+            branch: Arc::clone(view.branch(identity.branch)?),
+            fd,
+        })
     }
 
     fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> sys::Result<Located> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
-use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
+use strandfs_fuse::{AttrReply, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
 
 use crate::attr::{extended_attr, file_attr};
 use crate::locate::reopen;
@@ -56,12 +56,7 @@ impl Pool {
 
     /// SETATTR: mode, owner, size, times, in this order, each by its own policy; stops at the
     /// first that fails.
-    pub(crate) fn do_setattr(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        change: &SetAttr,
-    ) -> sys::Result<AttrReply> {
+    pub(crate) fn do_setattr(&self, id: NodeId, change: &SetAttr) -> sys::Result<AttrReply> {
         let node = self.node(id)?;
         let view = self.view();
         let rules = &view.settings.policies;
@@ -79,7 +74,6 @@ impl Pool {
             })?;
         }
         if let Some(size_bytes) = change.size_bytes {
-            cx.may_block();
             sys::want_fsetid(!change.kill_suidgid)?;
             self.truncate(&node, change.handle, size_bytes)?;
         }

@@ -55,8 +55,8 @@ impl Filesystem for Pool {
         self.do_statx(node, handle)
     }
 
-    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
-        self.do_setattr(cx, node, change)
+    fn setattr(&self, _cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
+        self.do_setattr(node, change)
     }
 
     fn readlink(&self, _cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
@@ -85,12 +85,12 @@ impl Filesystem for Pool {
         self.do_unlink(parent, name)
     }
 
-    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.do_rmdir(cx, parent, name)
+    fn rmdir(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.do_rmdir(parent, name)
     }
 
-    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
-        self.do_rename(cx, parent, args)
+    fn rename(&self, _cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+        self.do_rename(parent, args)
     }
 
     fn link(

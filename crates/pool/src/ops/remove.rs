@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{Context, FileKind, NodeId};
+use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
@@ -43,13 +43,7 @@ impl Pool {
     }
 
     /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
-    pub(crate) fn do_rmdir(
-        &self,
-        cx: &Context<'_>,
-        parent: NodeId,
-        name: &OsStr,
-    ) -> sys::Result<()> {
-        cx.may_block();
+    pub(crate) fn do_rmdir(&self, parent: NodeId, name: &OsStr) -> sys::Result<()> {
         let parent = self.node(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{Context, FileKind, NodeId, Rename};
+use strandfs_fuse::{FileKind, NodeId, Rename};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
@@ -40,12 +40,7 @@ impl Side<'_> {
 
 impl Pool {
     /// RENAME and RENAME2.
-    pub(crate) fn do_rename(
-        &self,
-        cx: &Context<'_>,
-        parent: NodeId,
-        args: &Rename<'_>,
-    ) -> sys::Result<()> {
+    pub(crate) fn do_rename(&self, parent: NodeId, args: &Rename<'_>) -> sys::Result<()> {
         let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
         let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
         if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
@@ -63,9 +58,6 @@ impl Pool {
             }
             self.exchange(&view, &old, &new)?;
         } else {
-            if view.branches.len() > 1 {
-                cx.may_block();
-            }
             check_target(source_kind, &new, args.flags)?;
             self.replace(&view, &old, &new, args.flags)?;
         }
