@@ -17,8 +17,10 @@ mod memory;
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -137,7 +139,9 @@ struct Volume {
 /// All volumes met so far; grows by one for each filesystem nested in a branch.
 #[derive(Default)]
 pub struct Volumes {
-    list: RwLock<Vec<Volume>>,
+    /// Read on every look-up, without a lock; replaced as a whole when one is added.
+    list: ArcSwap<Vec<Arc<Volume>>>,
+    adding: Mutex<()>,
     generations: Mutex<Generations>,
 }
 
@@ -146,7 +150,7 @@ impl Volumes {
     /// (`O_PATH`), asked for its handle layout then.
     fn find(&self, branch: BranchId, stat: &Statx) -> Option<VolumeId> {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        let list = self.list.read();
+        let list = self.list.load();
         let index = list
             .iter()
             .position(|v| v.branch == branch && v.device == device)?;
@@ -185,25 +189,24 @@ impl Volumes {
         };
         let mount = rustix::fs::openat(dir, at, flags, Mode::empty()).ok();
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        let mut list = self.list.write();
-        if let Some(index) = list
-            .iter()
-            .position(|v| v.branch == branch && v.device == device)
-        {
-            return Ok(VolumeId(index as u16));
+        let _adding = self.adding.lock();
+        if let Some(known) = self.of_device(branch, device) {
+            return Ok(known);
         }
+        let mut list = Vec::clone(&self.list.load());
         let index = u16::try_from(list.len()).map_err(|_| Errno::MFILE)?;
         let nested = list.iter().filter(|v| v.branch == branch).count() as u64;
         let seed = mix(branch_seed.wrapping_add(nested));
         let strict = insists_on_generation(layout, mount.as_ref());
-        list.push(Volume {
+        list.push(Arc::new(Volume {
             branch,
             device,
             layout,
             mount,
             strict,
             seed,
-        });
+        }));
+        self.list.store(Arc::new(list));
         Ok(VolumeId(index))
     }
 
@@ -223,7 +226,7 @@ impl Volumes {
         let volume = self.note(branch, branch_seed, stat, dir, name)?;
         let layout = self
             .list
-            .read()
+            .load()
             .get(usize::from(volume.0))
             .and_then(|v| v.layout);
         let generation = match layout {
@@ -269,16 +272,10 @@ impl Volumes {
         generation: u32,
         flags: OFlags,
     ) -> sys::Result<OwnedFd> {
-        let list = self.list.read();
+        let list = self.list.load();
         let found = list.get(usize::from(volume.0)).ok_or(Errno::STALE)?;
         let layout = found.layout.ok_or(Errno::STALE)?;
-        let mount = found
-            .mount
-            .as_ref()
-            .ok_or(Errno::STALE)?
-            .try_clone()
-            .map_err(|_| Errno::MFILE)?;
-        drop(list);
+        let mount = found.mount.as_ref().ok_or(Errno::STALE)?;
         match sys::open_by_handle(mount.as_fd(), &layout.build(ino, generation), flags) {
             // Without CAP_DAC_READ_SEARCH there is no way back: as if the inode were gone.
             Err(Errno::PERM) => Err(Errno::STALE),
@@ -289,11 +286,10 @@ impl Volumes {
     /// Notes what a file handle of a node that is being forgotten will need: filesystems that
     /// insist on the generation (tmpfs, XFS) cannot be asked by number alone.
     pub fn remember(&self, identity: &Identity) {
-        let list = self.list.read();
+        let list = self.list.load();
         let strict = list
             .get(usize::from(identity.volume.0))
             .is_some_and(|v| v.strict);
-        drop(list);
         if strict {
             self.generations
                 .lock()
@@ -336,7 +332,7 @@ impl Volumes {
         let handle = sys::name_to_handle_fd(fd.as_fd())?;
         let layout = self
             .list
-            .read()
+            .load()
             .get(usize::from(volume.0))
             .and_then(|v| v.layout);
         let (found, generation) = layout
@@ -352,7 +348,7 @@ impl Volumes {
     /// The branch a volume belongs to.
     pub fn branch_of(&self, volume: VolumeId) -> Option<BranchId> {
         self.list
-            .read()
+            .load()
             .get(usize::from(volume.0))
             .map(|v| v.branch)
     }
@@ -361,7 +357,7 @@ impl Volumes {
     pub fn shown_ino(&self, volume: VolumeId, ino: u64) -> u64 {
         let seed = self
             .list
-            .read()
+            .load()
             .get(usize::from(volume.0))
             .map_or(0, |v| v.seed);
         // A bijection for each volume, so that no two files of one volume collide.
@@ -371,7 +367,7 @@ impl Volumes {
 
     /// The volume of a device on a branch, if it was met before.
     pub fn of_device(&self, branch: BranchId, device: (u32, u32)) -> Option<VolumeId> {
-        let list = self.list.read();
+        let list = self.list.load();
         let index = list
             .iter()
             .position(|v| v.branch == branch && v.device == device)?;
