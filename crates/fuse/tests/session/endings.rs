@@ -159,7 +159,7 @@ set -e
 cd "$1"
 # The namespace holds copies of every mount; those of other tests' servers would outlive theirs.
 while read -r _ place type _; do
-    case $type in fuse|fuse.*) umount -l "$place" ;; esac
+    case $type in fuse|fuse.*) umount -l "$(printf %b "$place")" || true ;; esac
 done < /proc/self/mounts
 mknod device c 10 229 && chmod 666 device && mount --bind device /dev/fuse
 mkdir mnt && chown 65534:65534 mnt
