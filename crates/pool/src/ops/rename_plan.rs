@@ -30,6 +30,15 @@ impl Ends<'_> {
         sys::rename_flags(from, self.from_name, to, self.to_name, flags)
     }
 
+    /// With `flags` where the branch knows them (network filesystems often do not), else plainly:
+    /// what the flags guard against was looked for before.
+    fn rename_if_able(&self, flags: u32) -> sys::Result<()> {
+        match self.rename(flags) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.rename(0),
+            outcome => outcome,
+        }
+    }
+
     fn rename_back(&self) -> sys::Result<()> {
         let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
         sys::rename_flags(to, self.to_name, from, self.from_name, 0)
@@ -94,8 +103,9 @@ impl<'a> Plan<'a> {
         }
         for (index, step) in self.steps.iter().enumerate() {
             let outcome = match step {
-                Step::Move(ends) => ends.rename(libc::RENAME_NOREPLACE),
-                Step::Swap(ends) | Step::Replace(ends, _) => ends.rename(libc::RENAME_EXCHANGE),
+                Step::Move(ends) => ends.rename_if_able(libc::RENAME_NOREPLACE),
+                Step::Replace(ends, _) => ends.rename_if_able(libc::RENAME_EXCHANGE),
+                Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
             };
             if let Err(errno) = outcome {
                 self.undo(index);
