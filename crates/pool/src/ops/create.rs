@@ -76,22 +76,7 @@ impl Pool {
             }
             other => other?,
         };
-        let (entry, node) = self.entry_of_made(&view, &parent, Some(args.name), &dir, &file)?;
-        match self.register_open(
-            cx,
-            &view,
-            node.clone(),
-            Arc::clone(&dir.branch),
-            file,
-            entry.attr.mode,
-            args.flags,
-        ) {
-            Ok(open) => Ok((entry, open)),
-            Err(errno) => {
-                self.unref(&node, 1);
-                Err(errno)
-            }
-        }
+        self.open_made(cx, &view, &parent, Some(args.name), (dir, file), args.flags)
     }
 
     /// O_TMPFILE.
@@ -124,16 +109,24 @@ impl Pool {
                     },
                 )
             })?;
-        let (entry, node) = self.entry_of_made(&view, &parent, None, &dir, &file)?;
-        match self.register_open(
-            cx,
-            &view,
-            node.clone(),
-            Arc::clone(&dir.branch),
-            file,
-            entry.attr.mode,
-            args.flags,
-        ) {
+        self.open_made(cx, &view, &parent, None, (dir, file), args.flags)
+    }
+
+    /// The node, entry and handle of a file just made; the node's reference is given back if
+    /// there can be no handle.
+    fn open_made(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        parent: &Arc<Node>,
+        name: Option<&OsStr>,
+        (dir, file): (DirEntry, OwnedFd),
+        flags: i32,
+    ) -> sys::Result<(Entry, OpenReply)> {
+        let (entry, node) = self.entry_of_made(view, parent, name, &dir, &file)?;
+        let mode = entry.attr.mode;
+        let opened = self.register_open(cx, view, Arc::clone(&node), dir.branch, file, mode, flags);
+        match opened {
             Ok(open) => Ok((entry, open)),
             Err(errno) => {
                 self.unref(&node, 1);

@@ -43,17 +43,19 @@ impl Pool {
             };
         }
         let view = self.view();
-        let mut set = self.dir_set(&parent)?;
+        let set = self.dir_set(&parent)?;
         for _ in 0..RACES_MAX {
-            if set.entries.len() < view.branches.len()
-                && self.find_copies(&view, &set, name)?.is_empty()
-            {
+            let wider;
+            let mut searched = &set;
+            let mut copies = self.find_copies(&view, searched, name)?;
+            if copies.is_empty() && set.entries.len() < view.branches.len() {
                 // The directory may have appeared on a further branch since it was looked at.
-                set = self.dir_set_now(&parent)?;
+                wider = self.dir_set_now(&parent)?;
+                searched = &wider;
+                copies = self.find_copies(&view, searched, name)?;
             }
-            let copies = self.find_copies(&view, &set, name)?;
             if copies.is_empty() {
-                set.note_miss(name, sys::mono_coarse_ms());
+                searched.note_miss(name, sys::mono_coarse_ms());
                 return self.no_such_name(&view);
             }
             match self.adopt(&parent, name, &copies) {
