@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the demo (default) or the tests (--tests) need and what is not there yet:
-# Debian packages as root, the two test suites written in Rust into target/tools.
+# Debian packages as root; cargo-nextest and the two suites written in Rust into target/tools.
 # Whatever cannot be had is named, and the steps that use it skip with the same words.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -54,12 +54,13 @@ install_tool() { # CRATE VERSION
     # Its own target directory: sharing ours would rebuild the workspace's dependencies.
     CARGO_TARGET_DIR=$tools_dir/build cargo install "$1" --version "$2" --locked --quiet \
         --root "$tools_dir" </dev/null || {
-        warn "$1 could not be installed; the conformance run will say so"
+        warn "$1 could not be installed; what needs it will say so"
         return
     }
 }
 install_tool pjdfstest 0.2.2
 install_tool fsx 0.3.2
+have cargo-nextest || install_tool cargo-nextest 0.9.151
 rm -rf "$tools_dir/build"
 
 # pjdfstest acts as two users of its own.

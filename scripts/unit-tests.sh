@@ -13,5 +13,15 @@ is_root || warn "not root: tests that need root will say so and pass without loo
 # would hide them better. Take the common default.
 ulimit -Sn 1024 2>/dev/null || true
 
-# --no-fail-fast: one run shows every failure.
-cargo test --workspace --locked --no-fail-fast "$@" </dev/null
+PATH=$PATH:$tools_dir/bin
+if have cargo-nextest; then
+    # .config/nextest.toml says what a profile does.
+    profile=default
+    [[ -n ${CI:-} ]] && profile=ci
+    cargo nextest run --workspace --locked --profile "$profile" "$@" </dev/null
+    # The examples in the documentation are not among nextest's tests.
+    cargo test --workspace --locked --doc </dev/null
+else
+    warn 'no cargo-nextest: tests share a process per file, and none is run again'
+    cargo test --workspace --locked --no-fail-fast "$@" </dev/null
+fi
