@@ -37,8 +37,6 @@ pub struct MountArgs {
     pub options: Vec<String>,
     /// The branches, then the mountpoint.
     #[arg(
-        required = true,
-        num_args = 1..,
         value_name = "BRANCH... MOUNTPOINT",
         help = "Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', then the mountpoint"
     )]

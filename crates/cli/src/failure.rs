@@ -30,6 +30,9 @@ pub enum Failure {
     /// No branches were given.
     #[error("no branches given: name at least one directory before the mountpoint")]
     NoBranches,
+    /// No mountpoint was given.
+    #[error("no mountpoint given: name it after the branches, or with -o mountpoint=DIR")]
+    NoMountpoint,
     /// The mountpoint cannot be used.
     #[error("mountpoint {path}: {why}")]
     Mountpoint {
@@ -78,6 +81,7 @@ impl Failure {
             | Failure::Pool(_)
             | Failure::Mount(_)
             | Failure::NoBranches
+            | Failure::NoMountpoint
             | Failure::Mountpoint { .. }
             | Failure::Branch { .. } => USAGE,
             Failure::Session(_)

@@ -16,19 +16,21 @@ use crate::{check, daemon, logging};
 /// # Errors
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
 pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
-    let (branches, mountpoint) = match args.paths.split_last() {
-        Some((mountpoint, branches)) => (branches, mountpoint),
-        None => return Err(Failure::NoBranches),
-    };
     let mut settings = Settings::default();
     let mut notices = Vec::new();
     for options in &args.options {
         notices.extend(settings.parse_mount_options(options)?);
     }
+    let (branches, mountpoint) = match (&settings.mountpoint, args.paths.split_last()) {
+        (Some(mountpoint), _) => (args.paths.as_slice(), mountpoint.clone()),
+        (None, Some((mountpoint, branches))) => (branches, mountpoint.clone()),
+        (None, None) => return Err(Failure::NoMountpoint),
+    };
     for list in branches {
         settings.add_branches(list)?;
     }
-    let mountpoint = check::mountpoint(mountpoint)?;
+    let mountpoint = check::mountpoint(&mountpoint)?;
+    settings.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
     let mut said = features::settle(&mut settings);
     notices.extend(settings.check()?);

@@ -20,6 +20,8 @@ use crate::words::{
 pub struct Settings {
     /// In order; paths are unique and real. Empty until `branches` is set.
     pub branches: Vec<BranchSpec>,
+    /// `None`: the last argument of the command line.
+    pub mountpoint: Option<String>,
     pub minfreespace: MinFreeSpace,
     /// `None`: made from the branches, see [`Settings::source_name`].
     pub fsname: Option<String>,
@@ -117,6 +119,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             branches: Vec::new(),
+            mountpoint: None,
             minfreespace: MinFreeSpace::default(),
             fsname: None,
             policies: Policies::default(),

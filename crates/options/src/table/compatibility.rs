@@ -52,6 +52,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     obsolete("atomic-o-trunc", KERNEL_DOES),
     obsolete("big-writes", KERNEL_DOES),
     obsolete("large-read", KERNEL_DOES),
+    obsolete("max-read", "fuse-msg-size bounds reads as well as writes"),
+    obsolete("blkdev", "a pool is never made of block devices"),
+    obsolete("blksize", "a pool is never made of block devices"),
     obsolete("auto-cache", "cache.files=auto-full does this"),
     obsolete("kernel-cache", "cache.files=full does this"),
     obsolete("direct-io", "cache.files=off does this and is the default"),
@@ -102,4 +105,5 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     not_yet("uid"),
     not_yet("gid"),
     not_yet("umask"),
+    not_yet("setuid"),
 ];

@@ -33,6 +33,17 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "mountpoint",
+        aliases: &["mount"],
+        group: Group::Pool,
+        value: value!(text mountpoint),
+        example: "/srv/media",
+        help: "where the pool is mounted",
+        help_full: "On the command line the mountpoint is the last argument; with this option \
+            every argument is a branch.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "minfreespace",
         group: Group::Pool,
         value: value!(Size MinFreeSpace, minfreespace),
