@@ -1,13 +1,16 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo deps test unit conformance-quick conformance lint bench
+.PHONY: help build docs demo deps test unit conformance-quick conformance lint bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary
 	cargo build --release --locked -p strandfs
+
+docs: ## Write the options page, manual pages and completions from the option table
+	cargo run --quiet -p strandfs -- docs .
 
 demo: ## Build, make a pool of three branches, copy a real tree, verify, measure, unmount
 	@scripts/install-test-deps.sh

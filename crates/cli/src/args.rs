@@ -17,13 +17,23 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Mount a pool of branches.
-    #[command(after_help = mount_help())]
+    #[command(
+        after_help = mount_help(),
+        override_usage = "strandfs mount [-f] [-o OPTIONS]... BRANCH... MOUNTPOINT"
+    )]
     Mount(MountArgs),
     /// Unmount a pool.
     #[command(visible_alias = "unmount")]
     Umount(UmountArgs),
     /// Show mounted pools: branches, space, passthrough and why, options.
     Status(StatusArgs),
+    /// Explain mount options: all in brief, or those named in full.
+    Options(OptionsArgs),
+    /// Print the completions of a shell.
+    Completions(CompletionsArgs),
+    /// Write the documents made from the option table.
+    #[command(hide = true)]
+    Docs(DocsArgs),
 }
 
 /// Arguments of `mount`.
@@ -66,9 +76,31 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
+/// Arguments of `options`.
+#[derive(Args)]
+pub struct OptionsArgs {
+    /// Options to explain in full, by any of their names.
+    pub names: Vec<String>,
+}
+
+/// Arguments of `completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `docs`.
+#[derive(Args)]
+pub struct DocsArgs {
+    /// The directory that holds `docs`, `man` and `completions`.
+    pub dir: PathBuf,
+}
+
 fn mount_help() -> String {
     format!(
-        "Options for -o (NAME=VALUE, separated by commas):\n\n{}",
+        "Options for -o (NAME=VALUE, separated by commas; `strandfs options NAME` says all about \
+        one):\n\n{}",
         strandfs_options::help_text(100)
     )
 }

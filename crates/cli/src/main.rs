@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod daemon;
+mod docs;
 mod failure;
 mod logging;
 mod mount;
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
         Command::Mount(mount) => mount::run(&mount),
         Command::Umount(umount) => umount::run(&umount),
         Command::Status(status) => status::run(&status),
+        Command::Options(options) => docs::print_options(&options),
+        Command::Completions(completions) => docs::print_completions(&completions),
+        Command::Docs(docs) => docs::write_all(&docs),
     };
     match outcome {
         Ok(code) => code,

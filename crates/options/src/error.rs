@@ -75,6 +75,16 @@ pub enum OptionError {
     Branch(#[from] BranchError),
 }
 
+impl OptionError {
+    /// No option has this name; the nearest one is suggested.
+    pub fn unknown(name: &str) -> OptionError {
+        OptionError::Unknown {
+            name: name.to_owned(),
+            suggestion: crate::table::nearest(name).map(str::to_owned),
+        }
+    }
+}
+
 fn remedy_for_unknown(suggestion: Option<&str>) -> String {
     match suggestion {
         Some(near) => format!("did you mean {near}?"),

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::facts::{PLACEHOLDERS, POLICIES, facts, fate, shown_name, usage};
+use crate::policy::Policy;
 use crate::table::{self, Group, Kind, OptionDef, Status, TABLE};
 
 /// Where the explanation begins. Longer names push it to the next line.
@@ -15,6 +17,10 @@ const NARROWEST: usize = 60;
 pub fn help_text(width: usize) -> String {
     let width = width.max(NARROWEST);
     let mut text = String::new();
+    for (word, meaning) in PLACEHOLDERS {
+        line(&mut text, word, meaning, width);
+    }
+    text.push('\n');
     for group in Group::LISTED {
         text.push_str(group.title());
         text.push_str(":\n");
@@ -26,6 +32,12 @@ pub fn help_text(width: usize) -> String {
         }
         text.push('\n');
     }
+    text.push_str("Policies to choose from:\n");
+    wrap(&mut text, POLICIES, 2, width);
+    for (name, policy) in Policy::ALL {
+        line(&mut text, name, policy.help(), width);
+    }
+    text.push('\n');
     let mut accepted = |title: &str, wanted: fn(&Status) -> bool| {
         let names: Vec<&str> = TABLE
             .iter()
@@ -50,53 +62,21 @@ pub fn help_text(width: usize) -> String {
 pub fn help_full(name: &str) -> Option<String> {
     let (option, _) = table::find(name)?;
     let mut text = String::new();
-    match option.status {
-        Status::Active => describe(&mut text, option),
-        Status::Renamed { to } => text = format!("{}: old name of {to}\n", option.name),
-        Status::Obsolete { why } => {
-            text = format!("{}: obsolete and ignored, {why}\n", option.name)
-        }
-        Status::MountWord => text = format!("{}: left to mount(8)\n", shown_name(option)),
-        Status::NotYet => text = format!("{}: not in this version of strandfs\n", option.name),
+    match fate(option) {
+        None => describe(&mut text, option),
+        Some(fate) => text = format!("{}: {fate}\n", shown_name(option)),
     }
     Some(text)
 }
 
 fn describe(text: &mut String, option: &OptionDef) {
-    let mut field = |name: &str, value: &str| {
-        if !value.is_empty() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name}{value}");
-        }
-    };
-    field("", &format!("{}: {}", usage(option), option.help));
-    field("", option.help_full);
-    field("Also written: ", &option.aliases.join(", "));
-    field("Opposite: ", option.opposite.unwrap_or_default());
-    field("Takes: ", option.value.accepted);
-    field(
-        "Unit of a bare number: ",
-        option.value.kind.unit().unwrap_or_default(),
-    );
-    field("Default: ", option.default);
-    field("Example: ", &format!("{}={}", option.name, option.example));
-    let when = match option.run_time {
-        true => "at mount and while mounted",
-        false => "at mount only",
-    };
-    field("Can be set: ", when);
-    for conflict in option.conflicts {
-        field(
-            "Excludes: ",
-            &format!("{} ({})", conflict.with, conflict.why),
-        );
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}: {}", usage(option), option.help);
+    if !option.help_full.is_empty() {
+        let _ = writeln!(text, "{}", option.help_full);
     }
-}
-
-fn usage(option: &OptionDef) -> String {
-    match (option.value.kind, option.opposite) {
-        (Kind::Bool | Kind::AutoBool, Some(opposite)) => format!("{}, {opposite}", option.name),
-        (kind, _) => format!("{}={}", option.name, kind.placeholder()),
+    for (label, fact) in facts(option) {
+        let _ = writeln!(text, "{label}: {fact}");
     }
 }
 
@@ -110,14 +90,6 @@ fn summary(option: &OptionDef) -> String {
     match option.default {
         "" => summary,
         default => format!("{summary} [{default}]"),
-    }
-}
-
-/// The table keeps names normalised; one of them is known by its underscore.
-fn shown_name(option: &OptionDef) -> &'static str {
-    match option.name {
-        "-netdev" => "_netdev",
-        name => name,
     }
 }
 

@@ -19,7 +19,9 @@
 pub mod branch;
 pub mod duration;
 pub mod error;
+pub mod facts;
 pub mod help;
+pub mod markdown;
 mod mount_options;
 pub mod policies;
 pub mod policy;

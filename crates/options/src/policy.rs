@@ -3,88 +3,57 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A rule that picks one or more branches; its meaning depends on the category it is used in
-/// (action, create or search).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Every eligible branch.
-    All,
-    /// Every eligible branch that already has the path.
-    EpAll,
-    /// First branch that already has the path.
-    EpFf,
-    /// Least free space among branches that have the path.
-    EpLfs,
-    /// Least used space among branches that have the path.
-    EpLus,
-    /// Most free space among branches that have the path.
-    EpMfs,
-    /// Random, weighted by free space, among branches that have the path.
-    EpPfrd,
-    /// Uniformly random among branches that have the path.
-    EpRand,
-    /// Always refuses with EROFS.
-    ErofsAlways,
-    /// First eligible branch.
-    Ff,
-    /// Least free space.
-    Lfs,
-    /// Least used percentage.
-    Lup,
-    /// Least used space.
-    Lus,
-    /// Most free space.
-    Mfs,
-    /// Least free space on the most shared path.
-    MspLfs,
-    /// Least used space on the most shared path.
-    MspLus,
-    /// Most free space on the most shared path.
-    MspMfs,
-    /// Random, weighted by free space, on the most shared path.
-    MspPfrd,
-    /// Branch with the newest copy of the path.
-    Newest,
-    /// Random, weighted by free space.
-    Pfrd,
-    /// Uniformly random.
-    Rand,
+macro_rules! policies {
+    ($( $variant:ident $name:literal: $help:literal, )*) => {
+        /// A rule that picks one or more branches; its meaning depends on the category it is used
+        /// in (action, create or search).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Policy {
+            $( #[doc = $help] $variant, )*
+        }
+
+        impl Policy {
+            /// Every policy with its name, in alphabetical order.
+            pub const ALL: [(&'static str, Policy); 21] = [ $( ($name, Policy::$variant), )* ];
+
+            /// The name used in options.
+            pub fn name(self) -> &'static str {
+                match self { $( Self::$variant => $name, )* }
+            }
+
+            /// What it picks, as a sentence.
+            pub fn help(self) -> &'static str {
+                match self { $( Self::$variant => $help, )* }
+            }
+        }
+    };
+}
+
+policies! {
+    All "all": "Every eligible branch.",
+    EpAll "epall": "Every eligible branch that already has the path.",
+    EpFf "epff": "First branch that already has the path.",
+    EpLfs "eplfs": "Least free space among branches that have the path.",
+    EpLus "eplus": "Least used space among branches that have the path.",
+    EpMfs "epmfs": "Most free space among branches that have the path.",
+    EpPfrd "eppfrd": "Random, weighted by free space, among branches that have the path.",
+    EpRand "eprand": "Uniformly random among branches that have the path.",
+    ErofsAlways "erofs": "Always refuses with EROFS.",
+    Ff "ff": "First eligible branch.",
+    Lfs "lfs": "Least free space.",
+    Lup "lup": "Least used percentage.",
+    Lus "lus": "Least used space.",
+    Mfs "mfs": "Most free space.",
+    MspLfs "msplfs": "Least free space on the most shared path.",
+    MspLus "msplus": "Least used space on the most shared path.",
+    MspMfs "mspmfs": "Most free space on the most shared path.",
+    MspPfrd "msppfrd": "Random, weighted by free space, on the most shared path.",
+    Newest "newest": "Branch with the newest copy of the path.",
+    Pfrd "pfrd": "Random, weighted by free space.",
+    Rand "rand": "Uniformly random.",
 }
 
 impl Policy {
-    /// Every policy with its name, in alphabetical order.
-    pub const ALL: [(&'static str, Policy); 21] = [
-        ("all", Policy::All),
-        ("epall", Policy::EpAll),
-        ("epff", Policy::EpFf),
-        ("eplfs", Policy::EpLfs),
-        ("eplus", Policy::EpLus),
-        ("epmfs", Policy::EpMfs),
-        ("eppfrd", Policy::EpPfrd),
-        ("eprand", Policy::EpRand),
-        ("erofs", Policy::ErofsAlways),
-        ("ff", Policy::Ff),
-        ("lfs", Policy::Lfs),
-        ("lup", Policy::Lup),
-        ("lus", Policy::Lus),
-        ("mfs", Policy::Mfs),
-        ("msplfs", Policy::MspLfs),
-        ("msplus", Policy::MspLus),
-        ("mspmfs", Policy::MspMfs),
-        ("msppfrd", Policy::MspPfrd),
-        ("newest", Policy::Newest),
-        ("pfrd", Policy::Pfrd),
-        ("rand", Policy::Rand),
-    ];
-
-    /// The name used in options.
-    pub fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, policy)| *policy == self)
-            .map_or("?", |(name, _)| name)
-    }
-
     /// Whether, as the create policy, it makes rename and link keep to the branches that already
     /// hold the path (mergerfs-compatible "path preserving" behaviour).
     pub fn path_preserving(self) -> bool {

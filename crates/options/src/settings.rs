@@ -371,10 +371,7 @@ impl Settings {
 
 /// The option a name means, and whether it is the opposite (`rw` of `ro`).
 fn find(name: &str) -> Result<(&'static OptionDef, bool), OptionError> {
-    table::find(name).ok_or_else(|| OptionError::Unknown {
-        name: name.to_owned(),
-        suggestion: table::nearest(name).map(str::to_owned),
-    })
+    table::find(name).ok_or_else(|| OptionError::unknown(name))
 }
 
 /// The value for `noX` in terms of `X`. What is no boolean (`auto`, a slip) stays.

@@ -1,0 +1,190 @@
+_strandfs() {
+    local i cur prev opts cmd
+    COMPREPLY=()
+    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+        cur="$2"
+    else
+        cur="${COMP_WORDS[COMP_CWORD]}"
+    fi
+    prev="$3"
+    cmd=""
+    opts=""
+
+    for i in "${COMP_WORDS[@]:0:COMP_CWORD}"
+    do
+        case "${cmd},${i}" in
+            ",$1")
+                cmd="strandfs"
+                ;;
+            strandfs,completions)
+                cmd="strandfs__subcmd__completions"
+                ;;
+            strandfs,mount)
+                cmd="strandfs__subcmd__mount"
+                ;;
+            strandfs,options)
+                cmd="strandfs__subcmd__options"
+                ;;
+            strandfs,status)
+                cmd="strandfs__subcmd__status"
+                ;;
+            strandfs,umount)
+                cmd="strandfs__subcmd__umount"
+                ;;
+            strandfs,unmount)
+                cmd="strandfs__subcmd__umount"
+                ;;
+            *)
+                ;;
+        esac
+    done
+
+    case "${cmd}" in
+        strandfs)
+            opts="-h -V --help --version mount umount unmount status options completions"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__completions)
+            opts="-h --help bash elvish fish powershell zsh"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__mount)
+            opts="-f -o -h --foreground --options --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --options)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__options)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__status)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__umount)
+            opts="-l -h --lazy --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+    esac
+}
+
+if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
+    complete -F _strandfs -o nosort -o bashdefault -o default strandfs
+else
+    complete -F _strandfs -o bashdefault -o default strandfs
+fi
+
+_strandfs_options() {
+    local item="$1" head="" words
+    if [[ "$item" == *,* ]]; then
+        head="${item%,*},"
+        item="${item##*,}"
+    fi
+    if [[ "$item" != *=* ]]; then
+        words="branches= mountpoint= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= context= fscontext= defcontext= rootcontext="
+        # A list before the word belongs to it unless readline has cut it off at "=" or ":".
+        head="${head##*[=:]}"
+        COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
+        compopt -o nospace 2>/dev/null
+        return
+    fi
+    case "${item%%=*}" in
+        category.action | category.create | category.search | func.access | func.chmod | func.chown | func.create | func.getattr | func.getxattr | func.link | func.listxattr | func.mkdir | func.mknod | func.open | func.readlink | func.removexattr | func.rename | func.rmdir | func.setxattr | func.symlink | func.truncate | func.unlink | func.utimens) words="all epall epff eplfs eplus epmfs eppfrd eprand erofs ff lfs lup lus mfs msplfs msplus mspmfs msppfrd newest pfrd rand" ;;
+        passthrough.io) words="auto off ro wo rw" ;;
+        allow-other) words="auto true false" ;;
+        statfs) words="base full" ;;
+        flush-on-close) words="never opened-for-write always" ;;
+        statfs-ignore) words="none ro nc" ;;
+        cache.files) words="off partial full auto-full per-process" ;;
+        xattr) words="passthrough noattr nosys" ;;
+        ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | dirsync | auto-unmount) words="true false" ;;
+        *) words="" ;;
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "${item#*=}"))
+    compopt -o nospace 2>/dev/null
+}
+
+_strandfs_or_options() {
+    local at=$COMP_CWORD argument=""
+    while ((at > 1)) && [[ "${COMP_WORDS[at]}" == [=:] || "${COMP_WORDS[at - 1]}" == [=:] ]]; do
+        argument="${COMP_WORDS[at]}$argument"
+        ((at--))
+    done
+    argument="${COMP_WORDS[at]}$argument"
+    case "${COMP_WORDS[at - 1]}" in
+        -o | --options)
+            COMPREPLY=()
+            _strandfs_options "$argument"
+            ;;
+        *) _strandfs "$@" ;;
+    esac
+}
+
+complete -F _strandfs_or_options -o bashdefault -o default strandfs

@@ -1,0 +1,136 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_strandfs_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_strandfs_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_strandfs_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_strandfs_using_subcommand
+    set -l cmd (__fish_strandfs_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c strandfs -n "__fish_strandfs_needs_command" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_needs_command" -s V -l version -d 'Print version'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "mount" -d 'Mount a pool of branches'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "umount" -d 'Unmount a pool'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "unmount" -d 'Unmount a pool'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "status" -d 'Show mounted pools: branches, space, passthrough and why, options'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "options" -d 'Explain mount options: all in brief, or those named in full'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "completions" -d 'Print the completions of a shell'
+complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s o -l options -d 'Options as in fstab, separated by commas; may be given more than once' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s f -l foreground -d 'Stay in the foreground and log to standard error'
+complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand umount" -s l -l lazy -d 'Take it out of sight now; it ends when its last user leaves'
+complete -c strandfs -n "__fish_strandfs_using_subcommand umount" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand unmount" -s l -l lazy -d 'Take it out of sight now; it ends when its last user leaves'
+complete -c strandfs -n "__fish_strandfs_using_subcommand unmount" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand status" -l json -d 'For programs'
+complete -c strandfs -n "__fish_strandfs_using_subcommand status" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l help -d 'Print help'
+
+function __strandfs_options
+    set -l head (string match -r '^.*,' -- (commandline -ct))
+    printf '%s\t%s\n' "$head"'branches=' 'the directories that make up the pool'
+    printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
+    printf '%s\t%s\n' "$head"'minfreespace=' 'free space a branch needs to receive new files'
+    printf '%s\t%s\n' "$head"'fsname=' 'source shown by df and in /proc/mounts'
+    printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
+    printf '%s\t%s\n' "$head"'statfs-ignore=' 'branches whose free space is left out'
+    printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
+    printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
+    printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'
+    printf '%s\t%s\n' "$head"'category.create=' 'policy of making something new'
+    printf '%s\t%s\n' "$head"'category.search=' 'policy of looking at what exists'
+    printf '%s\t%s\n' "$head"'func.access=' 'branch asked about permissions'
+    printf '%s\t%s\n' "$head"'func.chmod=' 'branches where a mode changes'
+    printf '%s\t%s\n' "$head"'func.chown=' 'branches where an owner changes'
+    printf '%s\t%s\n' "$head"'func.create=' 'branch that receives a new file'
+    printf '%s\t%s\n' "$head"'func.getattr=' 'branch whose attributes are shown'
+    printf '%s\t%s\n' "$head"'func.getxattr=' 'branch whose extended attribute is read'
+    printf '%s\t%s\n' "$head"'func.link=' 'branches where a hard link is made'
+    printf '%s\t%s\n' "$head"'func.listxattr=' 'branch whose extended attributes are listed'
+    printf '%s\t%s\n' "$head"'func.mkdir=' 'branches that receive a new directory'
+    printf '%s\t%s\n' "$head"'func.mknod=' 'branches that receive a new special file'
+    printf '%s\t%s\n' "$head"'func.open=' 'branch whose file is opened'
+    printf '%s\t%s\n' "$head"'func.readlink=' 'branch whose symbolic link is read'
+    printf '%s\t%s\n' "$head"'func.removexattr=' 'branches losing an extended attribute'
+    printf '%s\t%s\n' "$head"'func.rename=' 'branches where a name changes'
+    printf '%s\t%s\n' "$head"'func.rmdir=' 'branches where a directory is removed'
+    printf '%s\t%s\n' "$head"'func.setxattr=' 'branches where an extended attribute is set'
+    printf '%s\t%s\n' "$head"'func.symlink=' 'branches that receive a new symbolic link'
+    printf '%s\t%s\n' "$head"'func.truncate=' 'branches where a size changes'
+    printf '%s\t%s\n' "$head"'func.unlink=' 'branches where a file is removed'
+    printf '%s\t%s\n' "$head"'func.utimens=' 'branches where times change'
+    printf '%s\t%s\n' "$head"'ignorepponrename=' 'let rename and link create missing directories'
+    printf '%s\t%s\n' "$head"'cache.files=' 'page cache of files that are not in passthrough'
+    printf '%s\t%s\n' "$head"'cache.files.process-names=' 'processes for cache.files=per-process'
+    printf '%s\t%s\n' "$head"'cache.attr=' 'how long the kernel may keep attributes'
+    printf '%s\t%s\n' "$head"'cache.entry=' 'how long the kernel may keep names'
+    printf '%s\t%s\n' "$head"'cache.negative-entry=' 'how long the kernel may keep that a name is absent'
+    printf '%s\t%s\n' "$head"'cache.readdir=' 'let the kernel keep directory listings'
+    printf '%s\t%s\n' "$head"'cache.symlinks=' 'let the kernel keep the targets of symbolic links'
+    printf '%s\t%s\n' "$head"'cache.statfs=' 'how long policies trust a branch\'s free-space figures'
+    printf '%s\t%s\n' "$head"'cache.writeback=' 'let the kernel collect small writes before sending them'
+    printf '%s\t%s\n' "$head"'dropcacheonclose=' 'drop a file\'s pages on the branch when it is closed'
+    printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
+    printf '%s\t%s\n' "$head"'fuse-msg-size=' 'largest message to and from the kernel'
+    printf '%s\t%s\n' "$head"'async-read' 'let the kernel send several reads of a file at once'
+    printf '%s\t%s\n' "$head"'sync-read' 'the reverse'
+    printf '%s\t%s\n' "$head"'direct-io-allow-mmap=' 'let files opened with cache.files=off be mapped'
+    printf '%s\t%s\n' "$head"'parallel-direct-writes=' 'let several direct writes to a file run at once'
+    printf '%s\t%s\n' "$head"'flush-on-close=' 'which closes are passed to the branch'
+    printf '%s\t%s\n' "$head"'nullrw=' 'throw data away: for benchmarks only'
+    printf '%s\t%s\n' "$head"'xattr=' 'extended attributes'
+    printf '%s\t%s\n' "$head"'security-capability=' 'pass file capabilities through'
+    printf '%s\t%s\n' "$head"'posix-acl=' 'honour POSIX access control lists'
+    printf '%s\t%s\n' "$head"'kernel-permissions-check=' 'let the kernel check permissions by mode and owner'
+    printf '%s\t%s\n' "$head"'export-support=' 'find files by handle, as an NFS server needs'
+    printf '%s\t%s\n' "$head"'allow-idmap=' 'allow id-mapped mounts of the pool'
+    printf '%s\t%s\n' "$head"'handle-killpriv=' 'the server clears set-id bits on write and chown'
+    printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
+    printf '%s\t%s\n' "$head"'ro' 'mount read-only'
+    printf '%s\t%s\n' "$head"'rw' 'the default'
+    printf '%s\t%s\n' "$head"'suid' 'honour set-user-id bits and file capabilities'
+    printf '%s\t%s\n' "$head"'nosuid' 'the reverse'
+    printf '%s\t%s\n' "$head"'dev' 'honour device nodes'
+    printf '%s\t%s\n' "$head"'nodev' 'the reverse'
+    printf '%s\t%s\n' "$head"'noexec' 'refuse to run programs'
+    printf '%s\t%s\n' "$head"'exec' 'the default'
+    printf '%s\t%s\n' "$head"'sync' 'write everything synchronously'
+    printf '%s\t%s\n' "$head"'async' 'the default'
+    printf '%s\t%s\n' "$head"'dirsync=' 'change directories synchronously'
+    printf '%s\t%s\n' "$head"'noatime' 'never update access times'
+    printf '%s\t%s\n' "$head"'atime' 'the default'
+    printf '%s\t%s\n' "$head"'relatime' 'update access times when they are old'
+    printf '%s\t%s\n' "$head"'norelatime' 'the default'
+    printf '%s\t%s\n' "$head"'strictatime' 'update access times at every access'
+    printf '%s\t%s\n' "$head"'nostrictatime' 'the default'
+    printf '%s\t%s\n' "$head"'nodiratime' 'never update access times of directories'
+    printf '%s\t%s\n' "$head"'diratime' 'the default'
+    printf '%s\t%s\n' "$head"'lazytime' 'keep changed times in memory for a while'
+    printf '%s\t%s\n' "$head"'nolazytime' 'the default'
+    printf '%s\t%s\n' "$head"'allow-other=' 'let other users than the mounting one in'
+    printf '%s\t%s\n' "$head"'auto-unmount=' 'unmount when the server ends, however it ends'
+    printf '%s\t%s\n' "$head"'context=' 'SELinux label of every file'
+    printf '%s\t%s\n' "$head"'fscontext=' 'SELinux label of the filesystem'
+    printf '%s\t%s\n' "$head"'defcontext=' 'SELinux label of files without one'
+    printf '%s\t%s\n' "$head"'rootcontext=' 'SELinux label of the root'
+end
+
+complete -c strandfs -n '__fish_seen_subcommand_from mount' -s o -l options -x -a '(__strandfs_options)'
