@@ -19,6 +19,9 @@ _strandfs() {
             strandfs,completions)
                 cmd="strandfs__subcmd__completions"
                 ;;
+            strandfs,explain)
+                cmd="strandfs__subcmd__explain"
+                ;;
             strandfs,mount)
                 cmd="strandfs__subcmd__mount"
                 ;;
@@ -41,7 +44,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status options completions"
+            opts="-h -V --help --version mount umount unmount status explain options completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -56,6 +59,20 @@ _strandfs() {
             ;;
         strandfs__subcmd__completions)
             opts="-h --help bash elvish fish powershell zsh"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__explain)
+            opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

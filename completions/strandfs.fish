@@ -30,6 +30,7 @@ complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "mount" -d 'Mount 
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "umount" -d 'Unmount a pool'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "unmount" -d 'Unmount a pool'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "status" -d 'Show mounted pools: branches, space, passthrough and why, options'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "explain" -d 'Show where a path of a pool lies, and what each operation would do with it and why'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "options" -d 'Explain mount options: all in brief, or those named in full'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "completions" -d 'Print the completions of a shell'
 complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s o -l options -d 'Options as in fstab, separated by commas; may be given more than once' -r
@@ -41,6 +42,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand unmount" -s l -l lazy 
 complete -c strandfs -n "__fish_strandfs_using_subcommand unmount" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand status" -l json -d 'For programs'
 complete -c strandfs -n "__fish_strandfs_using_subcommand status" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand explain" -l json -d 'For programs'
+complete -c strandfs -n "__fish_strandfs_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l help -d 'Print help'
 

@@ -27,6 +27,8 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show mounted pools: branches, space, passthrough and why, options.
     Status(StatusArgs),
+    /// Show where a path of a pool lies, and what each operation would do with it and why.
+    Explain(ExplainArgs),
     /// Explain mount options: all in brief, or those named in full.
     Options(OptionsArgs),
     /// Print the completions of a shell.
@@ -95,6 +97,16 @@ pub struct CompletionsArgs {
 pub struct DocsArgs {
     /// The directory that holds `docs`, `man` and `completions`.
     pub dir: PathBuf,
+}
+
+/// Arguments of `explain`.
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// Anything in a pool; what does not exist yet shows where it would go.
+    pub path: PathBuf,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn mount_help() -> String {

@@ -52,6 +52,17 @@ pub enum Failure {
     /// Nothing of ours is mounted there.
     #[error("{0} is not a strandfs mount; `strandfs status` lists them")]
     NotMounted(PathBuf),
+    /// The path lies in no pool.
+    #[error("{0} is not in a strandfs pool; `strandfs status` lists the pools")]
+    NotInPool(PathBuf),
+    /// The pool would not answer.
+    #[error("{path}: {why}")]
+    Unanswered {
+        /// What it was asked about.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// Unmounting failed.
     #[error("cannot unmount {path}: {why}")]
     Unmount {
@@ -86,6 +97,8 @@ impl Failure {
             | Failure::Branch { .. } => USAGE,
             Failure::Session(_)
             | Failure::NotMounted(_)
+            | Failure::NotInPool(_)
+            | Failure::Unanswered { .. }
             | Failure::Unmount { .. }
             | Failure::Background(_)
             | Failure::System { .. } => FAILED,

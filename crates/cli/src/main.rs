@@ -5,12 +5,14 @@ mod args;
 mod check;
 mod daemon;
 mod docs;
+mod explain;
 mod failure;
 mod logging;
 mod mount;
 mod mounts;
 mod status;
 mod umount;
+mod units;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Options(options) => docs::print_options(&options),
         Command::Completions(completions) => docs::print_completions(&completions),
         Command::Docs(docs) => docs::write_all(&docs),
+        Command::Explain(explain) => explain::run(&explain),
     };
     match outcome {
         Ok(code) => code,

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::args::StatusArgs;
 use crate::failure::Failure;
 use crate::mounts;
+use crate::units::size;
 
 /// Shows one pool or all.
 ///
@@ -42,11 +43,13 @@ fn ask(mountpoint: &Path) -> Value {
     )
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+/// A text of an answer.
+pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or("?")
 }
 
-fn number(value: &Value, key: &str) -> u64 {
+/// A number of an answer.
+pub fn number(value: &Value, key: &str) -> u64 {
     value.get(key).and_then(Value::as_u64).unwrap_or(0)
 }
 
@@ -60,10 +63,6 @@ fn switch(value: &Value) -> String {
         (Some(false), Some(reason)) => format!("off: {reason}"),
         (_, reason) => reason.unwrap_or("unknown").to_owned(),
     }
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
 fn print(pool: &Value) {
@@ -93,8 +92,8 @@ fn print(pool: &Value) {
             "  branch {} {}: {} free of {}, passthrough {}",
             text(branch, "path"),
             text(branch, "mode"),
-            gib(number(branch, "available_bytes")),
-            gib(number(branch, "total_bytes")),
+            size(number(branch, "available_bytes")),
+            size(number(branch, "total_bytes")),
             switch(branch),
         );
     }

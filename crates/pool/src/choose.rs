@@ -94,7 +94,7 @@ impl Pool {
             .collect())
     }
 
-    fn create_facts(
+    pub(crate) fn create_facts(
         &self,
         view: &View,
         set: &DirSet,

@@ -5,6 +5,7 @@ pub mod branch;
 mod choose;
 mod dir_handle;
 mod dir_set;
+mod explain;
 pub mod features;
 pub mod identity;
 mod locate;

@@ -13,7 +13,7 @@ mod listing;
 mod locks;
 mod lookup;
 pub(crate) mod open;
-mod privilege;
+pub(crate) mod privilege;
 mod readlink;
 mod remove;
 mod rename;

@@ -44,15 +44,17 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 pub use strandfs_options::{Category, Policy};
 
+mod outlook;
 mod pick;
 mod plan;
 mod random;
 #[cfg(test)]
 mod tests;
 
+pub use outlook::{Outlook, Prospect, Refusal, outlook};
 pub use random::random;
 
-use plan::{Plan, Reach, graver};
+use plan::{Plan, graver};
 
 /// Indexes into the facts given, never empty. Of several, an operation that makes or changes one
 /// object takes the first; mkdir, mknod, symlink and actions take all, in this order.
@@ -163,13 +165,8 @@ pub fn create<Facts: AsRef<[BranchFacts]>>(
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Choice, Errno> {
     let plan = Plan::of(policy, Category::Create).ok_or(Errno::ROFS)?;
-    let asked = if plan.reach == Reach::NearestExisting {
-        MAX_LEVELS
-    } else {
-        1
-    };
     let mut refusal = Errno::NOENT;
-    for level in 0..asked {
+    for level in 0..plan.levels(MAX_LEVELS) {
         let Some(branches) = levels(level) else { break };
         match plan.choose(branches.as_ref(), random) {
             Ok(choice) => return Ok(choice),

@@ -53,7 +53,7 @@ impl Pool {
         })
     }
 
-    fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
+    pub(crate) fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
         let mode = match branch.mode {
             BranchMode::ReadWrite => "RW",
             BranchMode::ReadOnly => "RO",

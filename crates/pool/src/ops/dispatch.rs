@@ -9,6 +9,7 @@ use strandfs_fuse::{
     Write,
 };
 
+use crate::explain::SELF_PREFIX;
 use crate::pool::Pool;
 
 impl Filesystem for Pool {
@@ -217,11 +218,14 @@ impl Filesystem for Pool {
 
     fn getxattr(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         name: &OsStr,
         out: Option<&mut [u8]>,
     ) -> Result<usize> {
+        if name.as_encoded_bytes().starts_with(SELF_PREFIX) {
+            return self.getxattr_of_self(cx, node, name, out);
+        }
         self.do_getxattr(node, name, out)
     }
 

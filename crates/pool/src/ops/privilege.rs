@@ -19,23 +19,41 @@ pub(crate) fn has_set_id(mode: u32) -> bool {
 /// that create, and marks only writes and truncates. No answer means no.
 pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
     const CAP_FSETID: u32 = 4;
+    status_line(cx, "CapEff:")
+        .and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
+        .is_some_and(|effective| effective & 1 << CAP_FSETID != 0)
+}
+
+/// The user the caller acts as, as the kernel says it or else `/proc`; none if it is not known
+/// for certain.
+pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
+    /// What idmapped mounts put in place of ids.
+    const UNKNOWN: u32 = u32::MAX;
+    if cx.uid != UNKNOWN {
+        return Some(cx.uid);
+    }
+    // Real, effective, saved, and the one that counts for files.
+    status_line(cx, "Uid:")?
+        .split_whitespace()
+        .nth(3)?
+        .parse()
+        .ok()
+}
+
+/// A line of the caller's `/proc/PID/status` without its key; none for callers in another user
+/// namespace, whose ids and capabilities mean something else.
+fn status_line(cx: &Context<'_>, key: &str) -> Option<String> {
     if cx.pid == 0 {
-        return false;
+        return None;
     }
     let namespace = |task: String| std::fs::read_link(format!("/proc/{task}/ns/user")).ok();
-    let own = namespace("self".to_owned());
-    if own.is_none() || namespace(cx.pid.to_string()) != own {
-        return false;
+    let own = namespace("self".to_owned())?;
+    if namespace(cx.pid.to_string())? != own {
+        return None;
     }
-    std::fs::read_to_string(format!("/proc/{}/status", cx.pid))
-        .ok()
-        .and_then(|status| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("CapEff:"))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        })
-        .is_some_and(|effective| effective & 1 << CAP_FSETID != 0)
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cx.pid)).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.to_owned())
 }
 
 /// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id

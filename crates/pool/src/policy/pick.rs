@@ -31,6 +31,47 @@ impl Rule {
             Self::All | Self::First | Self::Random | Self::Newest => false,
         }
     }
+
+    /// Whether chance decides.
+    pub(super) fn is_random(self) -> bool {
+        matches!(self, Self::RandomByFree | Self::Random)
+    }
+
+    /// Which branch the rule prefers, for people.
+    pub(super) fn preference(self) -> &'static str {
+        match self {
+            Self::All => "every branch that may be used is used",
+            Self::First => "an earlier branch is used",
+            Self::LeastFree => "the branch with the least space available is used",
+            Self::MostFree => "the branch with the most space available is used",
+            Self::LeastUsed => "the branch with the least space in use is used",
+            Self::LeastUsedShare => "the branch with the smallest share in use is used",
+            Self::RandomByFree => "no space is available on it to weigh it by",
+            Self::Random => "chance decides",
+            Self::Newest => "the branch with the newest copy is used",
+        }
+    }
+}
+
+/// How likely a rule that draws is to pick each branch; empty for other rules, or where there is
+/// nothing to weigh by.
+pub(super) fn chances<'a>(
+    rule: Rule,
+    eligible: impl Iterator<Item = (usize, &'a BranchFacts)> + Clone,
+) -> Vec<(usize, f64)> {
+    let weights: Vec<(usize, u64)> = match rule {
+        Rule::Random => eligible.map(|(index, _)| (index, 1)).collect(),
+        Rule::RandomByFree => eligible
+            .filter_map(|(index, branch)| Some((index, branch.space?.available_bytes)))
+            .filter(|(_, weight)| *weight > 0)
+            .collect(),
+        _ => return Vec::new(),
+    };
+    let total: f64 = weights.iter().map(|(_, weight)| *weight as f64).sum();
+    weights
+        .into_iter()
+        .map(|(index, weight)| (index, weight as f64 / total))
+        .collect()
 }
 
 /// The rule's choice; empty if nothing is eligible, or nothing available for a weighted choice.

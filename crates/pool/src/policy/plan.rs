@@ -1,9 +1,11 @@
 //! What a policy means in a category: which branches are eligible, and which rule picks of them.
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_options::{Category, Policy};
 
-use super::pick::{Rule, pick};
+use super::outlook::{Prospect, Refusal};
+use super::pick::{Rule, chances, pick};
 use super::{BranchFacts, Choice, Needs};
 
 /// Where something may be put or found.
@@ -74,29 +76,74 @@ impl Plan {
         }
         Err(branches
             .iter()
-            .map(|branch| self.refusal(branch).unwrap_or_else(|| self.unpicked()))
+            .map(|branch| self.refusal(branch).map_or(self.unpicked(), Refusal::errno))
             .fold(Errno::NOENT, graver))
     }
 
+    /// How many levels a choice may climb, of at most `most`.
+    pub(super) fn levels(self, most: usize) -> usize {
+        if self.reach == Reach::NearestExisting {
+            most
+        } else {
+            1
+        }
+    }
+
+    /// What holds of each branch, and the refusal if none is used.
+    pub(super) fn prospects(
+        self,
+        branches: &[BranchFacts],
+    ) -> (SmallVec<[Prospect; 8]>, Option<Errno>) {
+        // Which one a random rule draws is of no matter here: its chances are told instead.
+        let (choice, errno) = match self.choose(branches, &mut || 0) {
+            Ok(choice) => (choice, None),
+            Err(errno) => (Choice::new(), Some(errno)),
+        };
+        let eligible = branches
+            .iter()
+            .enumerate()
+            .filter(|(_, branch)| self.refusal(branch).is_none());
+        let mut drawn = chances(self.rule, eligible.clone());
+        if errno.is_none() && self.rule.is_random() && drawn.is_empty() {
+            drawn = chances(Rule::Random, eligible);
+        }
+        let told = branches.iter().enumerate().map(|(index, branch)| {
+            let chance = drawn.iter().find(|(drawn, _)| *drawn == index);
+            match (self.refusal(branch), chance) {
+                (Some(refusal), _) => Prospect::Refused(refusal),
+                (None, Some((_, share))) if *share < 1.0 => Prospect::Chance(*share),
+                (None, Some(_)) => Prospect::Chosen,
+                (None, None) if choice.contains(&index) && drawn.is_empty() => Prospect::Chosen,
+                (None, None) => Prospect::PassedOver(self.rule.preference()),
+            }
+        });
+        (told.collect(), errno)
+    }
+
     /// Why the branch may not be chosen; none if it may.
-    fn refusal(self, branch: &BranchFacts) -> Option<Errno> {
-        let absent = self.reach != Reach::Anywhere && !branch.exists;
-        if !branch.usable || absent {
-            return Some(Errno::NOENT);
+    fn refusal(self, branch: &BranchFacts) -> Option<Refusal> {
+        if !branch.usable {
+            return Some(Refusal::Unusable);
+        }
+        if self.reach != Reach::Anywhere && !branch.exists {
+            return Some(Refusal::Absent);
         }
         if self.category == Category::Search {
             let unknown = self.rule.compares_space() && branch.space.is_none();
-            return unknown.then_some(Errno::NOENT);
+            return unknown.then_some(Refusal::SpaceUnknown);
         }
         let create = self.category == Category::Create;
-        if branch.read_only || (create && branch.no_create) {
-            return Some(Errno::ROFS);
+        if branch.read_only {
+            return Some(Refusal::ReadOnlyMode);
+        }
+        if create && branch.no_create {
+            return Some(Refusal::NoCreateMode);
         }
         match branch.space {
-            None => Some(Errno::NOENT),
-            Some(space) if space.read_only_fs => Some(Errno::ROFS),
+            None => Some(Refusal::SpaceUnknown),
+            Some(space) if space.read_only_fs => Some(Refusal::ReadOnlyFilesystem),
             Some(space) if create && space.available_bytes < space.min_free_bytes => {
-                Some(Errno::NOSPC)
+                Some(Refusal::BelowMinimum)
             }
             Some(_) => None,
         }

@@ -1,0 +1,85 @@
+//! `strandfs explain`.
+
+mod show;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::args::ExplainArgs;
+use crate::failure::Failure;
+
+/// The kernel's limit for an attribute's value.
+const ANSWER_MAX_BYTES: usize = 65_536;
+
+/// Explains one path.
+///
+/// # Errors
+/// The path is not in a pool, or its server does not answer.
+pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let path = std::path::absolute(&args.path).map_err(Failure::system("finding the path"))?;
+    let (nearest, mut answer) = ask(&path)?;
+    let missing = path.strip_prefix(&nearest).unwrap_or(Path::new(""));
+    if let Some(answer) = answer.as_object_mut() {
+        let asked = path.to_string_lossy().into_owned();
+        answer.insert("asked".to_owned(), Value::from(asked));
+        let answered = nearest.to_string_lossy().into_owned();
+        answer.insert("answered".to_owned(), Value::from(answered));
+        let missing = missing.to_string_lossy().into_owned();
+        answer.insert("missing".to_owned(), Value::from(missing));
+    }
+    if args.json {
+        println!("{answer:#}");
+    } else {
+        print!("{}", show::text(&answer));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks about a path, or the nearest directory above it that exists.
+fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
+    let mut at = path.to_path_buf();
+    loop {
+        let asked = at.clone();
+        let refuse = |why: &str| {
+            Err(Failure::Unanswered {
+                path: asked.clone(),
+                why: why.to_owned(),
+            })
+        };
+        match ask_exactly(&at) {
+            Ok(answer) => return Ok((at, answer)),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) if at.pop() => {}
+                Some(Errno::NOTDIR) => {
+                    return refuse("something above it is a file, not a directory");
+                }
+                Some(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::NOENT) => {
+                    return Err(Failure::NotInPool(path.to_path_buf()));
+                }
+                Some(Errno::ACCESS) => {
+                    return refuse(
+                        "only root, the user who mounted the pool and the file's owner may ask",
+                    );
+                }
+                Some(Errno::NOTCONN) => {
+                    return refuse("the pool's server is dead; unmount it and mount it again");
+                }
+                Some(Errno::RANGE | Errno::TOOBIG) => {
+                    return refuse("there are too many branches to explain in 64 KiB");
+                }
+                _ => return refuse(&error.to_string()),
+            },
+        }
+    }
+}
+
+fn ask_exactly(path: &Path) -> io::Result<Value> {
+    let mut answer = vec![0u8; ANSWER_MAX_BYTES];
+    let len = rustix::fs::lgetxattr(path, "system.strandfs.explain", &mut answer)?;
+    answer.truncate(len);
+    serde_json::from_slice(&answer).map_err(io::Error::from)
+}
