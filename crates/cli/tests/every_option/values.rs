@@ -1,0 +1,47 @@
+//! The value each option is given, and which options can be given together.
+
+use strandfs_options::Settings;
+use strandfs_options::table::OptionDef;
+
+use crate::support::Pool;
+
+/// How many mounts it takes to set every option once.
+pub const ROUNDS: usize = 3;
+
+/// Options that no live mount here is given: branches and mountpoint every mount has already, and
+/// labels need a kernel with SELinux (the tests of their effect deal with both kinds of kernel).
+pub const LEFT_OUT: [&str; 6] = [
+    "branches",
+    "context",
+    "defcontext",
+    "fscontext",
+    "mountpoint",
+    "rootcontext",
+];
+
+/// The mount in which an option is set; options that exclude each other are in different ones.
+pub fn round(name: &str) -> Option<usize> {
+    match name {
+        _ if LEFT_OUT.contains(&name) => None,
+        // A category overrides the functions set before it.
+        name if name.starts_with("category.") => Some(1),
+        // Excluded by passthrough.io.
+        "nullrw" | "cache.writeback" => Some(1),
+        // Of the three rules for access times the last one holds.
+        "relatime" => Some(1),
+        "strictatime" => Some(2),
+        _ => Some(0),
+    }
+}
+
+/// A value that is not the default: the table's example where it fits this machine.
+pub fn value(option: &OptionDef, _pool: &Pool) -> String {
+    option.example.to_owned()
+}
+
+/// The text in which the value is shown.
+pub fn canonical(name: &str, value: &str) -> String {
+    let mut settings = Settings::default();
+    settings.set(name, Some(value)).unwrap();
+    settings.get(name).unwrap()
+}
