@@ -69,7 +69,7 @@ fn serve(
     if settings.threads > 0 {
         config.max_threads = settings.threads as usize;
     }
-    let pool = Arc::new(Pool::new(settings)?);
+    let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");

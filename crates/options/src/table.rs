@@ -28,6 +28,8 @@ pub struct OptionDef {
     pub example: &'static str,
     /// Whether it can change while the pool is mounted.
     pub run_time: bool,
+    /// Whether a change makes names and attributes stale that the kernel has cached.
+    pub recalls: bool,
     /// One line.
     pub help: &'static str,
     /// More, when there is more to say. Sentences.
@@ -237,6 +239,7 @@ impl OptionDef {
         default: "",
         example: "",
         run_time: false,
+        recalls: false,
         help: "",
         help_full: "",
         conflicts: &[],

@@ -36,6 +36,7 @@ pub enum PassthroughState {
 
 /// One directory of the pool. Reached only through its root descriptor: if its filesystem is
 /// unmounted, nothing lands on the bare directory beneath.
+#[derive(Clone)]
 pub struct Branch {
     /// Its name inside the pool.
     pub id: BranchId,
@@ -48,6 +49,11 @@ pub struct Branch {
     /// Distinguishes inode numbers of branches; stable over remounts.
     pub seed: u64,
     root: Arc<OwnedFd>,
+    learnt: Arc<Learnt>,
+}
+
+/// What was found out about a branch; it outlives a change of its mode.
+struct Learnt {
     space: SpaceCache,
     passthrough: Mutex<PassthroughState>,
     reports_at_close: bool,
@@ -76,10 +82,31 @@ impl Branch {
             min_free_space: spec.min_free_space,
             seed: stable_hash(spec.path.as_os_str().as_bytes()),
             root: Arc::new(root),
-            space: SpaceCache::default(),
-            passthrough: Mutex::new(PassthroughState::Untried),
-            reports_at_close,
+            learnt: Arc::new(Learnt {
+                space: SpaceCache::default(),
+                passthrough: Mutex::new(PassthroughState::Untried),
+                reports_at_close,
+            }),
         })
+    }
+
+    /// Whether mode and minimum free space are those of `spec`.
+    pub fn follows(&self, spec: &BranchSpec) -> bool {
+        (self.mode, self.min_free_space) == (spec.mode, spec.min_free_space)
+    }
+
+    /// The same branch, with the mode and minimum free space of `spec`.
+    pub fn with_rules_of(&self, spec: &BranchSpec) -> Branch {
+        Branch {
+            mode: spec.mode,
+            min_free_space: spec.min_free_space,
+            ..self.clone()
+        }
+    }
+
+    /// The same branch under another id.
+    pub fn with_id(self, id: BranchId) -> Branch {
+        Branch { id, ..self }
     }
 
     /// The root directory (`O_PATH`).
@@ -94,12 +121,12 @@ impl Branch {
 
     /// Whether closing a file here may tell of a failed write (network filesystems do).
     pub fn reports_at_close(&self) -> bool {
-        self.reports_at_close
+        self.learnt.reports_at_close
     }
 
     /// Free space, from memory if that is good enough.
     pub fn space(&self) -> &SpaceCache {
-        &self.space
+        &self.learnt.space
     }
 
     /// Whether the mode forbids changes.
@@ -114,12 +141,12 @@ impl Branch {
 
     /// What is known of passthrough here.
     pub fn passthrough(&self) -> PassthroughState {
-        self.passthrough.lock().clone()
+        self.learnt.passthrough.lock().clone()
     }
 
     /// Notes the outcome of a try; the first refusal is logged.
     pub fn note_passthrough(&self, outcome: Result<(), Errno>) {
-        let mut state = self.passthrough.lock();
+        let mut state = self.learnt.passthrough.lock();
         let next = match outcome {
             Ok(()) => PassthroughState::Works,
             Err(errno) => PassthroughState::Refused(passthrough_refusal(errno)),

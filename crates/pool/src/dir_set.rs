@@ -80,11 +80,15 @@ impl Pool {
     }
 
     fn fresh_set(&self, node: &Arc<Node>, now_ms: u64) -> Option<Arc<DirSet>> {
+        let view = self.view();
+        if node.id == NodeId::ROOT {
+            return Some(Arc::clone(&view.root));
+        }
         let place = node.place();
         let set = place.dirs.as_ref()?;
         let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
-        let trusted_ms = self.view().settings.cache_entry.as_millis() as u64;
-        if node.id != NodeId::ROOT && age_ms > trusted_ms {
+        let trusted_ms = view.settings.cache_entry.as_millis() as u64;
+        if age_ms > trusted_ms || set.generation < view.branches_since {
             return None;
         }
         if !set.recently_used.load(Ordering::Relaxed) {
@@ -109,9 +113,10 @@ impl Pool {
                 place.copies.clone(),
             )
         };
-        let parent_set = name.as_ref().and_then(|name| {
-            let parent = self.nodes.get(name.parent)?;
-            Option::clone(&parent.place().dirs)
+        let view = self.view();
+        let parent_set = name.as_ref().and_then(|name| match name.parent {
+            NodeId::ROOT => Some(Arc::clone(&view.root)),
+            parent => Option::clone(&self.nodes.get(parent)?.place().dirs),
         });
         let mut finder = Finder {
             pool: self,
@@ -120,7 +125,6 @@ impl Pool {
             error: None,
         };
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
-        let view = self.view();
         for branch in &view.branches {
             let beneath = match (&parent_set, &name) {
                 (Some(set), Some(name)) => set.on(branch.id).map(|parent| (parent, &*name.name)),
@@ -133,26 +137,30 @@ impl Pool {
         if entries.is_empty() {
             return Err(finder.error.unwrap_or(Errno::NOENT));
         }
-        Ok(self.install(node, entries, now_ms))
+        Ok(self.install(node, entries, now_ms, view.generation))
     }
 
-    /// Makes `entries` the directory's descriptors.
+    /// Makes `entries`, found under the view of `generation`, the directory's descriptors.
     pub(crate) fn install(
         &self,
         node: &Arc<Node>,
         entries: SmallVec<[DirEntry; 2]>,
         now_ms: u64,
+        generation: u64,
     ) -> Arc<DirSet> {
         let count = entries.len();
-        let set = Arc::new(DirSet::new(entries, now_ms));
+        let set = Arc::new(DirSet::new(entries, now_ms, generation));
         let mut place = node.place_mut();
+        // Checked under the lock that the sweep after a change takes: a descriptor on a branch
+        // that left the pool would keep its filesystem busy.
+        if node.id == NodeId::ROOT || generation < self.view().branches_since {
+            return set;
+        }
         place.copies = set.entries.iter().map(|entry| entry.identity).collect();
         let replaced = place.dirs.replace(Arc::clone(&set));
         drop(place);
-        if node.id != NodeId::ROOT {
-            self.dir_fds
-                .note(self, node.id, count, replaced.map(|old| old.entries.len()));
-        }
+        self.dir_fds
+            .note(self, node.id, count, replaced.map(|old| old.entries.len()));
         set
     }
 
@@ -219,7 +227,7 @@ impl Finder<'_> {
                 Ok(stat) if kind_of(&stat) == FileKind::Directory => {
                     if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat))
                     {
-                        return Some(known.clone());
+                        return Some(known.under(branch));
                     }
                     match self.pool.open_dir_entry(branch, parent.fd.as_fd(), name) {
                         Ok(entry) => return Some(entry),
@@ -229,7 +237,7 @@ impl Finder<'_> {
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(errno) => {
                     self.note(errno);
-                    return old.cloned();
+                    return old.map(|entry| entry.under(branch));
                 }
             }
         }
@@ -246,7 +254,7 @@ impl Finder<'_> {
     ) -> Option<DirEntry> {
         if let Some(entry) = old {
             let alive = sys::statx_fd(entry.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink > 0);
-            return (alive || !named).then(|| entry.clone());
+            return (alive || !named).then(|| entry.under(branch));
         }
         let copy = self.copies.iter().find(|copy| copy.branch == branch.id)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -2,16 +2,20 @@
 //! loud, before the mount, never silently.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Connection, Negotiated, Wants};
 use strandfs_options::{CacheFiles, PassthroughIo, Settings};
 
+use crate::branch::Branch;
 use crate::pool::{PassthroughVerdict, Pool};
 
 /// Requests in flight before the kernel holds background ones back; its own default is 12.
 const MAX_BACKGROUND: u16 = 256;
+
+const WRITEBACK: &str = "cache.writeback=true excludes it in the kernel";
 
 /// Settles options that exclude each other; returns what was changed and why, for the log.
 ///
@@ -53,7 +57,7 @@ pub fn settle(settings: &mut Settings) -> Vec<String> {
 }
 
 /// Why the options rule passthrough out, if they do.
-fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
+pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
     if settings.passthrough_io == PassthroughIo::Off {
         return Some("passthrough.io=off".to_owned());
     }
@@ -61,7 +65,7 @@ fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
         return Some("nullrw=true needs every read and write to reach the server".to_owned());
     }
     if settings.cache_writeback {
-        return Some("cache.writeback=true excludes it in the kernel".to_owned());
+        return Some(WRITEBACK.to_owned());
     }
     None
 }
@@ -106,7 +110,8 @@ pub fn wants(settings: &Settings) -> Wants {
         flags.set(flag, wanted);
     }
     let mut max_stack_depth = 0;
-    if passthrough_ruled_out(settings).is_none() {
+    // Asked for even while the options rule it out: they can change while mounted.
+    if !settings.cache_writeback {
         flags |= InitFlags::PASSTHROUGH;
         max_stack_depth = settings.passthrough_max_stack_depth;
     }
@@ -126,16 +131,15 @@ impl Pool {
     pub(crate) fn start(&self, negotiated: &Negotiated, connection: &Connection) {
         let _ = self.connection.set(connection.clone());
         let _ = self.negotiated.set(negotiated.clone());
-        let view = self.view();
-        let verdict = match passthrough_ruled_out(&view.settings) {
-            Some(reason) => PassthroughVerdict::Off(reason),
-            None if !negotiated.offered.contains(InitFlags::PASSTHROUGH) => PassthroughVerdict::Off(
+        let verdict = match self.view().settings.cache_writeback {
+            true => PassthroughVerdict::Off(WRITEBACK.to_owned()),
+            false if !negotiated.offered.contains(InitFlags::PASSTHROUGH) => PassthroughVerdict::Off(
                 "this kernel has no FUSE passthrough (Linux 6.9 or later with CONFIG_FUSE_PASSTHROUGH)".to_owned(),
             ),
-            None if !negotiated.flags.contains(InitFlags::PASSTHROUGH) => {
+            false if !negotiated.flags.contains(InitFlags::PASSTHROUGH) => {
                 PassthroughVerdict::Off("it could not be negotiated with the kernel".to_owned())
             }
-            None => PassthroughVerdict::On,
+            false => PassthroughVerdict::On,
         };
         *self.verdict.lock() = verdict;
     }
@@ -145,7 +149,7 @@ impl Pool {
         if let (PassthroughVerdict::On, Some(connection)) =
             (self.passthrough_verdict(), self.connection.get())
         {
-            self.probe_passthrough(connection);
+            self.probe_passthrough(connection, &self.view().branches);
         }
         match self.passthrough_verdict() {
             PassthroughVerdict::On => tracing::info!("passthrough is on"),
@@ -156,9 +160,9 @@ impl Pool {
 
     /// Registers a nameless file on every branch and gives it back. A branch where none can be
     /// made (read-only) is decided at its first open.
-    fn probe_passthrough(&self, connection: &Connection) {
+    pub(crate) fn probe_passthrough(&self, connection: &Connection, branches: &[Arc<Branch>]) {
         let mut refused_for_lack_of_power = false;
-        for branch in &self.view().branches {
+        for branch in branches {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let Ok(file) = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR) else {
                 continue;
@@ -210,8 +214,12 @@ mod tests {
                 ..Settings::default()
             },
         ] {
-            assert!(!wants(&settings).flags.contains(InitFlags::PASSTHROUGH));
             assert!(passthrough_ruled_out(&settings).is_some());
+            assert_eq!(
+                wants(&settings).flags.contains(InitFlags::PASSTHROUGH),
+                !settings.cache_writeback,
+                "the others can change while mounted"
+            );
         }
         assert!(
             wants(&Settings::default())

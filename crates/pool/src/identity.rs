@@ -134,6 +134,8 @@ struct Volume {
     strict: bool,
     /// Mixed into the inode numbers shown to users; stable over remounts.
     seed: u64,
+    /// Its branch left the pool: nothing is held open here until it comes back.
+    closed: bool,
 }
 
 /// All volumes met so far; grows by one for each filesystem nested in a branch.
@@ -153,7 +155,7 @@ impl Volumes {
         let list = self.list.load();
         let index = list
             .iter()
-            .position(|v| v.branch == branch && v.device == device)?;
+            .position(|v| v.branch == branch && v.device == device && !v.closed)?;
         Some(VolumeId(index as u16))
     }
 
@@ -194,20 +196,55 @@ impl Volumes {
             return Ok(known);
         }
         let mut list = Vec::clone(&self.list.load());
-        let index = u16::try_from(list.len()).map_err(|_| Errno::MFILE)?;
-        let nested = list.iter().filter(|v| v.branch == branch).count() as u64;
-        let seed = mix(branch_seed.wrapping_add(nested));
         let strict = insists_on_generation(layout, mount.as_ref());
-        list.push(Arc::new(Volume {
-            branch,
-            device,
-            layout,
-            mount,
-            strict,
-            seed,
-        }));
+        let volume = |seed| {
+            Arc::new(Volume {
+                branch,
+                device,
+                layout,
+                mount,
+                strict,
+                seed,
+                closed: false,
+            })
+        };
+        let known = list
+            .iter_mut()
+            .enumerate()
+            .find(|(_, v)| v.branch == branch && v.device == device);
+        let index = match known {
+            Some((index, closed)) => {
+                *closed = volume(closed.seed);
+                index
+            }
+            None => {
+                let nested = list.iter().filter(|v| v.branch == branch).count() as u64;
+                list.push(volume(mix(branch_seed.wrapping_add(nested))));
+                list.len() - 1
+            }
+        };
+        let index = u16::try_from(index).map_err(|_| Errno::MFILE)?;
         self.list.store(Arc::new(list));
         Ok(VolumeId(index))
+    }
+
+    /// Lets go of the filesystems of a branch that left the pool, so that they can be
+    /// unmounted. Their numbers wait for its return.
+    pub fn close(&self, branch: BranchId) {
+        let _adding = self.adding.lock();
+        let mut list = Vec::clone(&self.list.load());
+        for volume in list.iter_mut().filter(|v| v.branch == branch && !v.closed) {
+            *volume = Arc::new(Volume {
+                branch,
+                device: volume.device,
+                layout: None,
+                mount: None,
+                strict: volume.strict,
+                seed: volume.seed,
+                closed: true,
+            });
+        }
+        self.list.store(Arc::new(list));
     }
 
     /// The identity of `name` in `dir` (or of `dir` itself when the name is empty), whose
@@ -370,7 +407,7 @@ impl Volumes {
         let list = self.list.load();
         let index = list
             .iter()
-            .position(|v| v.branch == branch && v.device == device)?;
+            .position(|v| v.branch == branch && v.device == device && !v.closed)?;
         Some(VolumeId(index as u16))
     }
 }

@@ -3,6 +3,7 @@
 mod attr;
 pub mod branch;
 mod choose;
+pub mod control;
 mod dir_handle;
 mod dir_set;
 mod explain;
@@ -18,4 +19,5 @@ pub mod range_locks;
 mod status;
 pub mod sys;
 
+pub use control::{Changed, ReconfigureError};
 pub use pool::{PassthroughVerdict, Pool, PoolError};

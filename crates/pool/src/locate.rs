@@ -96,19 +96,20 @@ impl Pool {
         if !same_search(rules.open, rules.getattr) {
             return None;
         }
-        let fd = node.open.lock().as_ref()?.any_file()?;
-        Some(Located {
-            branch: Arc::clone(view.branch(identity.branch)?),
-            fd,
-        })
+        let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
+        // A branch taken out of the pool serves on for what is open.
+        let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
+        Some(Located { branch, fd })
     }
 
     fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> sys::Result<Located> {
         let view = self.view();
-        let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
-        if let Some(fd) = node.open.lock().as_ref().and_then(|open| open.any_file()) {
+        let open = node.open.lock().as_ref().and_then(|open| open.any_open());
+        if let Some((branch, fd)) = open {
+            let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
             return Ok(Located { branch, fd });
         }
+        let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let fd = self
             .volumes

@@ -55,6 +55,8 @@ pub struct DirSet {
     pub entries: SmallVec<[DirEntry; 2]>,
     /// When presence on the branches was last checked (coarse monotonic milliseconds).
     pub verified_ms: AtomicU64,
+    /// The view it was made under, see [`crate::pool::View::generation`].
+    pub generation: u64,
     /// Used since the descriptor cache last looked.
     pub recently_used: AtomicBool,
     /// Hash of the name last found missing, and when: a create right after needs no second look.
@@ -72,11 +74,22 @@ pub struct DirEntry {
     pub fd: Arc<OwnedFd>,
 }
 
+impl DirEntry {
+    /// The same directory, its branch with the rules now in force.
+    pub fn under(&self, branch: &Arc<Branch>) -> DirEntry {
+        DirEntry {
+            branch: Arc::clone(branch),
+            ..self.clone()
+        }
+    }
+}
+
 impl DirSet {
-    /// A set just verified.
-    pub fn new(entries: SmallVec<[DirEntry; 2]>, now_ms: u64) -> Self {
+    /// A set just verified, under the view of this generation.
+    pub fn new(entries: SmallVec<[DirEntry; 2]>, now_ms: u64, generation: u64) -> Self {
         DirSet {
             entries,
+            generation,
             verified_ms: AtomicU64::new(now_ms),
             recently_used: AtomicBool::new(true),
             last_miss: AtomicU64::new(0),

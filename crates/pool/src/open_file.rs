@@ -71,9 +71,16 @@ impl OpenState {
 
     /// The branch file of some handle.
     pub fn any_file(&self) -> Option<Arc<OwnedFd>> {
-        self.handles
-            .iter()
-            .find_map(|handle| handle.upgrade()?.file.load_full())
+        self.any_open().map(|(_, file)| file)
+    }
+
+    /// The branch file of some handle, and its branch, which may have left the pool since.
+    pub fn any_open(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        self.handles.iter().find_map(|handle| {
+            let opened = handle.upgrade()?;
+            let file = opened.file.load_full()?;
+            Some((Arc::clone(&opened.branch), file))
+        })
     }
 }
 

@@ -9,7 +9,7 @@ mod export;
 mod io;
 mod ioctl;
 mod link;
-mod listing;
+pub(crate) mod listing;
 mod locks;
 mod lookup;
 pub(crate) mod open;

@@ -1,19 +1,21 @@
 //! The pool as a whole: configuration in force, branches, nodes, open files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
 use strandfs_options::Settings;
 
 use crate::branch::{Branch, BranchId};
+use crate::control::{Changes, Recall};
 use crate::dir_handle::DirHandles;
 use crate::dir_set::DirFdCache;
+use crate::features::passthrough_ruled_out;
 use crate::identity::Volumes;
 use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
@@ -21,6 +23,12 @@ use crate::sys;
 
 /// What is in force at one moment; requests keep the view they started with.
 pub struct View {
+    /// Counts the changes of options or branches.
+    pub generation: u64,
+    /// The generation that brought these branches: what was found out before is looked at again.
+    pub branches_since: u64,
+    /// The root of the pool, on every branch.
+    pub root: Arc<DirSet>,
     /// The options.
     pub settings: Settings,
     /// The branches, in the order that policies see.
@@ -66,6 +74,9 @@ pub struct Pool {
     pub(crate) verdict: Mutex<PassthroughVerdict>,
     pub(crate) mountpoint: OnceLock<std::path::PathBuf>,
     pub(crate) relocated: AtomicU64,
+    pub(crate) changes: Mutex<Changes>,
+    pub(crate) recall: Recall,
+    pub(crate) me: OnceLock<Weak<Pool>>,
 }
 
 /// The pool could not be set up.
@@ -82,6 +93,24 @@ pub enum PoolError {
     /// Too many branches.
     #[error("more than 1000 branches")]
     TooManyBranches,
+    /// Branch and mountpoint lie in each other.
+    #[error(
+        "branch {path}: the pool mounted at {mountpoint} would contain itself; name a directory elsewhere"
+    )]
+    Loop {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// Where the pool is.
+        mountpoint: std::path::PathBuf,
+    },
+    /// One directory under two paths.
+    #[error("branch {path}: it is the same directory as {other}; name it once")]
+    SameDirectory {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// The branch it equals.
+        other: std::path::PathBuf,
+    },
 }
 
 impl Pool {
@@ -89,7 +118,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`] if a branch cannot be opened.
-    pub fn new(settings: Settings) -> Result<Pool, PoolError> {
+    pub fn new(settings: Settings) -> Result<Arc<Pool>, PoolError> {
         let mut branches = Vec::with_capacity(settings.branches.len());
         for (index, spec) in settings.branches.iter().enumerate() {
             let id = u16::try_from(index).ok().filter(|id| *id < 1000);
@@ -100,10 +129,19 @@ impl Pool {
             })?;
             branches.push(Arc::new(opened));
         }
-        let pool = Pool {
-            view: ArcSwap::from_pointee(View { settings, branches }),
+        let volumes = Volumes::default();
+        let root = Arc::new(root_set(&volumes, &branches, 0)?);
+        let pool = Arc::new(Pool {
+            changes: Mutex::new(Changes::after(branches.len())),
+            view: ArcSwap::from_pointee(View {
+                generation: 0,
+                branches_since: 0,
+                root: Arc::clone(&root),
+                settings,
+                branches,
+            }),
             nodes: NodeTable::default(),
-            volumes: Volumes::default(),
+            volumes,
             files: OpenFiles::default(),
             dirs: DirHandles::default(),
             dir_fds: DirFdCache::from_limit(),
@@ -112,45 +150,32 @@ impl Pool {
             verdict: Mutex::new(PassthroughVerdict::Undecided),
             mountpoint: OnceLock::new(),
             relocated: AtomicU64::new(0),
-        };
-        pool.insert_root()?;
-        Ok(pool)
-    }
-
-    fn insert_root(&self) -> Result<(), PoolError> {
-        let view = self.view();
-        let mut entries: SmallVec<[DirEntry; 2]> = smallvec![];
-        for branch in &view.branches {
-            let entry = self.root_entry(branch).map_err(|errno| PoolError::Branch {
-                path: branch.path.clone(),
-                errno,
-            })?;
-            entries.push(entry);
-        }
-        let copies = entries.iter().map(|entry| entry.identity).collect();
-        let root = Node::new(
+            recall: Recall::default(),
+            me: OnceLock::new(),
+        });
+        let _ = pool.me.set(Arc::downgrade(&pool));
+        let copies = root.entries.iter().map(|entry| entry.identity).collect();
+        let node = Node::new(
             NodeId::ROOT,
             1,
             FileKind::Directory,
             copies,
             Names::default(),
         );
-        root.place_mut().dirs = Some(Arc::new(DirSet::new(entries, sys::mono_coarse_ms())));
-        self.nodes.insert_root(Arc::new(root));
-        Ok(())
+        node.place_mut().dirs = Some(root);
+        pool.nodes.insert_root(Arc::new(node));
+        Ok(pool)
     }
 
-    pub(crate) fn root_entry(&self, branch: &Arc<Branch>) -> sys::Result<DirEntry> {
-        let stat = sys::statx_fd(branch.root())?;
-        let empty = std::ffi::OsStr::new("");
-        let identity =
-            self.volumes
-                .identify(branch.id, branch.seed, &stat, branch.root(), empty)?;
-        Ok(DirEntry {
-            branch: Arc::clone(branch),
-            identity,
-            fd: branch.root_shared(),
-        })
+    /// Puts a view in force, its root with it.
+    pub(crate) fn put_in_force(&self, view: View) {
+        let root = Arc::clone(&view.root);
+        self.view.store(Arc::new(view));
+        if let Some(node) = self.nodes.get(NodeId::ROOT) {
+            let mut place = node.place_mut();
+            place.copies = root.entries.iter().map(|entry| entry.identity).collect();
+            place.dirs = Some(root);
+        }
     }
 
     /// What is in force now.
@@ -168,12 +193,22 @@ impl Pool {
 
     /// How long names may be trusted.
     pub(crate) fn entry_valid(&self, view: &View) -> Duration {
-        view.settings.cache_entry
+        self.unless_outdated(view, view.settings.cache_entry)
     }
 
     /// How long attributes may be trusted.
     pub(crate) fn attr_valid(&self, view: &View) -> Duration {
-        view.settings.cache_attr
+        self.unless_outdated(view, view.settings.cache_attr)
+    }
+
+    /// Zero if options or branches changed since `view` was taken: what was found out under it
+    /// may reach the kernel after it was told to forget such things.
+    pub(crate) fn unless_outdated(&self, view: &View, trusted: Duration) -> Duration {
+        if self.view().generation == view.generation {
+            trusted
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// How many nodes the kernel knows.
@@ -183,7 +218,10 @@ impl Pool {
 
     /// Whether and why (not) files are passed through.
     pub fn passthrough_verdict(&self) -> PassthroughVerdict {
-        self.verdict.lock().clone()
+        match passthrough_ruled_out(&self.view().settings) {
+            Some(reason) => PassthroughVerdict::Off(reason),
+            None => self.verdict.lock().clone(),
+        }
     }
 
     /// How many files are open.
@@ -195,4 +233,36 @@ impl Pool {
     pub fn redirected_creates(&self) -> u64 {
         self.relocated.load(Ordering::Relaxed)
     }
+}
+
+/// The roots of all branches as one directory.
+///
+/// # Errors
+/// [`PoolError::Branch`] if one cannot be asked.
+pub(crate) fn root_set(
+    volumes: &Volumes,
+    branches: &[Arc<Branch>],
+    generation: u64,
+) -> Result<DirSet, PoolError> {
+    let entries: Result<SmallVec<[DirEntry; 2]>, PoolError> = branches
+        .iter()
+        .map(|branch| {
+            root_entry(volumes, branch).map_err(|errno| PoolError::Branch {
+                path: branch.path.clone(),
+                errno,
+            })
+        })
+        .collect();
+    Ok(DirSet::new(entries?, sys::mono_coarse_ms(), generation))
+}
+
+fn root_entry(volumes: &Volumes, branch: &Arc<Branch>) -> sys::Result<DirEntry> {
+    let stat = sys::statx_fd(branch.root())?;
+    let empty = std::ffi::OsStr::new("");
+    let identity = volumes.identify(branch.id, branch.seed, &stat, branch.root(), empty)?;
+    Ok(DirEntry {
+        branch: Arc::clone(branch),
+        identity,
+        fd: branch.root_shared(),
+    })
 }

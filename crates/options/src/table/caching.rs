@@ -55,6 +55,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "1s",
         example: "5m",
         run_time: true,
+        recalls: true,
         help: "how long the kernel may keep attributes",
         ..OptionDef::BASE
     },
@@ -65,6 +66,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "1s",
         example: "500ms",
         run_time: true,
+        recalls: true,
         help: "how long the kernel may keep names",
         ..OptionDef::BASE
     },
@@ -75,6 +77,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "0s",
         example: "1s",
         run_time: true,
+        recalls: true,
         help: "how long the kernel may keep that a name is absent",
         help_full: "A file that appears on a branch behind the pool stays invisible for so long.",
         ..OptionDef::BASE
@@ -86,6 +89,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "false",
         example: "true",
         run_time: true,
+        recalls: true,
         help: "let the kernel keep directory listings",
         ..OptionDef::BASE
     },

@@ -30,6 +30,7 @@ macro_rules! category {
             default: $default,
             example: "all",
             run_time: true,
+            recalls: matches!(Category::$category, Category::Search),
             help: $help,
             help_full: $full,
             ..OptionDef::BASE
@@ -56,6 +57,7 @@ macro_rules! function {
             default: $default,
             example: "newest",
             run_time: true,
+            recalls: matches!(Function::$function, Function::Getattr),
             help: $help,
             help_full: "Options take effect in order: a category option given later overrides \
                 this one.",

@@ -22,6 +22,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         },
         example: "/mnt/disk*:/srv/archive=NC,10G",
         run_time: true,
+        recalls: true,
         help: "the directories that make up the pool",
         help_full: "A list of PATH[=MODE[,MINFREESPACE]] joined by colons. MODE is RW (default), \
             RO (never changed) or NC (changed, but nothing new is created there); MINFREESPACE \

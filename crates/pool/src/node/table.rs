@@ -17,9 +17,33 @@ use crate::identity::{Identity, VolumeId};
 /// [`crate::identity`]) get a counted id and an entry in `exceptions`.
 pub struct NodeTable {
     nodes: papaya::HashMap<NodeId, Arc<Node>, IdHash>,
-    exceptions: RwLock<HashMap<(VolumeId, u64), NodeId>>,
+    exceptions: RwLock<Exceptions>,
     exception_count: AtomicUsize,
     next_counted: AtomicU64,
+}
+
+/// Inodes whose node is not under the derived id, both ways round.
+#[derive(Default)]
+struct Exceptions {
+    nodes: HashMap<(VolumeId, u64), NodeId>,
+    inodes: HashMap<NodeId, SmallVec<[(VolumeId, u64); 1]>>,
+}
+
+impl Exceptions {
+    fn insert(&mut self, inode: (VolumeId, u64), id: NodeId) {
+        if let Some(before) = self.nodes.insert(inode, id)
+            && let Some(inodes) = self.inodes.get_mut(&before)
+        {
+            inodes.retain(|known| *known != inode);
+        }
+        self.inodes.entry(id).or_default().push(inode);
+    }
+
+    fn remove(&mut self, id: NodeId) {
+        for inode in self.inodes.remove(&id).unwrap_or_default() {
+            self.nodes.remove(&inode);
+        }
+    }
 }
 
 /// Node ids are spread by one multiplication: they are not chosen by users.
@@ -86,9 +110,10 @@ impl NodeTable {
     /// The live node of an inode number, without a new reference.
     pub fn find(&self, volume: VolumeId, ino: u64) -> Option<Arc<Node>> {
         if self.exception_count.load(Ordering::Acquire) != 0
-            && let Some(id) = self.exceptions.read().get(&(volume, ino))
+            && let Some(id) = self.exceptions.read().nodes.get(&(volume, ino))
+            && let Some(node) = self.get(*id)
         {
-            return self.get(*id);
+            return Some(node);
         }
         crate::identity::derived_id(volume, ino).and_then(|id| self.get(id))
     }
@@ -139,11 +164,28 @@ impl NodeTable {
     /// A counted id for an identity whose derived id is taken or does not exist.
     fn note_exception(&self, identity: &Identity) -> NodeId {
         let id = NodeId(self.next_counted.fetch_add(1, Ordering::Relaxed));
+        self.lead_to(identity, id);
+        id
+    }
+
+    /// Makes an inode lead to a node whose id comes from another.
+    fn lead_to(&self, identity: &Identity, id: NodeId) {
         let mut exceptions = self.exceptions.write();
         exceptions.insert((identity.volume, identity.ino), id);
         self.exception_count
-            .store(exceptions.len(), Ordering::Release);
-        id
+            .store(exceptions.nodes.len(), Ordering::Release);
+    }
+
+    /// Lets a directory be found by another of its copies, because the one that gave it its id
+    /// left the pool: what is mounted on it and whoever stands in it stay where they are.
+    pub fn keep_found(&self, node: &Arc<Node>, copy: &Identity) {
+        if self.find(copy.volume, copy.ino).is_none() {
+            self.lead_to(copy, node.id);
+        }
+        // Forgotten meanwhile: nobody would take the entry out again.
+        if self.get(node.id).is_none() {
+            self.exceptions.write().remove(node.id);
+        }
     }
 
     /// Takes references; a dead node leaves the table, after `last_words`. True if it did.
@@ -165,9 +207,9 @@ impl NodeTable {
             return;
         }
         let mut exceptions = self.exceptions.write();
-        exceptions.retain(|_, id| *id != node.id);
+        exceptions.remove(node.id);
         self.exception_count
-            .store(exceptions.len(), Ordering::Release);
+            .store(exceptions.nodes.len(), Ordering::Release);
     }
 
     /// Calls `visit` with every node.

@@ -86,7 +86,7 @@ impl Pool {
         let mut entries: SmallVec<[DirEntry; 2]> = set.entries.clone();
         entries.push(entry);
         entries.sort_by_key(|entry| view.position(entry.branch.id));
-        self.install(node, entries, sys::mono_coarse_ms());
+        self.install(node, entries, sys::mono_coarse_ms(), set.generation);
     }
 }
 

@@ -24,9 +24,9 @@ impl Filesystem for Pool {
 
     fn lookup(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match name.as_encoded_bytes() {
-            b"." => self.do_lookup_self(parent),
-            b".." => self.do_lookup_parent(parent),
-            _ => self.do_lookup(parent, name),
+            b"." => self.steady(|| self.do_lookup_self(parent)),
+            b".." => self.steady(|| self.do_lookup_parent(parent)),
+            _ => self.steady(|| self.do_lookup(parent, name)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Filesystem for Pool {
         node: NodeId,
         handle: Option<Handle>,
     ) -> Result<AttrReply> {
-        self.do_getattr(node, handle)
+        self.steady(|| self.do_getattr(node, handle))
     }
 
     fn statx(
@@ -53,15 +53,15 @@ impl Filesystem for Pool {
         _mask: u32,
         _flags: u32,
     ) -> Result<StatxReply> {
-        self.do_statx(node, handle)
+        self.steady(|| self.do_statx(node, handle))
     }
 
     fn setattr(&self, _cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
-        self.do_setattr(node, change)
+        self.steady(|| self.do_setattr(node, change))
     }
 
     fn readlink(&self, _cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
-        self.do_readlink(node, out)
+        self.steady(|| self.do_readlink(node, out))
     }
 
     fn symlink(
@@ -71,27 +71,27 @@ impl Filesystem for Pool {
         name: &OsStr,
         target: &OsStr,
     ) -> Result<Entry> {
-        self.do_symlink(cx, parent, name, target)
+        self.steady(|| self.do_symlink(cx, parent, name, target))
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        self.do_mknod(cx, parent, args)
+        self.steady(|| self.do_mknod(cx, parent, args))
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        self.do_mkdir(cx, parent, args)
+        self.steady(|| self.do_mkdir(cx, parent, args))
     }
 
     fn unlink(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.do_unlink(parent, name)
+        self.steady(|| self.do_unlink(parent, name))
     }
 
     fn rmdir(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.do_rmdir(parent, name)
+        self.steady(|| self.do_rmdir(parent, name))
     }
 
     fn rename(&self, _cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
-        self.do_rename(parent, args)
+        self.steady(|| self.do_rename(parent, args))
     }
 
     fn link(
@@ -101,7 +101,7 @@ impl Filesystem for Pool {
         new_parent: NodeId,
         new_name: &OsStr,
     ) -> Result<Entry> {
-        self.do_link(node, new_parent, new_name)
+        self.steady(|| self.do_link(node, new_parent, new_name))
     }
 
     fn open(
@@ -111,7 +111,7 @@ impl Filesystem for Pool {
         flags: i32,
         kill_suidgid: bool,
     ) -> Result<OpenReply> {
-        self.do_open(cx, node, flags, kill_suidgid)
+        self.steady(|| self.do_open(cx, node, flags, kill_suidgid))
     }
 
     fn create(
@@ -120,7 +120,7 @@ impl Filesystem for Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
-        self.do_create(cx, parent, args)
+        self.steady(|| self.do_create(cx, parent, args))
     }
 
     fn tmpfile(
@@ -129,7 +129,7 @@ impl Filesystem for Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
-        self.do_tmpfile(cx, parent, args)
+        self.steady(|| self.do_tmpfile(cx, parent, args))
     }
 
     fn read(&self, cx: &Context<'_>, _node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
@@ -213,7 +213,7 @@ impl Filesystem for Pool {
     }
 
     fn setxattr(&self, _cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
-        self.do_setxattr(node, args)
+        self.steady(|| self.do_setxattr(node, args))
     }
 
     fn getxattr(
@@ -234,11 +234,11 @@ impl Filesystem for Pool {
     }
 
     fn removexattr(&self, _cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
-        self.do_removexattr(node, name)
+        self.steady(|| self.do_removexattr(node, name))
     }
 
     fn access(&self, _cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
-        self.do_access(node, mask)
+        self.steady(|| self.do_access(node, mask))
     }
 
     fn getlk(&self, _cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {

@@ -28,7 +28,8 @@ impl Pool {
         }
         let (volume, ino) = split_id(id).ok_or(Errno::STALE)?;
         let branch_id = self.volumes.branch_of(volume).ok_or(Errno::STALE)?;
-        let branch = Arc::clone(self.view().branch(branch_id).ok_or(Errno::STALE)?);
+        let view = self.view();
+        let branch = Arc::clone(view.branch(branch_id).ok_or(Errno::STALE)?);
         let (fd, generation) = self.volumes.open_any_generation(volume, ino)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         if stat.stx_nlink == 0 || stat.stx_ino != ino {
@@ -54,10 +55,10 @@ impl Pool {
             .find_or_make(smallvec![identity], kind, shown, Names::default())
             .ok_or(Errno::NOMEM)?;
         if kind == FileKind::Directory {
-            self.install(&node, entries, sys::mono_coarse_ms());
+            self.install(&node, entries, sys::mono_coarse_ms(), view.generation);
         }
         let attr = self.attr(&node)?;
-        Ok(self.entry(&self.view(), &node, attr))
+        Ok(self.entry(&view, &node, attr))
     }
 
     /// The directory and its namesakes on the other branches, in branch order.

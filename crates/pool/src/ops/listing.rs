@@ -1,6 +1,6 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR, SYNCFS.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Pool {
             }
         }
         let view = self.view();
-        let set = self.dir_set(&opened.node)?;
+        let set = self.steady(|| self.dir_set(&opened.node))?;
         let mut index = offset.saturating_sub(DOTS);
         while let Some((entry, name)) = listing.get(usize::try_from(index).unwrap_or(usize::MAX)) {
             if !sink.has_room(name.len()) {
@@ -178,7 +178,7 @@ impl Pool {
         {
             return Ok(Arc::clone(listing));
         }
-        let made = Arc::new(self.make_listing(&opened.node)?);
+        let made = Arc::new(self.steady(|| self.make_listing(&opened.node))?);
         *opened.listing.write() = Some(Arc::clone(&made));
         Ok(made)
     }
@@ -289,6 +289,24 @@ impl Pool {
         }
         outcome
     }
+}
+
+/// The names in a directory on one branch.
+///
+/// # Errors
+/// Those of reading it.
+pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    let mut buffer = Vec::with_capacity(DENTS_BYTES);
+    let mut entries = RawDir::new(open_for_reading(entry)?, buffer.spare_capacity_mut());
+    while let Some(found) = entries.next() {
+        let found = found?;
+        let name = found.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
 }
 
 fn open_for_reading(entry: &DirEntry) -> sys::Result<std::os::fd::OwnedFd> {

@@ -68,13 +68,14 @@ impl Pool {
     }
 
     fn no_such_name(&self, view: &View) -> sys::Result<Entry> {
-        if view.settings.cache_negative_entry.is_zero() {
+        let trusted = self.unless_outdated(view, view.settings.cache_negative_entry);
+        if trusted.is_zero() {
             return Err(Errno::NOENT);
         }
         Ok(Entry {
             node: NodeId(0),
             generation: 0,
-            entry_valid: view.settings.cache_negative_entry,
+            entry_valid: trusted,
             attr_valid: std::time::Duration::ZERO,
             attr: FileAttr::default(),
         })

@@ -11,6 +11,7 @@ use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Rel
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, Policy};
 
 use crate::branch::{Branch, PassthroughState};
+use crate::features::passthrough_ruled_out;
 use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
@@ -87,9 +88,9 @@ impl Pool {
         if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
             return Ok(None);
         }
-        if let Some(file) = node.open.lock().as_ref().and_then(|open| open.any_file()) {
-            let identity = node.primary().ok_or(Errno::STALE)?;
-            let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
+        let open = node.open.lock().as_ref().and_then(|open| open.any_open());
+        if let Some((branch, file)) = open {
+            let branch = view.branch(branch.id).cloned().unwrap_or(branch);
             let file = crate::locate::reopen(file.as_fd(), flags)?;
             let mode = rustix::fs::fstat(&file)?.st_mode;
             return Ok(Some((branch, file, mode)));
@@ -160,7 +161,7 @@ impl Pool {
 
     /// The mode of a node that is not open yet.
     fn first_mode(&self, view: &View, branch: &Branch, file: &OwnedFd) -> IoMode {
-        if view.settings.passthrough_io == PassthroughIo::Off
+        if passthrough_ruled_out(&view.settings).is_some()
             || *self.verdict.lock() != PassthroughVerdict::On
             || matches!(branch.passthrough(), PassthroughState::Refused(_))
         {

@@ -1,0 +1,9 @@
+//! Control of a mounted pool: changing options and branches while it serves.
+
+mod recall;
+mod reconfigure;
+
+pub(crate) use recall::Recall;
+pub use recall::Recalled;
+pub(crate) use reconfigure::Changes;
+pub use reconfigure::{Changed, ReconfigureError};

@@ -1,0 +1,316 @@
+//! Changing options and branches of a mounted pool: all of it or nothing, in one step.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_options::table::Status;
+use strandfs_options::{BranchSpec, Notice, OptionError, Settings, TABLE};
+
+use super::recall::{Reason, Recalled};
+use crate::branch::{Branch, BranchId};
+use crate::identity::btime_ns;
+use crate::node::{DirEntry, DirSet};
+use crate::pool::{PassthroughVerdict, Pool, PoolError, View, root_set};
+use crate::{features, sys};
+
+/// Attempts at a request while options and branches keep changing under it.
+const ATTEMPTS: usize = 16;
+
+/// What changes need to remember. Locked while one is made: they follow each other.
+pub(crate) struct Changes {
+    next_id: usize,
+    retired: Vec<Retired>,
+}
+
+impl Changes {
+    /// The pool was mounted with this many branches.
+    pub fn after(branches: usize) -> Self {
+        Changes {
+            next_id: branches,
+            retired: Vec::new(),
+        }
+    }
+}
+
+/// A branch that left the pool. If it comes back it is the same branch, so that numbers, handles
+/// and what is still open go on.
+struct Retired {
+    id: BranchId,
+    path: PathBuf,
+    root: RootMark,
+}
+
+/// Tells the directory of a path from another that took its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct RootMark {
+    device: (u32, u32),
+    ino: u64,
+    btime_ns: i64,
+}
+
+impl RootMark {
+    fn of(branch: &Branch) -> sys::Result<RootMark> {
+        let stat = sys::statx_fd(branch.root())?;
+        Ok(RootMark {
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            ino: stat.stx_ino,
+            btime_ns: btime_ns(&stat),
+        })
+    }
+
+    fn same_directory(&self, other: &RootMark) -> bool {
+        (self.device, self.ino) == (other.device, other.ino)
+    }
+}
+
+/// A change was refused; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconfigureError {
+    /// An option or the branch list is at fault.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A branch cannot join.
+    #[error(transparent)]
+    Branch(#[from] PoolError),
+}
+
+/// A change that was made.
+#[derive(Debug)]
+pub struct Changed {
+    /// What to tell the user.
+    pub notices: Vec<String>,
+    /// The options with a new value.
+    pub options: Vec<&'static str>,
+    /// Resolves when the kernel has been told.
+    pub recalled: Recalled,
+}
+
+impl Pool {
+    /// Changes the settings as `change` says, in one step: a request sees all of it or nothing.
+    /// Open files go on where they are, on branches that leave the pool, too.
+    ///
+    /// The kernel is told to look again at what it knows by a thread of its own; see
+    /// [`Changed::recalled`].
+    ///
+    /// # Errors
+    /// What `change` refuses, an option fixed at mount, options that exclude each other, a
+    /// branch that cannot be opened, that is there twice or lies in the pool. Nothing is changed
+    /// then.
+    pub fn reconfigure(
+        &self,
+        change: impl FnOnce(&mut Settings) -> Result<Vec<Notice>, OptionError>,
+    ) -> Result<Changed, ReconfigureError> {
+        let mut changes = self.changes.lock();
+        let old = Arc::clone(&self.view());
+        let mut settings = old.settings.clone();
+        let mut notices: Vec<String> = Vec::new();
+        let said = change(&mut settings)?;
+        let options = changed_options(&old.settings, &settings);
+        notices.extend(features::settle(&mut settings));
+        refuse_fixed(&old.settings, &settings)?;
+        // What clashes anyway was said at mount.
+        let before = old.settings.check().unwrap_or_default();
+        let now = settings.check()?;
+        let news = now.into_iter().filter(|notice| !before.contains(notice));
+        notices.extend(
+            said.into_iter()
+                .chain(news)
+                .map(|notice| notice.to_string()),
+        );
+        if settings == old.settings {
+            return Ok(Changed {
+                notices,
+                options,
+                recalled: Recalled::already(),
+            });
+        }
+        let branches = match settings.branches == old.settings.branches {
+            true => old.branches.clone(),
+            false => self.next_branches(&old, &settings.branches, &mut changes)?,
+        };
+        let generation = old.generation + 1;
+        let branches_since = match settings.branches == old.settings.branches {
+            true => old.branches_since,
+            false => generation,
+        };
+        let root = self.next_root(&old, &branches, generation)?;
+        let reason = Reason::between(&old, &settings, &branches);
+        tracing::info!(options = options.join(","), "options changed");
+        self.put_in_force(View {
+            generation,
+            branches_since,
+            root,
+            settings,
+            branches,
+        });
+        self.welcome_and_retire(&old, &mut changes);
+        Ok(Changed {
+            notices,
+            options,
+            recalled: self.recall(reason),
+        })
+    }
+
+    /// The branches of the new list: the ones there are, with their new rules, and new ones.
+    fn next_branches(
+        &self,
+        old: &View,
+        specs: &[BranchSpec],
+        changes: &mut Changes,
+    ) -> Result<Vec<Arc<Branch>>, PoolError> {
+        let mut next: Vec<Arc<Branch>> = Vec::with_capacity(specs.len());
+        let mut marks: Vec<RootMark> = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let stays = old.branches.iter().find(|known| known.path == spec.path);
+            let branch = match stays {
+                Some(known) if known.follows(spec) => Arc::clone(known),
+                Some(known) => Arc::new(known.with_rules_of(spec)),
+                None => Arc::new(self.open_new(spec, changes)?),
+            };
+            let mark = RootMark::of(&branch).map_err(|errno| PoolError::Branch {
+                path: spec.path.clone(),
+                errno,
+            })?;
+            let twin = marks.iter().position(|other| other.same_directory(&mark));
+            if let Some(other) = twin.and_then(|index| next.get(index)) {
+                return Err(PoolError::SameDirectory {
+                    path: spec.path.clone(),
+                    other: other.path.clone(),
+                });
+            }
+            marks.push(mark);
+            next.push(branch);
+        }
+        Ok(next)
+    }
+
+    fn open_new(&self, spec: &BranchSpec, changes: &mut Changes) -> Result<Branch, PoolError> {
+        let path = &spec.path;
+        if let Some(mountpoint) = self.mountpoint.get()
+            && (path.starts_with(mountpoint) || mountpoint.starts_with(path))
+        {
+            return Err(PoolError::Loop {
+                path: path.clone(),
+                mountpoint: mountpoint.clone(),
+            });
+        }
+        let failed = |errno| PoolError::Branch {
+            path: path.clone(),
+            errno,
+        };
+        let branch = Branch::open(BranchId(u16::MAX), spec).map_err(failed)?;
+        let mark = RootMark::of(&branch).map_err(failed)?;
+        let back = changes
+            .retired
+            .iter()
+            .find(|gone| gone.path == *path && gone.root == mark && mark.btime_ns != 0);
+        if let Some(gone) = back {
+            return Ok(branch.with_id(gone.id));
+        }
+        let id = u16::try_from(changes.next_id).map_err(|_| PoolError::TooManyBranches)?;
+        if id == u16::MAX {
+            return Err(PoolError::TooManyBranches);
+        }
+        changes.next_id += 1;
+        Ok(branch.with_id(BranchId(id)))
+    }
+
+    /// The root on the new branches; those that stay are not asked again.
+    fn next_root(
+        &self,
+        old: &View,
+        branches: &[Arc<Branch>],
+        generation: u64,
+    ) -> Result<Arc<DirSet>, PoolError> {
+        let new: Vec<Arc<Branch>> = branches
+            .iter()
+            .filter(|branch| old.root.on(branch.id).is_none())
+            .cloned()
+            .collect();
+        let new = root_set(&self.volumes, &new, generation)?;
+        let entries: SmallVec<[DirEntry; 2]> = branches
+            .iter()
+            .filter_map(|branch| {
+                let known = old.root.on(branch.id).or_else(|| new.on(branch.id))?;
+                Some(known.under(branch))
+            })
+            .collect();
+        Ok(Arc::new(DirSet::new(
+            entries,
+            sys::mono_coarse_ms(),
+            generation,
+        )))
+    }
+
+    /// After the change: passthrough is tried on branches that joined, and those that left are
+    /// let go.
+    fn welcome_and_retire(&self, old: &View, changes: &mut Changes) {
+        let view = Arc::clone(&self.view());
+        let joined: Vec<Arc<Branch>> = view
+            .branches
+            .iter()
+            .filter(|branch| old.branch(branch.id).is_none())
+            .cloned()
+            .collect();
+        if let (PassthroughVerdict::On, Some(connection)) =
+            (self.passthrough_verdict(), self.connection.get())
+        {
+            self.probe_passthrough(connection, &joined);
+        }
+        changes
+            .retired
+            .retain(|gone| joined.iter().all(|branch| branch.id != gone.id));
+        for branch in &old.branches {
+            if view.branch(branch.id).is_some() {
+                continue;
+            }
+            self.volumes.close(branch.id);
+            if let Ok(root) = RootMark::of(branch) {
+                changes.retired.push(Retired {
+                    id: branch.id,
+                    path: branch.path.clone(),
+                    root,
+                });
+            }
+        }
+    }
+
+    /// Runs a request again that failed while options or branches changed under it: it may have
+    /// seen half of the old and half of the new.
+    pub(crate) fn steady<T>(&self, mut attempt: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
+        let mut outcome = Err(Errno::STALE);
+        for _ in 0..ATTEMPTS {
+            let before = self.view().generation;
+            outcome = attempt();
+            if outcome.is_ok() || self.view().generation == before {
+                break;
+            }
+        }
+        outcome
+    }
+}
+
+fn changed_options(old: &Settings, new: &Settings) -> Vec<&'static str> {
+    TABLE
+        .iter()
+        .filter(|option| option.status == Status::Active)
+        .filter(|option| (option.value.get)(old) != (option.value.get)(new))
+        .map(|option| option.name)
+        .collect()
+}
+
+/// Options fixed at mount may not even change as the consequence of another.
+fn refuse_fixed(old: &Settings, new: &Settings) -> Result<(), OptionError> {
+    let fixed = changed_options(old, new).into_iter().find(|name| {
+        strandfs_options::table::find(name).is_some_and(|(option, _)| !option.run_time)
+    });
+    match fixed {
+        Some(option) => Err(OptionError::NotAtRunTime { option }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
