@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::traffic::{Traffic, TrafficReport};
 use crate::types::Errno;
 
 /// A cheap handle to the connection; clones share it. It may be used from any thread, and stays
@@ -20,6 +21,8 @@ pub struct Connection {
 struct Shared {
     device: Arc<OwnedFd>,
     retrievals: Mutex<Retrievals>,
+    traffic: Traffic,
+    number: OnceLock<u32>,
 }
 
 /// Who waits for data asked for by a RETRIEVE notification.
@@ -38,8 +41,36 @@ impl Connection {
     pub fn from_device(device: Arc<OwnedFd>) -> Self {
         let retrievals = Mutex::default();
         Self {
-            shared: Arc::new(Shared { device, retrievals }),
+            shared: Arc::new(Shared {
+                device,
+                retrievals,
+                traffic: Traffic::new(),
+                number: OnceLock::new(),
+            }),
         }
+    }
+
+    /// The kernel's number of the connection: a directory of that name is beneath
+    /// `/sys/fs/fuse/connections`, and it is the minor device number of the mount (the major one
+    /// is 0). `None` if the connection was not made by mounting.
+    pub fn number(&self) -> Option<u32> {
+        self.shared.number.get().copied()
+    }
+
+    /// The mount is made.
+    pub(crate) fn set_number(&self, number: u32) {
+        // Set once: a session mounts once.
+        let _ = self.shared.number.set(number);
+    }
+
+    /// What there has been to do so far. Cheap: takes no lock that a request takes.
+    pub fn traffic(&self) -> TrafficReport {
+        self.shared.traffic.report()
+    }
+
+    /// Where it is counted.
+    pub(crate) fn counter(&self) -> &Traffic {
+        &self.shared.traffic
     }
 
     /// The descriptor of the connection.

@@ -16,6 +16,7 @@ pub mod request;
 pub mod session;
 pub mod signals;
 mod sys;
+pub mod traffic;
 mod transport;
 pub mod types;
 
@@ -29,4 +30,6 @@ pub use negotiate::{Negotiated, Wants};
 pub use request::{Dialect, Request};
 pub use session::{End, Session, SessionConfig, SessionError, Unmounter};
 pub use signals::Signals;
+pub use traffic::TrafficReport;
+pub use transport::Placement;
 pub use types::*;

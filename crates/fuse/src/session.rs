@@ -17,6 +17,7 @@ use crate::filesystem::Filesystem;
 use crate::mount::{self, Mount, MountError, MountOptions, Way};
 use crate::negotiate::{Negotiated, Wants};
 use crate::signals::Signals;
+use crate::transport::Placement;
 use crate::types::Errno;
 
 /// How a session is to run.
@@ -28,6 +29,8 @@ pub struct SessionConfig {
     /// `Negotiated::payload_bytes` (they cost memory as far as requests ever filled them), and
     /// one is blocked for as long as its request is. With all of them blocked nothing is served.
     pub max_threads: usize,
+    /// On which CPUs they run.
+    pub placement: Placement,
     /// The device; `/dev/fuse` if `None`.
     pub device: Option<PathBuf>,
     /// Mount and unmount through `fusermount3` even where mount(2) is allowed.
@@ -45,6 +48,7 @@ impl Default for SessionConfig {
         Self {
             wants,
             max_threads: 512,
+            placement: Placement::default(),
             device: None,
             helper_only: false,
         }
@@ -92,6 +96,7 @@ pub struct Session {
     mount: Arc<Mount>,
     life: Arc<Life>,
     max_threads: usize,
+    placement: Placement,
     ready: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -114,6 +119,7 @@ impl Session {
         };
         let (device, mount) = mount::mount(mountpoint, options, &way)?;
         let connection = Connection::from_device(Arc::new(device));
+        connection.set_number(mount.connection());
         config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;
         let agreed = handshake::agree(&*fs, &connection, &config.wants);
         let negotiated = agreed.inspect_err(|_| mount.force())?;
@@ -126,6 +132,7 @@ impl Session {
             mount: Arc::new(mount),
             life: Arc::new(life),
             max_threads: config.max_threads.max(1),
+            placement: config.placement,
             ready: None,
         })
     }

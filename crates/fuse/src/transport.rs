@@ -5,6 +5,7 @@ mod buffer;
 mod crew;
 mod device;
 mod interrupt;
+mod placement;
 mod seat;
 mod undo;
 mod watchdog;
@@ -12,6 +13,7 @@ mod watchdog;
 use std::sync::Arc;
 
 pub(crate) use crew::Crew;
+pub use placement::Placement;
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;

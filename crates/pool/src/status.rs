@@ -49,7 +49,42 @@ impl Pool {
             "open_files": self.open_count(),
             "directory_descriptors": self.dir_fds.open_count(),
             "redirected_creates": self.redirected_creates(),
+            "connection": self.connection_status(),
             "options": options,
+        })
+    }
+
+    /// What was agreed with the kernel, the threads, and the requests so far.
+    fn connection_status(&self) -> Value {
+        let (Some(connection), Some(negotiated)) = (self.connection.get(), self.negotiated.get())
+        else {
+            return Value::Null;
+        };
+        let traffic = connection.traffic();
+        let requests: serde_json::Map<String, Value> = traffic
+            .requests
+            .iter()
+            .map(|(opcode, count)| (format!("{opcode:?}").to_lowercase(), Value::from(*count)))
+            .collect();
+        let features: Vec<String> = negotiated
+            .flags
+            .iter_names()
+            .map(|(name, _)| name.to_lowercase())
+            .collect();
+        json!({
+            "number": connection.number(),
+            "transport": "dev",
+            "protocol_minor": negotiated.minor,
+            "features": features,
+            "max_write_bytes": negotiated.max_write_bytes,
+            "max_pages": negotiated.max_pages,
+            "max_background": negotiated.max_background,
+            "threads": traffic.threads,
+            "most_threads_at_once": traffic.most_at_once,
+            "most_threads": traffic.most_threads,
+            "reliefs": traffic.reliefs,
+            "requests": requests,
+            "unknown_requests": traffic.unknown,
         })
     }
 

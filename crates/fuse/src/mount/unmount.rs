@@ -102,6 +102,11 @@ impl Mount {
         })
     }
 
+    /// The kernel's number of its connection.
+    pub(crate) fn connection(&self) -> u32 {
+        self.connection
+    }
+
     /// Where it was mounted.
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint

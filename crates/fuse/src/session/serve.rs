@@ -26,7 +26,8 @@ pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<En
         dialect: Dialect::from(session.negotiated()),
         payload_bytes: session.negotiated().payload_bytes(),
     };
-    let crew = Crew::new(server, session.life.clone(), session.max_threads);
+    let placement = std::mem::take(&mut session.placement);
+    let crew = Crew::new(server, session.life.clone(), session.max_threads, placement);
     crew.start().map_err(SessionError::Threads)?;
     announce(&mut session)?;
     let waited = wait_for_end(&session.life, signals.as_ref(), &session.unmounter());

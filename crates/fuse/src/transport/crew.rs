@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::device;
+use super::placement::{Placement, Role};
 use super::seat::{Baton, Seat};
 use super::watchdog::Watchdog;
 use crate::session::Life;
@@ -31,6 +32,7 @@ pub(crate) struct Crew {
     pub(super) life: Arc<Life>,
     pub(super) watchdog: Watchdog,
     pub(super) roster: Mutex<Roster>,
+    pub(super) placement: Placement,
     departed: Condvar,
     max_threads: usize,
 }
@@ -48,6 +50,8 @@ pub(super) struct Roster {
     starved: bool,
     /// Requests that are to be interrupted and go on.
     pub(super) interrupts: usize,
+    /// Threads started so far.
+    started: usize,
     closed: bool,
 }
 
@@ -62,12 +66,19 @@ pub(super) enum Next {
 }
 
 impl Crew {
-    pub(crate) fn new(server: Server, life: Arc<Life>, max_threads: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        server: Server,
+        life: Arc<Life>,
+        max_threads: usize,
+        placement: Placement,
+    ) -> Arc<Self> {
+        server.connection.counter().set_most_threads(max_threads);
         Arc::new(Self {
             server,
             life,
             watchdog: Watchdog::new(),
             roster: Mutex::default(),
+            placement,
             departed: Condvar::new(),
             max_threads,
         })
@@ -95,11 +106,17 @@ impl Crew {
     fn recruit(self: &Arc<Self>, roster: &mut Roster) -> io::Result<Arc<Seat>> {
         let request = RequestBuffer::new(self.server.payload_bytes)?;
         let reply = ReplyBuffer::new(self.server.payload_bytes)?;
-        let seat = Arc::new(Seat::new());
+        let traffic = self.server.connection.counter();
+        let seat = Arc::new(Seat::new(roster.started, traffic.join()));
         let (crew, own) = (self.clone(), seat.clone());
-        thread::Builder::new()
+        let spawned = thread::Builder::new()
             .name("strandfs-io".to_owned())
-            .spawn(move || device::work(&crew, &own, request, reply))?;
+            .spawn(move || device::work(&crew, &own, request, reply));
+        if let Err(error) = spawned {
+            traffic.leave(&seat.counts);
+            return Err(error);
+        }
+        roster.started += 1;
         roster.seats.push(seat.clone());
         Ok(seat)
     }
@@ -119,6 +136,8 @@ impl Crew {
             roster.parked.push(next);
             return false;
         }
+        seat.place(&self.placement, Role::Working);
+        self.server.connection.counter().count_relief();
         roster.reader = Some(next.clone());
         drop(roster);
         next.hand(Baton::Read);
@@ -154,6 +173,8 @@ impl Crew {
             && let Some(reader) = &roster.reader
             && reader.relieve(reader.word())
         {
+            reader.place(&self.placement, Role::Working);
+            self.server.connection.counter().count_relief();
             roster.reader = Some(seat.clone());
             return Next::Read;
         }
@@ -182,6 +203,7 @@ impl Crew {
         let mut roster = self.roster.lock();
         roster.seats.retain(|it| !Arc::ptr_eq(it, seat));
         roster.parked.retain(|it| !Arc::ptr_eq(it, seat));
+        self.server.connection.counter().leave(&seat.counts);
         self.departed.notify_all();
     }
 

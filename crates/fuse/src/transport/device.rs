@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::crew::{Crew, Next};
+use super::placement::Role;
 use super::seat::{Baton, Seat};
 use super::undo;
 use crate::abi::InHeader;
@@ -33,11 +34,14 @@ pub(super) fn work(
     if let Err(errno) = sys::allow_wake_signal() {
         tracing::debug!(%errno, "unblocking the wake signal");
     }
+    // It inherited the place of the thread that started it.
+    seat.place(&crew.placement, Role::Working);
     let mut next = Next::Park(Some(FIRST_WAIT));
     loop {
         next = match next {
             Next::Leave => break,
             Next::Read => {
+                seat.place(&crew.placement, Role::Reading);
                 seat.become_reader();
                 match read_and_answer(crew, seat, &mut request, &mut reply) {
                     Step::Relieved => crew.rejoin(seat),
@@ -115,6 +119,7 @@ fn answer(crew: &Arc<Crew>, seat: &Arc<Seat>, bytes: &[u8], reply: &mut ReplyBuf
         Err(error) => return refuse(&crew.server, bytes, reply, error.errno()),
     };
     let unique = message.header.unique;
+    seat.counts.count(message.header.opcode);
     seat.enter(unique);
     crew.watchdog.note_work();
     let server = &crew.server;

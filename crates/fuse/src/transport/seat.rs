@@ -1,11 +1,14 @@
 //! One thread's place in the crew: what it is doing, in words other threads may read and change.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use rustix::process::Pid;
+
+use super::placement::{Placement, Role};
+use crate::traffic::Counts;
 
 /// Reading, or waiting to: no request is being carried out.
 const READING: u64 = 0;
@@ -44,11 +47,15 @@ pub(super) struct Seat {
     thread: OnceLock<Thread>,
     /// The kernel's name of the thread, 0 before it runs.
     tid: AtomicU32,
+    /// Threads are numbered as they start.
+    number: usize,
+    /// Its requests.
+    pub(super) counts: Arc<Counts>,
 }
 
 impl Seat {
-    /// A place for a thread about to start.
-    pub(super) fn new() -> Self {
+    /// A place for a thread about to start, the `number`th.
+    pub(super) fn new(number: usize, counts: Arc<Counts>) -> Self {
         Self {
             word: AtomicU64::new(RELIEVED),
             unique: AtomicU64::new(0),
@@ -57,6 +64,8 @@ impl Seat {
             baton: AtomicU8::new(Baton::Nothing as u8),
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
+            number,
+            counts,
         }
     }
 
@@ -168,6 +177,18 @@ impl Seat {
         !state.is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
     }
 
+    /// Puts the thread on the CPUs of a role that is new to it. Under the crew's lock, or by the
+    /// thread itself while it has the role: the last one to place it must be right.
+    pub(super) fn place(&self, placement: &Placement, role: Role) {
+        if placement.is_free() {
+            return;
+        }
+        let tid = self.tid.load(Ordering::Acquire).cast_signed();
+        if let Some(thread) = Pid::from_raw(tid) {
+            placement.place(thread, self.number, role);
+        }
+    }
+
     /// Makes a blocked system call of the thread return EINTR.
     pub(super) fn signal(&self) {
         let tid = self.tid.load(Ordering::Acquire).cast_signed();
@@ -210,10 +231,15 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::Traffic;
+
+    fn seat() -> Seat {
+        Seat::new(0, Traffic::new().join())
+    }
 
     #[test]
     fn the_role_is_lost_only_while_its_request_runs() {
-        let seat = Seat::new();
+        let seat = seat();
         seat.become_reader();
         assert!(
             !seat.relieve(seat.word()),
@@ -233,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_counts_for_its_request_only() {
-        let seat = Seat::new();
+        let seat = seat();
         seat.become_reader();
         seat.enter(10);
         seat.set_may_block();
@@ -250,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_baton_handed_before_the_wait_is_not_lost() {
-        let seat = Seat::new();
+        let seat = seat();
         seat.take();
         seat.hand(Baton::Read);
         assert_eq!(seat.wait(None), Baton::Read);

@@ -1,0 +1,291 @@
+//! The server's threads: a branch that blocks takes some of them, never those the other branches
+//! need; `threads` is the most there are; and where `pin-threads` puts them.
+//!
+//! The branch that blocks is another pool whose server is stopped. Whatever touches it then waits,
+//! the test's own calls as well: everything the test needs is opened before, and nothing is
+//! spawned while the server is stopped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use support::files::{get, pattern, put};
+use support::{Pool, eventually, run};
+
+/// Long enough for any machine; never reached where nothing hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pool of a tmpfs and of a pool whose server can be stopped.
+struct Layered {
+    // Closed first: an open file keeps its pool's server.
+    fast: Arc<File>,
+    slow: Arc<File>,
+    upper: Pool,
+    lower: Pool,
+}
+
+/// Everything goes through both servers, and the kernel keeps what path walks need.
+const OPTIONS: &str = "passthrough.io=off,cache.files=off,cache.attr=3600,cache.entry=3600";
+
+impl Layered {
+    fn new(options: &str) -> Layered {
+        let lower = Pool::tmpfs(1).option(OPTIONS).mount();
+        put(lower.path("slow"), pattern(1, 1 << 16));
+        put(lower.path("dir/inside"), "x");
+        put(lower.path("dir/other"), "x");
+        let mut upper = Pool::build()
+            .branch(support::Kind::Tmpfs("64m"), "")
+            .branch(support::Kind::Dir, "")
+            .option(&format!("{OPTIONS},category.create=ff{options}"))
+            .prepare();
+        let beneath = upper.on(1, "");
+        run("mount", ["--bind".as_ref(), lower.root(), &beneath]).ok();
+        upper.start();
+        put(upper.path("fast"), pattern(2, 1 << 16));
+        assert_eq!(upper.holders("fast"), [0]);
+        assert_eq!(upper.holders("slow"), [1]);
+        let both = |name| {
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true);
+            Arc::new(options.open(upper.path(name)).unwrap())
+        };
+        let (fast, slow) = (both("fast"), both("slow"));
+        Layered {
+            fast,
+            slow,
+            upper,
+            lower,
+        }
+    }
+
+    fn stop(&self) -> Stopped {
+        let pid = Pid::from_raw(self.lower.pid().cast_signed()).unwrap();
+        let stopped = Stopped(pid);
+        kill_process(pid, Signal::STOP).unwrap();
+        // Each thread stops when it next looks: until then it may still answer.
+        eventually("the lower server to stop", PATIENCE, || {
+            tasks(self.lower.pid()).iter().all(|task| {
+                let stat = fs::read_to_string(format!("{task}/stat")).unwrap();
+                stat.rsplit(") ").next().unwrap().starts_with('T')
+            })
+        });
+        stopped
+    }
+
+    /// Reads a block of the slow file on a thread of its own.
+    fn read_slow(&self, block: u64) -> Receiver<bool> {
+        let slow = Arc::clone(&self.slow);
+        apart(move || {
+            let mut bytes = [0; 4096];
+            slow.read_exact_at(&mut bytes, block * 4096).unwrap();
+            let from = block as usize * 4096;
+            bytes == pattern(1, 1 << 16)[from..from + 4096]
+        })
+    }
+
+    /// Reads and writes the fast file; gives up if that takes for ever.
+    fn use_fast(&self) {
+        let fast = Arc::clone(&self.fast);
+        let done = apart(move || {
+            for round in 0..50_u64 {
+                let mut bytes = [0; 4096];
+                fast.read_exact_at(&mut bytes, round % 16 * 4096).unwrap();
+                fast.write_all_at(&bytes, round % 16 * 4096).unwrap();
+            }
+        });
+        done.recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| panic!("the other branch is blocked too:\n{}", self.threads()));
+    }
+
+    /// The upper server's threads in a call of a branch: neither waiting for requests nor for
+    /// each other.
+    fn blocked(&self) -> usize {
+        let waits = ["0", "202", "230", "271", "7", "running"]; // read, futex, sleeps, polls
+        serving(self.upper.pid())
+            .iter()
+            .filter(|task| {
+                let call = fs::read_to_string(format!("{task}/syscall")).unwrap_or_default();
+                !waits.contains(&call.split_whitespace().next().unwrap_or("running"))
+            })
+            .count()
+    }
+
+    fn wait_for_blocked(&self, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.blocked() != count {
+            let all = Instant::now() < deadline;
+            assert!(
+                all,
+                "{} of {count} block:\n{}",
+                self.blocked(),
+                self.threads()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What each of the upper server's threads does, for the message of a failed test.
+    fn threads(&self) -> String {
+        let mut text = String::new();
+        for task in tasks(self.upper.pid()) {
+            for file in ["comm", "syscall", "wchan", "stack"] {
+                text += &fs::read_to_string(format!("{task}/{file}")).unwrap_or_default();
+                text += "\n";
+            }
+        }
+        text
+    }
+}
+
+/// Lets the server go on when the test ends, however it ends; before any pool is dropped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+fn tasks(pid: u32) -> Vec<String> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    listed
+        .map(|task| task.unwrap().path().display().to_string())
+        .collect()
+}
+
+/// The threads that carry out requests.
+fn serving(pid: u32) -> Vec<String> {
+    let mut tasks = tasks(pid);
+    tasks.retain(|task| {
+        fs::read_to_string(format!("{task}/comm")).is_ok_and(|name| name.trim() == "strandfs-io")
+    });
+    tasks
+}
+
+/// Runs `work` on another thread; its result can be waited for with a limit.
+fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    wait
+}
+
+#[test]
+fn a_blocked_branch_leaves_threads_for_the_others() {
+    need_root!();
+    let layers = Layered::new("");
+    let before = layers.upper.status()["connection"]["reliefs"]
+        .as_u64()
+        .unwrap();
+    let stopped = layers.stop();
+    let readers: Vec<_> = (0..6).map(|block| layers.read_slow(block)).collect();
+    layers.wait_for_blocked(6);
+    layers.use_fast();
+    assert!(layers.blocked() >= 6, "the slow branch is blocked still");
+    drop(stopped);
+    for reader in readers {
+        assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
+    }
+    let connection = &layers.upper.status()["connection"];
+    let reliefs = connection["reliefs"].as_u64().unwrap() - before;
+    assert!(reliefs >= 6, "{connection}");
+    assert!(
+        connection["most_threads_at_once"].as_u64() >= Some(7),
+        "{connection}"
+    );
+    assert!(
+        connection["requests"]["read"].as_u64() >= Some(56),
+        "{connection}"
+    );
+}
+
+#[test]
+fn whatever_call_blocks_the_others_go_on() {
+    need_root!();
+    let layers = Layered::new("");
+    let root = File::open(layers.upper.root()).unwrap();
+    let dir = File::open(layers.upper.path("dir")).unwrap();
+    let other = File::open(layers.upper.path("dir/other")).unwrap();
+    let stopped = layers.stop();
+    let slow = Arc::clone(&layers.slow);
+    let asked: Vec<Receiver<io::Result<()>>> = vec![
+        apart({
+            let slow = Arc::clone(&slow);
+            move || {
+                let mut value = [0; 64];
+                rustix::fs::fgetxattr(slow.as_fd(), "security.capability", &mut value)?;
+                Ok(())
+            }
+        }),
+        apart(move || Ok(rustix::fs::fstatfs(root.as_fd()).map(drop)?)),
+        apart(move || {
+            rustix::fs::openat(dir.as_fd(), "inside", OFlags::RDONLY, Mode::empty())?;
+            Ok(())
+        }),
+        apart({
+            let slow = Arc::clone(&slow);
+            move || slow.write_all_at(&pattern(1, 4096), 0)
+        }),
+        // A file of its own: the kernel lets a sync wait for a write to the same one.
+        apart(move || other.sync_all()),
+        apart(move || slow.read_exact_at(&mut [0; 4096], 0)),
+    ];
+    layers.wait_for_blocked(asked.len());
+    layers.use_fast();
+    drop(stopped);
+    for (number, answer) in asked.iter().enumerate() {
+        let answer = answer.recv_timeout(PATIENCE).unwrap();
+        match number {
+            0 => assert_eq!(
+                answer.unwrap_err().raw_os_error(),
+                Some(libc::ENODATA),
+                "no such attribute"
+            ),
+            _ => answer.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn there_are_never_more_threads_than_the_option_says() {
+    need_root!();
+    let layers = Layered::new(",threads=3");
+    let stopped = layers.stop();
+    let readers: Vec<_> = (0..8).map(|block| layers.read_slow(block)).collect();
+    layers.wait_for_blocked(3);
+    // With all of them blocked, the others wait in the kernel.
+    for _ in 0..10 {
+        assert_eq!(serving(layers.upper.pid()).len(), 3);
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(stopped);
+    for reader in readers {
+        assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
+    }
+    layers.use_fast();
+    let connection = &layers.upper.status()["connection"];
+    assert_eq!(connection["most_threads"], 3, "{connection}");
+    assert_eq!(connection["most_threads_at_once"], 3, "{connection}");
+}
+
+#[test]
+fn one_thread_is_enough_to_serve() {
+    let pool = Pool::tmpfs(2).option("threads=1").mount();
+    for round in 0..20 {
+        let name = format!("d{}/f{round}", round % 3);
+        put(pool.path(&name), pattern(round, 300_000));
+        assert!(get(pool.path(&name)) == pattern(round, 300_000));
+    }
+    let connection = &pool.status()["connection"];
+    assert_eq!(connection["most_threads_at_once"], 1, "{connection}");
+    assert_eq!(serving(pool.pid()).len(), 1);
+}
