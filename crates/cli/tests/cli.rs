@@ -198,6 +198,11 @@ fn options_that_make_no_sense_are_refused_with_help() {
         "a suggestion: {typo:?}"
     );
     refuse("nonsense_opt=1");
+    refuse("nonsense=1");
+    let unit = refuse("cache.attr=1x");
+    assert!(unit.stderr.contains("500ms, 30s, 5m"), "{unit:?}");
+    let empty = refuse("minfreespace=");
+    assert!(empty.stderr.contains("4G/5%"), "{empty:?}");
     let value = refuse("category.create=most-free");
     assert!(value.stderr.contains("category.create"), "{value:?}");
     refuse("cache.files=sometimes");

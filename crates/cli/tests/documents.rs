@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use strandfs_options::Settings;
 use support::files::names;
 use support::{run, strandfs};
 
@@ -70,6 +71,40 @@ fn an_option_is_explained_by_any_of_its_names() {
     assert!(slip.stderr.contains("did you mean cache.attr?"), "{slip:?}");
     let all = strandfs(["options"]).ok();
     assert!(all.stdout.contains("category.create=POLICY"), "{all:?}");
+}
+
+/// Every `NAME=VALUE` in a text that begins with the name of an option.
+fn assignments(text: &str) -> Vec<(&str, &str)> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|code| code.split_once('='))
+        .filter(|(name, _)| !name.is_empty() && !name.contains(['/', ' ']))
+        .collect()
+}
+
+#[test]
+fn the_migration_page_names_real_defaults_and_options() {
+    let page = fs::read_to_string(repository().join("docs/migration.md")).unwrap();
+    for (name, value) in assignments(&page) {
+        Settings::default().set(name, Some(value)).unwrap();
+    }
+    // A row names our default first and what brings the old one back last.
+    let rows = page.lines().filter(|line| line.matches('|').count() == 5);
+    let mut compared = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').collect();
+        for (name, value) in assignments(cells[1]) {
+            let default = Settings::default().get(name);
+            assert_eq!(default.as_deref(), Some(value), "{row}");
+            compared += 1;
+        }
+        for (name, value) in assignments(cells[4]) {
+            let mut settings = Settings::default();
+            settings.set(name, Some(value)).unwrap();
+            assert_ne!(settings, Settings::default(), "{row}");
+        }
+    }
+    assert!(compared > 3, "{compared}");
 }
 
 /// What bash offers for a line whose words readline has split, the last one under the cursor.
