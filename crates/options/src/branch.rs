@@ -84,7 +84,9 @@ pub enum BranchError {
     BadPattern { pattern: String, why: &'static str },
     #[error("branch pattern {pattern:?} stands for over {limit} paths: use fewer braces")]
     TooMany { pattern: String, limit: usize },
-    #[error("{text:?} is not a change of the branch list: start it with one of = + +> +< - -< ->")]
+    #[error(
+        "{text:?} is not a change of the branch list: start it with one of = + +> +< - -< -> ~"
+    )]
     BadEdit { text: String },
     #[error("{item:?} names a mode, which removal ignores: give only the path")]
     ModeInRemoval { item: String },

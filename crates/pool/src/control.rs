@@ -1,5 +1,8 @@
-//! Control of a mounted pool: changing options and branches while it serves.
+//! Control of a mounted pool: changing options and branches while it serves, and the ways to
+//! ask for it.
 
+pub(crate) mod file;
+mod keys;
 mod recall;
 mod reconfigure;
 

@@ -18,8 +18,9 @@ use crate::sys;
 pub struct OpenFile {
     /// The node it is of.
     pub node: Arc<Node>,
-    /// The branch that holds the file.
-    pub branch: Arc<Branch>,
+    /// The branch that holds the file; swapped and taken out with it, or a branch that left the
+    /// pool would stay in use.
+    pub branch: ArcSwapOption<Branch>,
     /// The file there; swapped, in every handle of the node at once, when the file moves, and
     /// taken out at release: the table frees its entries some time later, the file must not wait.
     pub file: ArcSwapOption<OwnedFd>,
@@ -79,7 +80,7 @@ impl OpenState {
         self.handles.iter().find_map(|handle| {
             let opened = handle.upgrade()?;
             let file = opened.file.load_full()?;
-            Some((Arc::clone(&opened.branch), file))
+            Some((opened.branch.load_full()?, file))
         })
     }
 }

@@ -74,6 +74,7 @@ pub struct Pool {
     pub(crate) verdict: Mutex<PassthroughVerdict>,
     pub(crate) mountpoint: OnceLock<std::path::PathBuf>,
     pub(crate) relocated: AtomicU64,
+    pub(crate) mounted_at_seconds: i64,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) recall: Recall,
     pub(crate) me: OnceLock<Weak<Pool>>,
@@ -150,6 +151,7 @@ impl Pool {
             verdict: Mutex::new(PassthroughVerdict::Undecided),
             mountpoint: OnceLock::new(),
             relocated: AtomicU64::new(0),
+            mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
             recall: Recall::default(),
             me: OnceLock::new(),
         });

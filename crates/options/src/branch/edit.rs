@@ -14,8 +14,9 @@ use crate::branch::resolve::refuse_duplicates;
 /// | `+<LIST` | prepend |
 /// | `-LIST` | remove the branches these paths or wildcards name (here `*` crosses `/`) |
 /// | `-<`, `->` | remove the first, the last |
+/// | `~PATH=MODE[,SIZE]` | give the branches that these paths or wildcards name this mode and, where written, this minimum free space |
 ///
-/// A relative path that begins with one of `= + - < >` must be written `./PATH`.
+/// A relative path that begins with one of `= + - < > ~` must be written `./PATH`.
 ///
 /// # Errors
 /// As [`parse`] and [`resolve()`]; also when a removal matches nothing or would leave no branch.
@@ -23,7 +24,7 @@ pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, Branc
     let signs = text
         .bytes()
         .take(2)
-        .take_while(|byte| b"=+-<>".contains(byte))
+        .take_while(|byte| b"=+-<>~".contains(byte))
         .count();
     let (instruction, list) = text.split_at(signs);
     let changed = match instruction {
@@ -31,6 +32,7 @@ pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, Branc
         "+" | "+>" => [current, &resolve(&parse(list)?)?].concat(),
         "+<" => [&resolve(&parse(list)?)?, current].concat(),
         "-" => remove(current, list)?,
+        "~" => change_rules(current, list)?,
         "-<" if list.is_empty() => current.iter().skip(1).cloned().collect(),
         "->" if list.is_empty() => current[..current.len().saturating_sub(1)].to_vec(),
         _ => {
@@ -43,6 +45,25 @@ pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, Branc
         return Err(BranchError::NoneLeft);
     }
     refuse_duplicates(&changed)?;
+    Ok(changed)
+}
+
+fn change_rules(current: &[BranchSpec], list: &str) -> Result<Vec<BranchSpec>, BranchError> {
+    let mut changed = current.to_vec();
+    for item in parse(list)? {
+        let mut matched = false;
+        for word in pattern::expand_braces(&item.pattern)? {
+            let names = matcher(&word)?;
+            for branch in changed.iter_mut().filter(|branch| names(branch)) {
+                branch.mode = item.mode;
+                branch.min_free_space = item.min_free_space.or(branch.min_free_space);
+                matched = true;
+            }
+        }
+        if !matched {
+            return Err(BranchError::NothingToRemove { item: item.pattern });
+        }
+    }
     Ok(changed)
 }
 
@@ -124,6 +145,8 @@ mod tests {
             ("@/a:@/b:@/c", "-*/[ab]", "@/c=RW"),
             ("@/a:@/b", "-<", "@/b=RW"),
             ("@/a:@/b", "->", "@/a=RW"),
+            ("@/a:@/b=RO,1G", "~@/b=NC", "@/a=RW:@/b=NC,1G"),
+            ("@/a:@/b", "~*=RW,5%", "@/a=RW,5%:@/b=RW,5%"),
         ] {
             assert_eq!(change(house, before, text).unwrap(), after, "{text}");
         }
@@ -138,6 +161,10 @@ mod tests {
             BranchError::ModeInRemoval { .. }
         ));
         assert!(matches!(fail("@/a", "<>@/a"), BranchError::BadEdit { .. }));
+        assert!(matches!(
+            fail("@/a", "~@/b=RO"),
+            BranchError::NothingToRemove { .. }
+        ));
         assert!(matches!(
             fail("@/a:@/b", "-<@/a"),
             BranchError::BadEdit { .. }

@@ -30,7 +30,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             [...] and braces {a,b}; a backslash makes one of \\ : , = * ? [ ] { } ordinary. \
             Wildcards are evaluated when the option is set. Each path must be an existing \
             directory and is named once. Instead of a list: +LIST appends, +<LIST prepends, \
-            -LIST removes by path or wildcard, -< and -> remove the first and the last.",
+            -LIST removes by path or wildcard, -< and -> remove the first and the last, and \
+            ~PATH=MODE changes a branch in place.",
         ..OptionDef::BASE
     },
     OptionDef {

@@ -153,6 +153,14 @@ impl Pool {
         Recalled { shared, ticket }
     }
 
+    /// Has the kernel look again at everything it knows.
+    pub(crate) fn recall_everything(&self) -> Recalled {
+        self.recall(Reason {
+            names: true,
+            ..Reason::default()
+        })
+    }
+
     fn sweep(&self, reason: &Reason) {
         if reason.branches_left {
             self.let_go_of_branches();

@@ -3,12 +3,15 @@
 use std::ffi::OsStr;
 
 use strandfs_fuse::{
-    AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Fallocate,
-    Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode, Negotiated,
-    NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr, StatfsReply, StatxReply,
-    Write,
+    AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
+    Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode,
+    Negotiated, NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr, StatfsReply,
+    StatxReply, Write,
 };
 
+use crate::control::file::{
+    is_control_name, is_control_node, refuse_control_name, refuse_control_node,
+};
 use crate::explain::SELF_PREFIX;
 use crate::pool::Pool;
 
@@ -26,6 +29,7 @@ impl Filesystem for Pool {
         match name.as_encoded_bytes() {
             b"." => self.steady(|| self.do_lookup_self(parent)),
             b".." => self.steady(|| self.do_lookup_parent(parent)),
+            _ if is_control_name(parent, name) => self.control_entry(name),
             _ => self.steady(|| self.do_lookup(parent, name)),
         }
     }
@@ -42,6 +46,9 @@ impl Filesystem for Pool {
         node: NodeId,
         handle: Option<Handle>,
     ) -> Result<AttrReply> {
+        if is_control_node(node) {
+            return Ok(self.control_getattr(node));
+        }
         self.steady(|| self.do_getattr(node, handle))
     }
 
@@ -53,10 +60,14 @@ impl Filesystem for Pool {
         _mask: u32,
         _flags: u32,
     ) -> Result<StatxReply> {
+        if is_control_node(node) {
+            return Ok(self.control_statx(node));
+        }
         self.steady(|| self.do_statx(node, handle))
     }
 
     fn setattr(&self, _cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
+        refuse_control_node(node)?;
         self.steady(|| self.do_setattr(node, change))
     }
 
@@ -71,26 +82,33 @@ impl Filesystem for Pool {
         name: &OsStr,
         target: &OsStr,
     ) -> Result<Entry> {
+        refuse_control_name(parent, name)?;
         self.steady(|| self.do_symlink(cx, parent, name, target))
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
+        refuse_control_name(parent, args.name)?;
         self.steady(|| self.do_mknod(cx, parent, args))
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
+        refuse_control_name(parent, args.name)?;
         self.steady(|| self.do_mkdir(cx, parent, args))
     }
 
     fn unlink(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        refuse_control_name(parent, name)?;
         self.steady(|| self.do_unlink(parent, name))
     }
 
     fn rmdir(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        refuse_control_name(parent, name)?;
         self.steady(|| self.do_rmdir(parent, name))
     }
 
     fn rename(&self, _cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+        refuse_control_name(parent, args.name)?;
+        refuse_control_name(args.new_parent, args.new_name)?;
         self.steady(|| self.do_rename(parent, args))
     }
 
@@ -101,6 +119,8 @@ impl Filesystem for Pool {
         new_parent: NodeId,
         new_name: &OsStr,
     ) -> Result<Entry> {
+        refuse_control_node(node)?;
+        refuse_control_name(new_parent, new_name)?;
         self.steady(|| self.do_link(node, new_parent, new_name))
     }
 
@@ -111,6 +131,7 @@ impl Filesystem for Pool {
         flags: i32,
         kill_suidgid: bool,
     ) -> Result<OpenReply> {
+        refuse_control_node(node)?;
         self.steady(|| self.do_open(cx, node, flags, kill_suidgid))
     }
 
@@ -120,6 +141,7 @@ impl Filesystem for Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
+        refuse_control_name(parent, args.name)?;
         self.steady(|| self.do_create(cx, parent, args))
     }
 
@@ -212,7 +234,10 @@ impl Filesystem for Pool {
         self.do_statfs(node)
     }
 
-    fn setxattr(&self, _cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
+    fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
+        if is_control_node(node) {
+            return self.control_setxattr(cx, args);
+        }
         self.steady(|| self.do_setxattr(node, args))
     }
 
@@ -221,23 +246,40 @@ impl Filesystem for Pool {
         cx: &Context<'_>,
         node: NodeId,
         name: &OsStr,
-        out: Option<&mut [u8]>,
+        mut out: Option<&mut [u8]>,
     ) -> Result<usize> {
+        if is_control_node(node) {
+            return self.control_getxattr(name, out);
+        }
         if name.as_encoded_bytes().starts_with(SELF_PREFIX) {
             return self.getxattr_of_self(cx, node, name, out);
         }
-        self.do_getxattr(node, name, out)
+        self.steady(|| self.do_getxattr(node, name, out.as_deref_mut()))
     }
 
-    fn listxattr(&self, _cx: &Context<'_>, node: NodeId, out: Option<&mut [u8]>) -> Result<usize> {
-        self.do_listxattr(node, out)
+    fn listxattr(
+        &self,
+        _cx: &Context<'_>,
+        node: NodeId,
+        mut out: Option<&mut [u8]>,
+    ) -> Result<usize> {
+        if is_control_node(node) {
+            return self.control_listxattr(node, out);
+        }
+        self.steady(|| self.do_listxattr(node, out.as_deref_mut()))
     }
 
     fn removexattr(&self, _cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
+        if is_control_node(node) {
+            return Err(Errno::NODATA);
+        }
         self.steady(|| self.do_removexattr(node, name))
     }
 
-    fn access(&self, _cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
+    fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
+        if is_control_node(node) {
+            return self.control_access(cx, mask);
+        }
         self.steady(|| self.do_access(node, mask))
     }
 

@@ -83,7 +83,8 @@ impl Pool {
         {
             open.locks.release(owner);
         }
-        if opened.writable && opened.branch.reports_at_close() {
+        let branch = opened.branch.load();
+        if opened.writable && branch.as_ref().is_some_and(|b| b.reports_at_close()) {
             let copy = rustix::io::dup(&*opened.file()?)?;
             return sys::close_reporting(copy);
         }

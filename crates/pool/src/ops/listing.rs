@@ -12,6 +12,7 @@ use strandfs_fuse::{
 };
 
 use crate::branch::BranchId;
+use crate::control::file::is_control_name;
 use crate::dir_handle::{Listed, Listing, OpenDir};
 use crate::identity::kind_of;
 use crate::node::{DirEntry, Node};
@@ -202,7 +203,7 @@ impl Pool {
             return Err(Errno::IO);
         }
         for entry in &set.entries {
-            match self.list_branch(entry, &mut listing) {
+            match self.list_branch(entry, node.id == NodeId::ROOT, &mut listing) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => {
                     tracing::warn!(branch = %entry.branch.path.display(), %errno, "a directory cannot be listed");
@@ -216,7 +217,13 @@ impl Pool {
         Ok(listing)
     }
 
-    fn list_branch(&self, entry: &DirEntry, listing: &mut Listing) -> sys::Result<()> {
+    /// A file on a branch that has the control file's name is hidden by it.
+    fn list_branch(
+        &self,
+        entry: &DirEntry,
+        at_root: bool,
+        listing: &mut Listing,
+    ) -> sys::Result<()> {
         let fd = open_for_reading(entry)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
@@ -226,15 +233,13 @@ impl Pool {
         while let Some(found) = entries.next() {
             let found = found?;
             let name = found.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
+            let name = OsStr::from_bytes(name);
+            if name == "." || name == ".." || (at_root && is_control_name(NodeId::ROOT, name)) {
                 continue;
             }
             let kind = file_kind(found.file_type());
             let (ino, live) = self.entry_ino(branch, device, found.ino(), kind);
-            listing.push(
-                OsStr::from_bytes(name),
-                Listed::new(ino, kind, branch, live),
-            );
+            listing.push(name, Listed::new(ino, kind, branch, live));
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ impl Pool {
         let state = open.get_or_insert_with(|| Box::new(OpenState::new(mode)));
         let opened = Arc::new(OpenFile {
             node: Arc::clone(&node),
-            branch,
+            branch: ArcSwapOption::new(Some(branch)),
             file: ArcSwapOption::from_pointee(file),
             no_flush,
             writable: access_mode(flags) != libc::O_RDONLY,
@@ -229,6 +229,7 @@ impl Pool {
         };
         let node = Arc::clone(&opened.node);
         let file = opened.file.swap(None);
+        opened.branch.store(None);
         if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
