@@ -96,6 +96,26 @@ pub enum BranchError {
     NoneLeft,
 }
 
+impl RawBranch {
+    /// The path, when the pattern names one directory; `None` when wildcards or braces may stand
+    /// for several.
+    pub fn literal(&self) -> Option<String> {
+        let plain = pattern::to_glob(&self.pattern).is_none()
+            && pattern::expand_braces(&self.pattern).is_ok_and(|words| words.len() == 1);
+        plain.then(|| pattern::unescape(&self.pattern))
+    }
+}
+
+/// A path as it must be written in a branch list to stand for itself.
+pub fn escape_path(path: &str) -> String {
+    pattern::escape(path)
+}
+
+/// A wildcard as it must be written in a branch list: only its colons are protected.
+pub fn escape_pattern(pattern: &str) -> String {
+    pattern::split_unescaped(pattern, ':').join("\\:")
+}
+
 impl BranchMode {
     /// `RW`, `RO` or `NC`.
     pub fn name(self) -> &'static str {

@@ -17,12 +17,21 @@
 #![forbid(unsafe_code)]
 
 pub mod branch;
+pub mod config;
 pub mod duration;
 pub mod error;
+<<<<<<< HEAD
 pub mod facts;
 pub mod help;
 pub mod markdown;
+=======
+pub mod fstab;
+pub mod help;
+pub mod import;
+pub mod layers;
+>>>>>>> 97e4ddb (Read options from TOML and mergerfs files, keep the origin of every value, translate mergerfs lines)
 mod mount_options;
+pub mod origin;
 pub mod policies;
 pub mod policy;
 pub mod settings;
@@ -31,8 +40,11 @@ pub mod table;
 pub mod words;
 
 pub use branch::{BranchError, BranchMode, BranchSpec};
+pub use config::{ConfigError, ConfigErrors, ConfigFile};
 pub use error::{Effect, Notice, OptionError};
 pub use help::{help_full, help_text};
+pub use layers::{Layers, Loaded};
+pub use origin::{Origin, Origins};
 pub use policies::{Category, Function, Policies};
 pub use policy::Policy;
 pub use settings::{MountFlags, SecurityContexts, Settings};

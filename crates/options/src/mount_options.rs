@@ -81,6 +81,11 @@ fn unescaped(text: &str, mut wanted: impl FnMut(char) -> bool) -> Option<usize> 
     None
 }
 
+/// The value as it is written in a `-o` string.
+pub(crate) fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
 fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return Cow::Borrowed(text);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::branch::{self, BranchSpec};
 use crate::error::{Effect, Notice, OptionError};
 use crate::mount_options;
+use crate::origin::{self, Origin, Origins};
 use crate::policies::Policies;
 use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
@@ -71,6 +72,13 @@ pub struct Settings {
     pub auto_unmount: bool,
     pub mount_flags: MountFlags,
     pub contexts: SecurityContexts,
+    /// Take the mountpoint although a pool is mounted on it.
+    pub mount_over: bool,
+
+    /// The configuration file that was read last; reading it is the work of [`crate::Layers`].
+    pub config: Option<String>,
+    /// Where each value comes from. Two settings are equal whatever their origins.
+    pub origins: Origins,
 }
 
 /// What mount(2) is told. Everything off is the kernel's own default.
@@ -157,6 +165,9 @@ impl Default for Settings {
             auto_unmount: false,
             mount_flags: MountFlags::default(),
             contexts: SecurityContexts::default(),
+            mount_over: false,
+            config: None,
+            origins: Origins::default(),
         }
     }
 }
@@ -172,6 +183,19 @@ impl Settings {
     /// The option is unknown or not there yet, the value is missing or not accepted; the settings
     /// are then unchanged.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<Effect, OptionError> {
+        self.set_from(&Origin::CommandLine, name, value)
+    }
+
+    /// As [`Settings::set`], which takes the value for one of the command line.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn set_from(
+        &mut self,
+        origin: &Origin,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<Effect, OptionError> {
         let (option, opposite) = find(name)?;
         let notice = |text: String| Notice {
             option: name.to_owned(),
@@ -179,7 +203,7 @@ impl Settings {
         };
         match option.status {
             Status::Active => {
-                self.assign(option, opposite, name, value)?;
+                self.assign(origin, option, opposite, name, value)?;
                 Ok(Effect {
                     option,
                     notice: None,
@@ -187,7 +211,7 @@ impl Settings {
             }
             Status::Renamed { to } => {
                 let (target, opposite) = find(to)?;
-                self.assign(target, opposite, name, value)?;
+                self.assign(origin, target, opposite, name, value)?;
                 Ok(Effect {
                     option: target,
                     notice: Some(notice(format!("obsolete name, {to} is set instead"))),
@@ -226,11 +250,12 @@ impl Settings {
                 option: target.name,
             });
         }
-        self.set(name, value)
+        self.set_from(&Origin::RunTime, name, value)
     }
 
     fn assign(
         &mut self,
+        origin: &Origin,
         option: &'static OptionDef,
         opposite: bool,
         name: &str,
@@ -245,11 +270,15 @@ impl Settings {
                 });
             }
         };
+        let before = origin::Values::of(self);
         let assigned = if opposite {
             (option.value.set)(self, invert(text))
         } else {
             (option.value.set)(self, text)
         };
+        if assigned.is_ok() {
+            before.note_changes(self, option, origin);
+        }
         assigned.map_err(|refused| match refused {
             Refused::Branch(error) => OptionError::Branch(error),
             Refused::Value => OptionError::BadValue {
@@ -301,7 +330,16 @@ impl Settings {
     /// # Errors
     /// As [`branch::edit()`]; the settings are then unchanged.
     pub fn add_branches(&mut self, list: &str) -> Result<(), OptionError> {
+        self.add_branches_from(&Origin::CommandLine, list)
+    }
+
+    /// As [`Settings::add_branches`], which takes them for arguments of the command line.
+    ///
+    /// # Errors
+    /// As [`Settings::add_branches`].
+    pub fn add_branches_from(&mut self, origin: &Origin, list: &str) -> Result<(), OptionError> {
         self.branches = branch::edit(&self.branches, &format!("+>{list}"))?;
+        self.origins.set("branches", origin);
         Ok(())
     }
 

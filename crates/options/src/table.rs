@@ -24,6 +24,8 @@ pub struct OptionDef {
     pub value: Value,
     /// Text form of the default; equals the getter's answer for default settings.
     pub default: &'static str,
+    /// What mergerfs does where the option is not given, when that differs; else empty.
+    pub mergerfs_default: &'static str,
     /// A value other than the default, for documentation (tested to be accepted).
     pub example: &'static str,
     /// Whether it can change while the pool is mounted.
@@ -237,6 +239,7 @@ impl OptionDef {
             set: |_, _| Ok(()),
         },
         default: "",
+        mergerfs_default: "",
         example: "",
         run_time: false,
         recalls: false,

@@ -34,6 +34,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         group: Group::Attributes,
         value: value!(bool posix_acl),
         default: "true",
+        mergerfs_default: "false",
         example: "false",
         help: "honour POSIX access control lists",
         help_full: "On by default, unlike mergerfs: the lists on the branches are then part of \

@@ -46,10 +46,37 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "mount-over",
+        group: Group::Pool,
+        value: value!(bool mount_over),
+        default: "false",
+        example: "true",
+        help: "mount although a pool is mounted there already",
+        help_full: "Without it a second pool on the same mountpoint is refused, since it would \
+            hide the first one, which serves on. With it the new pool is mounted over the old \
+            one: whoever has files open there keeps them, and unmounting the new pool shows the \
+            old one again.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "config",
+        group: Group::Pool,
+        value: value!(text config),
+        example: "/etc/strandfs/media.toml",
+        help: "file to read options from",
+        help_full: "A name ending in .toml is a TOML file (strandfs.toml(5)); any other holds a \
+            line NAME=VALUE for each option, as mergerfs reads it, with # before comments. \
+            Options given beside it override those of the file, wherever they stand. A file may \
+            name a further file, up to five deep, whose options it overrides. A relative name is \
+            looked for beside the file that holds it.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "minfreespace",
         group: Group::Pool,
         value: value!(Size MinFreeSpace, minfreespace),
         default: "4G/5%",
+        mergerfs_default: "4G",
         example: "20G",
         run_time: true,
         help: "free space a branch needs to receive new files",
@@ -97,6 +124,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         group: Group::Passthrough,
         value: value!(Word PassthroughIo, passthrough_io),
         default: "auto",
+        mergerfs_default: "off",
         example: "rw",
         run_time: true,
         help: "opens whose data the kernel moves without the server",
