@@ -27,6 +27,11 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show mounted pools: branches, space, passthrough and why, options.
     Status(StatusArgs),
+    /// Show the options in force and where they come from, or check a configuration file.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Translate lines of /etc/fstab or a configuration file of mergerfs.
+    ImportFstab(ImportArgs),
     /// Show where a path of a pool lies, and what each operation would do with it and why.
     Explain(ExplainArgs),
     /// Explain mount options: all in brief, or those named in full.
@@ -39,7 +44,7 @@ pub enum Command {
 }
 
 /// Arguments of `mount`.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 pub struct MountArgs {
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
@@ -47,15 +52,75 @@ pub struct MountArgs {
     /// Options as in fstab, separated by commas; may be given more than once.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// The branches, then the mountpoint.
+    /// Mount read-only.
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// The branches or a configuration, then the mountpoint.
     #[arg(
         value_name = "BRANCH... MOUNTPOINT",
-        help = "Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', then the mountpoint"
+        help = "Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', or NAME for /etc/strandfs/NAME.toml, or a TOML file; then the mountpoint"
     )]
     pub paths: Vec<String>,
     /// Set for the server that `mount` starts in the background.
     #[arg(long, hide = true)]
     pub background_server: bool,
+    /// Set by the mount helper: the options come from mount(8).
+    #[arg(long, hide = true)]
+    pub from_mount: bool,
+    /// Set by the mount helper: leave out unknown options.
+    #[arg(long, hide = true)]
+    pub sloppy: bool,
+}
+
+/// What `config` does.
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Show the options of a mounted pool or of a configuration file, as a TOML file.
+    Show(ConfigShowArgs),
+    /// Check configuration files: a sentence for everything wrong, exit code 2.
+    Check(ConfigCheckArgs),
+}
+
+/// Arguments of `config show`.
+#[derive(Args)]
+pub struct ConfigShowArgs {
+    /// A mountpoint, a configuration file, or NAME for /etc/strandfs/NAME.toml; all mounted pools
+    /// if left out.
+    pub target: Option<String>,
+    /// Say behind each value where it comes from: default, a file and its line, fstab,
+    /// command-line or run-time.
+    #[arg(long)]
+    pub origin: bool,
+    /// Show options that have their default value too.
+    #[arg(short, long)]
+    pub all: bool,
+    /// For programs; shows all options with their origins.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `config check`.
+#[derive(Args)]
+pub struct ConfigCheckArgs {
+    /// TOML files, or files in the form of mergerfs.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `import-fstab`.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// A line of fstab; /etc/fstab is read if neither this nor --file is given.
+    pub line: Vec<String>,
+    /// A file like /etc/fstab, or a configuration file of mergerfs.
+    #[arg(long, conflicts_with = "line")]
+    pub file: Option<PathBuf>,
+    /// Write a TOML file instead of a line of fstab.
+    #[arg(long)]
+    pub toml: bool,
+    /// Also set the options whose defaults differ from those of mergerfs to what they are there.
+    #[arg(long)]
+    pub exact: bool,
 }
 
 /// Arguments of `umount`.

@@ -11,8 +11,8 @@ use crate::mounts;
 /// The mountpoint, absolute and without symlinks; a dead mount on it is cleared away.
 ///
 /// # Errors
-/// It does not exist, is no directory, or a pool is mounted on it already.
-pub fn mountpoint(given: &str) -> Result<PathBuf, Failure> {
+/// It does not exist, is no directory, or a pool is mounted on it already and `over` is false.
+pub fn mountpoint(given: &str, over: bool) -> Result<PathBuf, Failure> {
     let path = PathBuf::from(given);
     let refuse = |why: String| Failure::Mountpoint {
         path: path.clone(),
@@ -42,13 +42,9 @@ pub fn mountpoint(given: &str) -> Result<PathBuf, Failure> {
         return Err(refuse("it is not a directory".to_owned()));
     }
     let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
-    if mounts::find(&real)
-        .map_err(Failure::system("reading /proc/self/mountinfo"))?
-        .is_some()
-    {
-        return Err(refuse(
-            "a strandfs pool is mounted here already; unmount it first".to_owned(),
-        ));
+    let held = mounts::holder(&real).map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    if let Some(kind) = held.filter(|_| !over) {
+        return Err(Failure::Held { path: real, kind });
     }
     Ok(real)
 }

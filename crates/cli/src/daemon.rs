@@ -2,24 +2,24 @@
 //! returns with its word.
 
 use std::io::{Read, Write};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::args::MountArgs;
 use crate::failure::Failure;
 
 /// What the server writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready";
 
-/// Starts this program again as the server and waits for it to be ready.
+/// Starts this program again as the server and waits for it to be ready. Returns its exit code, 0
+/// if it serves.
 ///
 /// # Errors
-/// The child could not be started. A child that fails has said why on standard error; its exit
-/// code becomes ours.
-pub fn start_server() -> Result<ExitCode, Failure> {
+/// The child could not be started. A child that fails has said why on standard error.
+pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
-    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    arguments.insert(1.min(arguments.len()), "--background-server".into());
+    let arguments = server_arguments(args);
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -33,15 +33,32 @@ pub fn start_server() -> Result<ExitCode, Failure> {
             .map_err(Failure::system("waiting for the server"))?;
     }
     if word == READY {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     let status = child
         .wait()
         .map_err(Failure::system("waiting for the server"))?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(0) | None => Err(Failure::Background(format!(" ({status})"))),
-        Some(code) => Ok(ExitCode::from(code)),
+        Some(code) => Ok(code),
     }
+}
+
+/// The arguments in the form of `strandfs mount`, however they came in.
+fn server_arguments(args: &MountArgs) -> Vec<&str> {
+    let mut arguments = vec!["mount", "--background-server"];
+    let flags = [
+        (args.read_only, "--read-only"),
+        (args.from_mount, "--from-mount"),
+        (args.sloppy, "--sloppy"),
+    ];
+    arguments.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag));
+    for options in &args.options {
+        arguments.extend(["-o", options]);
+    }
+    arguments.push("--");
+    arguments.extend(args.paths.iter().map(String::as_str));
+    arguments
 }
 
 /// In the server: leaves the caller's terminal and directory.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use strandfs_fuse::{MountError, SessionError};
-use strandfs_options::OptionError;
+use strandfs_options::{ConfigErrors, OptionError};
 use strandfs_pool::PoolError;
 
 /// Exit code for what the user can set right.
@@ -18,6 +18,9 @@ pub enum Failure {
     /// An option or branch is at fault.
     #[error(transparent)]
     Option(#[from] OptionError),
+    /// A configuration file is at fault; a line for each error.
+    #[error(transparent)]
+    Config(ConfigErrors),
     /// A branch cannot be opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -33,6 +36,41 @@ pub enum Failure {
     /// No mountpoint was given.
     #[error("no mountpoint given: name it after the branches, or with -o mountpoint=DIR")]
     NoMountpoint,
+    /// A word that names neither branches nor a configuration.
+    #[error(
+        "{name} is no directory, there is no {file}, and it is no command: name the branches, or \
+         write that file"
+    )]
+    NoSource {
+        /// As written.
+        name: PathBuf,
+        /// Where its configuration would be.
+        file: PathBuf,
+    },
+    /// mount(8) asks for another type.
+    #[error("cannot mount type {0}: the types here are strandfs and fuse.strandfs")]
+    MountType(String),
+    /// An option that only a new mount can change.
+    #[error(
+        "option {option} cannot change from {before:?} to {now:?} by a remount: unmount the pool \
+         and mount it again"
+    )]
+    Remount {
+        /// Canonical name.
+        option: &'static str,
+        /// Its value now.
+        before: String,
+        /// The value asked for.
+        now: String,
+    },
+    /// Nothing can be translated.
+    #[error("{what} cannot be translated: {why}")]
+    Import {
+        /// The file or line.
+        what: String,
+        /// Why not.
+        why: String,
+    },
     /// The mountpoint cannot be used.
     #[error("mountpoint {path}: {why}")]
     Mountpoint {
@@ -40,6 +78,17 @@ pub enum Failure {
         path: PathBuf,
         /// Why not, and what to do.
         why: String,
+    },
+    /// A pool is mounted on the mountpoint.
+    #[error(
+        "mountpoint {path}: a pool ({kind}) is mounted here already; unmount it first, or give \
+         -o mount-over to mount over it"
+    )]
+    Held {
+        /// The mountpoint.
+        path: PathBuf,
+        /// The type of what is mounted there.
+        kind: String,
     },
     /// A branch cannot be used.
     #[error("branch {path}: {why}")]
@@ -93,7 +142,13 @@ impl Failure {
             | Failure::Mount(_)
             | Failure::NoBranches
             | Failure::NoMountpoint
+            | Failure::Config(_)
+            | Failure::NoSource { .. }
+            | Failure::MountType(_)
+            | Failure::Remount { .. }
+            | Failure::Import { .. }
             | Failure::Mountpoint { .. }
+            | Failure::Held { .. }
             | Failure::Branch { .. } => USAGE,
             Failure::Session(_)
             | Failure::NotMounted(_)

@@ -3,13 +3,18 @@
 
 mod args;
 mod check;
+mod config;
 mod daemon;
 mod docs;
 mod explain;
 mod failure;
+mod import;
 mod logging;
 mod mount;
+mod mount_helper;
 mod mounts;
+mod plan;
+mod remount;
 mod status;
 mod umount;
 mod units;
@@ -18,10 +23,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{Arguments, Command, ConfigCommand};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if mount_helper::is_called(arguments.first()) {
+        return mount_helper::main(arguments);
+    }
+    let arguments = mount_helper::with_subcommand(arguments);
+    let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             // A closed pipe is no reason to complain about help.
@@ -40,12 +50,17 @@ fn main() -> ExitCode {
         Command::Options(options) => docs::print_options(&options),
         Command::Completions(completions) => docs::print_completions(&completions),
         Command::Docs(docs) => docs::write_all(&docs),
+        Command::Config(ConfigCommand::Show(show)) => config::show(&show),
+        Command::Config(ConfigCommand::Check(check)) => config::check(&check),
+        Command::ImportFstab(import) => import::run(&import),
         Command::Explain(explain) => explain::run(&explain),
     };
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("strandfs: {failure}");
+            for line in failure.to_string().lines() {
+                eprintln!("strandfs: {line}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }

@@ -9,47 +9,39 @@ use strandfs_pool::{Pool, features};
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
-use crate::{check, daemon, logging};
+use crate::plan::{self, Plan};
+use crate::{daemon, logging};
 
-/// Mounts a pool; in the foreground, returns when the mount has ended.
+/// `strandfs mount`.
+///
+/// # Errors
+/// As [`start`].
+pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
+    start(args).map(ExitCode::from)
+}
+
+/// Mounts a pool and returns the exit code; in the foreground, when the mount has ended.
 ///
 /// # Errors
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
-pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
-    let mut settings = Settings::default();
-    let mut notices = Vec::new();
-    for options in &args.options {
-        notices.extend(settings.parse_mount_options(options)?);
-    }
-    let (branches, mountpoint) = match (&settings.mountpoint, args.paths.split_last()) {
-        (Some(mountpoint), _) => (args.paths.as_slice(), mountpoint.clone()),
-        (None, Some((mountpoint, branches))) => (branches, mountpoint.clone()),
-        (None, None) => return Err(Failure::NoMountpoint),
-    };
-    for list in branches {
-        settings.add_branches(list)?;
-    }
-    let mountpoint = check::mountpoint(&mountpoint)?;
-    settings.mountpoint = mountpoint.to_str().map(str::to_owned);
-    check::branches(&settings, &mountpoint)?;
-    let mut said = features::settle(&mut settings);
-    notices.extend(settings.check()?);
-    said.extend(notices.iter().map(ToString::to_string));
+pub fn start(args: &MountArgs) -> Result<u8, Failure> {
+    let plan = plan::make(args)?;
     if !args.foreground && !args.background_server {
-        return daemon::start_server();
+        return daemon::start_server(args);
     }
-    for line in &said {
+    for line in &plan.said {
         eprintln!("strandfs: {line}");
     }
-    serve(args, settings, &mountpoint, &said)
+    serve(args, plan)
 }
 
-fn serve(
-    args: &MountArgs,
-    settings: Settings,
-    mountpoint: &std::path::Path,
-    said: &[String],
-) -> Result<ExitCode, Failure> {
+fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
+    let Plan {
+        settings,
+        mountpoint,
+        said,
+    } = plan;
+    let mountpoint = mountpoint.as_path();
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     if args.background_server {
         daemon::detach()?;
@@ -79,8 +71,8 @@ fn serve(
     let end = session.serve_with_signals(signals)?;
     tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
     Ok(match end {
-        End::Unmounted | End::Signal(_) => ExitCode::SUCCESS,
-        _ => ExitCode::from(crate::failure::FAILED),
+        End::Unmounted | End::Signal(_) => 0,
+        _ => crate::failure::FAILED,
     })
 }
 

@@ -8,12 +8,28 @@ use std::path::{Path, PathBuf};
 /// The mount type of a pool.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.strandfs";
 
+/// The types that pool directories.
+const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, b"fuse.mergerfs"];
+
 /// Mountpoints of all pools.
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> io::Result<Vec<PathBuf>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+    let list = parse(&std::fs::read("/proc/self/mountinfo")?);
+    let pools = list.into_iter().filter(|(_, kind)| kind == FILESYSTEM_TYPE);
+    Ok(pools.map(|(mountpoint, _)| mountpoint).collect())
+}
+
+/// The type of the pool mounted exactly here, one of mergerfs too.
+///
+/// # Errors
+/// As for [`all`].
+pub fn holder(mountpoint: &Path) -> io::Result<Option<String>> {
+    let list = parse(&std::fs::read("/proc/self/mountinfo")?);
+    let mut here = list.into_iter().filter(|(found, _)| found == mountpoint);
+    let pool = here.find(|(_, kind)| POOL_TYPES.contains(&kind.as_slice()));
+    Ok(pool.map(|(_, kind)| String::from_utf8_lossy(&kind).into_owned()))
 }
 
 /// The pool mounted exactly here.
@@ -25,14 +41,14 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Lines as in proc(5): id parent dev root MOUNTPOINT options [tags...] - TYPE source options.
-fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
+fn parse(mountinfo: &[u8]) -> Vec<(PathBuf, Vec<u8>)> {
     mountinfo
         .split(|byte| *byte == b'\n')
         .filter_map(|line| {
             let mut fields = line.split(|byte| *byte == b' ');
             let mountpoint = fields.nth(4)?;
             let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-            (kind == FILESYSTEM_TYPE).then(|| unescape(mountpoint))
+            Some((unescape(mountpoint), kind.to_vec()))
         })
         .collect()
 }
@@ -80,6 +96,12 @@ mod tests {
         let text = b"20 1 8:1 / / rw - ext4 /dev/sda rw\n\
             45 20 0:50 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.strandfs x:y rw\n\
             46 20 0:51 / /mnt/c rw - fuse.mergerfs x:y rw\n";
-        assert_eq!(parse(text), [PathBuf::from("/mnt/a b")]);
+        let found = parse(text);
+        let kinds: Vec<&[u8]> = found.iter().map(|(_, kind)| kind.as_slice()).collect();
+        assert_eq!(
+            kinds,
+            [b"ext4".as_slice(), b"fuse.strandfs", b"fuse.mergerfs"]
+        );
+        assert_eq!(found[1].0, PathBuf::from("/mnt/a b"));
     }
 }

@@ -15,6 +15,7 @@ pub fn facts(option: &OptionDef) -> Vec<(&'static str, String)> {
             option.value.kind.unit().unwrap_or_default().to_owned(),
         ),
         ("Default", option.default.to_owned()),
+        ("Default in mergerfs", option.mergerfs_default.to_owned()),
         ("Example", format!("{}={}", option.name, option.example)),
         ("Can be set", when(option).to_owned()),
     ];

@@ -25,12 +25,13 @@ pub struct Layers {
     pub branches: Vec<String>,
     /// Leave out unknown options with a notice, as mount(8) asks with `-s`.
     pub sloppy: bool,
-    settled: Option<Settled>,
+    /// What [`Layers::settle`] found out.
+    pub settled: Option<Settled>,
 }
 
-/// What names meant where they were written.
+/// What relative names stood for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Settled {
+pub struct Settled {
     files: Vec<PathBuf>,
     /// The branches, unless they come from a file.
     branches: Option<String>,

@@ -20,16 +20,12 @@ pub mod branch;
 pub mod config;
 pub mod duration;
 pub mod error;
-<<<<<<< HEAD
 pub mod facts;
-pub mod help;
-pub mod markdown;
-=======
 pub mod fstab;
 pub mod help;
 pub mod import;
 pub mod layers;
->>>>>>> 97e4ddb (Read options from TOML and mergerfs files, keep the origin of every value, translate mergerfs lines)
+pub mod markdown;
 mod mount_options;
 pub mod origin;
 pub mod policies;
@@ -44,6 +40,7 @@ pub use config::{ConfigError, ConfigErrors, ConfigFile};
 pub use error::{Effect, Notice, OptionError};
 pub use help::{help_full, help_text};
 pub use layers::{Layers, Loaded};
+pub use mount_options::mount_items;
 pub use origin::{Origin, Origins};
 pub use policies::{Category, Function, Policies};
 pub use policy::Policy;

@@ -44,6 +44,16 @@ pub(crate) fn split(text: &str) -> Result<Vec<Item<'_>>, OptionError> {
     Ok(items)
 }
 
+/// The items of a `-o` string: names and values, quotes and escapes resolved.
+///
+/// # Errors
+/// As [`crate::Settings::parse_mount_options`] for a string that cannot be split.
+pub fn mount_items(text: &str) -> Result<Vec<(String, Option<String>)>, OptionError> {
+    let items = split(text)?.into_iter();
+    let owned = items.map(|item| (item.name.to_owned(), item.value.map(Cow::into_owned)));
+    Ok(owned.collect())
+}
+
 /// The value at the start of `text` and how many bytes it takes up there.
 fn read_value<'t>(name: &str, text: &'t str) -> Result<(Cow<'t, str>, usize), OptionError> {
     if name == "branches" {

@@ -34,6 +34,15 @@ impl Pool {
                 ))
             })
             .collect();
+        let origins: serde_json::Map<String, Value> = options
+            .keys()
+            .map(|name| {
+                (
+                    name.clone(),
+                    Value::from(view.settings.origins.get(name).to_string()),
+                )
+            })
+            .collect();
         let passthrough = match self.passthrough_verdict() {
             PassthroughVerdict::On => json!({ "on": true }),
             PassthroughVerdict::Off(reason) => json!({ "on": false, "reason": reason }),
@@ -51,6 +60,7 @@ impl Pool {
             "redirected_creates": self.redirected_creates(),
             "connection": self.connection_status(),
             "options": options,
+            "origins": origins,
         })
     }
 

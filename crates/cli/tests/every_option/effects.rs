@@ -4,6 +4,8 @@
 pub const EFFECTS: &[(&str, &str)] = &[
     ("branches", "branch_modes_limit_what_is_done_where"),
     ("mountpoint", "the_mountpoint_can_be_an_option"),
+    ("config", "options_come_from_the_file_that_config_names"),
+    ("mount-over", "a_second_mount_is_refused_unless_asked_for"),
     ("minfreespace", "reserves_keep_branches_from_filling"),
     ("fsname", "r21_the_source_shown_has_whole_names"),
     ("statfs", "statfs_adds_up_the_branches"),

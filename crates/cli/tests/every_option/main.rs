@@ -8,6 +8,7 @@ mod support;
 mod effects;
 mod scan;
 mod values;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,6 +17,7 @@
 pub mod command;
 pub mod files;
 pub mod mounts;
+pub mod system;
 
 use std::cell::Cell;
 use std::fs;

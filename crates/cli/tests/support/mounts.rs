@@ -116,6 +116,11 @@ pub fn detach(path: &Path) {
     }
 }
 
+/// Lazily unmounts the topmost mount at `path`, and only that.
+pub fn detach_once(path: &Path) {
+    unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).ok();
+}
+
 /// Where running FUSE connections can be aborted, by the minor number of their mount.
 pub fn fuse_connections() -> PathBuf {
     PathBuf::from("/sys/fs/fuse/connections")

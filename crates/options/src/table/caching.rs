@@ -123,6 +123,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             },
         },
         default: "auto",
+        mergerfs_default: "0",
         example: "10s",
         run_time: true,
         help: "how long policies trust a branch's free-space figures",

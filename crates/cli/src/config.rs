@@ -1,0 +1,191 @@
+//! `strandfs config`: what is in force, and whether a file is right.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use strandfs_options::config::{Line, named_by, to_toml};
+use strandfs_options::layers::LoadError;
+use strandfs_options::table::{Status, TABLE};
+use strandfs_options::{ConfigErrors, ConfigFile, Layers, Settings};
+
+use crate::args::{ConfigCheckArgs, ConfigShowArgs};
+use crate::failure::{Failure, USAGE};
+use crate::mounts;
+
+/// One option with its value and where that comes from.
+struct Found {
+    name: &'static str,
+    value: String,
+    /// `default`, or where it was set.
+    origin: String,
+}
+
+/// `strandfs config show`.
+///
+/// # Errors
+/// What was named is neither a pool nor a file, the file is wrong, or the server cannot be asked.
+pub fn show(args: &ConfigShowArgs) -> Result<ExitCode, Failure> {
+    let shown = match &args.target {
+        None => {
+            let all = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+            let pools: Result<Vec<_>, Failure> = all.into_iter().map(pool).collect();
+            pools?
+        }
+        Some(target) => vec![find(target)?],
+    };
+    if args.json {
+        let list: Vec<Value> = shown
+            .iter()
+            .map(|(what, values)| as_json(what, values))
+            .collect();
+        println!("{:#}", Value::Array(list));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (number, (what, values)) in shown.iter().enumerate() {
+        if shown.len() > 1 {
+            let gap = if number > 0 { "\n" } else { "" };
+            println!("{gap}# {}", what.display());
+        }
+        print!("{}", to_toml(&lines(values, args)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Shown = (PathBuf, Vec<Found>);
+
+/// A pool by its mountpoint, or a file by its name.
+fn find(target: &str) -> Result<Shown, Failure> {
+    let path = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
+    let mounted = mounts::find(&path).map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    if let Some(mountpoint) = mounted {
+        return pool(mountpoint);
+    }
+    let file = match named_by(target) {
+        Some(file) => file,
+        None if path.is_dir() => return Err(Failure::NotMounted(path)),
+        None => PathBuf::from(target),
+    };
+    let layers = Layers {
+        file: Some(file.clone()),
+        ..Layers::default()
+    };
+    let loaded = layers.load().map_err(|error| match error {
+        LoadError::Config(errors) => Failure::Config(errors),
+        LoadError::Option(error) => Failure::Option(error),
+    })?;
+    Ok((file, of_settings(&loaded.settings)))
+}
+
+fn of_settings(settings: &Settings) -> Vec<Found> {
+    active()
+        .map(|name| Found {
+            name,
+            value: settings.get(name).unwrap_or_default(),
+            origin: settings.origins.get(name).to_string(),
+        })
+        .collect()
+}
+
+/// What the server of a pool has in force.
+fn pool(mountpoint: PathBuf) -> Result<Shown, Failure> {
+    let answer = mounts::ask(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let text = |table: &str, name: &str| {
+        let value = answer.get(table)?.get(name)?.as_str()?;
+        Some(value.to_owned())
+    };
+    let values = active()
+        .filter_map(|name| {
+            Some(Found {
+                name,
+                value: text("options", name)?,
+                origin: text("origins", name).unwrap_or_else(|| "default".to_owned()),
+            })
+        })
+        .collect();
+    Ok((mountpoint, values))
+}
+
+fn active() -> impl Iterator<Item = &'static str> {
+    let active = TABLE
+        .iter()
+        .filter(|option| option.status == Status::Active);
+    active.map(|option| option.name)
+}
+
+fn as_json(what: &Path, values: &[Found]) -> Value {
+    let options: serde_json::Map<String, Value> = values
+        .iter()
+        .map(|found| {
+            let about = json!({ "value": found.value, "origin": found.origin });
+            (found.name.to_owned(), about)
+        })
+        .collect();
+    json!({ "source": what.to_string_lossy(), "options": options })
+}
+
+/// What a configuration file would have to say.
+fn lines(values: &[Found], args: &ConfigShowArgs) -> Vec<Line> {
+    values
+        .iter()
+        .filter(|found| args.all || found.origin != "default")
+        // A category whose functions differ has no value that could be set; they have theirs.
+        .filter(|found| !found.value.is_empty() && !is_mixed(found))
+        .map(|found| Line {
+            name: found.name.to_owned(),
+            value: found.value.clone(),
+            comment: match args.origin {
+                true => found.origin.clone(),
+                false => String::new(),
+            },
+        })
+        .collect()
+}
+
+fn is_mixed(found: &Found) -> bool {
+    found.name.starts_with("category.") && found.value.contains(',')
+}
+
+/// `strandfs config check`.
+///
+/// # Errors
+/// None; what is wrong with the files is printed, and the exit code is 2.
+pub fn check(args: &ConfigCheckArgs) -> Result<ExitCode, Failure> {
+    let mut wrong = false;
+    for path in &args.files {
+        match check_one(path) {
+            Ok(notices) => {
+                for notice in notices {
+                    eprintln!("strandfs: {notice}");
+                }
+                println!("{}: correct", path.display());
+            }
+            Err(errors) => {
+                wrong = true;
+                for line in errors {
+                    eprintln!("strandfs: {line}");
+                }
+            }
+        }
+    }
+    Ok(match wrong {
+        true => ExitCode::from(USAGE),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Notices, or what is wrong, a sentence each.
+fn check_one(path: &Path) -> Result<Vec<String>, Vec<String>> {
+    let sentences = |errors: ConfigErrors| -> Vec<String> {
+        errors.0.iter().map(ToString::to_string).collect()
+    };
+    let file = ConfigFile::read(path).map_err(sentences)?;
+    let mut settings = Settings::default();
+    let applied = file.apply(&mut settings).map_err(sentences)?;
+    let conflicts = settings
+        .check()
+        .map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let notices = applied.notices.iter().chain(&conflicts);
+    Ok(notices.map(ToString::to_string).collect())
+}
