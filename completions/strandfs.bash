@@ -19,8 +19,14 @@ _strandfs() {
             strandfs,completions)
                 cmd="strandfs__subcmd__completions"
                 ;;
+            strandfs,config)
+                cmd="strandfs__subcmd__config"
+                ;;
             strandfs,explain)
                 cmd="strandfs__subcmd__explain"
+                ;;
+            strandfs,import-fstab)
+                cmd="strandfs__subcmd__import__subcmd__fstab"
                 ;;
             strandfs,mount)
                 cmd="strandfs__subcmd__mount"
@@ -37,6 +43,12 @@ _strandfs() {
             strandfs,unmount)
                 cmd="strandfs__subcmd__umount"
                 ;;
+            strandfs__subcmd__config,check)
+                cmd="strandfs__subcmd__config__subcmd__check"
+                ;;
+            strandfs__subcmd__config,show)
+                cmd="strandfs__subcmd__config__subcmd__show"
+                ;;
             *)
                 ;;
         esac
@@ -44,7 +56,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status explain options completions"
+            opts="-h -V --help --version mount umount unmount status config import-fstab explain options completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -71,6 +83,48 @@ _strandfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        strandfs__subcmd__config)
+            opts="-h --help show check"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__config__subcmd__check)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__config__subcmd__show)
+            opts="-a -h --origin --all --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         strandfs__subcmd__explain)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -85,8 +139,26 @@ _strandfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        strandfs__subcmd__import__subcmd__fstab)
+            opts="-h --file --toml --exact --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         strandfs__subcmd__mount)
-            opts="-f -o -h --foreground --options --help"
+            opts="-f -o -r -h --foreground --options --read-only --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -165,7 +237,7 @@ _strandfs_options() {
         item="${item##*,}"
     fi
     if [[ "$item" != *=* ]]; then
-        words="branches= mountpoint= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= context= fscontext= defcontext= rootcontext="
+        words="branches= mountpoint= mount-over= config= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= context= fscontext= defcontext= rootcontext="
         # A list before the word belongs to it unless readline has cut it off at "=" or ":".
         head="${head##*[=:]}"
         COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
@@ -181,7 +253,7 @@ _strandfs_options() {
         statfs-ignore) words="none ro nc" ;;
         cache.files) words="off partial full auto-full per-process" ;;
         xattr) words="passthrough noattr nosys" ;;
-        ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | dirsync | auto-unmount) words="true false" ;;
+        mount-over | ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | dirsync | auto-unmount) words="true false" ;;
         *) words="" ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "${item#*=}"))

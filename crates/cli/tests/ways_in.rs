@@ -322,9 +322,15 @@ fn users_mount_over_their_own_directories() {
     ]);
     let mounted = mounted.ok();
     // Without a system log the server's own lines come too.
-    let told = mounted.stderr.lines().filter(|line| line.starts_with("strandfs: "));
+    let told = mounted
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("strandfs: "));
     assert_eq!(told.count(), 1, "said once: {mounted:?}");
-    assert!(mounted.stderr.contains("not by root: no passthrough"), "{mounted:?}");
+    assert!(
+        mounted.stderr.contains("not by root: no passthrough"),
+        "{mounted:?}"
+    );
     assert_eq!(depth(root), 1);
     as_nobody(&["sh", "-c", &format!("echo hello > {}/f", root.display())]).ok();
     let made = fs::metadata(pool.on(0, "f")).unwrap();
