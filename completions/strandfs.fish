@@ -34,6 +34,7 @@ complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "config" -d 'Show 
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "import-fstab" -d 'Translate lines of /etc/fstab or a configuration file of mergerfs'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "explain" -d 'Show where a path of a pool lies, and what each operation would do with it and why'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "options" -d 'Explain mount options: all in brief, or those named in full'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "bench" -d 'Measure, with statistics that say how sure they are'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "completions" -d 'Print the completions of a shell'
 complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s o -l options -d 'Options as in fstab, separated by commas; may be given more than once' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand mount" -s f -l foreground -d 'Stay in the foreground and log to standard error'
@@ -60,6 +61,20 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -s h -l 
 complete -c strandfs -n "__fish_strandfs_using_subcommand explain" -l json -d 'For programs'
 complete -c strandfs -n "__fish_strandfs_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l branches -d 'Pools of so many branches' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l variant -d 'A further column: a pool with these mount options' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l peer -d 'A further column: another build of mergerfs' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l directory -d 'Where to work; for root each branch is a tmpfs mounted there' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l seed -d 'Draws the order of the subjects' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l no-peers -d 'Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l help -d 'Print help'
 
 function __strandfs_options

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use strandfs_bench::BenchError;
 use strandfs_fuse::{MountError, SessionError};
 use strandfs_options::{ConfigErrors, OptionError};
 use strandfs_pool::PoolError;
@@ -30,6 +31,9 @@ pub enum Failure {
     /// Serving failed.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A measurement failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// No branches were given.
     #[error("no branches given: name at least one directory before the mountpoint")]
     NoBranches,
@@ -140,6 +144,7 @@ impl Failure {
             Failure::Option(_)
             | Failure::Pool(_)
             | Failure::Mount(_)
+            | Failure::Bench(BenchError::Usage(_))
             | Failure::NoBranches
             | Failure::NoMountpoint
             | Failure::Config(_)
@@ -151,6 +156,7 @@ impl Failure {
             | Failure::Held { .. }
             | Failure::Branch { .. } => USAGE,
             Failure::Session(_)
+            | Failure::Bench(_)
             | Failure::NotMounted(_)
             | Failure::NotInPool(_)
             | Failure::Unanswered { .. }

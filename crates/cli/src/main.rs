@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod check;
 mod config;
 mod daemon;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Umount(umount) => umount::run(&umount),
         Command::Status(status) => status::run(&status),
         Command::Options(options) => docs::print_options(&options),
+        Command::Bench(command) => bench::run(&command),
         Command::Completions(completions) => docs::print_completions(&completions),
         Command::Docs(docs) => docs::write_all(&docs),
         Command::Config(ConfigCommand::Show(show)) => config::show(&show),

@@ -1,0 +1,17 @@
+//! The laboratory: workloads, what they are run on, and statistics that say how sure they are.
+//!
+//! Every comparison is interleaved: in each repetition all subjects run, in an order drawn anew,
+//! and a result is the ratio of two times of the same repetition. What disturbs the machine then
+//! disturbs both sides, and the interval beside the ratio says how much was left.
+#![forbid(unsafe_code)]
+
+pub mod environment;
+pub mod error;
+pub mod format;
+pub mod metadata;
+pub mod regime;
+pub mod scratch;
+pub mod stats;
+pub mod subject;
+
+pub use error::BenchError;

@@ -1,0 +1,13 @@
+//! The metadata benchmark: the operations programs wait for, on the bare filesystem, on pools and
+//! on their peers.
+
+pub mod git;
+pub mod plan;
+pub mod report;
+pub mod run;
+pub mod tree;
+pub mod workload;
+
+pub use plan::Plan;
+pub use run::{Results, run};
+pub use workload::Workload;

@@ -1,0 +1,165 @@
+//! What a run measures, decided before it starts.
+
+use std::path::PathBuf;
+
+use super::workload::Workload;
+use crate::error::BenchError;
+use crate::regime::Regime;
+use crate::subject::{Kind, Subject, find_program};
+
+/// Everything the user chose.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Columns; the first is the bare filesystem.
+    pub subjects: Vec<Subject>,
+    /// Rows.
+    pub workloads: Vec<Workload>,
+    /// Entries per workload.
+    pub files: usize,
+    /// Repetitions.
+    pub repetitions: usize,
+    /// What else the machine does.
+    pub regime: Regime,
+    /// Where the scratch directory goes; branches are tmpfs of their own for root.
+    pub directory: PathBuf,
+    /// Of the order in which subjects are measured.
+    pub seed: u64,
+}
+
+/// The choices from which a plan is made.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// This program.
+    pub program: PathBuf,
+    /// Further strandfs columns: a name and its options.
+    pub variants: Vec<(String, String)>,
+    /// Further mergerfs builds: a name and a program.
+    pub builds: Vec<(String, PathBuf)>,
+    /// Whether to look for peers on the path.
+    pub peers: bool,
+    /// Branch counts; each makes its own columns.
+    pub branches: Vec<usize>,
+}
+
+impl Choices {
+    /// The columns of these choices, the bare filesystem first.
+    pub fn subjects(&self) -> Vec<Subject> {
+        let mut subjects = vec![Subject {
+            name: "native".to_owned(),
+            kind: Kind::Native,
+            branches: 1,
+        }];
+        for &branches in &self.branches {
+            let name = |name: &str| match branches {
+                1 => name.to_owned(),
+                many => format!("{name}, {many} branches"),
+            };
+            for (title, kind) in self.kinds() {
+                subjects.push(Subject {
+                    name: name(&title),
+                    kind,
+                    branches,
+                });
+            }
+        }
+        subjects
+    }
+
+    fn kinds(&self) -> Vec<(String, Kind)> {
+        let strandfs = |options: &str| Kind::Strandfs {
+            program: self.program.clone(),
+            options: options.to_owned(),
+        };
+        let mut kinds = vec![("strandfs".to_owned(), strandfs(""))];
+        for (name, options) in &self.variants {
+            kinds.push((name.clone(), strandfs(options)));
+        }
+        let mut builds = self.builds.clone();
+        if self.peers {
+            builds.extend(find_program("mergerfs").map(|found| ("mergerfs".to_owned(), found)));
+        }
+        for (name, program) in builds {
+            let mergerfs = |options: &str| Kind::Mergerfs {
+                program: program.clone(),
+                options: options.to_owned(),
+            };
+            kinds.push((name.clone(), mergerfs("")));
+            // What a user who knows that nothing else touches the branches may set.
+            let long = "cache.attr=86400,cache.entry=86400,cache.negative_entry=86400,\
+                cache.readdir=true,cache.symlinks=true,cache.files=auto-full";
+            kinds.push((format!("{name} long"), mergerfs(long)));
+        }
+        if !self.peers {
+            return kinds;
+        }
+        if let Some(program) = find_program("unionfs").or_else(|| find_program("unionfs-fuse")) {
+            kinds.push(("unionfs-fuse".to_owned(), Kind::UnionfsFuse { program }));
+        }
+        if let Some(program) = find_program("fuse-overlayfs") {
+            kinds.push(("fuse-overlayfs".to_owned(), Kind::FuseOverlayfs { program }));
+        }
+        if rustix::process::geteuid().is_root() {
+            kinds.push(("overlayfs".to_owned(), Kind::Overlayfs));
+        }
+        kinds
+    }
+}
+
+impl Plan {
+    /// Leaves out what cannot be measured here; the sentences say what and why.
+    ///
+    /// # Errors
+    /// Nothing is left, or a number makes no sense.
+    pub fn settle(&mut self) -> Result<Vec<String>, BenchError> {
+        if self.files == 0 || self.repetitions == 0 {
+            return Err(BenchError::Usage(
+                "--files and --reps must be at least 1".to_owned(),
+            ));
+        }
+        let mut said = Vec::new();
+        let wanted = self.workloads.len();
+        if !rustix::process::geteuid().is_root() {
+            self.workloads.retain(|workload| !workload.is_cold());
+            if self.workloads.len() < wanted {
+                said.push("the cold rows are left out: only root can empty the caches".to_owned());
+            }
+        }
+        let wanted = self.workloads.len();
+        if find_program("git").is_none() {
+            self.workloads.retain(|workload| !workload.needs_git());
+            if self.workloads.len() < wanted {
+                said.push("the git rows are left out: git is not installed".to_owned());
+            }
+        }
+        if self.workloads.is_empty() {
+            return Err(BenchError::Usage(
+                "none of these workloads can be measured here".to_owned(),
+            ));
+        }
+        Ok(said)
+    }
+}
+
+/// The workloads of these names; all for none.
+///
+/// # Errors
+/// [`BenchError::Usage`] for a name that is none.
+pub fn workloads(names: &[String]) -> Result<Vec<Workload>, BenchError> {
+    if names.is_empty() {
+        return Ok(Workload::ALL.to_vec());
+    }
+    let find = |name: &String| {
+        let known = Workload::ALL.into_iter().find(|it| it.name() == name);
+        known.ok_or_else(|| {
+            let names: Vec<&str> = Workload::ALL.iter().map(|it| it.name()).collect();
+            BenchError::Usage(format!(
+                "there is no workload {name:?}; there are {}",
+                names.join(", ")
+            ))
+        })
+    };
+    let mut found = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}

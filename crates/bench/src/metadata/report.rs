@@ -1,0 +1,233 @@
+//! The table, and what a reader has to know beside it.
+
+use super::run::{Column, Results};
+use super::workload::Workload;
+use crate::format;
+use crate::regime::Regime;
+use crate::stats::{Estimate, FEWEST_FOR_INTERVAL, estimate, speed_ratio};
+use crate::subject::Family;
+
+/// An interval that reaches further than this share of its median to either side is wide.
+const WIDE: f64 = 0.25;
+
+impl Results {
+    /// Times as ratios to the bare filesystem: 0.50 takes twice as long.
+    pub fn table(&self) -> String {
+        let Some((native, others)) = self.columns.split_first() else {
+            return String::new();
+        };
+        let mut heading = vec!["speed, native = 1".to_owned(), "native, each".to_owned()];
+        heading.extend(others.iter().map(|column| column.name.clone()));
+        let mut rows = vec![heading];
+        for workload in self.workloads() {
+            let mut row = vec![workload.name().to_owned(), self.each(native, workload)];
+            for column in others {
+                row.push(cell(self.ratio(native, column, workload)));
+            }
+            rows.push(row);
+        }
+        format::table(&rows)
+    }
+
+    /// How strandfs compares with the fastest mode of mergerfs over as many branches, row by row.
+    pub fn against_mergerfs(&self) -> String {
+        let mut rows = vec![vec![
+            "speed, best mergerfs = 1".to_owned(),
+            "strandfs".to_owned(),
+            "its mode".to_owned(),
+        ]];
+        for ours in self
+            .columns
+            .iter()
+            .filter(|it| it.family == Family::Strandfs)
+        {
+            for workload in self.workloads() {
+                if let Some((peer, ratio)) = self.best_mode(ours, workload) {
+                    rows.push(vec![
+                        format!("{}, {}", workload.name(), ours.name),
+                        cell(Some(ratio)),
+                        peer.to_owned(),
+                    ]);
+                }
+            }
+        }
+        match rows.len() {
+            1 => String::new(),
+            _ => format::table(&rows),
+        }
+    }
+
+    /// The mode with the best median, and our speed against it.
+    fn best_mode(&self, ours: &Column, workload: Workload) -> Option<(&str, Estimate)> {
+        let peers = self
+            .columns
+            .iter()
+            .filter(|column| column.family == Family::Mergerfs && column.branches == ours.branches);
+        let best = peers
+            .filter_map(|peer| {
+                let known: Vec<f64> = seconds(peer, workload).iter().flatten().copied().collect();
+                Some((peer, estimate(&known)?.median))
+            })
+            .min_by(|one, other| one.1.total_cmp(&other.1))?;
+        let ratio = self.ratio(best.0, ours, workload)?;
+        Some((&best.0.name, ratio))
+    }
+
+    /// Sentences that belong under the table.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.regime == Regime::Quiet && self.environment.was_busy() {
+            said.push(format!(
+                "the load was {:.1} before the run: others used the machine, so this is not the \
+                 quiet regime; end them and repeat",
+                self.environment.load_before
+            ));
+        }
+        if self.repetitions < FEWEST_FOR_INTERVAL {
+            said.push(format!(
+                "{} repetitions: the brackets hold the smallest and the largest ratio, not an \
+                 interval; give --reps {FEWEST_FOR_INTERVAL} or more",
+                self.repetitions
+            ));
+        } else if let Some(widest) = self.widest().filter(|widest| widest.1 > WIDE) {
+            said.push(format!(
+                "the interval of {} is wide (±{:.0} %): give more --reps, or more --files if its \
+                 times are short",
+                widest.0,
+                widest.1 * 100.0
+            ));
+        }
+        if self.interrupted {
+            said.push(format!(
+                "interrupted: only the {} complete repetitions count",
+                self.repetitions
+            ));
+        }
+        said.extend(self.failures.iter().cloned());
+        said
+    }
+
+    /// The row and column with the widest interval.
+    fn widest(&self) -> Option<(String, f64)> {
+        let (native, others) = self.columns.split_first()?;
+        let cells = others.iter().flat_map(|column| {
+            self.workloads().into_iter().filter_map(move |workload| {
+                let ratio = self.ratio(native, column, workload)?;
+                let name = format!("{} on {}", workload.name(), column.name);
+                Some((name, ratio.uncertainty()))
+            })
+        });
+        cells.max_by(|one, other| one.1.total_cmp(&other.1))
+    }
+
+    fn workloads(&self) -> Vec<Workload> {
+        let native = self.columns.first();
+        native.map_or_else(Vec::new, |column| column.seconds.keys().copied().collect())
+    }
+
+    fn ratio(&self, base: &Column, column: &Column, workload: Workload) -> Option<Estimate> {
+        speed_ratio(seconds(base, workload), seconds(column, workload))
+    }
+
+    /// What one operation takes on the bare filesystem.
+    fn each(&self, native: &Column, workload: Workload) -> String {
+        let known: Vec<f64> = seconds(native, workload)
+            .iter()
+            .flatten()
+            .copied()
+            .collect();
+        estimate(&known).map_or_else(
+            || "-".to_owned(),
+            |it| format::seconds(it.median / self.files as f64),
+        )
+    }
+}
+
+fn seconds(column: &Column, workload: Workload) -> &[Option<f64>] {
+    column.seconds.get(&workload).map_or(&[], Vec::as_slice)
+}
+
+fn cell(ratio: Option<Estimate>) -> String {
+    ratio.map_or_else(
+        || "-".to_owned(),
+        |it| {
+            format!(
+                "{} [{} {}]",
+                format::ratio(it.median),
+                format::ratio(it.low),
+                format::ratio(it.high)
+            )
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::metadata::run::Samples;
+
+    fn column(name: &str, family: Family, seconds: &[f64]) -> Column {
+        let samples = seconds.iter().copied().map(Some).collect();
+        Column {
+            name: name.to_owned(),
+            branches: 1,
+            seconds: Samples::from([(Workload::Create, samples)]),
+            family,
+        }
+    }
+
+    fn results(repetitions: usize) -> Results {
+        let times = |each: f64| vec![each; repetitions];
+        let mut environment = Environment::read();
+        environment.load_before = 0.0;
+        Results {
+            environment,
+            regime: Regime::Quiet,
+            files: 1000,
+            seed: 1,
+            repetitions,
+            interrupted: false,
+            columns: vec![
+                column("native", Family::Native, &times(0.001)),
+                column("strandfs", Family::Strandfs, &times(0.002)),
+                column("mergerfs", Family::Mergerfs, &times(0.008)),
+                column("mergerfs long", Family::Mergerfs, &times(0.004)),
+                column("overlayfs", Family::Other, &times(0.001)),
+            ],
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_table_holds_ratios_to_the_bare_filesystem() {
+        let table = results(5).table();
+        let row = table.lines().nth(1).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells[..4], ["create", "1.00", "us", "0.50"], "{table}");
+        assert!(row.contains("0.12 [0.12 0.12]"), "{table}");
+    }
+
+    #[test]
+    fn mergerfs_is_met_at_its_best() {
+        let table = results(5).against_mergerfs();
+        let row = table.lines().nth(1).unwrap();
+        assert!(row.starts_with("create, strandfs"), "{table}");
+        assert!(
+            row.contains("2.00 [2.00 2.00]") && row.ends_with("mergerfs long"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn a_result_that_is_none_says_so() {
+        assert_eq!(results(5).warnings(), [""; 0]);
+        let mut few = results(3);
+        few.environment.load_before = 3.0;
+        few.interrupted = true;
+        let said = few.warnings().join("\n");
+        for word in ["--reps 5", "load was 3.0", "interrupted"] {
+            assert!(said.contains(word), "{said}");
+        }
+    }
+}

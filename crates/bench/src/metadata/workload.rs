@@ -1,0 +1,342 @@
+//! The workloads. Each checks its own work: a subject that loses a file is no faster for it.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use rustix::fs::lgetxattr;
+
+use super::tree;
+use crate::error::BenchError;
+
+/// One row of the table. The order is that of a repetition: some need what others made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)] // `describe` says it.
+pub enum Workload {
+    Create,
+    OpenClose,
+    StatWarm,
+    StatMissing,
+    LsCold,
+    LsWarm,
+    Rename,
+    Unlink,
+    Mkdir,
+    Rmdir,
+    Untar,
+    FindStatCold,
+    FindStatWarm,
+    GitStatusCold,
+    GitStatusWarm,
+    RmRf,
+}
+
+impl Workload {
+    /// All, in their order.
+    pub const ALL: [Workload; 16] = [
+        Self::Create,
+        Self::OpenClose,
+        Self::StatWarm,
+        Self::StatMissing,
+        Self::LsCold,
+        Self::LsWarm,
+        Self::Rename,
+        Self::Unlink,
+        Self::Mkdir,
+        Self::Rmdir,
+        Self::Untar,
+        Self::FindStatCold,
+        Self::FindStatWarm,
+        Self::GitStatusCold,
+        Self::GitStatusWarm,
+        Self::RmRf,
+    ];
+
+    /// The name in tables and for `--only`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::OpenClose => "open-close",
+            Self::StatWarm => "stat-warm",
+            Self::StatMissing => "stat-missing",
+            Self::LsCold => "ls-l-cold",
+            Self::LsWarm => "ls-l-warm",
+            Self::Rename => "rename",
+            Self::Unlink => "unlink",
+            Self::Mkdir => "mkdir",
+            Self::Rmdir => "rmdir",
+            Self::Untar => "untar",
+            Self::FindStatCold => "find-stat-cold",
+            Self::FindStatWarm => "find-stat-warm",
+            Self::GitStatusCold => "git-status-cold",
+            Self::GitStatusWarm => "git-status-warm",
+            Self::RmRf => "rm-rf",
+        }
+    }
+
+    /// One line for the reader.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Create => "open with O_CREAT|O_EXCL and close, all names in one directory",
+            Self::OpenClose => "open for reading and close, files that are known",
+            Self::StatWarm => "lstat of names looked at before",
+            Self::StatMissing => "lstat of names that do not exist, each once",
+            Self::LsCold => "list one directory, lstat and ask for an ACL; nothing cached",
+            Self::LsWarm => "the same again",
+            Self::Rename => "rename within a directory",
+            Self::Unlink => "remove files",
+            Self::Mkdir => "make directories",
+            Self::Rmdir => "remove them",
+            Self::Untar => "make a tree as tar does: write, owner, mode and time of each file",
+            Self::FindStatCold => "walk that tree and lstat everything; nothing cached",
+            Self::FindStatWarm => "the same again",
+            Self::GitStatusCold => "git status in a repository of that size; nothing cached",
+            Self::GitStatusWarm => "the same again",
+            Self::RmRf => "remove the tree",
+        }
+    }
+
+    /// Whether it begins with empty kernel caches, which only root can bring about.
+    pub fn is_cold(self) -> bool {
+        matches!(
+            self,
+            Self::LsCold | Self::FindStatCold | Self::GitStatusCold
+        )
+    }
+
+    /// Whether it runs git.
+    pub fn needs_git(self) -> bool {
+        matches!(self, Self::GitStatusCold | Self::GitStatusWarm)
+    }
+
+    /// The workloads that make what this one works on.
+    pub fn prerequisites(self) -> &'static [Workload] {
+        match self {
+            Self::OpenClose | Self::StatWarm | Self::StatMissing | Self::Rename => &[Self::Create],
+            // Warm is what a cold listing left.
+            Self::LsCold => &[Self::Create],
+            Self::LsWarm => &[Self::Create, Self::LsCold],
+            Self::Unlink => &[Self::Create, Self::Rename],
+            Self::Rmdir => &[Self::Mkdir],
+            Self::FindStatCold | Self::RmRf => &[Self::Untar],
+            Self::FindStatWarm => &[Self::Untar, Self::FindStatCold],
+            Self::GitStatusWarm => &[Self::GitStatusCold],
+            Self::Create | Self::Mkdir | Self::Untar | Self::GitStatusCold => &[],
+        }
+    }
+}
+
+/// A fresh directory on a subject, and the names used in it.
+pub struct Ground<'a> {
+    /// Removed by whoever made the ground.
+    pub dir: PathBuf,
+    /// How many files, directories or entries a workload works on.
+    pub files: usize,
+    /// Set when the user wants to stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// Why a workload has no time.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// A system call failed.
+    #[error(transparent)]
+    Failed(#[from] BenchError),
+    /// The result is wrong.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Ground<'_> {
+    fn flat(&self) -> PathBuf {
+        self.dir.join("flat")
+    }
+
+    fn dirs(&self) -> PathBuf {
+        self.dir.join("dirs")
+    }
+
+    /// Where the tree is.
+    pub fn tree(&self) -> PathBuf {
+        self.dir.join("tree")
+    }
+
+    /// Where the repository is.
+    pub fn repository(&self) -> PathBuf {
+        self.dir.join("repository")
+    }
+
+    /// Fails when the user wants to stop.
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`].
+    pub fn go_on(&self) -> Result<(), BenchError> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(BenchError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes what `workload` finds in place, outside the measured time.
+    ///
+    /// # Errors
+    /// Those of the calls it makes.
+    pub fn prepare(&self, workload: Workload) -> Result<(), BenchError> {
+        match workload {
+            Workload::Create => make_dir(&self.flat()),
+            Workload::Mkdir => make_dir(&self.dirs()),
+            // Warm means: looked at once before.
+            Workload::StatWarm => self.each("f", "looking at", stat),
+            Workload::GitStatusCold => super::git::make_repository(self),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does the work and says how long it took, in seconds.
+    ///
+    /// # Errors
+    /// [`Trouble`]; the time is then worth nothing.
+    pub fn measure(&self, workload: Workload) -> Result<f64, Trouble> {
+        let start = Instant::now();
+        let done = match workload {
+            Workload::Create => self.each("f", "creating", create).map(|()| self.files)?,
+            Workload::OpenClose => self.each("f", "opening", open).map(|()| self.files)?,
+            Workload::StatWarm => self.each("f", "looking at", stat).map(|()| self.files)?,
+            Workload::StatMissing => self
+                .each("missing", "missing", |path| match stat(path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    Err(error) => Err(error),
+                    Ok(()) => Err(io::Error::other("it exists")),
+                })
+                .map(|()| self.files)?,
+            Workload::LsCold | Workload::LsWarm => self.list_long()?,
+            Workload::Rename => self
+                .each("f", "renaming", |path| fs::rename(path, renamed(path)))
+                .map(|()| self.files)?,
+            Workload::Unlink => self
+                .each("f", "removing", |path| fs::remove_file(renamed(path)))
+                .map(|()| self.files)?,
+            Workload::Mkdir => self
+                .each_in(&self.dirs(), "d", "making", |path| fs::create_dir(path))
+                .map(|()| self.files)?,
+            Workload::Rmdir => self
+                .each_in(&self.dirs(), "d", "removing", |path| fs::remove_dir(path))
+                .map(|()| self.files)?,
+            Workload::Untar => tree::make(&self.tree(), self.files, self.stop)?,
+            Workload::FindStatCold | Workload::FindStatWarm => tree::walk(&self.tree())?.files,
+            Workload::GitStatusCold | Workload::GitStatusWarm => super::git::status(self)?,
+            Workload::RmRf => {
+                let tree = self.tree();
+                fs::remove_dir_all(&tree).map_err(BenchError::io("removing", &tree))?;
+                self.files
+            }
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        self.check(workload, done)?;
+        Ok(seconds)
+    }
+
+    /// Looks at the result, outside the measured time.
+    fn check(&self, workload: Workload, done: usize) -> Result<(), Trouble> {
+        if done != self.files {
+            return Err(Trouble::Wrong(format!(
+                "{done} of {} entries were found",
+                self.files
+            )));
+        }
+        let (dir, expected) = match workload {
+            Workload::Create | Workload::Rename => (self.flat(), self.files),
+            Workload::Unlink => (self.flat(), 0),
+            Workload::Mkdir => (self.dirs(), self.files),
+            Workload::Rmdir => (self.dirs(), 0),
+            Workload::Untar => {
+                return tree::verify(&self.tree(), self.files).map_err(Trouble::Wrong);
+            }
+            Workload::RmRf if self.tree().exists() => {
+                return Err(Trouble::Wrong("the tree is still there".to_owned()));
+            }
+            _ => return Ok(()),
+        };
+        let found = fs::read_dir(&dir)
+            .map_err(BenchError::io("listing", &dir))?
+            .count();
+        match found == expected {
+            true => Ok(()),
+            false => Err(Trouble::Wrong(format!(
+                "{found} entries afterwards, not {expected}"
+            ))),
+        }
+    }
+
+    /// Calls `work` with every name in the flat directory.
+    fn each(
+        &self,
+        prefix: &str,
+        what: &'static str,
+        work: impl Fn(&Path) -> io::Result<()>,
+    ) -> Result<(), BenchError> {
+        self.each_in(&self.flat(), prefix, what, work)
+    }
+
+    fn each_in(
+        &self,
+        dir: &Path,
+        prefix: &str,
+        what: &'static str,
+        work: impl Fn(&Path) -> io::Result<()>,
+    ) -> Result<(), BenchError> {
+        let mut path = dir.to_path_buf();
+        path.push("name");
+        for number in 0..self.files {
+            if number % 256 == 0 {
+                self.go_on()?;
+            }
+            path.set_file_name(format!("{prefix}{number}"));
+            work(&path).map_err(BenchError::io(what, &path))?;
+        }
+        Ok(())
+    }
+
+    /// What `ls -l` does for each entry.
+    fn list_long(&self) -> Result<usize, BenchError> {
+        let dir = self.flat();
+        let mut count = 0;
+        let mut value = [0u8; 64];
+        for entry in fs::read_dir(&dir).map_err(BenchError::io("listing", &dir))? {
+            let path = entry.map_err(BenchError::io("listing", &dir))?.path();
+            fs::symlink_metadata(&path).map_err(BenchError::io("looking at", &path))?;
+            // None has one, and some filesystems know none.
+            let _ = lgetxattr(&path, c"system.posix_acl_access", &mut value[..]);
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+fn make_dir(path: &Path) -> Result<(), BenchError> {
+    fs::create_dir(path).map_err(BenchError::io("making", path))
+}
+
+fn create(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).open(path).map(drop)
+}
+
+fn open(path: &Path) -> io::Result<()> {
+    fs::File::open(path).map(drop)
+}
+
+fn stat(path: &Path) -> io::Result<()> {
+    fs::symlink_metadata(path).map(drop)
+}
+
+/// The name a file has after the rename workload.
+fn renamed(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(".renamed");
+    path.with_file_name(name)
+}

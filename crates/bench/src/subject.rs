@@ -1,0 +1,352 @@
+//! What is measured: the bare filesystem, strandfs in several modes, and its peers.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::error::BenchError;
+use crate::scratch::Scratch;
+
+/// How long a server may take to mount or to end. Far above what any needs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between looks.
+const TICK: Duration = Duration::from_millis(5);
+
+/// What a subject is made of.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// The branch itself: what everything is compared with.
+    Native,
+    /// This program's pool with these options.
+    Strandfs {
+        /// The program.
+        program: PathBuf,
+        /// `-o`.
+        options: String,
+    },
+    /// mergerfs, any version.
+    Mergerfs {
+        /// The program.
+        program: PathBuf,
+        /// `-o`.
+        options: String,
+    },
+    /// unionfs-fuse, copy-on-write.
+    UnionfsFuse {
+        /// The program.
+        program: PathBuf,
+    },
+    /// fuse-overlayfs; the last branch is the upper one.
+    FuseOverlayfs {
+        /// The program.
+        program: PathBuf,
+    },
+    /// The kernel's overlayfs, the nearest thing to a limit for a union; root only.
+    Overlayfs,
+}
+
+/// One column of the table.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its name there.
+    pub name: String,
+    /// What it is made of.
+    pub kind: Kind,
+    /// Over how many branches.
+    pub branches: usize,
+}
+
+/// A subject in place. Ends its mount and its server when dropped.
+pub struct Mounted {
+    /// The subject.
+    pub subject: Subject,
+    /// Where to work.
+    pub root: PathBuf,
+    /// Its server, for those that have one.
+    server: Option<Child>,
+    is_mount: bool,
+}
+
+/// Whose work a subject is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)] // The names say it.
+pub enum Family {
+    Native,
+    Strandfs,
+    Mergerfs,
+    Other,
+}
+
+impl Subject {
+    /// Whose work it is.
+    pub fn family(&self) -> Family {
+        match self.kind {
+            Kind::Native => Family::Native,
+            Kind::Strandfs { .. } => Family::Strandfs,
+            Kind::Mergerfs { .. } => Family::Mergerfs,
+            Kind::UnionfsFuse { .. } | Kind::FuseOverlayfs { .. } | Kind::Overlayfs => {
+                Family::Other
+            }
+        }
+    }
+
+    /// Whether there is no result without it.
+    pub(crate) fn is_needed(&self) -> bool {
+        matches!(self.family(), Family::Native | Family::Strandfs)
+    }
+
+    /// Makes the branches in `scratch` and mounts the subject over them.
+    ///
+    /// # Errors
+    /// [`BenchError::Mount`] with what the program said.
+    pub fn mount(&self, scratch: &mut Scratch, number: usize) -> Result<Mounted, BenchError> {
+        let own_tmpfs = rustix::process::geteuid().is_root();
+        let mut branches = Vec::new();
+        for branch in 0..self.branches {
+            let top = scratch.branch(&format!("s{number}b{branch}"), own_tmpfs)?;
+            let dir = top.join("branch");
+            fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
+            branches.push(dir);
+        }
+        let first = branches
+            .first()
+            .cloned()
+            .ok_or_else(|| BenchError::Usage("a subject needs a branch".to_owned()))?;
+        if matches!(self.kind, Kind::Native) {
+            return Ok(Mounted {
+                subject: self.clone(),
+                root: first,
+                server: None,
+                is_mount: false,
+            });
+        }
+        let root = scratch.dir(&format!("s{number}"))?;
+        if matches!(self.kind, Kind::Overlayfs) {
+            self.mount_overlayfs(&branches, &root)?;
+            return Ok(Mounted {
+                subject: self.clone(),
+                root,
+                server: None,
+                is_mount: true,
+            });
+        }
+        let log = scratch.path().join(format!("s{number}.log"));
+        let server = self.start(&branches, &root, &log)?;
+        let mut mounted = Mounted {
+            subject: self.clone(),
+            root,
+            server: Some(server),
+            is_mount: true,
+        };
+        mounted.wait_until_served(&log)?;
+        Ok(mounted)
+    }
+
+    fn start(&self, branches: &[PathBuf], root: &Path, log: &Path) -> Result<Child, BenchError> {
+        let mut command = self.command(branches, root);
+        let file = File::create(log).map_err(BenchError::io("making", log))?;
+        let errors = file.try_clone().map_err(BenchError::io("sharing", log))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .map_err(|error| self.no_mount(format!("{:?}: {error}", command.get_program())))
+    }
+
+    fn command(&self, branches: &[PathBuf], root: &Path) -> Command {
+        let joined = |mode: &str| {
+            let named: Vec<String> = branches
+                .iter()
+                .map(|branch| format!("{}{mode}", branch.display()))
+                .collect();
+            named.join(":")
+        };
+        let mut command = match &self.kind {
+            Kind::Strandfs { program, options } => {
+                let mut command = Command::new(program);
+                command
+                    .args(["mount", "-f", "-o", &with_room(options)])
+                    .args(branches);
+                command
+            }
+            Kind::Mergerfs { program, options } => {
+                let mut command = Command::new(program);
+                command.args(["-f", "-o", &with_room(options), &joined("")]);
+                command
+            }
+            Kind::UnionfsFuse { program } => {
+                let mut command = Command::new(program);
+                command.args(["-f", "-o", "cow", &joined("=RW")]);
+                command
+            }
+            Kind::FuseOverlayfs { program } => {
+                let mut command = Command::new(program);
+                command.args(["-f", "-o", &overlay_data(branches)]);
+                command
+            }
+            // Neither has a program; see `mount`.
+            Kind::Native | Kind::Overlayfs => Command::new("false"),
+        };
+        command.arg(root);
+        command
+    }
+
+    fn mount_overlayfs(&self, branches: &[PathBuf], root: &Path) -> Result<(), BenchError> {
+        let data = std::ffi::CString::new(overlay_data(branches))
+            .map_err(|error| self.no_mount(error.to_string()))?;
+        mount(
+            "strandfs-bench",
+            root,
+            "overlay",
+            MountFlags::empty(),
+            Some(data.as_c_str()),
+        )
+        .map_err(|errno| self.no_mount(errno.to_string()))
+    }
+
+    fn no_mount(&self, why: String) -> BenchError {
+        BenchError::Mount {
+            subject: self.name.clone(),
+            why,
+        }
+    }
+}
+
+/// The branches of a benchmark are small; no policy is to pass over them for that.
+fn with_room(options: &str) -> String {
+    match options {
+        "" => "minfreespace=0".to_owned(),
+        given => format!("{given},minfreespace=0"),
+    }
+}
+
+/// `lowerdir=…,upperdir=…,workdir=…`; an overlay needs at least one lower directory.
+fn overlay_data(branches: &[PathBuf]) -> String {
+    let Some((upper, lower)) = branches.split_last() else {
+        return String::new();
+    };
+    let beside = |name: &str| {
+        let dir = upper.with_file_name(name);
+        // If it cannot be made the mount says so.
+        let _ = fs::create_dir_all(&dir);
+        dir
+    };
+    let lower: Vec<String> = match lower {
+        [] => vec![beside("empty").display().to_string()],
+        lower => lower.iter().map(|it| it.display().to_string()).collect(),
+    };
+    format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.join(":"),
+        upper.display(),
+        beside("work").display()
+    )
+}
+
+impl Mounted {
+    fn wait_until_served(&mut self, log: &Path) -> Result<(), BenchError> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_mounted(&self.root) {
+            let ended = match &mut self.server {
+                Some(server) => server.try_wait().ok().flatten(),
+                None => None,
+            };
+            if ended.is_some() || Instant::now() > deadline {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                let line = said.lines().last().unwrap_or("no word from its server");
+                return Err(self.subject.no_mount(line.to_owned()));
+            }
+            std::thread::sleep(TICK);
+        }
+        // The first answer also waits for the server to have agreed with the kernel.
+        fs::metadata(&self.root).map_err(BenchError::io("looking at", &self.root))?;
+        Ok(())
+    }
+
+    /// The server's process, for those that have one.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_mount && unmount_at(&self.root).is_err() {
+            // Busy, or gone already: out of sight now, ended when its last user leaves.
+            let _ = unmount(&self.root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+        let Some(server) = &mut self.server else {
+            return;
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if !matches!(server.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(TICK);
+        }
+        let _ = server.kill();
+        let _ = server.wait();
+    }
+}
+
+/// Through fusermount3 where the caller may not unmount.
+fn unmount_at(path: &Path) -> io::Result<()> {
+    match unmount(path, UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::PERM) => {
+            let status = Command::new("fusermount3").arg("-u").arg(path).status()?;
+            status
+                .success()
+                .then_some(())
+                .ok_or_else(|| io::Error::other("fusermount3 failed"))
+        }
+        other => Ok(other?),
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    // Scratch paths hold no blanks: they need no unescaping.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+/// The first program of this name on the path.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlay_of_one_branch_has_an_empty_layer_below() {
+        let dir = std::env::temp_dir().join(format!("strandfs-overlay-{}", std::process::id()));
+        fs::create_dir_all(dir.join("branch")).unwrap();
+        let data = overlay_data(&[dir.join("branch")]);
+        let at = dir.display();
+        assert_eq!(
+            data,
+            format!("lowerdir={at}/empty,upperdir={at}/branch,workdir={at}/work")
+        );
+        assert!(dir.join("empty").is_dir() && dir.join("work").is_dir());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn options_keep_their_order() {
+        assert_eq!(with_room(""), "minfreespace=0");
+        assert_eq!(with_room("a=1"), "a=1,minfreespace=0");
+    }
+}

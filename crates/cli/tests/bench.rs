@@ -1,0 +1,125 @@
+//! The benchmarks run, check what they measured, and leave nothing. No speed is asserted here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use support::{command, eventually, mounts, strandfs};
+
+/// What a run may leave below its directory: nothing, and nothing mounted.
+fn nothing_left(dir: &Path) {
+    let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!mounts::any_below(dir));
+}
+
+#[test]
+fn metadata_measures_every_workload_and_leaves_nothing() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    // Emptying the caches takes its time on a busy machine.
+    let run = support::run(
+        command::binary().to_str().unwrap(),
+        [
+            "bench",
+            "metadata",
+            "--no-peers",
+            "--files=60",
+            "--reps=1",
+            "--branches=3",
+            "--variant=uncached=cache.attr=0,cache.entry=0",
+            "--directory",
+            dir.path().to_str().unwrap(),
+            "--json",
+            json.path().to_str().unwrap(),
+        ],
+    )
+    .ok();
+    assert!(run.stdout.contains("--reps 5"), "{}", run.stdout);
+    nothing_left(dir.path());
+    let found: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
+    let columns = found["columns"].as_array().unwrap();
+    let names: Vec<_> = columns
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["native", "strandfs, 3 branches", "uncached, 3 branches"]
+    );
+    for column in columns {
+        let rows = column["seconds"].as_object().unwrap();
+        // All but git's and, without root, the cold ones.
+        assert!(rows.len() >= 12, "{rows:?}");
+        for (name, samples) in rows {
+            let samples = samples.as_array().unwrap();
+            assert_eq!(samples.len(), 1, "{name}");
+            assert!(
+                samples.iter().all(|it| it.as_f64().unwrap() > 0.0),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn metadata_refuses_what_makes_no_sense() {
+    for (arguments, named) in [
+        (vec!["--only=creat"], "creat"),
+        (vec!["--files=0"], "--files"),
+        (vec!["--variant=nameless"], "--variant"),
+    ] {
+        let run = strandfs([&["bench", "metadata", "--no-peers"][..], &arguments].concat());
+        assert_eq!(run.code(), 2, "{}", run.stderr);
+        assert!(run.stderr.contains(named), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn an_interrupted_run_cleans_up_and_says_so() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut child = Command::new(command::binary())
+        .args([
+            "bench",
+            "metadata",
+            "--no-peers",
+            "--files=200",
+            "--reps=1000000",
+        ])
+        .args(["--only=create,unlink", "--directory"])
+        .arg(dir.path())
+        .stdin(Stdio::null())
+        .stdout(out.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    let pool_is_there = || {
+        mounts::any_below(dir.path()) && {
+            // Work has begun once a round's directory shows on a branch.
+            let found = fs::read_dir(dir.path()).unwrap().flatten().next();
+            found.is_some_and(|scratch| {
+                let branch = scratch.path().join("s0b0/branch");
+                fs::read_dir(branch).is_ok_and(|mut entries| entries.next().is_some())
+            })
+        }
+    };
+    if support::is_root() {
+        eventually("the run begins", Duration::from_secs(60), pool_is_there);
+    } else {
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let said = fs::read_to_string(out.path()).unwrap();
+    assert!(matches!(status.code(), Some(1 | 3)), "{status:?} {said}");
+    assert!(said.contains("interrupted"), "{said}");
+    nothing_left(dir.path());
+}
