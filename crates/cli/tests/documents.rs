@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use strandfs_options::Settings;
+use strandfs_options::{Settings, TABLE};
 use support::files::names;
 use support::{run, strandfs};
 
@@ -105,6 +105,9 @@ fn the_migration_page_names_real_defaults_and_options() {
         }
     }
     assert!(compared > 3, "{compared}");
+    for option in TABLE.iter().filter(|o| !o.mergerfs_default.is_empty()) {
+        assert!(page.contains(option.name), "{} is missing", option.name);
+    }
 }
 
 /// What bash offers for a line whose words readline has split, the last one under the cursor.

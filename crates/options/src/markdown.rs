@@ -77,7 +77,9 @@ fn section(page: &mut String, option: &OptionDef) {
     page.push_str("\n\n");
     for (label, text) in facts(option) {
         let text = match label {
-            "Default" | "Example" | "Opposite" | "Also written" => format!("`{text}`"),
+            "Default" | "Default in mergerfs" | "Example" | "Opposite" | "Also written" => {
+                format!("`{text}`")
+            }
             _ => escaped(&text),
         };
         let _ = writeln!(page, "- {label}: {text}");

@@ -175,19 +175,35 @@ fn zsh(script: &str) -> String {
 
 /// Fish offers whole words, so what stands before the last comma is repeated.
 fn fish(script: String) -> String {
-    let mut lines = String::new();
+    let (mut names, mut values) = (String::new(), String::new());
     for word in words() {
         let end = if word.takes_value { "=" } else { "" };
         let help = word.help.replace('\'', "\\'");
+        let name = word.name;
         let _ = writeln!(
-            lines,
-            "    printf '%s\\t%s\\n' \"$head\"'{}{end}' '{help}'",
-            word.name
+            names,
+            "            printf '%s\\t%s\\n' \"$head\"'{name}{end}' '{help}'"
         );
+        if word.takes_value && !word.values.is_empty() {
+            let words = word.values.join(" ");
+            let _ = writeln!(
+                values,
+                "        case '{name}=*'\n            printf '%s\\n' \"$head\"'{name}='{{{}}}",
+                words.replace(' ', ",")
+            );
+        }
     }
     let ours = format!(
-        "\nfunction __strandfs_options\n    set -l head (string match -r '^.*,' -- (commandline -ct))\n{lines}end\n\n\
-        complete -c strandfs -n '__fish_seen_subcommand_from mount' -s o -l options -x -a '(__strandfs_options)'\n"
+        "
+function __strandfs_options
+    set -l head (string match -r '^.*,' -- (commandline -ct))
+    switch (string replace -r '^.*,' '' -- (commandline -ct))
+{values}        case '*'
+{names}    end
+end
+
+complete -c strandfs -n '__fish_seen_subcommand_from mount' -s o -l options -x -a '(__strandfs_options)'
+"
     );
     script + &ours
 }

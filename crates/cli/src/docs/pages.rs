@@ -7,9 +7,16 @@ use strandfs_options::table::{Group, OptionDef, Status, TABLE};
 
 use super::man::Page;
 
+mod helper;
+mod toml;
+
 /// Every page with its file name.
 pub fn all(command: &Command) -> Vec<(&'static str, String)> {
-    vec![("strandfs.1", strandfs(command))]
+    vec![
+        ("strandfs.1", strandfs(command)),
+        ("strandfs.toml.5", toml::page()),
+        ("mount.strandfs.8", helper::page()),
+    ]
 }
 
 fn strandfs(command: &Command) -> String {
@@ -44,6 +51,8 @@ fn strandfs(command: &Command) -> String {
         "STRANDFS_LOG",
         "How much is logged: `error`, `warn`, `info` (the default), `debug` or `trace`.",
     );
+    page.section("See also");
+    page.paragraph("`strandfs.toml`(5), `mount.strandfs`(8)");
     page.render()
 }
 
@@ -63,19 +72,23 @@ fn subcommand(page: &mut Page, path: &str, command: &Command) {
     page.paragraph(&sentence(
         &about.map(ToString::to_string).unwrap_or_default(),
     ));
-    for argument in command
+    arguments(page, command);
+    for sub in below {
+        subcommand(page, &format!("{path} {}", sub.get_name()), sub);
+    }
+}
+
+fn arguments(page: &mut Page, command: &Command) {
+    let shown = command
         .get_arguments()
-        .filter(|argument| !argument.is_hide_set())
-    {
+        .filter(|argument| !argument.is_hide_set());
+    for argument in shown {
         if matches!(argument.get_id().as_str(), "help" | "version") {
             continue;
         }
         let help = argument.get_long_help().or(argument.get_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
         page.item(&argument_term(argument), &sentence(&help));
-    }
-    for sub in below {
-        subcommand(page, &format!("{path} {}", sub.get_name()), sub);
     }
 }
 

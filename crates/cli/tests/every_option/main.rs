@@ -6,6 +6,7 @@
 mod support;
 
 mod effects;
+mod run_time;
 mod scan;
 mod values;
 mod ways;
