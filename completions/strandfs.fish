@@ -79,93 +79,193 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l h
 
 function __strandfs_options
     set -l head (string match -r '^.*,' -- (commandline -ct))
-    printf '%s\t%s\n' "$head"'branches=' 'the directories that make up the pool'
-    printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
-    printf '%s\t%s\n' "$head"'mount-over=' 'mount although a pool is mounted there already'
-    printf '%s\t%s\n' "$head"'config=' 'file to read options from'
-    printf '%s\t%s\n' "$head"'minfreespace=' 'free space a branch needs to receive new files'
-    printf '%s\t%s\n' "$head"'fsname=' 'source shown by df and in /proc/mounts'
-    printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
-    printf '%s\t%s\n' "$head"'statfs-ignore=' 'branches whose free space is left out'
-    printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
-    printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
-    printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'
-    printf '%s\t%s\n' "$head"'category.create=' 'policy of making something new'
-    printf '%s\t%s\n' "$head"'category.search=' 'policy of looking at what exists'
-    printf '%s\t%s\n' "$head"'func.access=' 'branch asked about permissions'
-    printf '%s\t%s\n' "$head"'func.chmod=' 'branches where a mode changes'
-    printf '%s\t%s\n' "$head"'func.chown=' 'branches where an owner changes'
-    printf '%s\t%s\n' "$head"'func.create=' 'branch that receives a new file'
-    printf '%s\t%s\n' "$head"'func.getattr=' 'branch whose attributes are shown'
-    printf '%s\t%s\n' "$head"'func.getxattr=' 'branch whose extended attribute is read'
-    printf '%s\t%s\n' "$head"'func.link=' 'branches where a hard link is made'
-    printf '%s\t%s\n' "$head"'func.listxattr=' 'branch whose extended attributes are listed'
-    printf '%s\t%s\n' "$head"'func.mkdir=' 'branches that receive a new directory'
-    printf '%s\t%s\n' "$head"'func.mknod=' 'branches that receive a new special file'
-    printf '%s\t%s\n' "$head"'func.open=' 'branch whose file is opened'
-    printf '%s\t%s\n' "$head"'func.readlink=' 'branch whose symbolic link is read'
-    printf '%s\t%s\n' "$head"'func.removexattr=' 'branches losing an extended attribute'
-    printf '%s\t%s\n' "$head"'func.rename=' 'branches where a name changes'
-    printf '%s\t%s\n' "$head"'func.rmdir=' 'branches where a directory is removed'
-    printf '%s\t%s\n' "$head"'func.setxattr=' 'branches where an extended attribute is set'
-    printf '%s\t%s\n' "$head"'func.symlink=' 'branches that receive a new symbolic link'
-    printf '%s\t%s\n' "$head"'func.truncate=' 'branches where a size changes'
-    printf '%s\t%s\n' "$head"'func.unlink=' 'branches where a file is removed'
-    printf '%s\t%s\n' "$head"'func.utimens=' 'branches where times change'
-    printf '%s\t%s\n' "$head"'ignorepponrename=' 'let rename and link create missing directories'
-    printf '%s\t%s\n' "$head"'cache.files=' 'page cache of files that are not in passthrough'
-    printf '%s\t%s\n' "$head"'cache.files.process-names=' 'processes for cache.files=per-process'
-    printf '%s\t%s\n' "$head"'cache.attr=' 'how long the kernel may keep attributes'
-    printf '%s\t%s\n' "$head"'cache.entry=' 'how long the kernel may keep names'
-    printf '%s\t%s\n' "$head"'cache.negative-entry=' 'how long the kernel may keep that a name is absent'
-    printf '%s\t%s\n' "$head"'cache.readdir=' 'let the kernel keep directory listings'
-    printf '%s\t%s\n' "$head"'cache.symlinks=' 'let the kernel keep the targets of symbolic links'
-    printf '%s\t%s\n' "$head"'cache.statfs=' 'how long policies trust a branch\'s free-space figures'
-    printf '%s\t%s\n' "$head"'cache.writeback=' 'let the kernel collect small writes before sending them'
-    printf '%s\t%s\n' "$head"'dropcacheonclose=' 'drop a file\'s pages on the branch when it is closed'
-    printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
-    printf '%s\t%s\n' "$head"'fuse-msg-size=' 'largest message to and from the kernel'
-    printf '%s\t%s\n' "$head"'async-read' 'let the kernel send several reads of a file at once'
-    printf '%s\t%s\n' "$head"'sync-read' 'the reverse'
-    printf '%s\t%s\n' "$head"'direct-io-allow-mmap=' 'let files opened with cache.files=off be mapped'
-    printf '%s\t%s\n' "$head"'parallel-direct-writes=' 'let several direct writes to a file run at once'
-    printf '%s\t%s\n' "$head"'flush-on-close=' 'which closes are passed to the branch'
-    printf '%s\t%s\n' "$head"'nullrw=' 'throw data away: for benchmarks only'
-    printf '%s\t%s\n' "$head"'xattr=' 'extended attributes'
-    printf '%s\t%s\n' "$head"'security-capability=' 'pass file capabilities through'
-    printf '%s\t%s\n' "$head"'posix-acl=' 'honour POSIX access control lists'
-    printf '%s\t%s\n' "$head"'kernel-permissions-check=' 'let the kernel check permissions by mode and owner'
-    printf '%s\t%s\n' "$head"'export-support=' 'find files by handle, as an NFS server needs'
-    printf '%s\t%s\n' "$head"'allow-idmap=' 'allow id-mapped mounts of the pool'
-    printf '%s\t%s\n' "$head"'handle-killpriv=' 'the server clears set-id bits on write and chown'
-    printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
-    printf '%s\t%s\n' "$head"'ro' 'mount read-only'
-    printf '%s\t%s\n' "$head"'rw' 'the default'
-    printf '%s\t%s\n' "$head"'suid' 'honour set-user-id bits and file capabilities'
-    printf '%s\t%s\n' "$head"'nosuid' 'the reverse'
-    printf '%s\t%s\n' "$head"'dev' 'honour device nodes'
-    printf '%s\t%s\n' "$head"'nodev' 'the reverse'
-    printf '%s\t%s\n' "$head"'noexec' 'refuse to run programs'
-    printf '%s\t%s\n' "$head"'exec' 'the default'
-    printf '%s\t%s\n' "$head"'sync' 'write everything synchronously'
-    printf '%s\t%s\n' "$head"'async' 'the default'
-    printf '%s\t%s\n' "$head"'dirsync=' 'change directories synchronously'
-    printf '%s\t%s\n' "$head"'noatime' 'never update access times'
-    printf '%s\t%s\n' "$head"'atime' 'the default'
-    printf '%s\t%s\n' "$head"'relatime' 'update access times when they are old'
-    printf '%s\t%s\n' "$head"'norelatime' 'the default'
-    printf '%s\t%s\n' "$head"'strictatime' 'update access times at every access'
-    printf '%s\t%s\n' "$head"'nostrictatime' 'the default'
-    printf '%s\t%s\n' "$head"'nodiratime' 'never update access times of directories'
-    printf '%s\t%s\n' "$head"'diratime' 'the default'
-    printf '%s\t%s\n' "$head"'lazytime' 'keep changed times in memory for a while'
-    printf '%s\t%s\n' "$head"'nolazytime' 'the default'
-    printf '%s\t%s\n' "$head"'allow-other=' 'let other users than the mounting one in'
-    printf '%s\t%s\n' "$head"'auto-unmount=' 'unmount when the server ends, however it ends'
-    printf '%s\t%s\n' "$head"'context=' 'SELinux label of every file'
-    printf '%s\t%s\n' "$head"'fscontext=' 'SELinux label of the filesystem'
-    printf '%s\t%s\n' "$head"'defcontext=' 'SELinux label of files without one'
-    printf '%s\t%s\n' "$head"'rootcontext=' 'SELinux label of the root'
+    switch (string replace -r '^.*,' '' -- (commandline -ct))
+        case 'mount-over=*'
+            printf '%s\n' "$head"'mount-over='{true,false}
+        case 'statfs=*'
+            printf '%s\n' "$head"'statfs='{base,full}
+        case 'statfs-ignore=*'
+            printf '%s\n' "$head"'statfs-ignore='{none,ro,nc}
+        case 'passthrough.io=*'
+            printf '%s\n' "$head"'passthrough.io='{auto,off,ro,wo,rw}
+        case 'category.action=*'
+            printf '%s\n' "$head"'category.action='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'category.create=*'
+            printf '%s\n' "$head"'category.create='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'category.search=*'
+            printf '%s\n' "$head"'category.search='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.access=*'
+            printf '%s\n' "$head"'func.access='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.chmod=*'
+            printf '%s\n' "$head"'func.chmod='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.chown=*'
+            printf '%s\n' "$head"'func.chown='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.create=*'
+            printf '%s\n' "$head"'func.create='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.getattr=*'
+            printf '%s\n' "$head"'func.getattr='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.getxattr=*'
+            printf '%s\n' "$head"'func.getxattr='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.link=*'
+            printf '%s\n' "$head"'func.link='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.listxattr=*'
+            printf '%s\n' "$head"'func.listxattr='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.mkdir=*'
+            printf '%s\n' "$head"'func.mkdir='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.mknod=*'
+            printf '%s\n' "$head"'func.mknod='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.open=*'
+            printf '%s\n' "$head"'func.open='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.readlink=*'
+            printf '%s\n' "$head"'func.readlink='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.removexattr=*'
+            printf '%s\n' "$head"'func.removexattr='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.rename=*'
+            printf '%s\n' "$head"'func.rename='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.rmdir=*'
+            printf '%s\n' "$head"'func.rmdir='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.setxattr=*'
+            printf '%s\n' "$head"'func.setxattr='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.symlink=*'
+            printf '%s\n' "$head"'func.symlink='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.truncate=*'
+            printf '%s\n' "$head"'func.truncate='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.unlink=*'
+            printf '%s\n' "$head"'func.unlink='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'func.utimens=*'
+            printf '%s\n' "$head"'func.utimens='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'ignorepponrename=*'
+            printf '%s\n' "$head"'ignorepponrename='{true,false}
+        case 'cache.files=*'
+            printf '%s\n' "$head"'cache.files='{off,partial,full,auto-full,per-process}
+        case 'cache.readdir=*'
+            printf '%s\n' "$head"'cache.readdir='{true,false}
+        case 'cache.symlinks=*'
+            printf '%s\n' "$head"'cache.symlinks='{true,false}
+        case 'cache.writeback=*'
+            printf '%s\n' "$head"'cache.writeback='{true,false}
+        case 'dropcacheonclose=*'
+            printf '%s\n' "$head"'dropcacheonclose='{true,false}
+        case 'direct-io-allow-mmap=*'
+            printf '%s\n' "$head"'direct-io-allow-mmap='{true,false}
+        case 'parallel-direct-writes=*'
+            printf '%s\n' "$head"'parallel-direct-writes='{true,false}
+        case 'flush-on-close=*'
+            printf '%s\n' "$head"'flush-on-close='{never,opened-for-write,always}
+        case 'nullrw=*'
+            printf '%s\n' "$head"'nullrw='{true,false}
+        case 'xattr=*'
+            printf '%s\n' "$head"'xattr='{passthrough,noattr,nosys}
+        case 'security-capability=*'
+            printf '%s\n' "$head"'security-capability='{true,false}
+        case 'posix-acl=*'
+            printf '%s\n' "$head"'posix-acl='{true,false}
+        case 'kernel-permissions-check=*'
+            printf '%s\n' "$head"'kernel-permissions-check='{true,false}
+        case 'export-support=*'
+            printf '%s\n' "$head"'export-support='{true,false}
+        case 'allow-idmap=*'
+            printf '%s\n' "$head"'allow-idmap='{true,false}
+        case 'handle-killpriv=*'
+            printf '%s\n' "$head"'handle-killpriv='{true,false}
+        case 'handle-killpriv-v2=*'
+            printf '%s\n' "$head"'handle-killpriv-v2='{true,false}
+        case 'dirsync=*'
+            printf '%s\n' "$head"'dirsync='{true,false}
+        case 'allow-other=*'
+            printf '%s\n' "$head"'allow-other='{auto,true,false}
+        case 'auto-unmount=*'
+            printf '%s\n' "$head"'auto-unmount='{true,false}
+        case '*'
+            printf '%s\t%s\n' "$head"'branches=' 'the directories that make up the pool'
+            printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
+            printf '%s\t%s\n' "$head"'mount-over=' 'mount although a pool is mounted there already'
+            printf '%s\t%s\n' "$head"'config=' 'file to read options from'
+            printf '%s\t%s\n' "$head"'minfreespace=' 'free space a branch needs to receive new files'
+            printf '%s\t%s\n' "$head"'fsname=' 'source shown by df and in /proc/mounts'
+            printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
+            printf '%s\t%s\n' "$head"'statfs-ignore=' 'branches whose free space is left out'
+            printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
+            printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
+            printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'
+            printf '%s\t%s\n' "$head"'category.create=' 'policy of making something new'
+            printf '%s\t%s\n' "$head"'category.search=' 'policy of looking at what exists'
+            printf '%s\t%s\n' "$head"'func.access=' 'branch asked about permissions'
+            printf '%s\t%s\n' "$head"'func.chmod=' 'branches where a mode changes'
+            printf '%s\t%s\n' "$head"'func.chown=' 'branches where an owner changes'
+            printf '%s\t%s\n' "$head"'func.create=' 'branch that receives a new file'
+            printf '%s\t%s\n' "$head"'func.getattr=' 'branch whose attributes are shown'
+            printf '%s\t%s\n' "$head"'func.getxattr=' 'branch whose extended attribute is read'
+            printf '%s\t%s\n' "$head"'func.link=' 'branches where a hard link is made'
+            printf '%s\t%s\n' "$head"'func.listxattr=' 'branch whose extended attributes are listed'
+            printf '%s\t%s\n' "$head"'func.mkdir=' 'branches that receive a new directory'
+            printf '%s\t%s\n' "$head"'func.mknod=' 'branches that receive a new special file'
+            printf '%s\t%s\n' "$head"'func.open=' 'branch whose file is opened'
+            printf '%s\t%s\n' "$head"'func.readlink=' 'branch whose symbolic link is read'
+            printf '%s\t%s\n' "$head"'func.removexattr=' 'branches losing an extended attribute'
+            printf '%s\t%s\n' "$head"'func.rename=' 'branches where a name changes'
+            printf '%s\t%s\n' "$head"'func.rmdir=' 'branches where a directory is removed'
+            printf '%s\t%s\n' "$head"'func.setxattr=' 'branches where an extended attribute is set'
+            printf '%s\t%s\n' "$head"'func.symlink=' 'branches that receive a new symbolic link'
+            printf '%s\t%s\n' "$head"'func.truncate=' 'branches where a size changes'
+            printf '%s\t%s\n' "$head"'func.unlink=' 'branches where a file is removed'
+            printf '%s\t%s\n' "$head"'func.utimens=' 'branches where times change'
+            printf '%s\t%s\n' "$head"'ignorepponrename=' 'let rename and link create missing directories'
+            printf '%s\t%s\n' "$head"'cache.files=' 'page cache of files that are not in passthrough'
+            printf '%s\t%s\n' "$head"'cache.files.process-names=' 'processes for cache.files=per-process'
+            printf '%s\t%s\n' "$head"'cache.attr=' 'how long the kernel may keep attributes'
+            printf '%s\t%s\n' "$head"'cache.entry=' 'how long the kernel may keep names'
+            printf '%s\t%s\n' "$head"'cache.negative-entry=' 'how long the kernel may keep that a name is absent'
+            printf '%s\t%s\n' "$head"'cache.readdir=' 'let the kernel keep directory listings'
+            printf '%s\t%s\n' "$head"'cache.symlinks=' 'let the kernel keep the targets of symbolic links'
+            printf '%s\t%s\n' "$head"'cache.statfs=' 'how long policies trust a branch\'s free-space figures'
+            printf '%s\t%s\n' "$head"'cache.writeback=' 'let the kernel collect small writes before sending them'
+            printf '%s\t%s\n' "$head"'dropcacheonclose=' 'drop a file\'s pages on the branch when it is closed'
+            printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
+            printf '%s\t%s\n' "$head"'fuse-msg-size=' 'largest message to and from the kernel'
+            printf '%s\t%s\n' "$head"'async-read' 'let the kernel send several reads of a file at once'
+            printf '%s\t%s\n' "$head"'sync-read' 'the reverse'
+            printf '%s\t%s\n' "$head"'direct-io-allow-mmap=' 'let files opened with cache.files=off be mapped'
+            printf '%s\t%s\n' "$head"'parallel-direct-writes=' 'let several direct writes to a file run at once'
+            printf '%s\t%s\n' "$head"'flush-on-close=' 'which closes are passed to the branch'
+            printf '%s\t%s\n' "$head"'nullrw=' 'throw data away: for benchmarks only'
+            printf '%s\t%s\n' "$head"'xattr=' 'extended attributes'
+            printf '%s\t%s\n' "$head"'security-capability=' 'pass file capabilities through'
+            printf '%s\t%s\n' "$head"'posix-acl=' 'honour POSIX access control lists'
+            printf '%s\t%s\n' "$head"'kernel-permissions-check=' 'let the kernel check permissions by mode and owner'
+            printf '%s\t%s\n' "$head"'export-support=' 'find files by handle, as an NFS server needs'
+            printf '%s\t%s\n' "$head"'allow-idmap=' 'allow id-mapped mounts of the pool'
+            printf '%s\t%s\n' "$head"'handle-killpriv=' 'the server clears set-id bits on write and chown'
+            printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
+            printf '%s\t%s\n' "$head"'ro' 'mount read-only'
+            printf '%s\t%s\n' "$head"'rw' 'the default'
+            printf '%s\t%s\n' "$head"'suid' 'honour set-user-id bits and file capabilities'
+            printf '%s\t%s\n' "$head"'nosuid' 'the reverse'
+            printf '%s\t%s\n' "$head"'dev' 'honour device nodes'
+            printf '%s\t%s\n' "$head"'nodev' 'the reverse'
+            printf '%s\t%s\n' "$head"'noexec' 'refuse to run programs'
+            printf '%s\t%s\n' "$head"'exec' 'the default'
+            printf '%s\t%s\n' "$head"'sync' 'write everything synchronously'
+            printf '%s\t%s\n' "$head"'async' 'the default'
+            printf '%s\t%s\n' "$head"'dirsync=' 'change directories synchronously'
+            printf '%s\t%s\n' "$head"'noatime' 'never update access times'
+            printf '%s\t%s\n' "$head"'atime' 'the default'
+            printf '%s\t%s\n' "$head"'relatime' 'update access times when they are old'
+            printf '%s\t%s\n' "$head"'norelatime' 'the default'
+            printf '%s\t%s\n' "$head"'strictatime' 'update access times at every access'
+            printf '%s\t%s\n' "$head"'nostrictatime' 'the default'
+            printf '%s\t%s\n' "$head"'nodiratime' 'never update access times of directories'
+            printf '%s\t%s\n' "$head"'diratime' 'the default'
+            printf '%s\t%s\n' "$head"'lazytime' 'keep changed times in memory for a while'
+            printf '%s\t%s\n' "$head"'nolazytime' 'the default'
+            printf '%s\t%s\n' "$head"'allow-other=' 'let other users than the mounting one in'
+            printf '%s\t%s\n' "$head"'auto-unmount=' 'unmount when the server ends, however it ends'
+            printf '%s\t%s\n' "$head"'setuid=' 'user the server runs as, when root mounts'
+            printf '%s\t%s\n' "$head"'context=' 'SELinux label of every file'
+            printf '%s\t%s\n' "$head"'fscontext=' 'SELinux label of the filesystem'
+            printf '%s\t%s\n' "$head"'defcontext=' 'SELinux label of files without one'
+            printf '%s\t%s\n' "$head"'rootcontext=' 'SELinux label of the root'
+    end
 end
 
 complete -c strandfs -n '__fish_seen_subcommand_from mount' -s o -l options -x -a '(__strandfs_options)'

@@ -70,6 +70,9 @@ pub struct MountArgs {
     /// Set by the mount helper: the options come from mount(8).
     #[arg(long, hide = true)]
     pub from_mount: bool,
+    /// Set for the mount that `setuid` starts as another user.
+    #[arg(long, hide = true)]
+    pub as_user: bool,
     /// Set by the mount helper: leave out unknown options.
     #[arg(long, hide = true)]
     pub sloppy: bool,

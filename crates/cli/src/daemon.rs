@@ -19,9 +19,9 @@ const READY: &[u8] = b"ready";
 /// The child could not be started. A child that fails has said why on standard error.
 pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
-    let arguments = server_arguments(args);
     let mut child = Command::new(program)
-        .args(arguments)
+        .args(["mount", "--background-server"])
+        .args(mount_arguments(args))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -45,12 +45,13 @@ pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
 }
 
 /// The arguments in the form of `strandfs mount`, however they came in.
-fn server_arguments(args: &MountArgs) -> Vec<&str> {
-    let mut arguments = vec!["mount", "--background-server"];
+pub fn mount_arguments(args: &MountArgs) -> Vec<&str> {
+    let mut arguments = Vec::new();
     let flags = [
         (args.read_only, "--read-only"),
         (args.from_mount, "--from-mount"),
         (args.sloppy, "--sloppy"),
+        (args.as_user, "--as-user"),
     ];
     arguments.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag));
     for options in &args.options {

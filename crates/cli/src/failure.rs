@@ -94,6 +94,14 @@ pub enum Failure {
         /// The type of what is mounted there.
         kind: String,
     },
+    /// The server cannot run as the user it was told to.
+    #[error("setuid={user}: {why}")]
+    SwitchUser {
+        /// As given.
+        user: String,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// A branch cannot be used.
     #[error("branch {path}: {why}")]
     Branch {
@@ -147,6 +155,7 @@ impl Failure {
             | Failure::Bench(BenchError::Usage(_))
             | Failure::NoBranches
             | Failure::NoMountpoint
+            | Failure::SwitchUser { .. }
             | Failure::Config(_)
             | Failure::NoSource { .. }
             | Failure::MountType(_)

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod as_user;
 mod bench;
 mod check;
 mod config;

@@ -10,7 +10,7 @@ use strandfs_pool::{Pool, features};
 use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
-use crate::{daemon, logging};
+use crate::{as_user, daemon, logging};
 
 /// `strandfs mount`.
 ///
@@ -26,6 +26,10 @@ pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
 pub fn start(args: &MountArgs) -> Result<u8, Failure> {
     let plan = plan::make(args)?;
+    let user = plan.settings.setuid.as_deref();
+    if as_user::is_to_switch(args, user)? {
+        return as_user::mount(args, user.unwrap_or_default());
+    }
     if !args.foreground && !args.background_server {
         return daemon::start_server(args);
     }

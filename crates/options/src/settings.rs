@@ -70,6 +70,8 @@ pub struct Settings {
     /// `None`: on when mounting as root.
     pub allow_other: Option<bool>,
     pub auto_unmount: bool,
+    /// `None`: the server runs as whoever mounts.
+    pub setuid: Option<String>,
     pub mount_flags: MountFlags,
     pub contexts: SecurityContexts,
     /// Take the mountpoint although a pool is mounted on it.
@@ -163,6 +165,7 @@ impl Default for Settings {
             handle_killpriv_v2: true,
             allow_other: None,
             auto_unmount: false,
+            setuid: None,
             mount_flags: MountFlags::default(),
             contexts: SecurityContexts::default(),
             mount_over: false,

@@ -59,7 +59,6 @@ const PENDING: &str = "
     readahead
     rename-exdev
     scheduling-priority
-    setuid
     symlinkify
     symlinkify-timeout
     uid

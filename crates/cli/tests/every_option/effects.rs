@@ -142,6 +142,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "passthrough.max-stack-depth",
         "passthrough_reaches_as_deep_as_it_is_told",
     ),
+    ("setuid", "the_server_runs_as_the_user_it_is_told_to"),
 ];
 
 /// Options without such a test so far. Whoever writes one takes its option out of here.

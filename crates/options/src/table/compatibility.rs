@@ -104,5 +104,4 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     not_yet("uid"),
     not_yet("gid"),
     not_yet("umask"),
-    not_yet("setuid"),
 ];

@@ -139,6 +139,17 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "setuid",
+        group: Group::Mount,
+        value: value!(text setuid),
+        example: "media",
+        help: "user the server runs as, when root mounts",
+        help_full: "It has that user's rights and groups, and no others: the mountpoint must \
+            belong to the user, and mounting is done by fusermount3. Passthrough and whatever \
+            else needs root are not to be had then.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "context",
         group: Group::Mount,
         value: value!(text contexts.context),
