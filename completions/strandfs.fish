@@ -170,6 +170,8 @@ function __strandfs_options
             printf '%s\n' "$head"'handle-killpriv='{true,false}
         case 'handle-killpriv-v2=*'
             printf '%s\n' "$head"'handle-killpriv-v2='{true,false}
+        case 'debug=*'
+            printf '%s\n' "$head"'debug='{true,false}
         case 'dirsync=*'
             printf '%s\n' "$head"'dirsync='{true,false}
         case 'allow-other=*'
@@ -237,6 +239,8 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'allow-idmap=' 'allow id-mapped mounts of the pool'
             printf '%s\t%s\n' "$head"'handle-killpriv=' 'the server clears set-id bits on write and chown'
             printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
+            printf '%s\t%s\n' "$head"'debug=' 'log every request and every decision'
+            printf '%s\t%s\n' "$head"'log.file=' 'log to this file'
             printf '%s\t%s\n' "$head"'ro' 'mount read-only'
             printf '%s\t%s\n' "$head"'rw' 'the default'
             printf '%s\t%s\n' "$head"'suid' 'honour set-user-id bits and file capabilities'

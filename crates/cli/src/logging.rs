@@ -1,99 +1,106 @@
-//! Where log lines go: standard error in the foreground, the system log in the background.
+//! Where log lines go: standard error in the foreground, the journal or syslog in the background,
+//! or the file of `log.file`.
+//!
+//! A request never waits for the log: its lines are put on a queue of bounded length, and a thread
+//! of its own writes them. What does not fit is counted, and the count is logged.
 
-use std::io::{self, Write};
-use std::os::unix::net::UnixDatagram;
+mod line;
+mod repeats;
+mod sink;
+mod writer;
 
-use tracing::Level;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use strandfs_options::Settings;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+use sink::Sink;
+pub use sink::system_log_exists;
+use writer::Writer;
 
 /// Variable that sets the level, as `STRANDFS_LOG=debug`.
 const LEVEL_VARIABLE: &str = "STRANDFS_LOG";
 
-fn filter() -> EnvFilter {
+/// Where lines go when no file is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// Standard error.
+    Foreground,
+    /// The journal, else syslog, else standard error.
+    Background,
+}
+
+/// The log of this process.
+pub struct Log {
+    home: Home,
+    writer: Writer,
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Starts the log as the options say.
+///
+/// # Errors
+/// Those of opening `log.file`, or of starting the thread that writes.
+pub fn start(home: Home, settings: &Settings) -> io::Result<()> {
+    let writer = Writer::start(sink(home, settings.log_file.as_deref())?)?;
+    let (filter, handle) = reload::Layer::new(filter(settings.debug));
+    // A second start in one process would be a second subscriber; there is none.
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(writer.collector())
+        .try_init();
+    let _ = LOG.set(Log {
+        home,
+        writer,
+        filter: handle,
+    });
+    Ok(())
+}
+
+/// Follows a change of the options `debug` and `log.file`.
+///
+/// # Errors
+/// Those of opening `log.file`; the log then goes on as it was.
+pub fn follow(old: &Settings, new: &Settings) -> io::Result<()> {
+    let Some(log) = LOG.get() else { return Ok(()) };
+    if old.log_file != new.log_file {
+        log.writer
+            .change_sink(sink(log.home, new.log_file.as_deref())?);
+    }
+    if old.debug != new.debug {
+        log.filter
+            .reload(filter(new.debug))
+            .map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Writes what is still on the queue; waits two seconds at most.
+pub fn finish() {
+    if let Some(log) = LOG.get() {
+        log.writer.flush();
+    }
+}
+
+fn filter(debug: bool) -> EnvFilter {
+    if debug {
+        return EnvFilter::new("debug");
+    }
     EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// Lines to standard error.
-pub fn to_stderr() {
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter())
-        .with_writer(io::stderr)
-        .with_target(false)
-        .without_time()
-        .with_ansi(false);
-    let _ = subscriber.try_init();
-}
-
-/// Lines to the system log (syslog or journald, both listen at `/dev/log`); to standard error
-/// where there is none.
-pub fn to_system() {
-    let Ok(socket) =
-        UnixDatagram::unbound().and_then(|socket| socket.connect("/dev/log").map(|()| socket))
-    else {
-        return to_stderr();
-    };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter())
-        .with_writer(SystemLog { socket })
-        .with_target(false)
-        .with_level(false)
-        .without_time()
-        .with_ansi(false);
-    let _ = subscriber.try_init();
-}
-
-struct SystemLog {
-    socket: UnixDatagram,
-}
-
-/// One line on its way, with its priority in front.
-struct Line<'a> {
-    socket: &'a UnixDatagram,
-    severity: u8,
-}
-
-impl<'a> MakeWriter<'a> for SystemLog {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line {
-            socket: &self.socket,
-            severity: 6,
-        }
-    }
-
-    fn make_writer_for(&'a self, metadata: &tracing::Metadata<'_>) -> Line<'a> {
-        let severity = match *metadata.level() {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            Level::INFO => 6,
-            _ => 7,
-        };
-        Line {
-            socket: &self.socket,
-            severity,
-        }
-    }
-}
-
-impl Write for Line<'_> {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        /// `LOG_DAEMON` of syslog(3).
-        const FACILITY: u8 = 3 << 3;
-        let mut message = format!(
-            "<{}>strandfs[{}]: ",
-            FACILITY | self.severity,
-            std::process::id()
-        )
-        .into_bytes();
-        message.extend_from_slice(text.trim_ascii_end());
-        // A full or absent log must not stop the filesystem.
-        let _ = self.socket.send(&message);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+fn sink(home: Home, file: Option<&str>) -> io::Result<Sink> {
+    match file {
+        Some(path) => Sink::file(Path::new(path)),
+        None => Ok(match home {
+            Home::Foreground => Sink::foreground(),
+            Home::Background => Sink::system(),
+        }),
     }
 }

@@ -1,10 +1,11 @@
 //! `strandfs mount`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use strandfs_fuse::{End, MountFlags, MountOptions, Session, SessionConfig, Signals};
-use strandfs_options::Settings;
+use strandfs_options::{OptionError, Settings};
 use strandfs_pool::{Pool, features};
 
 use crate::args::MountArgs;
@@ -49,12 +50,17 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     if args.background_server {
         daemon::detach()?;
-        logging::to_system();
+        start_log(logging::Home::Background, &settings, mountpoint)?;
         for line in said {
             tracing::warn!("{line}");
         }
+        if settings.log_file.is_none() && !logging::system_log_exists() {
+            tracing::warn!(
+                "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
+            );
+        }
     } else {
-        logging::to_stderr();
+        start_log(logging::Home::Foreground, &settings, mountpoint)?;
     }
     raise_descriptor_limit();
     let options = mount_options(&settings);
@@ -67,6 +73,11 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     }
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
+    let below = mountpoint.to_path_buf();
+    pool.watch(Box::new(move |old, new| {
+        check_log_file(new, &below)?;
+        logging::follow(old, new).map_err(|error| log_file_error(new, error.to_string()))
+    }));
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
     if args.background_server {
@@ -74,10 +85,41 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     }
     let end = session.serve_with_signals(signals)?;
     tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
+    logging::finish();
     Ok(match end {
         End::Unmounted | End::Signal(_) => 0,
         _ => crate::failure::FAILED,
     })
+}
+
+fn start_log(home: logging::Home, settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
+    check_log_file(settings, mountpoint)?;
+    logging::start(home, settings)
+        .map_err(|error| Failure::Option(log_file_error(settings, error.to_string())))
+}
+
+/// A log file in the pool would make the server wait for itself.
+fn check_log_file(settings: &Settings, mountpoint: &Path) -> Result<(), OptionError> {
+    let Some(path) = settings.log_file.as_deref().map(Path::new) else {
+        return Ok(());
+    };
+    let parent = path.parent().and_then(|dir| dir.canonicalize().ok());
+    let why = if !path.is_absolute() {
+        "it is not an absolute path"
+    } else if parent.is_some_and(|dir| dir.starts_with(mountpoint)) {
+        "it lies in the pool"
+    } else {
+        return Ok(());
+    };
+    Err(log_file_error(settings, why.to_owned()))
+}
+
+fn log_file_error(settings: &Settings, why: String) -> OptionError {
+    OptionError::File {
+        option: "log.file",
+        path: settings.log_file.clone().unwrap_or_default(),
+        why,
+    }
 }
 
 /// Open files of the pool are open files of the server: take as many as the system grants.

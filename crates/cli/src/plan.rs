@@ -37,6 +37,11 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
         settings.mount_flags.suid.get_or_insert(true);
         settings.mount_flags.dev.get_or_insert(true);
     }
+    if let Some(file) = &settings.log_file {
+        // The server in the background has another working directory.
+        let file = std::path::absolute(file).map_err(Failure::system("finding log.file"))?;
+        settings.log_file = file.to_str().map(str::to_owned);
+    }
     let mut said = features::settle(&mut settings);
     let conflicts = settings.check()?;
     let notices = loaded.notices.iter().chain(&conflicts);

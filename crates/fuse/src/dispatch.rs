@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use call::Call;
 
 use crate::abi::Opcode;
-use crate::filesystem::{Context, Filesystem, Result, Worker};
+use crate::filesystem::{Context, Failed, Filesystem, Result, Worker};
 use crate::message::{DecodeError, Message};
 use crate::request::{Dialect, Request};
 use crate::types::{Errno, NodeId};
@@ -104,6 +104,9 @@ fn answer<'a, F: Filesystem + ?Sized>(
         return Outcome::error(Errno::IO);
     }
     let header = &message.header;
+    let Ok(operation) = Opcode::try_from(header.opcode) else {
+        return Outcome::error(Errno::NOSYS);
+    };
     let cx = Context {
         unique: header.unique,
         uid: header.uid,
@@ -117,7 +120,27 @@ fn answer<'a, F: Filesystem + ?Sized>(
         cx: &cx,
         node: NodeId(header.nodeid),
     };
-    match guarded(message, || call.run(request, out)) {
+    let outcome = guarded(message, || {
+        call.run(request, out).inspect_err(|errno| {
+            fs.failed(&Failed {
+                operation,
+                node: call.node,
+                name: request.name(),
+                errno: *errno,
+            });
+        })
+    });
+    tracing::debug!(
+        ?operation,
+        unique = cx.unique,
+        node = header.nodeid,
+        name = request.name().map(tracing::field::debug),
+        pid = cx.pid,
+        reply_bytes = outcome.ok(),
+        error = outcome.err().map(tracing::field::display),
+        "request"
+    );
+    match outcome {
         Ok(len) => Outcome::Reply { errno: None, len },
         Err(errno) => Outcome::error(errno),
     }

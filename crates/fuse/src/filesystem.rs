@@ -12,6 +12,7 @@
 
 use std::ffi::OsStr;
 
+use crate::abi::Opcode;
 use crate::connection::Connection;
 use crate::dirbuf::{DirPlusSink, DirSink};
 use crate::negotiate::Negotiated;
@@ -57,6 +58,19 @@ impl Context<'_> {
     }
 }
 
+/// A request that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed<'a> {
+    /// What was asked for.
+    pub operation: Opcode,
+    /// Of which node.
+    pub node: NodeId,
+    /// The name in it, where the request has one.
+    pub name: Option<&'a OsStr>,
+    /// The answer.
+    pub errno: Errno,
+}
+
 /// Result of an operation; the error goes to the caller as is.
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -76,6 +90,10 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// The mount is gone; no request follows.
     fn destroy(&self) {}
+
+    /// A request has failed and is about to be answered; for a log. Called on the thread that
+    /// carried it out, for every error, so it should look at the errno first.
+    fn failed(&self, failed: &Failed<'_>) {}
 
     /// Finds `name` in `parent`. `.` and `..` come only from file-handle look-ups (NFS export):
     /// `.` asks whether `parent` itself still exists (it may have been forgotten), `..` for its

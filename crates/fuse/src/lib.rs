@@ -23,7 +23,7 @@ pub mod types;
 pub use connection::Connection;
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
-pub use filesystem::{Context, Filesystem, Result, Worker};
+pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
 pub use message::{DecodeError, Message};
 pub use mount::{MountError, MountFlags, MountOptions, recover_dead_mountpoint, unmount};
 pub use negotiate::{Negotiated, Wants};

@@ -270,4 +270,19 @@ impl<'a> Request<'a> {
     pub fn decode(message: &Message<'a>, dialect: &Dialect) -> Result<Self, DecodeError> {
         decode::decode(message, dialect)
     }
+
+    /// The name in the node that the request is about, if it is about one; of a rename the old.
+    pub fn name(&self) -> Option<&'a OsStr> {
+        match self {
+            Request::Lookup { name }
+            | Request::Symlink { name, .. }
+            | Request::Unlink { name }
+            | Request::Rmdir { name }
+            | Request::Link { new_name: name, .. } => Some(name),
+            Request::Mknod(args) | Request::Mkdir(args) => Some(args.name),
+            Request::Create(args) => Some(args.name),
+            Request::Rename(args) => Some(args.name),
+            _ => None,
+        }
+    }
 }

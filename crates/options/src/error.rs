@@ -70,6 +70,16 @@ pub enum OptionError {
         /// The item.
         item: String,
     },
+    /// The file an option names cannot be used.
+    #[error("option {option}: {path} cannot be used ({why}): name a file that can be written")]
+    File {
+        /// Canonical name.
+        option: &'static str,
+        /// The file.
+        path: String,
+        /// The system's answer, or what is wrong with the path.
+        why: String,
+    },
     /// The branch list is at fault.
     #[error(transparent)]
     Branch(#[from] BranchError),

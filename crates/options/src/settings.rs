@@ -67,6 +67,10 @@ pub struct Settings {
     pub handle_killpriv: bool,
     pub handle_killpriv_v2: bool,
 
+    pub debug: bool,
+    /// `None`: the system's log, or standard error.
+    pub log_file: Option<String>,
+
     /// `None`: on when mounting as root.
     pub allow_other: Option<bool>,
     pub auto_unmount: bool,
@@ -163,6 +167,8 @@ impl Default for Settings {
             allow_idmap: true,
             handle_killpriv: true,
             handle_killpriv_v2: true,
+            debug: false,
+            log_file: None,
             allow_other: None,
             auto_unmount: false,
             setuid: None,

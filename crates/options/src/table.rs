@@ -50,6 +50,7 @@ pub enum Group {
     Caching,
     Requests,
     Attributes,
+    Logging,
     Mount,
     /// Accepted or refused for compatibility only.
     Compatibility,
@@ -57,13 +58,14 @@ pub enum Group {
 
 impl Group {
     /// The groups with options that have an effect, in the order of help.
-    pub const LISTED: [Group; 7] = [
+    pub const LISTED: [Group; 8] = [
         Group::Pool,
         Group::Policies,
         Group::Passthrough,
         Group::Caching,
         Group::Requests,
         Group::Attributes,
+        Group::Logging,
         Group::Mount,
     ];
 
@@ -76,6 +78,7 @@ impl Group {
             Self::Caching => "Caching",
             Self::Requests => "Reading, writing and messages",
             Self::Attributes => "Attributes and permissions",
+            Self::Logging => "Logs",
             Self::Mount => "Mount flags",
             Self::Compatibility => "Compatibility",
         }
@@ -330,6 +333,7 @@ macro_rules! value {
 mod attributes;
 mod caching;
 mod compatibility;
+mod logging;
 mod mount;
 mod policies;
 mod pool;
@@ -341,6 +345,7 @@ const GROUPS: &[&[OptionDef]] = &[
     caching::OPTIONS,
     requests::OPTIONS,
     attributes::OPTIONS,
+    logging::OPTIONS,
     mount::OPTIONS,
     compatibility::OPTIONS,
 ];

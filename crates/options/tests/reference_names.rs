@@ -40,7 +40,6 @@ const OF_MOUNTING: &str = "
 const PENDING: &str = "
     branches-mount-timeout
     branches-mount-timeout-fail
-    debug
     follow-symlinks
     func.readdir
     gid
@@ -48,7 +47,6 @@ const PENDING: &str = "
     lazy-umount-mountpoint
     link-cow
     link-exdev
-    log.file
     moveonenospc
     nfsopenhack
     pin-threads

@@ -7,6 +7,7 @@ pub mod control;
 mod dir_handle;
 mod dir_set;
 mod explain;
+mod faults;
 pub mod features;
 pub mod identity;
 mod locate;

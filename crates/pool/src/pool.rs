@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
-use strandfs_options::Settings;
+use strandfs_options::{OptionError, Settings};
 
 use crate::branch::{Branch, BranchId};
 use crate::control::{Changes, Recall};
@@ -61,6 +61,9 @@ pub enum PassthroughVerdict {
     Off(String),
 }
 
+/// Told of the options before and after a change, which it may refuse.
+pub type Watcher = Box<dyn Fn(&Settings, &Settings) -> Result<(), OptionError> + Send + Sync>;
+
 /// The union filesystem.
 pub struct Pool {
     view: ArcSwap<View>,
@@ -73,6 +76,7 @@ pub struct Pool {
     pub(crate) negotiated: OnceLock<Negotiated>,
     pub(crate) verdict: Mutex<PassthroughVerdict>,
     pub(crate) mountpoint: OnceLock<std::path::PathBuf>,
+    pub(crate) watcher: OnceLock<Watcher>,
     pub(crate) relocated: AtomicU64,
     pub(crate) mounted_at_seconds: i64,
     pub(crate) changes: Mutex<Changes>,
@@ -150,6 +154,7 @@ impl Pool {
             negotiated: OnceLock::new(),
             verdict: Mutex::new(PassthroughVerdict::Undecided),
             mountpoint: OnceLock::new(),
+            watcher: OnceLock::new(),
             relocated: AtomicU64::new(0),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
             recall: Recall::default(),

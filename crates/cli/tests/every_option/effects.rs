@@ -120,6 +120,14 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "cache.negative-entry",
         "changes_on_a_branch_are_seen_within_the_timeouts",
     ),
+    (
+        "debug",
+        "a_log_file_is_appended_to_and_debug_tells_every_request",
+    ),
+    (
+        "log.file",
+        "a_log_file_is_appended_to_and_debug_tells_every_request",
+    ),
     ("nullrw", "nullrw_moves_no_data_and_says_what_it_turns_off"),
     ("posix-acl", "acls_are_kept_enforced_and_inherited"),
     ("dev", "special_files_are_made_on_the_branch"),

@@ -38,16 +38,17 @@ pub fn round(name: &str) -> Option<usize> {
 
 /// A value that is not the default: the table's example where it fits this machine.
 pub fn value(option: &OptionDef, pool: &Pool) -> String {
-    if option.name == "config" {
-        let file = pool.outside("further.conf");
-        std::fs::write(&file, "# sets nothing\n").unwrap();
-        return file.to_str().unwrap().to_owned();
-    }
-    if option.name == "cache.files" {
+    match option.name {
+        "config" => {
+            let file = pool.outside("further.conf");
+            std::fs::write(&file, "# sets nothing\n").unwrap();
+            file.to_str().unwrap().to_owned()
+        }
         // The example is what passthrough.io=rw chooses by itself.
-        return "partial".to_owned();
+        "cache.files" => "partial".to_owned(),
+        "log.file" => pool.outside("server.log").display().to_string(),
+        _ => option.example.to_owned(),
     }
-    option.example.to_owned()
 }
 
 /// The text in which the value is shown.

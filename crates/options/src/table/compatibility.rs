@@ -99,8 +99,6 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     not_yet("read-thread-count"),
     not_yet("process-thread-count"),
     not_yet("process-thread-queue-depth"),
-    not_yet("debug"),
-    not_yet("log.file"),
     not_yet("uid"),
     not_yet("gid"),
     not_yet("umask"),

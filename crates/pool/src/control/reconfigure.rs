@@ -12,7 +12,7 @@ use super::recall::{Reason, Recalled};
 use crate::branch::{Branch, BranchId};
 use crate::identity::btime_ns;
 use crate::node::{DirEntry, DirSet};
-use crate::pool::{PassthroughVerdict, Pool, PoolError, View, root_set};
+use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
 use crate::{features, sys};
 
 /// Attempts at a request while options and branches keep changing under it.
@@ -137,6 +137,10 @@ impl Pool {
         };
         let root = self.next_root(&old, &branches, generation)?;
         let reason = Reason::between(&old, &settings, &branches);
+        // Last, because what it does is not undone.
+        if let Some(watcher) = self.watcher.get() {
+            watcher(&old.settings, &settings)?;
+        }
         tracing::info!(options = options.join(","), "options changed");
         self.put_in_force(View {
             generation,
@@ -151,6 +155,12 @@ impl Pool {
             options,
             recalled: self.recall(reason),
         })
+    }
+
+    /// Has `watcher` asked before options of the mounted pool change; for what lies outside the
+    /// pool, such as the log. Once.
+    pub fn watch(&self, watcher: Watcher) {
+        let _ = self.watcher.set(watcher);
     }
 
     /// The branches of the new list: the ones there are, with their new rules, and new ones.

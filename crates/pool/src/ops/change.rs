@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
+use crate::faults::blame;
 use crate::identity::kind_of;
 use crate::locate::Located;
 use crate::node::Node;
@@ -154,7 +155,7 @@ impl Pool {
                 Ok(()) => any_success = true,
                 Err(errno) => {
                     tracing::debug!(branch = %holder.branch.path.display(), %errno, "a copy could not be changed");
-                    first_error = first_error.or(Some(errno));
+                    first_error = first_error.or(Some(blame(&holder.branch, errno)));
                 }
             }
             if holder.primary {
@@ -209,7 +210,7 @@ impl Pool {
                 Ok(stat) => found.push((Arc::clone(&entry.branch), stat)),
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 // Acting while one branch cannot answer could leave a name half removed.
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(blame(&entry.branch, errno)),
             }
         }
         Ok(found)

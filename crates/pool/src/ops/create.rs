@@ -13,6 +13,7 @@ use strandfs_options::Policy;
 
 use crate::attr::{decode_dev, file_attr};
 use crate::branch::{Branch, BranchId};
+use crate::faults::blame;
 use crate::identity::{kind_of_mode, split_id};
 use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::ops::open::server_flags;
@@ -283,9 +284,9 @@ impl Pool {
                     }
                     Err(errno) if try_elsewhere(errno) => {
                         self.note_redirect(&branch, errno, &mut tried);
-                        refusal = Some(errno);
+                        refusal = Some(blame(&branch, errno));
                     }
-                    Err(errno) => return Err(errno),
+                    Err(errno) => return Err(blame(&branch, errno)),
                 }
             }
             if made {
@@ -320,9 +321,9 @@ impl Pool {
                 Ok(made) => return Ok(made),
                 Err(errno) if try_elsewhere(errno) => {
                     self.note_redirect(&branch, errno, &mut tried);
-                    refusal = Some(errno);
+                    refusal = Some(blame(&branch, errno));
                 }
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(blame(&branch, errno)),
             }
         }
     }
@@ -331,6 +332,10 @@ impl Pool {
         tried.push(branch.id);
         branch.space().forget();
         self.relocated.fetch_add(1, Ordering::Relaxed);
+        if errno == Errno::ROFS {
+            let branch = branch.path.display();
+            tracing::warn!(%branch, "a branch that should be writable is read-only: see the kernel's log (dmesg)");
+        }
         tracing::debug!(branch = %branch.path.display(), %errno, "trying the next branch");
     }
 

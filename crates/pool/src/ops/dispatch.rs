@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
-    Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode,
-    Negotiated, NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr, StatfsReply,
-    StatxReply, Write,
+    Failed, Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest,
+    MakeNode, Negotiated, NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr,
+    StatfsReply, StatxReply, Write,
 };
 
 use crate::control::file::{
@@ -23,6 +23,10 @@ impl Filesystem for Pool {
 
     fn ready(&self) {
         self.try_passthrough();
+    }
+
+    fn failed(&self, failed: &Failed<'_>) {
+        self.note_failure(failed);
     }
 
     fn lookup(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {

@@ -11,6 +11,7 @@ use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::attr::{file_attr, merge_dirs};
+use crate::faults::blame;
 use crate::identity::{Identity, btime_ns, kind_of};
 use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::policy::{self, BranchFacts, Category};
@@ -130,7 +131,7 @@ impl Pool {
                     }
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(errno) => error = Some(errno),
+                Err(errno) => error = Some(blame(&dir.branch, errno)),
             }
         }
         if copies.is_empty() {

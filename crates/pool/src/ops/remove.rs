@@ -11,6 +11,7 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
+use crate::faults::blame;
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::create::unlink_flags;
@@ -107,7 +108,7 @@ impl Pool {
             match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
                 Ok(()) => removed.push((dir, stat)),
                 Err(Errno::NOENT) => {}
-                Err(errno) if removed.is_empty() => return Err(errno),
+                Err(errno) if removed.is_empty() => return Err(blame(branch, errno)),
                 Err(errno) if directory => {
                     restore_dirs(&removed, name);
                     return Err(errno);

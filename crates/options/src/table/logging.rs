@@ -1,0 +1,31 @@
+//! What is logged, and where.
+
+use super::{Group, Kind, OptionDef, Value};
+
+pub(super) const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "debug",
+        group: Group::Logging,
+        value: value!(bool debug),
+        default: "false",
+        example: "true",
+        run_time: true,
+        help: "log every request and every decision",
+        help_full: "Each request is a line with its operation, node, caller and outcome. Slows \
+            the server down; lines that come too fast are dropped and counted.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "log.file",
+        group: Group::Logging,
+        value: value!(text log_file),
+        example: "/var/log/strandfs.log",
+        run_time: true,
+        help: "log to this file",
+        help_full: "Lines are appended. The file is made anew when it is moved away, so log \
+            rotation needs no signal. It must not lie in the pool. Without it, a server in the \
+            background logs to the journal or to syslog, one in the foreground to standard \
+            error.",
+        ..OptionDef::BASE
+    },
+];

@@ -1,0 +1,118 @@
+//! Failures that nobody asked for: a disk that breaks, a server that does not answer, a limit that
+//! is reached. Each is logged with its operation, path, branch and errno. What programs provoke
+//! (a name that is not there, a permission that is missing) is not.
+
+use std::cell::Cell;
+
+use rustix::io::Errno;
+use strandfs_fuse::Failed;
+
+use crate::branch::{Branch, BranchId};
+use crate::pool::Pool;
+
+/// An errno that is logged: its name, and what the administrator can do.
+type Fault = (Errno, &'static str, &'static str);
+
+const DISK: &str = "the branch's disk or filesystem failed: see the kernel's log (dmesg)";
+const DAMAGED: &str = "the branch's filesystem is damaged: unmount and check it";
+const NETWORK: &str = "the server of the branch's network filesystem does not answer";
+const LIMIT: &str = "the server has too many open files: raise LimitNOFILE or fs.file-max";
+
+/// Every errno that is logged.
+const FAULTS: [Fault; 23] = [
+    (Errno::IO, "EIO", DISK),
+    (Errno::REMOTEIO, "EREMOTEIO", DISK),
+    (Errno::NODEV, "ENODEV", DISK),
+    (Errno::NOMEDIUM, "ENOMEDIUM", DISK),
+    (Errno::UCLEAN, "EUCLEAN", DAMAGED),
+    (Errno::BADMSG, "EBADMSG", DAMAGED),
+    (
+        Errno::STALE,
+        "ESTALE",
+        "the file was replaced behind the pool's back, or its branch is gone",
+    ),
+    (
+        Errno::NOSPC,
+        "ENOSPC",
+        "no branch that may be used has room: see strandfs explain",
+    ),
+    (Errno::DQUOT, "EDQUOT", "a disk quota is used up"),
+    (Errno::NOMEM, "ENOMEM", "memory ran out"),
+    (Errno::MFILE, "EMFILE", LIMIT),
+    (Errno::NFILE, "ENFILE", LIMIT),
+    (Errno::TIMEDOUT, "ETIMEDOUT", NETWORK),
+    (Errno::HOSTDOWN, "EHOSTDOWN", NETWORK),
+    (Errno::HOSTUNREACH, "EHOSTUNREACH", NETWORK),
+    (Errno::NETDOWN, "ENETDOWN", NETWORK),
+    (Errno::NETUNREACH, "ENETUNREACH", NETWORK),
+    (Errno::CONNREFUSED, "ECONNREFUSED", NETWORK),
+    (Errno::CONNRESET, "ECONNRESET", NETWORK),
+    (Errno::CONNABORTED, "ECONNABORTED", NETWORK),
+    (
+        Errno::NOTCONN,
+        "ENOTCONN",
+        "the server behind the branch is dead",
+    ),
+    (Errno::SHUTDOWN, "ESHUTDOWN", DISK),
+    (Errno::NOLINK, "ENOLINK", NETWORK),
+];
+
+thread_local! {
+    /// Which branch the failure that this thread is about to report came from.
+    static CULPRIT: Cell<Option<(BranchId, Errno)>> = const { Cell::new(None) };
+}
+
+/// Notes which branch an error comes from, on its way to the caller.
+pub(crate) fn blame(branch: &Branch, errno: Errno) -> Errno {
+    CULPRIT.set(Some((branch.id, errno)));
+    errno
+}
+
+impl Pool {
+    /// Logs a request's failure if it is one that nobody asked for.
+    pub(crate) fn note_failure(&self, failed: &Failed<'_>) {
+        let culprit = CULPRIT.take();
+        let Some((errno, name, advice)) = FAULTS.iter().find(|fault| fault.0 == failed.errno)
+        else {
+            return;
+        };
+        let node = self.nodes.get(failed.node);
+        let mut path = node.as_ref().and_then(|node| self.relative_path(node));
+        if let (Some(path), Some(name)) = (&mut path, failed.name) {
+            path.push(name);
+        }
+        let path = path.map(|path| format!("/{}", path.display()));
+        let blamed = culprit.filter(|(_, of)| of == errno).map(|(id, _)| id);
+        // What is done to a file is done to its own inode.
+        let own = || {
+            let file = node.as_ref().filter(|node| !node.is_dir())?;
+            Some(file.primary()?.branch)
+        };
+        let view = self.view();
+        let branch = blamed
+            .or_else(own)
+            .and_then(|id| view.branch(id))
+            .map(|branch| branch.path.display().to_string());
+        let operation = format!("{:?}", failed.operation).to_lowercase();
+        let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
+        if minor {
+            tracing::warn!(
+                operation,
+                path,
+                branch,
+                errno = name,
+                advice,
+                "request failed"
+            );
+        } else {
+            tracing::error!(
+                operation,
+                path,
+                branch,
+                errno = name,
+                advice,
+                "request failed"
+            );
+        }
+    }
+}
