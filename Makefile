@@ -1,13 +1,19 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build docs demo deps test unit conformance-quick conformance lint bench
+.PHONY: help build install uninstall docs demo deps test unit conformance-quick conformance lint bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary
 	cargo build --release --locked -p strandfs
+
+install: ## Install what `make build` built (PREFIX, DESTDIR, SBINDIR)
+	@scripts/install.sh
+
+uninstall: ## Take it away again
+	@scripts/install.sh --uninstall
 
 docs: ## Write the options page, manual pages and completions from the option table
 	cargo run --quiet -p strandfs -- docs .

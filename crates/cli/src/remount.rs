@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags as Flags;
 use serde_json::Value;
-use strandfs_options::table::{self, Group, OptionDef, Status, TABLE};
+use strandfs_options::table::{self, Group, Kind, OptionDef, Status, TABLE};
 use strandfs_options::{OptionError, Settings, mount_items};
 
 use crate::failure::Failure;
@@ -100,8 +100,10 @@ fn change(
     let mut changed = settings.clone();
     let effect = changed.set(name, value)?;
     let option = effect.option;
-    let is_flag =
-        option.group == Group::Mount && !matches!(option.name, "allow-other" | "auto-unmount");
+    // Labels, users and the like are fixed as well.
+    let is_flag = option.group == Group::Mount
+        && matches!(option.value.kind, Kind::Bool | Kind::AutoBool)
+        && !matches!(option.name, "allow-other" | "auto-unmount");
     let before = live_value(live, option.name);
     let now = changed.get(option.name);
     if option.status != Status::Active || now.as_deref() == before {

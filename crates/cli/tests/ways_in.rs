@@ -22,6 +22,56 @@ fn depth(mountpoint: &Path) -> usize {
         .count()
 }
 
+/// Every file below a directory, without the directory's own name.
+fn files_below(dir: &Path) -> Vec<String> {
+    let found = run("find", [text(dir), "-not", "-type", "d", "-printf", "%P\n"]).ok();
+    let mut names: Vec<String> = found.stdout.lines().map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_installed_mounts_and_is_uninstalled() {
+    let pool = Pool::tmpfs(1).prepare();
+    let dest = pool.outside("dest");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let binary = format!("BINARY={}", program(&pool).display());
+    let dest_word = format!("DESTDIR={}", dest.display());
+    let install = |extra: &[&str]| {
+        let words = [
+            &binary,
+            &dest_word,
+            "PRELOAD=/none",
+            "PREFIX=/usr",
+            text(&script),
+        ];
+        run("env", [&words, extra].concat()).ok()
+    };
+    install(&[]);
+    let files = files_below(&dest);
+    for name in [
+        "sbin/mount.fuse.strandfs",
+        "sbin/mount.strandfs",
+        "usr/bin/strandfs",
+        "usr/share/bash-completion/completions/strandfs",
+        "usr/share/man/man1/strandfs.1",
+    ] {
+        assert!(
+            files.iter().any(|found| found == name),
+            "{name} in {files:?}"
+        );
+    }
+    let link = fs::read_link(dest.join("sbin/mount.strandfs")).unwrap();
+    assert_eq!(link, Path::new("/usr/bin/strandfs"));
+    let version = run(text(&dest.join("usr/bin/strandfs")), ["--version"]).ok();
+    assert!(version.stdout.starts_with("strandfs "), "{version:?}");
+    // Over an installed one, and what is not ours stays.
+    put(dest.join("usr/bin/other"), "");
+    install(&[]);
+    install(&["--uninstall"]);
+    assert_eq!(files_below(&dest), ["usr/bin/other"]);
+}
+
 /// A file beside the branches; `@` in the text stands for their directory.
 fn file(pool: &Pool, name: &str, text: &str) -> PathBuf {
     let path = pool.outside(name);
