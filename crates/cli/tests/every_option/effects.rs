@@ -150,6 +150,28 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "passthrough.max-stack-depth",
         "passthrough_reaches_as_deep_as_it_is_told",
     ),
+    ("xattr", "xattr_says_what_attribute_calls_see"),
+    (
+        "security-capability",
+        "security_capability_is_passed_on_or_not",
+    ),
+    (
+        "kernel-permissions-check",
+        "kernel_permissions_check_keeps_strangers_out",
+    ),
+    ("export-support", "export_support_finds_files_by_handle"),
+    (
+        "statfs-ignore",
+        "statfs_ignore_leaves_out_the_free_space_of_closed_branches",
+    ),
+    (
+        "handle-killpriv-v2",
+        "handle_killpriv_v2_spares_a_question_before_each_write",
+    ),
+    (
+        "handle-killpriv",
+        "handle_killpriv_is_agreed_with_the_kernel_or_not",
+    ),
     ("setuid", "the_server_runs_as_the_user_it_is_told_to"),
 ];
 
@@ -164,15 +186,8 @@ pub const UNOBSERVED: &[&str] = &[
     "cache.writeback",
     "direct-io-allow-mmap",
     "dropcacheonclose",
-    "export-support",
     "flush-on-close",
     "fuse-msg-size",
-    "handle-killpriv",
-    "handle-killpriv-v2",
-    "kernel-permissions-check",
     "parallel-direct-writes",
-    "security-capability",
-    "statfs-ignore",
     "threads",
-    "xattr",
 ];

@@ -70,8 +70,13 @@ impl Filesystem for Pool {
         self.steady(|| self.do_statx(node, handle))
     }
 
-    fn setattr(&self, _cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
+    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
         refuse_control_node(node)?;
+        let kill_suidgid = self.change_clears_set_id(cx, change);
+        let change = &SetAttr {
+            kill_suidgid,
+            ..*change
+        };
         self.steady(|| self.do_setattr(node, change))
     }
 
@@ -136,6 +141,7 @@ impl Filesystem for Pool {
         kill_suidgid: bool,
     ) -> Result<OpenReply> {
         refuse_control_node(node)?;
+        let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
         self.steady(|| self.do_open(cx, node, flags, kill_suidgid))
     }
 
@@ -163,6 +169,11 @@ impl Filesystem for Pool {
     }
 
     fn write(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Result<usize> {
+        let kill_suidgid = self.write_clears_set_id(cx, args);
+        let args = &Write {
+            kill_suidgid,
+            ..*args
+        };
         self.do_write(cx, args)
     }
 

@@ -2,8 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use strandfs_fuse::Context;
+use strandfs_fuse::abi::InitFlags;
+use strandfs_fuse::{Context, SetAttr, Write};
 
+use crate::pool::Pool;
 use crate::sys;
 
 /// Set-user-id or set-group-id.
@@ -64,4 +66,66 @@ fn status_line(cx: &Context<'_>, key: &str) -> Option<String> {
 pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<()> {
     let mode = rustix::fs::fstat(file)?.st_mode;
     sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))
+}
+
+/// Who sees to it that set-id bits fall.
+enum Clearing {
+    /// The server, where the kernel marks a change (HANDLE_KILLPRIV_V2).
+    WhereMarked,
+    /// The server, at every change by a caller who may not keep them (HANDLE_KILLPRIV).
+    Always,
+    /// The kernel, by changing the mode beforehand; not for writes past its page cache.
+    ByKernel,
+}
+
+impl Pool {
+    fn clearing(&self) -> Clearing {
+        let agreed = |flag| {
+            let negotiated = self.negotiated.get();
+            negotiated.is_some_and(|negotiated| negotiated.flags.contains(flag))
+        };
+        if agreed(InitFlags::HANDLE_KILLPRIV_V2) {
+            Clearing::WhereMarked
+        } else if agreed(InitFlags::HANDLE_KILLPRIV) {
+            Clearing::Always
+        } else {
+            Clearing::ByKernel
+        }
+    }
+
+    /// Whether this write clears set-id bits.
+    pub(crate) fn write_clears_set_id(&self, cx: &Context<'_>, args: &Write<'_>) -> bool {
+        match self.clearing() {
+            Clearing::WhereMarked => args.kill_suidgid,
+            Clearing::ByKernel if args.from_cache => false,
+            // Nobody knows whose pages these are.
+            Clearing::Always if args.from_cache => true,
+            Clearing::Always | Clearing::ByKernel => {
+                let file = self.opened(args.handle).and_then(|opened| opened.file());
+                let mode = file.and_then(|file| rustix::fs::fstat(&*file));
+                mode.map_or(true, |stat| has_set_id(stat.st_mode)) && !keeps_set_id(cx)
+            }
+        }
+    }
+
+    /// Whether this truncation or change of owner clears set-id bits.
+    pub(crate) fn change_clears_set_id(&self, cx: &Context<'_>, change: &SetAttr) -> bool {
+        match self.clearing() {
+            Clearing::WhereMarked => change.kill_suidgid,
+            Clearing::ByKernel => false,
+            Clearing::Always => {
+                let concerned =
+                    change.size_bytes.is_some() || change.uid.is_some() || change.gid.is_some();
+                concerned && !keeps_set_id(cx)
+            }
+        }
+    }
+
+    /// Whether opening with `O_TRUNC` clears set-id bits; `marked` is the kernel's word.
+    pub(crate) fn open_clears_set_id(&self, cx: &Context<'_>, flags: i32, marked: bool) -> bool {
+        match self.clearing() {
+            Clearing::WhereMarked => marked,
+            _ => flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
+        }
+    }
 }
