@@ -307,7 +307,7 @@ _strandfs_options() {
         item="${item##*,}"
     fi
     if [[ "$item" != *=* ]]; then
-        words="branches= mountpoint= mount-over= config= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= context= fscontext= defcontext= rootcontext="
+        words="branches= mountpoint= mount-over= config= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
         # A list before the word belongs to it unless readline has cut it off at "=" or ":".
         head="${head##*[=:]}"
         COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
@@ -319,11 +319,14 @@ _strandfs_options() {
         passthrough.io) words="auto off ro wo rw" ;;
         allow-other) words="auto true false" ;;
         statfs) words="base full" ;;
+        follow-symlinks) words="never directory regular all" ;;
         flush-on-close) words="never opened-for-write always" ;;
         statfs-ignore) words="none ro nc" ;;
+        nfsopenhack) words="off git all" ;;
         cache.files) words="off partial full auto-full per-process" ;;
         xattr) words="passthrough noattr nosys" ;;
-        mount-over | ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | dirsync | auto-unmount) words="true false" ;;
+        inodecalc) words="passthrough path-hash path-hash32 devino-hash devino-hash32 hybrid-hash hybrid-hash32" ;;
+        mount-over | ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | dirsync | auto-unmount | lazy-umount-mountpoint) words="true false" ;;
         *) words="" ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "${item#*=}"))

@@ -172,12 +172,22 @@ function __strandfs_options
             printf '%s\n' "$head"'handle-killpriv-v2='{true,false}
         case 'debug=*'
             printf '%s\n' "$head"'debug='{true,false}
+        case 'inodecalc=*'
+            printf '%s\n' "$head"'inodecalc='{passthrough,path-hash,path-hash32,devino-hash,devino-hash32,hybrid-hash,hybrid-hash32}
+        case 'symlinkify=*'
+            printf '%s\n' "$head"'symlinkify='{true,false}
+        case 'follow-symlinks=*'
+            printf '%s\n' "$head"'follow-symlinks='{never,directory,regular,all}
+        case 'nfsopenhack=*'
+            printf '%s\n' "$head"'nfsopenhack='{off,git,all}
         case 'dirsync=*'
             printf '%s\n' "$head"'dirsync='{true,false}
         case 'allow-other=*'
             printf '%s\n' "$head"'allow-other='{auto,true,false}
         case 'auto-unmount=*'
             printf '%s\n' "$head"'auto-unmount='{true,false}
+        case 'lazy-umount-mountpoint=*'
+            printf '%s\n' "$head"'lazy-umount-mountpoint='{true,false}
         case '*'
             printf '%s\t%s\n' "$head"'branches=' 'the directories that make up the pool'
             printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
@@ -212,6 +222,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'func.truncate=' 'branches where a size changes'
             printf '%s\t%s\n' "$head"'func.unlink=' 'branches where a file is removed'
             printf '%s\t%s\n' "$head"'func.utimens=' 'branches where times change'
+            printf '%s\t%s\n' "$head"'func.readdir=' 'whether branches are listed one by one or together'
             printf '%s\t%s\n' "$head"'ignorepponrename=' 'let rename and link create missing directories'
             printf '%s\t%s\n' "$head"'cache.files=' 'page cache of files that are not in passthrough'
             printf '%s\t%s\n' "$head"'cache.files.process-names=' 'processes for cache.files=per-process'
@@ -241,6 +252,14 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
             printf '%s\t%s\n' "$head"'debug=' 'log every request and every decision'
             printf '%s\t%s\n' "$head"'log.file=' 'log to this file'
+            printf '%s\t%s\n' "$head"'inodecalc=' 'how inode numbers are made'
+            printf '%s\t%s\n' "$head"'symlinkify=' 'show old read-only files as symbolic links'
+            printf '%s\t%s\n' "$head"'symlinkify-timeout=' 'how long unchanged before symlinkify applies'
+            printf '%s\t%s\n' "$head"'follow-symlinks=' 'show symbolic links as what they lead to'
+            printf '%s\t%s\n' "$head"'nfsopenhack=' 'open read-only files for writing where refused'
+            printf '%s\t%s\n' "$head"'uid=' 'owner that everything is shown with'
+            printf '%s\t%s\n' "$head"'gid=' 'group that everything is shown with'
+            printf '%s\t%s\n' "$head"'umask=' 'permissions nothing is shown with'
             printf '%s\t%s\n' "$head"'ro' 'mount read-only'
             printf '%s\t%s\n' "$head"'rw' 'the default'
             printf '%s\t%s\n' "$head"'suid' 'honour set-user-id bits and file capabilities'
@@ -265,6 +284,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'allow-other=' 'let other users than the mounting one in'
             printf '%s\t%s\n' "$head"'auto-unmount=' 'unmount when the server ends, however it ends'
             printf '%s\t%s\n' "$head"'setuid=' 'user the server runs as, when root mounts'
+            printf '%s\t%s\n' "$head"'lazy-umount-mountpoint=' 'first detach what is mounted at the mountpoint'
             printf '%s\t%s\n' "$head"'context=' 'SELinux label of every file'
             printf '%s\t%s\n' "$head"'fscontext=' 'SELinux label of the filesystem'
             printf '%s\t%s\n' "$head"'defcontext=' 'SELinux label of files without one'

@@ -11,7 +11,7 @@ use crate::mounts;
 /// The mountpoint, absolute and without symlinks; a dead mount on it is cleared away.
 ///
 /// # Errors
-/// It does not exist, is no directory, or a pool is mounted on it already and `over` is false.
+/// It does not exist, is no directory, or something is mounted on it already and `over` is false.
 pub fn mountpoint(given: &str, over: bool) -> Result<PathBuf, Failure> {
     let path = PathBuf::from(given);
     let refuse = |why: String| Failure::Mountpoint {

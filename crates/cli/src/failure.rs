@@ -86,7 +86,7 @@ pub enum Failure {
     /// A pool is mounted on the mountpoint.
     #[error(
         "mountpoint {path}: a pool ({kind}) is mounted here already; unmount it first, or give \
-         -o mount-over to mount over it"
+         -o lazy-umount-mountpoint to replace it or -o mount-over to mount over it"
     )]
     Held {
         /// The mountpoint.

@@ -71,6 +71,7 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     if settings.threads > 0 {
         config.max_threads = settings.threads as usize;
     }
+    let detach_first = settings.lazy_umount_mountpoint;
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
     let below = mountpoint.to_path_buf();
@@ -78,6 +79,9 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         check_log_file(new, &below)?;
         logging::follow(old, new).map_err(|error| log_file_error(new, error.to_string()))
     }));
+    if detach_first {
+        detach(mountpoint)?;
+    }
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
     if args.background_server {
@@ -90,6 +94,27 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         End::Unmounted | End::Signal(_) => 0,
         _ => crate::failure::FAILED,
     })
+}
+
+/// Detaches what is mounted on the mountpoint; it lives on for those who use it.
+fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
+    let is_pool = || crate::mounts::find(mountpoint).is_ok_and(|found| found.is_some());
+    if !rustix::process::geteuid().is_root() && !is_pool() {
+        // fusermount3 would complain of what is not there; it detaches nothing else anyway.
+        return Ok(());
+    }
+    match strandfs_fuse::unmount(mountpoint, true) {
+        Ok(()) => {
+            tracing::info!(mountpoint = %mountpoint.display(), "detached what was mounted here");
+            Ok(())
+        }
+        // Nothing is mounted here.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        Err(error) => Err(Failure::Unmount {
+            path: mountpoint.to_path_buf(),
+            why: error.to_string(),
+        }),
+    }
 }
 
 fn start_log(home: logging::Home, settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {

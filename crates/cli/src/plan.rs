@@ -29,7 +29,10 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     let (layers, mountpoint) = layers(args)?;
     let loaded = layers.load().map_err(|error| explain(error, args))?;
     let mut settings = loaded.settings;
-    let mountpoint = check::mountpoint(&mountpoint, settings.mount_over)?;
+    let mountpoint = check::mountpoint(
+        &mountpoint,
+        settings.mount_over || settings.lazy_umount_mountpoint,
+    )?;
     settings.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
     if args.from_mount && rustix::process::geteuid().is_root() {

@@ -95,7 +95,8 @@ fn mount_mapped<'a>(source: &Path, target: &'a Path, by: &Namespace) -> io::Resu
 fn mapped_users_own_what_they_make() {
     need_root!();
     need_tool!("unshare", "setpriv");
-    let pool = Pool::tmpfs(2).option("category.create=rand").mount();
+    let options = "category.create=rand,allow-idmap=true";
+    let pool = Pool::tmpfs(2).option(options).mount();
     fs::set_permissions(pool.root(), PermissionsExt::from_mode(0o1777)).unwrap();
     put(pool.path("mine"), "root's");
     let namespace = Namespace::new().unwrap();
@@ -139,4 +140,14 @@ fn mapped_users_own_what_they_make() {
             .mode();
         assert_eq!(mode & 0o7777, 0o640);
     }
+}
+
+#[test]
+fn without_the_option_no_ids_are_mapped() {
+    need_root!();
+    need_tool!("unshare");
+    let pool = Pool::tmpfs(1).option("allow-idmap=false").mount();
+    let namespace = Namespace::new().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    assert!(mount_mapped(pool.root(), target.path(), &namespace).is_err());
 }

@@ -30,6 +30,7 @@ mod mount_options;
 pub mod origin;
 pub mod policies;
 pub mod policy;
+pub mod readdir;
 pub mod settings;
 pub mod size;
 pub mod table;
@@ -44,7 +45,11 @@ pub use mount_options::mount_items;
 pub use origin::{Origin, Origins};
 pub use policies::{Category, Function, Policies};
 pub use policy::Policy;
+pub use readdir::ReaddirRule;
 pub use settings::{MountFlags, SecurityContexts, Settings};
 pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
-pub use words::{CacheFiles, FlushOnClose, PassthroughIo, StatfsIgnore, StatfsMode, XattrMode};
+pub use words::{
+    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, NfsOpenHack, PassthroughIo, StatfsIgnore,
+    StatfsMode, XattrMode,
+};

@@ -8,10 +8,12 @@ use crate::error::{Effect, Notice, OptionError};
 use crate::mount_options;
 use crate::origin::{self, Origin, Origins};
 use crate::policies::Policies;
+use crate::readdir::ReaddirRule;
 use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
-    CacheFiles, FlushOnClose, PassthroughIo, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
+    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, NfsOpenHack, PassthroughIo, StatfsIgnore,
+    StatfsMode, XattrMode, parse_bool,
 };
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
@@ -28,6 +30,7 @@ pub struct Settings {
     pub fsname: Option<String>,
     /// `func.*` and `category.*`.
     pub policies: Policies,
+    pub func_readdir: ReaddirRule,
     pub ignorepponrename: bool,
     pub statfs: StatfsMode,
     pub statfs_ignore: StatfsIgnore,
@@ -71,6 +74,18 @@ pub struct Settings {
     /// `None`: the system's log, or standard error.
     pub log_file: Option<String>,
 
+    pub inodecalc: InodeCalc,
+    pub symlinkify: bool,
+    pub symlinkify_timeout: Duration,
+    pub follow_symlinks: FollowSymlinks,
+    pub nfsopenhack: NfsOpenHack,
+    /// `None`: the branch's owner, as for `gid`.
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    /// Permission bits that nothing shows; `None`: the branch's permissions.
+    pub umask: Option<u32>,
+
+    pub lazy_umount_mountpoint: bool,
     /// `None`: on when mounting as root.
     pub allow_other: Option<bool>,
     pub auto_unmount: bool,
@@ -137,6 +152,7 @@ impl Default for Settings {
             minfreespace: MinFreeSpace::default(),
             fsname: None,
             policies: Policies::default(),
+            func_readdir: ReaddirRule::Sequential,
             ignorepponrename: false,
             statfs: StatfsMode::Base,
             statfs_ignore: StatfsIgnore::None,
@@ -169,6 +185,15 @@ impl Default for Settings {
             handle_killpriv_v2: true,
             debug: false,
             log_file: None,
+            inodecalc: InodeCalc::DevinoHash,
+            symlinkify: false,
+            symlinkify_timeout: Duration::from_secs(3600),
+            follow_symlinks: FollowSymlinks::Never,
+            nfsopenhack: NfsOpenHack::Off,
+            uid: None,
+            gid: None,
+            umask: None,
+            lazy_umount_mountpoint: false,
             allow_other: None,
             auto_unmount: false,
             setuid: None,

@@ -3,6 +3,7 @@
 use crate::branch::BranchError;
 use crate::duration::BadDuration;
 use crate::policy::UnknownPolicy;
+use crate::readdir::BadReaddirRule;
 use crate::settings::Settings;
 use crate::size::BadSize;
 use crate::words::NotAWord;
@@ -196,7 +197,13 @@ macro_rules! refused_from {
         }
     )* };
 }
-refused_from!(BadSize, BadDuration, NotAWord, UnknownPolicy);
+refused_from!(
+    BadSize,
+    BadDuration,
+    BadReaddirRule,
+    NotAWord,
+    UnknownPolicy
+);
 
 impl From<BranchError> for Refused {
     fn from(error: BranchError) -> Self {
@@ -337,6 +344,7 @@ mod logging;
 mod mount;
 mod policies;
 mod pool;
+mod presentation;
 mod requests;
 
 const GROUPS: &[&[OptionDef]] = &[
@@ -346,6 +354,7 @@ const GROUPS: &[&[OptionDef]] = &[
     requests::OPTIONS,
     attributes::OPTIONS,
     logging::OPTIONS,
+    presentation::OPTIONS,
     mount::OPTIONS,
     compatibility::OPTIONS,
 ];

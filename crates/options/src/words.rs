@@ -133,6 +133,52 @@ words! {
     }
 }
 
+words! {
+    /// How the inode numbers that users see are made.
+    InodeCalc {
+        /// The branch's own number.
+        Passthrough = "passthrough",
+        /// From the path in the pool.
+        PathHash = "path-hash",
+        /// As `path-hash`, in 32 bits.
+        PathHash32 = "path-hash32",
+        /// From the branch and the number there.
+        DevinoHash = "devino-hash",
+        /// As `devino-hash`, in 32 bits.
+        DevinoHash32 = "devino-hash32",
+        /// Directories as `path-hash`, everything else as `devino-hash`.
+        HybridHash = "hybrid-hash",
+        /// As `hybrid-hash`, in 32 bits.
+        HybridHash32 = "hybrid-hash32",
+    }
+}
+
+words! {
+    /// Which symbolic links on the branches are shown as what they lead to.
+    FollowSymlinks {
+        /// None.
+        Never = "never",
+        /// Those that lead to directories.
+        Directory = "directory",
+        /// Those that lead to regular files.
+        Regular = "regular",
+        /// All that lead to something.
+        All = "all",
+    }
+}
+
+words! {
+    /// For which files an open for writing that the branch refuses is tried with write permission.
+    NfsOpenHack {
+        /// None.
+        Off = "off",
+        /// Those below a directory named `.git`.
+        Git = "git",
+        /// All.
+        All = "all",
+    }
+}
+
 /// What [`parse_bool`] accepts, as a phrase for error messages and help.
 pub const BOOL_ACCEPTED: &str = "true or false (also t, 1, on, yes; f, 0, off, no)";
 

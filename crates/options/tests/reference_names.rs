@@ -40,15 +40,9 @@ const OF_MOUNTING: &str = "
 const PENDING: &str = "
     branches-mount-timeout
     branches-mount-timeout-fail
-    follow-symlinks
-    func.readdir
-    gid
-    inodecalc
-    lazy-umount-mountpoint
     link-cow
     link-exdev
     moveonenospc
-    nfsopenhack
     pin-threads
     process-thread-count
     process-thread-queue-depth
@@ -56,11 +50,7 @@ const PENDING: &str = "
     read-thread-count
     readahead
     rename-exdev
-    scheduling-priority
-    symlinkify
-    symlinkify-timeout
-    uid
-    umask";
+    scheduling-priority";
 
 // `pid` and `version` are in its list of keys too; they can only be read and are no options.
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
 use crate::node::{DirSet, Node};
-use crate::pool::Pool;
+use crate::pool::{Pool, View};
 use crate::sys;
 
 fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
@@ -79,6 +79,20 @@ pub(crate) fn merge_dirs(stats: &[Statx], ino: u64) -> Option<FileAttr> {
     Some(merged)
 }
 
+impl View {
+    /// Puts owner, group and permissions in their place that the options show everything with.
+    pub(crate) fn dress(&self, attr: &mut FileAttr) {
+        let settings = &self.settings;
+        attr.uid = settings.uid.unwrap_or(attr.uid);
+        attr.gid = settings.gid.unwrap_or(attr.gid);
+        if let Some(umask) = settings.umask
+            && attr.mode & libc::S_IFMT != libc::S_IFLNK
+        {
+            attr.mode = attr.mode & libc::S_IFMT | 0o777 & !umask;
+        }
+    }
+}
+
 impl Pool {
     /// Attributes of a directory on all the branches of `set`.
     pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
@@ -99,7 +113,7 @@ impl Pool {
             let set = self.dir_set(node)?;
             return self.dir_attr(&set, node.ino);
         }
-        Ok(file_attr(&self.stat_file(node)?, node.ino))
+        self.shown_attr(&self.view(), node, &self.stat_file(node)?)
     }
 }
 

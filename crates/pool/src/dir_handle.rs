@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use strandfs_fuse::{FileKind, Handle};
 
 use crate::branch::BranchId;
+use crate::identity::VolumeId;
 use crate::node::Node;
 
 /// One name in a listing.
@@ -17,28 +18,16 @@ use crate::node::Node;
 pub struct Listed {
     start: usize,
     len: usize,
-    /// Inode number as users see it.
+    /// Inode number on its branch.
     pub ino: u64,
-    /// Type, if the branch told.
+    /// Type there, if the branch told.
     pub kind: Option<FileKind>,
     /// The branch it was first found on.
     pub branch: BranchId,
-    /// The number is that of a node the kernel knows.
-    pub live: bool,
-}
-
-impl Listed {
-    /// What is known of a name beside the name.
-    pub fn new(ino: u64, kind: Option<FileKind>, branch: BranchId, live: bool) -> Self {
-        Listed {
-            start: 0,
-            len: 0,
-            ino,
-            kind,
-            branch,
-            live,
-        }
-    }
+    /// The filesystem there.
+    pub volume: VolumeId,
+    /// Further branches have the name too.
+    pub repeated: bool,
 }
 
 /// All names of a directory at one moment.
@@ -49,20 +38,59 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Adds a name; `entry` says the rest.
-    pub fn push(&mut self, name: &OsStr, entry: Listed) {
+    /// Adds a name; where it was found is said later, see [`Listing::set_origin`].
+    pub fn push(&mut self, name: &OsStr, ino: u64, kind: Option<FileKind>) {
         let start = self.names.len();
         self.names.extend_from_slice(name.as_bytes());
         self.entries.push(Listed {
             start,
             len: name.len(),
-            ..entry
+            ino,
+            kind,
+            branch: BranchId(u16::MAX),
+            volume: VolumeId(u16::MAX),
+            repeated: false,
         });
     }
 
-    /// Takes out the second and later of equal names, keeping the order. The first takes over
-    /// the number of a live one: a directory keeps the number of the branch it was first seen
-    /// on while it is known, wherever it appears later.
+    /// Says where the names from index `start` on were found.
+    pub fn set_origin(&mut self, start: usize, branch: BranchId, volume: VolumeId) {
+        for entry in self.entries.iter_mut().skip(start) {
+            (entry.branch, entry.volume) = (branch, volume);
+        }
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Drops the names from index `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        self.entries.truncate(len);
+    }
+
+    /// Adds the names of another listing behind the own ones.
+    pub fn append(&mut self, other: &Listing) {
+        let shift = self.names.len();
+        self.names.extend_from_slice(&other.names);
+        self.entries
+            .extend(other.entries.iter().map(|entry| Listed {
+                start: entry.start + shift,
+                ..*entry
+            }));
+    }
+
+    /// Drops the names that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&OsStr) -> bool) {
+        let names = &self.names;
+        self.entries.retain(|entry| {
+            let name = names.get(entry.start..entry.start + entry.len);
+            name.is_some_and(|name| keep(OsStr::from_bytes(name)))
+        });
+    }
+
+    /// Takes out the second and later of equal names, keeping the order.
     pub fn keep_first_of_each_name(&mut self) {
         let names = &self.names;
         let name_of = |entry: &Listed| names.get(entry.start..entry.start + entry.len);
@@ -75,11 +103,7 @@ impl Listing {
                     firsts.insert(name, kept.len());
                     kept.push(*entry);
                 }
-                Some(first) if entry.live && !first.live => {
-                    first.ino = entry.ino;
-                    first.live = true;
-                }
-                Some(_) => {}
+                Some(first) => first.repeated = true,
             }
         }
         self.entries = kept;
@@ -145,23 +169,27 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_names_stays() {
-        let mut listing = Listing::default();
-        for (name, branch) in [("b", 0), ("a", 0), ("b", 1), ("c", 1)] {
-            listing.push(
-                OsStr::new(name),
-                Listed::new(1, None, BranchId(branch), branch == 1),
-            );
-        }
+        let branch = |number, names: [&str; 2]| {
+            let mut listing = Listing::default();
+            for name in names {
+                listing.push(OsStr::new(name), 1, None);
+            }
+            listing.set_origin(0, BranchId(number), VolumeId(number));
+            listing
+        };
+        let mut listing = branch(0, ["b", "a"]);
+        listing.append(&branch(1, ["b", "c"]));
         listing.keep_first_of_each_name();
-        let names: Vec<_> = (0..3)
-            .map(|i| listing.get(i).unwrap().1.to_owned())
+        assert_eq!(listing.len(), 3);
+        let seen: Vec<_> = (0..3).filter_map(|at| listing.get(at)).collect();
+        let names: Vec<_> = seen
+            .iter()
+            .map(|(_, name)| name.to_str().unwrap())
             .collect();
         assert_eq!(names, ["b", "a", "c"]);
-        assert_eq!(listing.get(0).unwrap().0.branch, BranchId(0));
-        assert!(
-            listing.get(0).unwrap().0.live,
-            "the live number was taken over"
-        );
-        assert!(listing.get(3).is_none());
+        let origins: Vec<_> = seen.iter().map(|(entry, _)| entry.branch.0).collect();
+        assert_eq!(origins, [0, 0, 1]);
+        let repeated: Vec<_> = seen.iter().map(|(entry, _)| entry.repeated).collect();
+        assert_eq!(repeated, [true, false, false]);
     }
 }

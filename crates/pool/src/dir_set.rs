@@ -234,6 +234,11 @@ impl Finder<'_> {
                         Err(errno) => self.note(errno),
                     }
                 }
+                Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
+                    if let Some(entry) = self.pool.followed_dir(branch, parent, name, &stat) {
+                        return Some(entry);
+                    }
+                }
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(errno) => {
                     self.note(errno);

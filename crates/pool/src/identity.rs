@@ -6,8 +6,8 @@
 //! keeping anything for it:
 //!
 //! ```text
-//! bit 63      62..52     51..0
-//!   1      volume (11)   inode number (52)      generation: that of the filesystem, 32 bits
+//! bit 63   62       61..52        51..0
+//!   1      face     volume (10)   inode number (52)   generation: the filesystem's, 32 bits
 //!   0      a counter: for the few that do not fit (huge numbers, a recycled number whose
 //!          predecessor the kernel still holds); such handles end with the node
 //! ```
@@ -36,8 +36,19 @@ use memory::Generations;
 pub struct VolumeId(pub u16);
 
 const DERIVED: u64 = 1 << 63;
+const OTHER_FACE: u64 = 1 << 62;
 const INO_BITS: u32 = 52;
-const VOLUMES_MAX: usize = 1 << 11;
+const VOLUMES_MAX: usize = 1 << 10;
+
+/// Whether an inode is shown as what it is. The two are different nodes, because the kernel
+/// holds on to the type of a node for as long as it knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Face {
+    /// As it is.
+    Own,
+    /// A file as a symlink to it (`symlinkify`), or a symlink as its target (`follow-symlinks`).
+    Other,
+}
 
 /// One inode of one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +63,8 @@ pub struct Identity {
     pub ino: u64,
     /// Birth time in nanoseconds since the epoch; 0 where the filesystem does not tell.
     pub btime_ns: i64,
+    /// How it is shown.
+    pub face: Face,
 }
 
 impl Identity {
@@ -63,19 +76,29 @@ impl Identity {
 
     /// The derived node id, if the identity fits into one.
     pub fn derived_id(&self) -> Option<NodeId> {
-        derived_id(self.volume, self.ino)
+        derived_id(self.volume, self.ino, self.face)
+    }
+
+    /// The same inode shown as something else.
+    pub fn with_face(self, face: Face) -> Identity {
+        Identity { face, ..self }
     }
 }
 
 /// The node id of an inode number on a volume, if it fits.
-pub fn derived_id(volume: VolumeId, ino: u64) -> Option<NodeId> {
+pub fn derived_id(volume: VolumeId, ino: u64, face: Face) -> Option<NodeId> {
+    let mark = match face {
+        Face::Own => DERIVED,
+        Face::Other => DERIVED | OTHER_FACE,
+    };
     (ino < 1 << INO_BITS && usize::from(volume.0) < VOLUMES_MAX)
-        .then_some(NodeId(DERIVED | u64::from(volume.0) << INO_BITS | ino))
+        .then_some(NodeId(mark | u64::from(volume.0) << INO_BITS | ino))
 }
 
-/// The volume and inode number in a derived node id.
+/// The volume and inode number in the derived node id of an inode shown as what it is. How
+/// another one is shown hangs on its name, which the id does not tell.
 pub fn split_id(node: NodeId) -> Option<(VolumeId, u64)> {
-    (node.0 & DERIVED != 0).then(|| {
+    (node.0 & (DERIVED | OTHER_FACE) == DERIVED).then(|| {
         let volume = (node.0 & !DERIVED) >> INO_BITS;
         (VolumeId(volume as u16), node.0 & ((1 << INO_BITS) - 1))
     })
@@ -288,6 +311,7 @@ impl Volumes {
             generation,
             ino: stat.stx_ino,
             btime_ns,
+            face: Face::Own,
         })
     }
 
@@ -390,16 +414,12 @@ impl Volumes {
             .map(|v| v.branch)
     }
 
-    /// The inode number users see: unique over branches, stable over renames and remounts.
-    pub fn shown_ino(&self, volume: VolumeId, ino: u64) -> u64 {
-        let seed = self
-            .list
+    /// What distinguishes the inode numbers of this volume from those of others.
+    pub fn seed(&self, volume: VolumeId) -> u64 {
+        self.list
             .load()
             .get(usize::from(volume.0))
-            .map_or(0, |v| v.seed);
-        // A bijection for each volume, so that no two files of one volume collide.
-        let shown = mix(ino ^ seed);
-        if shown < 16 { shown + 16 } else { shown }
+            .map_or(0, |v| v.seed)
     }
 
     /// The volume of a device on a branch, if it was met before.
@@ -422,7 +442,12 @@ pub fn mix(value: u64) -> u64 {
 
 /// A 64-bit FNV-1a hash of `bytes`, stable over runs and machines.
 pub fn stable_hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+    stable_hash_more(0xcbf2_9ce4_8422_2325, bytes)
+}
+
+/// The hash of what was hashed before with `bytes` behind it.
+pub fn stable_hash_more(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
@@ -433,10 +458,13 @@ mod tests {
 
     #[test]
     fn node_ids_hold_volume_and_number() {
-        let id = derived_id(VolumeId(2047), (1 << 52) - 1).unwrap();
-        assert_eq!(split_id(id), Some((VolumeId(2047), (1 << 52) - 1)));
-        assert_eq!(derived_id(VolumeId(0), 1 << 52), None);
-        assert_eq!(derived_id(VolumeId(2048), 1), None);
+        let id = derived_id(VolumeId(1023), (1 << 52) - 1, Face::Own).unwrap();
+        assert_eq!(split_id(id), Some((VolumeId(1023), (1 << 52) - 1)));
+        assert_eq!(derived_id(VolumeId(0), 1 << 52, Face::Own), None);
+        assert_eq!(derived_id(VolumeId(1024), 1, Face::Own), None);
+        let other = derived_id(VolumeId(1023), (1 << 52) - 1, Face::Other).unwrap();
+        assert_ne!(other, id);
+        assert_eq!(split_id(other), None);
         assert_eq!(split_id(NodeId(7)), None);
     }
 }

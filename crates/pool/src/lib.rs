@@ -10,6 +10,8 @@ mod explain;
 mod faults;
 pub mod features;
 pub mod identity;
+mod inode_number;
+mod listing_workers;
 mod locate;
 pub mod node;
 pub mod open_file;

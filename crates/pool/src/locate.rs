@@ -76,16 +76,39 @@ impl Pool {
         if let Some(found) = self.locate_open(node, &identity) {
             return Ok(found);
         }
+        if node.follows() {
+            let by_name = self.by_name(node, &identity, |dir, name| {
+                let target = self.target_of(dir, name, &identity, node.kind)?;
+                Some(Located {
+                    branch: Arc::clone(&dir.branch),
+                    fd: Arc::new(target.fd),
+                })
+            });
+            return by_name.map_or_else(|| self.locate_nameless(node, &identity), Ok);
+        }
+        self.locate_named(node, &identity)
+            .map_or_else(|| self.locate_nameless(node, &identity), Ok)
+    }
+
+    /// The symlink of a node that is shown as what the link leads to.
+    ///
+    /// # Errors
+    /// ESTALE if no name leads to it any more.
+    pub(crate) fn locate_link(&self, node: &Arc<Node>) -> sys::Result<Located> {
+        let identity = node.primary().ok_or(Errno::STALE)?;
+        self.locate_named(node, &identity).ok_or(Errno::STALE)
+    }
+
+    fn locate_named(&self, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let by_name = self.by_name(node, &identity, |dir, name| {
+        self.by_name(node, identity, |dir, name| {
             let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()?;
             let stat = sys::statx_fd(fd.as_fd()).ok()?;
-            self.volumes.same(&identity, &stat).then(|| Located {
+            self.volumes.same(identity, &stat).then(|| Located {
                 branch: Arc::clone(&dir.branch),
                 fd: Arc::new(fd),
             })
-        });
-        by_name.map_or_else(|| self.locate_nameless(node, &identity), Ok)
+        })
     }
 
     /// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
@@ -109,6 +132,10 @@ impl Pool {
             let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
             return Ok(Located { branch, fd });
         }
+        if node.follows() {
+            // Where a relative link leads depends on its directory, which only a name tells.
+            return Err(Errno::STALE);
+        }
         let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let fd = self
@@ -127,7 +154,12 @@ impl Pool {
     /// Attributes of a file's inode: one system call while its name stands.
     pub(crate) fn stat_file(&self, node: &Arc<Node>) -> sys::Result<Statx> {
         let identity = node.primary().ok_or(Errno::STALE)?;
+        let follows = node.follows();
         let by_name = self.by_name(node, &identity, |dir, name| {
+            if follows {
+                let target = self.target_of(dir, name, &identity, node.kind)?;
+                return Some(target.stat);
+            }
             let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
             self.volumes.same(&identity, &stat).then_some(stat)
         });

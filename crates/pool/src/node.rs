@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
-use crate::identity::{Identity, VolumeId};
+use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 pub use names::{Name, Names};
 pub use table::NodeTable;
@@ -212,6 +212,21 @@ impl Node {
     /// Notes that the name is gone.
     pub fn remove_name(&self, parent: NodeId, name: &OsStr) {
         self.place.write().names.remove(parent, name);
+    }
+
+    /// Whether it is a symlink of a branch shown as what it leads to.
+    pub fn follows(&self) -> bool {
+        self.kind != FileKind::Symlink && self.has_other_face()
+    }
+
+    /// Whether it is a file of a branch shown as a symlink to it.
+    pub fn is_symlinkified(&self) -> bool {
+        self.kind == FileKind::Symlink && self.has_other_face()
+    }
+
+    fn has_other_face(&self) -> bool {
+        self.primary()
+            .is_some_and(|identity| identity.face == Face::Other)
     }
 
     /// Whether the volume belongs to one of the copies.

@@ -17,6 +17,7 @@ use crate::dir_handle::DirHandles;
 use crate::dir_set::DirFdCache;
 use crate::features::passthrough_ruled_out;
 use crate::identity::Volumes;
+use crate::listing_workers::Crews;
 use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::sys;
@@ -82,6 +83,7 @@ pub struct Pool {
     pub(crate) changes: Mutex<Changes>,
     pub(crate) recall: Recall,
     pub(crate) me: OnceLock<Weak<Pool>>,
+    pub(crate) crews: Crews,
 }
 
 /// The pool could not be set up.
@@ -158,6 +160,7 @@ impl Pool {
             relocated: AtomicU64::new(0),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
             recall: Recall::default(),
+            crews: Crews::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -128,6 +128,26 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "log.file",
         "a_log_file_is_appended_to_and_debug_tells_every_request",
     ),
+    (
+        "func.readdir",
+        "every_rule_lists_the_same_in_the_same_order",
+    ),
+    ("inodecalc", "numbers_depend_on_what_the_form_says"),
+    ("symlinkify", "files_at_rest_are_links_to_their_branch"),
+    ("symlinkify-timeout", "a_file_changed_lately_is_not_at_rest"),
+    ("follow-symlinks", "each_rule_follows_what_its_name_says"),
+    (
+        "nfsopenhack",
+        "read_only_files_are_opened_for_writing_where_asked_for",
+    ),
+    ("uid", "everything_is_shown_with_the_owner_asked_for"),
+    ("gid", "everything_is_shown_with_the_owner_asked_for"),
+    ("umask", "everything_is_shown_with_the_permissions_left"),
+    (
+        "lazy-umount-mountpoint",
+        "a_pool_takes_the_place_of_another_whose_open_files_live_on",
+    ),
+    ("allow-idmap", "mapped_users_own_what_they_make"),
     ("nullrw", "nullrw_moves_no_data_and_says_what_it_turns_off"),
     ("posix-acl", "acls_are_kept_enforced_and_inherited"),
     ("dev", "special_files_are_made_on_the_branch"),
@@ -177,7 +197,6 @@ pub const EFFECTS: &[(&str, &str)] = &[
 
 /// Options without such a test so far. Whoever writes one takes its option out of here.
 pub const UNOBSERVED: &[&str] = &[
-    "allow-idmap",
     "async-read",
     "auto-unmount",
     "cache.readdir",

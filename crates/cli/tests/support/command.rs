@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal};
+use rustix::thread::CapabilitySet;
 
 /// The program under test.
 pub fn binary() -> PathBuf {
@@ -126,8 +127,11 @@ fn finish(mut command: Command, limit: Duration) -> Run {
 }
 
 /// Between fork and exec of a server: it ends with the test, and has the limits asked for.
-pub fn prepare_server(nofile: Option<u64>) -> std::io::Result<()> {
+pub fn prepare_server(nofile: Option<u64>, without: Option<CapabilitySet>) -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    if let Some(capability) = without {
+        rustix::thread::remove_capability_from_bounding_set(capability)?;
+    }
     if let Some(limit) = nofile {
         let limit = Rlimit {
             current: Some(limit),

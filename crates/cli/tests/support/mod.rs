@@ -74,6 +74,7 @@ pub struct Builder {
     options: Vec<String>,
     limit: Duration,
     nofile: Option<u64>,
+    without: Option<rustix::thread::CapabilitySet>,
 }
 
 impl Builder {
@@ -101,6 +102,12 @@ impl Builder {
     /// The server's RLIMIT_NOFILE, soft and hard.
     pub fn nofile(mut self, nofile: u64) -> Builder {
         self.nofile = Some(nofile);
+        self
+    }
+
+    /// A capability that the server lacks, though it is root.
+    pub fn without(mut self, capability: rustix::thread::CapabilitySet) -> Builder {
+        self.without = Some(capability);
         self
     }
 
@@ -177,6 +184,7 @@ impl Pool {
             options: Vec::new(),
             limit,
             nofile: None,
+            without: None,
         }
     }
 
@@ -253,9 +261,9 @@ impl Pool {
         command.arg(&self.mountpoint).stdin(Stdio::null());
         let log = fs::File::create(&self.log).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log);
-        let nofile = self.builder.nofile;
+        let (nofile, without) = (self.builder.nofile, self.builder.without);
         // SAFETY: the closure runs between fork and exec and makes system calls only.
-        unsafe { command.pre_exec(move || command::prepare_server(nofile)) };
+        unsafe { command.pre_exec(move || command::prepare_server(nofile, without)) };
         let child = command.spawn().expect("the binary starts");
         let pid = child.id();
         let child = Arc::new(Mutex::new(child));

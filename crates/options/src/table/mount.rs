@@ -150,6 +150,18 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "lazy-umount-mountpoint",
+        group: Group::Mount,
+        value: value!(bool lazy_umount_mountpoint),
+        default: "false",
+        example: "true",
+        help: "first detach what is mounted at the mountpoint",
+        help_full: "For replacing a running pool: files that are open in the old one stay usable \
+            until they are closed, everything else sees the new one. Programs that stand in a \
+            directory of the old pool stay there, and an NFS export of it breaks.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "context",
         group: Group::Mount,
         value: value!(text contexts.context),

@@ -3,6 +3,7 @@
 use super::{Group, Kind, OptionDef, Value};
 use crate::policies::{Category, Function};
 use crate::policy::Policy;
+use crate::readdir::ReaddirRule;
 
 const ACCEPTED: &str = "a policy: all, epall, epff, eplfs, eplus, epmfs, eppfrd, eprand, erofs, \
     ff, lfs, lup, lus, mfs, msplfs, msplus, mspmfs, msppfrd, newest, pfrd or rand";
@@ -206,6 +207,23 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         "epall",
         "branches where times change"
     ),
+    OptionDef {
+        name: "func.readdir",
+        group: Group::Policies,
+        value: value!(Text ReaddirRule, func_readdir),
+        default: "seq",
+        example: "cosr:4",
+        run_time: true,
+        help: "whether branches are listed one by one or together",
+        help_full: "seq: one branch after another. cosr: the directory is opened on all branches \
+            at once, then read one after another. cor: opened and read on all at once. The \
+            listing is the same, in the order of the branches. cosr and cor pay where opening \
+            is slow, as on disks that have to spin up. THREADS: how many threads do it; 0 (the \
+            default): one for each core, at most 8; a negative number: the cores divided by \
+            it. WAITING: how many directories may wait for each thread, by default 2; what \
+            finds no room is read by the thread that serves the request.",
+        ..OptionDef::BASE
+    },
     OptionDef {
         name: "ignorepponrename",
         group: Group::Policies,

@@ -259,7 +259,7 @@ impl Pool {
                 .iter()
                 .filter(|entry| joined.contains(&entry.branch.id))
             {
-                for name in crate::ops::listing::names_in(entry).unwrap_or_default() {
+                for name in crate::ops::list_branches::names_in(entry).unwrap_or_default() {
                     connection.invalidate_entry(node.id, &name, true)?;
                 }
             }

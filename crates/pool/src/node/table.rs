@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use super::{Names, Node};
-use crate::identity::{Identity, VolumeId};
+use crate::identity::{Face, Identity, VolumeId};
 
 /// The inode table.
 ///
@@ -22,15 +22,18 @@ pub struct NodeTable {
     next_counted: AtomicU64,
 }
 
+/// An inode and how it is shown.
+type Inode = (VolumeId, u64, Face);
+
 /// Inodes whose node is not under the derived id, both ways round.
 #[derive(Default)]
 struct Exceptions {
-    nodes: HashMap<(VolumeId, u64), NodeId>,
-    inodes: HashMap<NodeId, SmallVec<[(VolumeId, u64); 1]>>,
+    nodes: HashMap<Inode, NodeId>,
+    inodes: HashMap<NodeId, SmallVec<[Inode; 1]>>,
 }
 
 impl Exceptions {
-    fn insert(&mut self, inode: (VolumeId, u64), id: NodeId) {
+    fn insert(&mut self, inode: Inode, id: NodeId) {
         if let Some(before) = self.nodes.insert(inode, id)
             && let Some(inodes) = self.inodes.get_mut(&before)
         {
@@ -107,20 +110,20 @@ impl NodeTable {
         self.nodes.is_empty()
     }
 
-    /// The live node of an inode number, without a new reference.
-    pub fn find(&self, volume: VolumeId, ino: u64) -> Option<Arc<Node>> {
+    /// The live node of an inode number, shown so, without a new reference.
+    pub fn find(&self, volume: VolumeId, ino: u64, face: Face) -> Option<Arc<Node>> {
         if self.exception_count.load(Ordering::Acquire) != 0
-            && let Some(id) = self.exceptions.read().nodes.get(&(volume, ino))
+            && let Some(id) = self.exceptions.read().nodes.get(&(volume, ino, face))
             && let Some(node) = self.get(*id)
         {
             return Some(node);
         }
-        crate::identity::derived_id(volume, ino).and_then(|id| self.get(id))
+        crate::identity::derived_id(volume, ino, face).and_then(|id| self.get(id))
     }
 
     /// The node of `identity` with one more reference, or `None` if there is none alive.
     pub fn find_ref(&self, identity: &Identity, kind: FileKind) -> Option<Arc<Node>> {
-        let node = self.find(identity.volume, identity.ino)?;
+        let node = self.find(identity.volume, identity.ino, identity.face)?;
         (same_inode(&node, identity, kind) && node.try_ref()).then_some(node)
     }
 
@@ -171,7 +174,7 @@ impl NodeTable {
     /// Makes an inode lead to a node whose id comes from another.
     fn lead_to(&self, identity: &Identity, id: NodeId) {
         let mut exceptions = self.exceptions.write();
-        exceptions.insert((identity.volume, identity.ino), id);
+        exceptions.insert((identity.volume, identity.ino, identity.face), id);
         self.exception_count
             .store(exceptions.nodes.len(), Ordering::Release);
     }
@@ -179,7 +182,7 @@ impl NodeTable {
     /// Lets a directory be found by another of its copies, because the one that gave it its id
     /// left the pool: what is mounted on it and whoever stands in it stay where they are.
     pub fn keep_found(&self, node: &Arc<Node>, copy: &Identity) {
-        if self.find(copy.volume, copy.ino).is_none() {
+        if self.find(copy.volume, copy.ino, copy.face).is_none() {
             self.lead_to(copy, node.id);
         }
         // Forgotten meanwhile: nobody would take the entry out again.
@@ -228,6 +231,7 @@ fn same_inode(node: &Node, identity: &Identity, kind: FileKind) -> bool {
                 && copy.ino == identity.ino
                 && copy.btime_ns == identity.btime_ns
                 && copy.generation == identity.generation
+                && copy.face == identity.face
         })
 }
 
@@ -247,6 +251,7 @@ mod tests {
             generation,
             ino,
             btime_ns: 0,
+            face: Face::Own,
         }
     }
 
@@ -285,6 +290,20 @@ mod tests {
             old.id,
             "the derived id is free again"
         );
+    }
+
+    #[test]
+    fn an_inode_shown_as_something_else_is_another_node() {
+        let table = NodeTable::default();
+        let own = make(&table, 5, 1);
+        let copies = smallvec![identity(5, 1).with_face(Face::Other)];
+        let other = table
+            .find_or_make(copies, FileKind::Symlink, 5, Names::default())
+            .unwrap();
+        assert_ne!(own.id, other.id);
+        assert!(Arc::ptr_eq(&own, &make(&table, 5, 1)));
+        let found = table.find(VolumeId(0), 5, Face::Other).unwrap();
+        assert!(Arc::ptr_eq(&found, &other));
     }
 
     #[test]

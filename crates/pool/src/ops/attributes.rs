@@ -16,10 +16,12 @@ use crate::sys;
 impl Pool {
     /// GETATTR.
     pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<AttrReply> {
-        let attr = self.attr_by(id, handle)?;
+        let mut attr = self.attr_by(id, handle)?;
+        let view = self.view();
+        view.dress(&mut attr);
         Ok(AttrReply {
             attr,
-            attr_valid: self.attr_valid(&self.view()),
+            attr_valid: self.attr_valid(&view),
         })
     }
 
@@ -41,16 +43,18 @@ impl Pool {
         } else {
             self.stat_file(&node)?
         };
-        let attr = if node.is_dir() {
+        let view = self.view();
+        let mut attr = if node.is_dir() {
             let set = self.dir_set(&node)?;
             self.dir_attr(&set, node.ino)?
         } else {
-            file_attr(&stat, node.ino)
+            self.shown_attr(&view, &node, &stat)?
         };
+        view.dress(&mut attr);
         let extended = extended_attr(&stat, attr);
         Ok(StatxReply {
             extended,
-            attr_valid: self.attr_valid(&self.view()),
+            attr_valid: self.attr_valid(&view),
         })
     }
 

@@ -82,6 +82,19 @@ impl Pool {
         Ok(holders)
     }
 
+    /// The symlink of a node that is shown as what the link leads to.
+    pub(crate) fn holder_of_link(&self, node: &Arc<Node>) -> sys::Result<Holders> {
+        let own = self.locate_link(node)?;
+        let mut holders = Holders::new();
+        holders.push(Holder {
+            branch: own.branch,
+            fd: own.fd,
+            primary: true,
+            stat: None,
+        });
+        Ok(holders)
+    }
+
     /// Files of the node's newest name and kind on branches other than its own.
     fn namesakes(&self, view: &View, node: &Arc<Node>, own: &Branch) -> Holders {
         let mut found = Holders::new();

@@ -15,7 +15,9 @@ use crate::attr::{decode_dev, file_attr};
 use crate::branch::{Branch, BranchId};
 use crate::faults::blame;
 use crate::identity::{kind_of_mode, split_id};
+use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::ops::lookup::Faces;
 use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
 use crate::sys::{self, Caller};
@@ -124,8 +126,7 @@ impl Pool {
         (dir, file): (DirEntry, OwnedFd),
         flags: i32,
     ) -> sys::Result<(Entry, OpenReply)> {
-        let (entry, node) = self.entry_of_made(view, parent, name, &dir, &file)?;
-        let mode = entry.attr.mode;
+        let (entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
         let opened = self.register_open(cx, view, Arc::clone(&node), dir.branch, file, mode, flags);
         match opened {
             Ok(open) => Ok((entry, open)),
@@ -290,7 +291,7 @@ impl Pool {
                 }
             }
             if made {
-                return self.do_lookup(parent.id, name);
+                return self.look_up_made(parent.id, name);
             }
         }
     }
@@ -350,10 +351,10 @@ impl Pool {
         if set.entries.len() <= 1 || set.missed_just_now(name, sys::mono_coarse_ms()) {
             return Ok(false);
         }
-        Ok(!self.find_copies(view, set, name)?.is_empty())
+        Ok(!self.find_copies(view, set, name, Faces::Own)?.is_empty())
     }
 
-    /// The node and entry of a file just made.
+    /// The entry, node and mode of a file just made.
     fn entry_of_made(
         &self,
         view: &View,
@@ -361,13 +362,15 @@ impl Pool {
         name: Option<&OsStr>,
         dir: &DirEntry,
         file: &OwnedFd,
-    ) -> sys::Result<(Entry, Arc<Node>)> {
+    ) -> sys::Result<(Entry, Arc<Node>, u32)> {
         let stat = sys::statx_fd(file.as_fd())?;
         let branch = &dir.branch;
         let identity =
             self.volumes
                 .identify(branch.id, branch.seed, &stat, file.as_fd(), OsStr::new(""))?;
-        let ino = self.volumes.shown_ino(identity.volume, identity.ino);
+        let numbered = Numbered::file(&identity, stat.stx_nlink);
+        let path = || Some(self.path_hash(parent)?.child(name?));
+        let ino = self.inode_number(view, numbered, path);
         let names = name.map_or_else(Names::default, |name| Names::one(parent.id, name));
         let kind = kind_of_mode(u32::from(stat.stx_mode));
         let node = self
@@ -378,7 +381,7 @@ impl Pool {
             node.add_name(parent.id, name);
         }
         let attr = file_attr(&stat, node.ino);
-        Ok((self.entry(view, &node, attr), node))
+        Ok((self.entry(view, &node, attr), node, attr.mode))
     }
 
     /// Drops references; what a dead node held is given back.

@@ -11,7 +11,8 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
-use crate::identity::{Identity, kind_of, split_id};
+use crate::identity::{Face, Identity, kind_of, split_id};
+use crate::inode_number::{Numbered, PathHash};
 use crate::node::{DirEntry, Names};
 use crate::pool::Pool;
 use crate::sys;
@@ -43,13 +44,20 @@ impl Pool {
             generation,
             ino,
             btime_ns,
+            face: Face::Own,
         };
         let kind = kind_of(&stat);
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
         if kind == FileKind::Directory {
             entries = self.same_dir_everywhere(&branch, fd, path.as_deref())?;
         }
-        let shown = self.volumes.shown_ino(volume, ino);
+        let view = self.view();
+        let numbered = match kind {
+            FileKind::Directory => Numbered::directory(&identity),
+            _ => Numbered::file(&identity, stat.stx_nlink),
+        };
+        let known_path = || path.as_deref().map(PathHash::of);
+        let shown = self.inode_number(&view, numbered, known_path);
         let node = self
             .nodes
             .find_or_make(smallvec![identity], kind, shown, Names::default())

@@ -29,7 +29,11 @@ impl Pool {
             return Err(Errno::EXIST);
         }
         let rule = view.settings.policies.link;
-        let holders = self.holders(&view, &node, policy::needs(rule, Category::Action).mtime)?;
+        let holders = if node.follows() {
+            self.holder_of_link(&node)?
+        } else {
+            self.holders(&view, &node, policy::needs(rule, Category::Action).mtime)?
+        };
         let listed: Vec<_> = holders
             .iter()
             .map(|holder| (Arc::clone(&holder.branch), None))
@@ -46,7 +50,15 @@ impl Pool {
         if !linked {
             return Err(first_error.unwrap_or(Errno::NOENT));
         }
-        self.do_lookup(new_parent, new_name)
+        let shown_otherwise = node.follows() || node.is_symlinkified();
+        if !shown_otherwise {
+            return self.look_up_made(new_parent, new_name);
+        }
+        // The kernel insists on the type that the node has.
+        node.add_name(new_parent, new_name);
+        let mut entry = self.entry_of(node)?;
+        entry.entry_valid = std::time::Duration::ZERO;
+        Ok(entry)
     }
 
     fn link_copy(

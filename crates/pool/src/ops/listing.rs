@@ -1,27 +1,24 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR, SYNCFS.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{
     Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release,
 };
 
-use crate::branch::BranchId;
-use crate::control::file::is_control_name;
-use crate::dir_handle::{Listed, Listing, OpenDir};
+use crate::dir_handle::{Listing, OpenDir};
 use crate::identity::kind_of;
-use crate::node::{DirEntry, Node};
-use crate::ops::lookup::{Copies, Copy};
+use crate::node::{DirEntry, DirSet, Node};
+use crate::ops::list_branches::open_for_reading;
+use crate::ops::lookup::{Copies, Faces};
 use crate::pool::{Pool, View};
 use crate::sys;
 
-/// Room for one `getdents64`.
-const DENTS_BYTES: usize = 64 << 10;
 /// `.` and `..` come before the names.
 const DOTS: u64 = 2;
 
@@ -76,8 +73,17 @@ impl Pool {
             }
         }
         let mut index = offset.saturating_sub(DOTS);
+        if listing.len() as u64 <= index {
+            return Ok(());
+        }
+        let view = self.view();
+        // Removed meanwhile: what was listed is still told.
+        let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0));
+        let set = self.dir_set(&opened.node).unwrap_or_else(gone);
+        let place = self.place(&view, &opened.node, &set);
         while let Some((entry, name)) = listing.get(usize::try_from(index).unwrap_or(usize::MAX)) {
-            if !sink.push(entry.ino, index + DOTS + 1, entry.kind, name) {
+            let (ino, kind) = self.listed_as(&place, name, &entry);
+            if !sink.push(ino, index + DOTS + 1, kind, name) {
                 return Ok(());
             }
             index += 1;
@@ -109,6 +115,7 @@ impl Pool {
         }
         let view = self.view();
         let set = self.steady(|| self.dir_set(&opened.node))?;
+        let place = self.place(&view, &opened.node, &set);
         let mut index = offset.saturating_sub(DOTS);
         while let Some((entry, name)) = listing.get(usize::try_from(index).unwrap_or(usize::MAX)) {
             if !sink.has_room(name.len()) {
@@ -118,7 +125,8 @@ impl Pool {
             match self.lookup_listed(&view, &opened.node, set.on(entry.branch), name) {
                 Err(Errno::NOENT) => {}
                 Err(_) => {
-                    if !sink.push_plain(entry.ino, index + DOTS, entry.kind, name) {
+                    let (ino, kind) = self.listed_as(&place, name, &entry);
+                    if !sink.push_plain(ino, index + DOTS, kind, name) {
                         return Ok(());
                     }
                 }
@@ -153,12 +161,13 @@ impl Pool {
             return self.do_lookup(parent.id, name);
         };
         let stat = sys::statx_name(dir.fd.as_fd(), name)?;
-        if kind_of(&stat) == FileKind::Directory && view.branches.len() > 1 {
+        let copy = self.shown_copy(view, dir, name, stat);
+        if kind_of(&copy.stat) == FileKind::Directory && view.branches.len() > 1 {
             return self.do_lookup(parent.id, name);
         }
         let mut copies = Copies::new();
-        copies.push(Copy { dir, stat });
-        match self.adopt(parent, name, &copies) {
+        copies.push(copy);
+        match self.adopt(view, parent, name, &copies, Faces::ByOptions) {
             Ok((node, attr)) => Ok(self.entry(view, &node, attr)),
             Err(_) => self.do_lookup(parent.id, name),
         }
@@ -184,83 +193,6 @@ impl Pool {
         Ok(made)
     }
 
-    /// Reads the directory on every branch. One branch that cannot be read fails the whole: a
-    /// listing with names missing would be taken for the truth (and mirrored, and deleted).
-    fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
-        let mut listing = Listing::default();
-        let found = if self.view().branches.len() > 1 {
-            self.dir_set_now(node)
-        } else {
-            self.dir_set(node)
-        };
-        let set = match found {
-            // Removed while open: nothing is in it any more.
-            Err(Errno::NOENT) if node.id != NodeId::ROOT => return Ok(listing),
-            other => other?,
-        };
-        if set.entries.is_empty() {
-            tracing::error!("the pool has no usable branch; its root cannot be listed");
-            return Err(Errno::IO);
-        }
-        for entry in &set.entries {
-            match self.list_branch(entry, node.id == NodeId::ROOT, &mut listing) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => {
-                    tracing::warn!(branch = %entry.branch.path.display(), %errno, "a directory cannot be listed");
-                    return Err(errno);
-                }
-            }
-        }
-        if set.entries.len() > 1 {
-            listing.keep_first_of_each_name();
-        }
-        Ok(listing)
-    }
-
-    /// A file on a branch that has the control file's name is hidden by it.
-    fn list_branch(
-        &self,
-        entry: &DirEntry,
-        at_root: bool,
-        listing: &mut Listing,
-    ) -> sys::Result<()> {
-        let fd = open_for_reading(entry)?;
-        let stat = sys::statx_fd(fd.as_fd())?;
-        let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        let branch = entry.branch.id;
-        let mut buffer = Vec::with_capacity(DENTS_BYTES);
-        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
-        while let Some(found) = entries.next() {
-            let found = found?;
-            let name = found.file_name().to_bytes();
-            let name = OsStr::from_bytes(name);
-            if name == "." || name == ".." || (at_root && is_control_name(NodeId::ROOT, name)) {
-                continue;
-            }
-            let kind = file_kind(found.file_type());
-            let (ino, live) = self.entry_ino(branch, device, found.ino(), kind);
-            listing.push(name, Listed::new(ino, kind, branch, live));
-        }
-        Ok(())
-    }
-
-    /// The number of a listed name, and whether a live node says so.
-    fn entry_ino(
-        &self,
-        branch: BranchId,
-        device: (u32, u32),
-        ino: u64,
-        kind: Option<FileKind>,
-    ) -> (u64, bool) {
-        let volume = self.volumes.of_device(branch, device);
-        let shown = volume.map_or(ino, |volume| self.volumes.shown_ino(volume, ino));
-        if kind != Some(FileKind::Directory) {
-            return (shown, false);
-        }
-        let node = volume.and_then(|volume| self.nodes.find(volume, ino));
-        node.map_or((shown, false), |node| (node.ino, true))
-    }
-
     /// FSYNCDIR: on every branch that holds the directory.
     pub(crate) fn do_fsyncdir(
         &self,
@@ -272,7 +204,7 @@ impl Pool {
         cx.may_block();
         let set = self.dir_set(&opened.node)?;
         for entry in &set.entries {
-            let fd = open_for_reading(entry)?;
+            let fd = open_for_reading(entry.fd.as_fd())?;
             if data_only {
                 rustix::fs::fdatasync(&fd)?
             } else {
@@ -294,49 +226,4 @@ impl Pool {
         }
         outcome
     }
-}
-
-/// The names in a directory on one branch.
-///
-/// # Errors
-/// Those of reading it.
-pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    let mut buffer = Vec::with_capacity(DENTS_BYTES);
-    let mut entries = RawDir::new(open_for_reading(entry)?, buffer.spare_capacity_mut());
-    while let Some(found) = entries.next() {
-        let found = found?;
-        let name = found.file_name().to_bytes();
-        if !matches!(name, b"." | b"..") {
-            names.push(OsStr::from_bytes(name).to_owned());
-        }
-    }
-    Ok(names)
-}
-
-fn open_for_reading(entry: &DirEntry) -> sys::Result<std::os::fd::OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOATIME;
-    match rustix::fs::openat(&entry.fd, c".", flags, Mode::empty()) {
-        // O_NOATIME is for owners.
-        Err(Errno::PERM) => rustix::fs::openat(
-            &entry.fd,
-            c".",
-            flags.difference(OFlags::NOATIME),
-            Mode::empty(),
-        ),
-        other => other,
-    }
-}
-
-fn file_kind(kind: FileType) -> Option<FileKind> {
-    Some(match kind {
-        FileType::RegularFile => FileKind::Regular,
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        _ => return None,
-    })
 }

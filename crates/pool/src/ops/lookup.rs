@@ -8,11 +8,12 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
-use strandfs_options::Policy;
+use strandfs_options::{FollowSymlinks, Policy};
 
-use crate::attr::{file_attr, merge_dirs};
+use crate::attr::merge_dirs;
 use crate::faults::blame;
-use crate::identity::{Identity, btime_ns, kind_of};
+use crate::identity::{Face, Identity, btime_ns, kind_of};
+use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
@@ -21,12 +22,37 @@ use crate::sys;
 /// A name changed hands this often between two looks: give up rather than spin.
 const RACES_MAX: usize = 16;
 
+/// Whether names are shown as what they are on the branch, or as the options say
+/// (`follow-symlinks`, `symlinkify`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Faces {
+    Own,
+    ByOptions,
+}
+
 /// A name on one branch.
 pub(crate) struct Copy<'a> {
     /// The directory there.
     pub dir: &'a DirEntry,
-    /// Its attributes.
+    /// Its attributes; of the target, if it is a symlink that is followed.
     pub stat: Statx,
+    /// The attributes of a symlink that is followed.
+    pub link: Option<Statx>,
+}
+
+impl Copy<'_> {
+    /// The attributes of what is under the name on the branch.
+    pub fn own_stat(&self) -> &Statx {
+        self.link.as_ref().unwrap_or(&self.stat)
+    }
+
+    /// Whether it is shown as something else.
+    fn face(&self) -> Face {
+        match self.link {
+            Some(_) => Face::Other,
+            None => Face::Own,
+        }
+    }
 }
 
 /// A name on all branches that have it, the one that counts first.
@@ -35,6 +61,21 @@ pub(crate) type Copies<'a> = SmallVec<[Copy<'a>; 2]>;
 impl Pool {
     /// LOOKUP.
     pub(crate) fn do_lookup(&self, parent: NodeId, name: &OsStr) -> sys::Result<Entry> {
+        self.look_up(parent, name, Faces::ByOptions)
+    }
+
+    /// LOOKUP of what was just made. The kernel insists on the type it asked for, also where the
+    /// options show it as something else from the next look on.
+    pub(crate) fn look_up_made(&self, parent: NodeId, name: &OsStr) -> sys::Result<Entry> {
+        let mut entry = self.look_up(parent, name, Faces::Own)?;
+        let follows = self.view().settings.follow_symlinks != FollowSymlinks::Never;
+        if follows && entry.attr.mode & libc::S_IFMT == libc::S_IFLNK {
+            entry.entry_valid = std::time::Duration::ZERO;
+        }
+        Ok(entry)
+    }
+
+    fn look_up(&self, parent: NodeId, name: &OsStr, faces: Faces) -> sys::Result<Entry> {
         let parent = self.node(parent)?;
         if !parent.is_dir() {
             return if name == "." {
@@ -48,18 +89,18 @@ impl Pool {
         for _ in 0..RACES_MAX {
             let wider;
             let mut searched = &set;
-            let mut copies = self.find_copies(&view, searched, name)?;
+            let mut copies = self.find_copies(&view, searched, name, faces)?;
             if copies.is_empty() && set.entries.len() < view.branches.len() {
                 // The directory may have appeared on a further branch since it was looked at.
                 wider = self.dir_set_now(&parent)?;
                 searched = &wider;
-                copies = self.find_copies(&view, searched, name)?;
+                copies = self.find_copies(&view, searched, name, faces)?;
             }
             if copies.is_empty() {
                 searched.note_miss(name, sys::mono_coarse_ms());
                 return self.no_such_name(&view);
             }
-            match self.adopt(&parent, name, &copies) {
+            match self.adopt(&view, &parent, name, &copies, faces) {
                 Err(Errno::STALE | Errno::NOENT) => {}
                 Ok((node, attr)) => return Ok(self.entry(&view, &node, attr)),
                 Err(errno) => return Err(errno),
@@ -83,7 +124,8 @@ impl Pool {
     }
 
     /// The reply for a node that gained a reference.
-    pub(crate) fn entry(&self, view: &View, node: &Arc<Node>, attr: FileAttr) -> Entry {
+    pub(crate) fn entry(&self, view: &View, node: &Arc<Node>, mut attr: FileAttr) -> Entry {
+        view.dress(&mut attr);
         Entry {
             node: node.id,
             generation: u64::from(node.generation),
@@ -113,6 +155,7 @@ impl Pool {
         view: &View,
         set: &'a DirSet,
         name: &OsStr,
+        faces: Faces,
     ) -> sys::Result<Copies<'a>> {
         let rule = view.settings.policies.getattr;
         let first_wins = matches!(
@@ -124,8 +167,16 @@ impl Pool {
         for dir in &set.entries {
             match sys::statx_name(dir.fd.as_fd(), name) {
                 Ok(stat) => {
-                    let directory = kind_of(&stat) == FileKind::Directory;
-                    copies.push(Copy { dir, stat });
+                    let copy = match faces {
+                        Faces::Own => Copy {
+                            dir,
+                            stat,
+                            link: None,
+                        },
+                        Faces::ByOptions => self.shown_copy(view, dir, name, stat),
+                    };
+                    let directory = kind_of(&copy.stat) == FileKind::Directory;
+                    copies.push(copy);
                     if first_wins && !directory {
                         break;
                     }
@@ -167,29 +218,41 @@ impl Pool {
     /// ESTALE if a name changed hands meanwhile: look again.
     pub(crate) fn adopt(
         &self,
+        view: &View,
         parent: &Arc<Node>,
         name: &OsStr,
         copies: &Copies<'_>,
+        faces: Faces,
     ) -> sys::Result<(Arc<Node>, FileAttr)> {
         let first = copies.first().ok_or(Errno::NOENT)?;
-        if kind_of(&first.stat) == FileKind::Directory {
-            return self.adopt_dir(parent, name, copies);
+        let mut kind = kind_of(&first.stat);
+        if kind == FileKind::Directory {
+            return self.adopt_dir(view, parent, name, copies);
         }
-        let node = self.adopt_file(parent, name, first.dir, &first.stat)?;
-        let attr = file_attr(&first.stat, node.ino);
+        if faces == Faces::ByOptions && first.link.is_none() && view.symlinkifies(&first.stat) {
+            kind = FileKind::Symlink;
+        }
+        let node = self.adopt_file(view, parent, name, first, kind)?;
+        let attr = self.shown_attr(view, &node, &first.stat)?;
         Ok((node, attr))
     }
 
-    /// The node of a file, with one more reference. A known one costs no system call.
-    pub(crate) fn adopt_file(
+    /// The node of a file, shown as `kind`, with one more reference. A known one costs no system
+    /// call.
+    fn adopt_file(
         &self,
+        view: &View,
         parent: &Arc<Node>,
         name: &OsStr,
-        dir: &DirEntry,
-        stat: &Statx,
+        copy: &Copy<'_>,
+        kind: FileKind,
     ) -> sys::Result<Arc<Node>> {
-        let kind = kind_of(stat);
-        if let Some(node) = self.known(dir, stat, name)?
+        let (dir, stat) = (copy.dir, copy.own_stat());
+        let face = match kind == kind_of(stat) {
+            true => Face::Own,
+            false => Face::Other,
+        };
+        if let Some(node) = self.known(dir, stat, name, face)?
             && node.kind == kind
             && node.try_ref()
         {
@@ -199,8 +262,11 @@ impl Pool {
         let branch = &dir.branch;
         let identity = self
             .volumes
-            .identify(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?;
-        let ino = self.volumes.shown_ino(identity.volume, identity.ino);
+            .identify(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?
+            .with_face(face);
+        let numbered = Numbered::file(&identity, stat.stx_nlink);
+        let path = || Some(self.path_hash(parent)?.child(name));
+        let ino = self.inode_number(view, numbered, path);
         let names = Names::one(parent.id, name);
         let node = self
             .nodes
@@ -211,7 +277,13 @@ impl Pool {
     }
 
     /// The live node whose inode `stat` shows, judged by number and birth time.
-    fn known(&self, dir: &DirEntry, stat: &Statx, name: &OsStr) -> sys::Result<Option<Arc<Node>>> {
+    fn known(
+        &self,
+        dir: &DirEntry,
+        stat: &Statx,
+        name: &OsStr,
+        face: Face,
+    ) -> sys::Result<Option<Arc<Node>>> {
         let branch = &dir.branch;
         let volume = self
             .volumes
@@ -221,15 +293,31 @@ impl Pool {
         if born == 0 {
             return Ok(None);
         }
-        Ok(self.nodes.find(volume, stat.stx_ino).filter(|node| {
+        Ok(self.nodes.find(volume, stat.stx_ino, face).filter(|node| {
             node.place().copies.iter().any(|copy| {
-                copy.volume == volume && copy.ino == stat.stx_ino && copy.btime_ns == born
+                copy.volume == volume
+                    && copy.ino == stat.stx_ino
+                    && copy.btime_ns == born
+                    && copy.face == face
             })
         }))
     }
 
+    /// Who a name found on a branch is.
+    ///
+    /// # Errors
+    /// As for [`crate::identity::Volumes::identify`].
+    pub(crate) fn identity_of(&self, copy: &Copy<'_>, name: &OsStr) -> sys::Result<Identity> {
+        let (branch, dir) = (&copy.dir.branch, copy.dir.fd.as_fd());
+        let identity = self
+            .volumes
+            .identify(branch.id, branch.seed, copy.own_stat(), dir, name)?;
+        Ok(identity.with_face(copy.face()))
+    }
+
     fn adopt_dir(
         &self,
+        view: &View,
         parent: &Arc<Node>,
         name: &OsStr,
         copies: &Copies<'_>,
@@ -237,25 +325,25 @@ impl Pool {
         let mut found: Option<Arc<Node>> = None;
         let mut identities: SmallVec<[Identity; 1]> = SmallVec::new();
         for copy in copies {
+            let (own_stat, face) = (copy.own_stat(), copy.face());
             let known = self
-                .known(copy.dir, &copy.stat, name)?
+                .known(copy.dir, own_stat, name, face)?
                 .filter(|node| node.is_dir());
             let identity = known.as_ref().and_then(|node| {
                 let place = node.place();
                 place
                     .copies
                     .iter()
-                    .find(|c| c.ino == copy.stat.stx_ino && c.branch == copy.dir.branch.id)
+                    .find(|c| {
+                        c.ino == own_stat.stx_ino
+                            && c.branch == copy.dir.branch.id
+                            && c.face == face
+                    })
                     .copied()
             });
             identities.push(match identity {
                 Some(identity) => identity,
-                None => {
-                    let branch = &copy.dir.branch;
-                    let dir = copy.dir.fd.as_fd();
-                    self.volumes
-                        .identify(branch.id, branch.seed, &copy.stat, dir, name)?
-                }
+                None => self.identity_of(copy, name)?,
             });
             found = found.or_else(|| known.filter(|node| node.try_ref_or_root()));
         }
@@ -264,7 +352,8 @@ impl Pool {
             None => {
                 let eldest = self.volumes.eldest_first(&identities);
                 let first = eldest.first().ok_or(Errno::NOENT)?;
-                let ino = self.volumes.shown_ino(first.volume, first.ino);
+                let path = || Some(self.path_hash(parent)?.child(name));
+                let ino = self.inode_number(view, Numbered::directory(first), path);
                 let names = Names::one(parent.id, name);
                 self.nodes
                     .find_or_make(eldest, FileKind::Directory, ino, names)

@@ -56,7 +56,10 @@ impl Pool {
         let wanted = server_flags(&view, flags);
         let (branch, file, mode) = match self.open_by_policy(&view, &node, wanted)? {
             Some(opened) => opened,
-            None => self.open_inode(&node, wanted)?,
+            None => match self.open_inode(&node, wanted) {
+                Err(Errno::ACCESS) => self.open_refused(&view, &node, wanted)?,
+                other => other?,
+            },
         };
         if branch.read_only()
             && (access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0)

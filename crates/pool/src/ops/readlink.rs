@@ -15,12 +15,16 @@ impl Pool {
             return Err(Errno::INVAL);
         }
         let view = self.view();
-        let located = self.locate_by(&view, &node, view.settings.policies.readlink)?;
-        let target = rustix::fs::readlinkat(located.fd(), c"", Vec::with_capacity(256))?;
-        let target = target.to_bytes();
+        let target = if node.is_symlinkified() {
+            self.place_on_branch(&view, &node)?
+        } else {
+            let located = self.locate_by(&view, &node, view.settings.policies.readlink)?;
+            let room = Vec::with_capacity(256);
+            rustix::fs::readlinkat(located.fd(), c"", room)?.into_bytes()
+        };
         out.get_mut(..target.len())
             .ok_or(Errno::NAMETOOLONG)?
-            .copy_from_slice(target);
+            .copy_from_slice(&target);
         Ok(target.len())
     }
 

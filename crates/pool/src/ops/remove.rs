@@ -12,11 +12,14 @@ use strandfs_options::Policy;
 
 use crate::branch::Branch;
 use crate::faults::blame;
-use crate::identity::kind_of;
+use crate::identity::{Face, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::create::unlink_flags;
 use crate::pool::{Pool, View};
 use crate::sys;
+
+/// The nodes of one inode: as it is and as it is shown.
+pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
 
 impl Pool {
     /// UNLINK.
@@ -31,15 +34,15 @@ impl Pool {
             if only.branch.read_only() {
                 return Err(Errno::ROFS);
             }
-            let node = self.node_at(only, name);
+            let nodes = self.nodes_at(only, name);
             rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
-            self.forget_name(node, &parent, name);
+            forget_name(&nodes, &parent, name);
             return Ok(());
         }
         let found = self.branches_with(&set, name)?;
-        let node = self.node_of_first(&set, name, &found);
+        let nodes = self.nodes_of_first(&set, name, &found);
         self.remove_from(&view, rule, &set, name, &found, false)?;
-        self.forget_name(node, &parent, name);
+        forget_name(&nodes, &parent, name);
         Ok(())
     }
 
@@ -51,12 +54,30 @@ impl Pool {
         let found = self.branches_with(&set, name)?;
         match found.first() {
             None => return Err(Errno::NOENT),
+            Some(_) if self.shows_a_link(&view, &set, name, &found) => {
+                return self.remove_shown_dir(&view, &parent, &set, name, &found);
+            }
             Some((_, stat)) if kind_of(stat) != FileKind::Directory => return Err(Errno::NOTDIR),
             Some(_) => {}
         }
+        let nodes = self.nodes_of_first(&set, name, &found);
+        self.remove_dirs(&view, &set, name, &found)?;
+        forget_name(&nodes, &parent, name);
+        Ok(())
+    }
+
+    /// Removes the directories among what was found, if all of them are empty.
+    pub(crate) fn remove_dirs(
+        &self,
+        view: &View,
+        set: &DirSet,
+        name: &OsStr,
+        found: &[(Arc<Branch>, Statx)],
+    ) -> sys::Result<()> {
         let directories: SmallVec<[(Arc<Branch>, Statx); 2]> = found
-            .into_iter()
+            .iter()
             .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
+            .cloned()
             .collect();
         if directories.len() > 1 {
             for (branch, _) in &directories {
@@ -66,17 +87,14 @@ impl Pool {
                 }
             }
         }
-        let node = self.node_of_first(&set, name, &directories);
         let rule = view.settings.policies.rmdir;
-        self.remove_from(&view, rule, &set, name, &directories, true)?;
-        self.forget_name(node, &parent, name);
-        Ok(())
+        self.remove_from(view, rule, set, name, &directories, true)
     }
 
     /// Removes a name from the branches the policy picks out of those that have it. With the
     /// policies that mean "all", one that may not be changed stops everything: removing the
     /// others would only make that copy show again.
-    fn remove_from(
+    pub(crate) fn remove_from(
         &self,
         view: &View,
         rule: Policy,
@@ -127,31 +145,39 @@ impl Pool {
         }
     }
 
-    fn node_of_first(
+    pub(crate) fn nodes_of_first(
         &self,
         set: &DirSet,
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
-    ) -> Option<Arc<Node>> {
-        let (branch, _) = found.first()?;
-        self.node_at(set.on(branch.id)?, name)
+    ) -> Faced {
+        let dir = found.first().and_then(|(branch, _)| set.on(branch.id));
+        dir.map(|dir| self.nodes_at(dir, name)).unwrap_or_default()
     }
 
-    /// The live node under a name on a branch, if there is one.
-    pub(crate) fn node_at(&self, dir: &DirEntry, name: &OsStr) -> Option<Arc<Node>> {
-        let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
+    /// The live nodes under a name on a branch: at most one for each face.
+    pub(crate) fn nodes_at(&self, dir: &DirEntry, name: &OsStr) -> Faced {
+        let Ok(stat) = sys::statx_name(dir.fd.as_fd(), name) else {
+            return Faced::new();
+        };
         let branch = &dir.branch;
-        let volume = self
+        let noted = self
             .volumes
-            .note(branch.id, branch.seed, &stat, dir.fd.as_fd(), name)
-            .ok()?;
-        self.nodes.find(volume, stat.stx_ino)
+            .note(branch.id, branch.seed, &stat, dir.fd.as_fd(), name);
+        let Ok(volume) = noted else {
+            return Faced::new();
+        };
+        [Face::Own, Face::Other]
+            .into_iter()
+            .filter_map(|face| self.nodes.find(volume, stat.stx_ino, face))
+            .collect()
     }
+}
 
-    fn forget_name(&self, node: Option<Arc<Node>>, parent: &Arc<Node>, name: &OsStr) {
-        if let Some(node) = node {
-            node.remove_name(parent.id, name);
-        }
+/// Tells the nodes that a name of theirs is gone.
+pub(crate) fn forget_name(nodes: &[Arc<Node>], parent: &Arc<Node>, name: &OsStr) {
+    for node in nodes {
+        node.remove_name(parent.id, name);
     }
 }
 

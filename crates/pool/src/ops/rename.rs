@@ -14,7 +14,7 @@ use crate::branch::Branch;
 use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::change::Found;
-use crate::ops::remove::dir_is_empty;
+use crate::ops::remove::{Faced, dir_is_empty};
 use crate::ops::rename_plan::{Ends, Plan};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -51,7 +51,7 @@ impl Pool {
         let new = self.side(args.new_parent, args.new_name)?;
         let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
         let source_kind = kind_of(source);
-        let nodes = (self.node_of(&old), self.node_of(&new));
+        let nodes = (self.nodes_of(&old), self.nodes_of(&new));
         if exchange {
             if new.found.is_empty() {
                 return Err(Errno::NOENT);
@@ -77,9 +77,8 @@ impl Pool {
         })
     }
 
-    fn node_of(&self, side: &Side<'_>) -> Option<Arc<Node>> {
-        let (branch, _) = side.found.first()?;
-        self.node_at(side.set.on(branch.id)?, side.name)
+    fn nodes_of(&self, side: &Side<'_>) -> Faced {
+        self.nodes_of_first(&side.set, side.name, &side.found)
     }
 
     fn replace(&self, view: &View, old: &Side<'_>, new: &Side<'_>, flags: u32) -> sys::Result<()> {
@@ -207,20 +206,15 @@ fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> sys::Result<()>
 }
 
 /// Tells the nodes their new names.
-fn settle_names(
-    old: &Side<'_>,
-    new: &Side<'_>,
-    nodes: (Option<Arc<Node>>, Option<Arc<Node>>),
-    exchange: bool,
-) {
+fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: (Faced, Faced), exchange: bool) {
     let (moved, target) = nodes;
-    if let Some(target) = target {
+    for target in target {
         target.remove_name(new.parent.id, new.name);
         if exchange {
             target.add_name(old.parent.id, old.name);
         }
     }
-    if let Some(moved) = moved {
+    for moved in moved {
         moved.remove_name(old.parent.id, old.name);
         moved.add_name(new.parent.id, new.name);
     }

@@ -1,0 +1,209 @@
+//! Making a listing: a directory read on every branch, and merged.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, RawDir, Statx};
+use rustix::io::Errno;
+use strandfs_fuse::{FileKind, NodeId};
+use strandfs_options::ReaddirRule;
+use strandfs_options::readdir::Workers;
+
+use crate::control::file::is_control_name;
+use crate::dir_handle::Listing;
+use crate::listing_workers::Task;
+use crate::node::{DirEntry, DirSet, Node};
+use crate::pool::Pool;
+use crate::sys;
+
+/// Room for one `getdents64`.
+const DENTS_BYTES: usize = 64 << 10;
+
+impl Pool {
+    /// Reads the directory on every branch. One branch that cannot be read fails the whole: a
+    /// listing with names missing would be taken for the truth (and mirrored, and deleted).
+    pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
+        let view = self.view();
+        let found = if view.branches.len() > 1 {
+            self.dir_set_now(node)
+        } else {
+            self.dir_set(node)
+        };
+        let set = match found {
+            // Removed while open: nothing is in it any more.
+            Err(Errno::NOENT) if node.id != NodeId::ROOT => return Ok(Listing::default()),
+            other => other?,
+        };
+        if set.entries.is_empty() {
+            tracing::error!("the pool has no usable branch; its root cannot be listed");
+            return Err(Errno::IO);
+        }
+        let mut listing = match view.settings.func_readdir {
+            _ if set.entries.len() == 1 => self.list_in_turn(&set)?,
+            ReaddirRule::Sequential => self.list_in_turn(&set)?,
+            ReaddirRule::OpenTogether(workers) => self.list_opened_together(&set, workers)?,
+            ReaddirRule::ReadTogether(workers) => self.list_read_together(&set, workers)?,
+        };
+        if node.id == NodeId::ROOT {
+            // A file on a branch that has the control file's name is hidden by it.
+            listing.retain(|name| !is_control_name(NodeId::ROOT, name));
+        }
+        if set.entries.len() > 1 {
+            listing.keep_first_of_each_name();
+        }
+        Ok(listing)
+    }
+
+    fn list_in_turn(&self, set: &DirSet) -> sys::Result<Listing> {
+        let mut listing = Listing::default();
+        for dir in &set.entries {
+            let outcome = open_for_reading(dir.fd.as_fd())
+                .and_then(|fd| self.read_branch(dir, fd, &mut listing));
+            tolerate(dir, outcome)?;
+        }
+        Ok(listing)
+    }
+
+    fn list_opened_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
+        let opening = self.give_out(set, workers, |fd| open_for_reading(fd.as_fd()));
+        let mut listing = Listing::default();
+        for (dir, task) in set.entries.iter().zip(opening) {
+            let opened = task.finish();
+            let outcome = opened.and_then(|fd| self.read_branch(dir, fd, &mut listing));
+            tolerate(dir, outcome)?;
+        }
+        Ok(listing)
+    }
+
+    fn list_read_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
+        let reading = self.give_out(set, workers, |fd| {
+            let mut listing = Listing::default();
+            let fd = open_for_reading(fd.as_fd())?;
+            let stat = sys::statx_fd(fd.as_fd())?;
+            read_names(fd, &mut listing)?;
+            Ok((stat, listing))
+        });
+        let mut listing = Listing::default();
+        for (dir, task) in set.entries.iter().zip(reading) {
+            let outcome = task.finish().and_then(|(stat, names)| {
+                let start = listing.len();
+                listing.append(&names);
+                self.note_origin(dir, &stat, start, &mut listing)
+            });
+            tolerate(dir, outcome)?;
+        }
+        Ok(listing)
+    }
+
+    /// Gives one task for each branch to the threads.
+    fn give_out<T: Send + 'static>(
+        &self,
+        set: &DirSet,
+        workers: Workers,
+        work: fn(Arc<OwnedFd>) -> T,
+    ) -> Vec<Arc<Task<T>>> {
+        let crew = self.crews.get(workers);
+        let give = |dir: &DirEntry| {
+            let fd = Arc::clone(&dir.fd);
+            let task = Task::new(move || work(fd));
+            crew.offer(&task);
+            task
+        };
+        set.entries.iter().map(give).collect()
+    }
+
+    fn read_branch(&self, dir: &DirEntry, fd: OwnedFd, listing: &mut Listing) -> sys::Result<()> {
+        let stat = sys::statx_fd(fd.as_fd())?;
+        let start = listing.len();
+        match read_names(fd, listing) {
+            Ok(()) => self.note_origin(dir, &stat, start, listing),
+            Err(errno) => {
+                listing.truncate(start);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Notes where the names from `start` on were found.
+    fn note_origin(
+        &self,
+        dir: &DirEntry,
+        stat: &Statx,
+        start: usize,
+        listing: &mut Listing,
+    ) -> sys::Result<()> {
+        let (branch, here) = (&dir.branch, OsStr::new(""));
+        let volume = self
+            .volumes
+            .note(branch.id, branch.seed, stat, dir.fd.as_fd(), here)?;
+        listing.set_origin(start, branch.id, volume);
+        Ok(())
+    }
+}
+
+/// A branch that has lost the directory meanwhile is no error.
+fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
+    match outcome {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => {
+            tracing::warn!(branch = %dir.branch.path.display(), %errno, "a directory cannot be listed");
+            Err(errno)
+        }
+    }
+}
+
+/// Adds the names in a directory, with the numbers they have there. Asks nothing of the pool, so
+/// that any thread can do it.
+fn read_names(fd: OwnedFd, listing: &mut Listing) -> sys::Result<()> {
+    let mut buffer = Vec::with_capacity(DENTS_BYTES);
+    let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
+    while let Some(found) = entries.next() {
+        let found = found?;
+        let name = found.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let kind = file_kind(found.file_type());
+        listing.push(OsStr::from_bytes(name), found.ino(), kind);
+    }
+    Ok(())
+}
+
+/// The names in a directory on one branch.
+///
+/// # Errors
+/// Those of reading it.
+pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
+    let mut listing = Listing::default();
+    read_names(open_for_reading(entry.fd.as_fd())?, &mut listing)?;
+    let names = (0..listing.len()).filter_map(|index| listing.get(index));
+    Ok(names.map(|(_, name)| name.to_owned()).collect())
+}
+
+/// A descriptor that can be read, of a directory that is `O_PATH`.
+pub(crate) fn open_for_reading(dir: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOATIME;
+    match rustix::fs::openat(dir, c".", flags, Mode::empty()) {
+        // O_NOATIME is for owners.
+        Err(Errno::PERM) => {
+            let flags = flags.difference(OFlags::NOATIME);
+            rustix::fs::openat(dir, c".", flags, Mode::empty())
+        }
+        other => other,
+    }
+}
+
+fn file_kind(kind: FileType) -> Option<FileKind> {
+    Some(match kind {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        _ => return None,
+    })
+}

@@ -1,0 +1,77 @@
+//! `nfsopenhack`: opening a read-only file for writing where the branch refuses it to the server.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use strandfs_options::NfsOpenHack;
+
+use crate::branch::Branch;
+use crate::locate::reopen;
+use crate::node::Node;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// Write permission for anybody.
+const WRITE: u32 = 0o222;
+/// Another open of the same file may take the permission away between its being given and used.
+const TRIES: usize = 8;
+
+impl Pool {
+    /// Opens a file that the branch has just refused to open with these flags.
+    ///
+    /// # Errors
+    /// EACCES if the option does not cover the file or does not help.
+    pub(crate) fn open_refused(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        flags: OFlags,
+    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+        let covered = match view.settings.nfsopenhack {
+            NfsOpenHack::Off => false,
+            NfsOpenHack::Git => self.is_below_git(node),
+            NfsOpenHack::All => true,
+        };
+        if !covered || !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            return Err(Errno::ACCESS);
+        }
+        let located = self.locate(node)?;
+        for _ in 0..TRIES {
+            match open_made_writable(located.fd(), flags) {
+                Ok((file, mode)) => return Ok((located.branch, file, mode)),
+                Err(Errno::ACCESS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::ACCESS)
+    }
+
+    fn is_below_git(&self, node: &Arc<Node>) -> bool {
+        let path = self.relative_path(node).unwrap_or_default();
+        path.parent()
+            .is_some_and(|parent| parent.iter().any(|name| name == ".git"))
+    }
+}
+
+/// One try: writable for its owner, opened, as before again. Tells the mode it had.
+fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> sys::Result<(OwnedFd, u32)> {
+    let mode = u32::from(sys::statx_fd(file)?.stx_mode);
+    if mode & WRITE != 0 {
+        // Made writable by another open just now, or writable for someone who is not the server.
+        return reopen(file, flags).map(|opened| (opened, mode));
+    }
+    sys::want_fsetid(true)?;
+    let set_mode = |bits: u32| {
+        let path = sys::ProcPath::new(file);
+        let bits = Mode::from_raw_mode(bits & 0o7777);
+        rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), bits, AtFlags::empty())
+    };
+    set_mode(mode | libc::S_IWUSR).map_err(|_| Errno::ACCESS)?;
+    let opened = reopen(file, flags);
+    if let Err(errno) = set_mode(mode) {
+        tracing::error!(mode = format!("{mode:o}"), %errno, "nfsopenhack: a file made writable for opening could not be made read-only again");
+    }
+    opened.map(|opened| (opened, mode))
+}
