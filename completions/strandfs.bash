@@ -25,6 +25,9 @@ _strandfs() {
             strandfs,config)
                 cmd="strandfs__subcmd__config"
                 ;;
+            strandfs,doctor)
+                cmd="strandfs__subcmd__doctor"
+                ;;
             strandfs,explain)
                 cmd="strandfs__subcmd__explain"
                 ;;
@@ -62,7 +65,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status config import-fstab explain options bench completions"
+            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -184,6 +187,20 @@ _strandfs() {
         strandfs__subcmd__config__subcmd__show)
             opts="-a -h --origin --all --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__doctor)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

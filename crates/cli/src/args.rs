@@ -34,6 +34,8 @@ pub enum Command {
     ImportFstab(ImportArgs),
     /// Show where a path of a pool lies, and what each operation would do with it and why.
     Explain(ExplainArgs),
+    /// Look for what keeps pools from working, from being fast or safe, and say what to do.
+    Doctor(DoctorArgs),
     /// Explain mount options: all in brief, or those named in full.
     Options(OptionsArgs),
     /// Measure, with statistics that say how sure they are.
@@ -213,6 +215,17 @@ pub struct CompletionsArgs {
 pub struct DocsArgs {
     /// The directory that holds `docs`, `man` and `completions`.
     pub dir: PathBuf,
+}
+
+/// Arguments of `doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Pools, or directories that are to become branches; all mounted pools if left out.
+    #[arg(value_name = "MOUNTPOINT|DIRECTORY")]
+    pub targets: Vec<PathBuf>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `explain`.

@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod daemon;
 mod docs;
+mod doctor;
 mod explain;
 mod failure;
 mod import;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Show(show)) => config::show(&show),
         Command::Config(ConfigCommand::Check(check)) => config::check(&check),
         Command::ImportFstab(import) => import::run(&import),
+        Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Explain(explain) => explain::run(&explain),
     };
     match outcome {

@@ -131,7 +131,7 @@ fn completed(words: &[&str]) -> Vec<String> {
 fn bash_completes_commands_options_and_values() {
     need_tool!("bash");
     assert_eq!(completed(&["strandfs", "moun"]), ["mount"]);
-    assert_eq!(completed(&["strandfs", "doc"]), [""], "hidden");
+    assert_eq!(completed(&["strandfs", "docs"]), [""], "hidden");
     let mount = ["strandfs", "mount", "-o"];
     let mounting = |words: &[&str]| completed(&[&mount, words].concat());
     assert_eq!(

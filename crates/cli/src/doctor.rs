@@ -1,0 +1,151 @@
+//! `strandfs doctor`: looks for what keeps a pool from working, from being fast, or from being
+//! safe, and says what to do about each.
+
+mod branches;
+mod copies;
+mod machine;
+mod pool;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::args::DoctorArgs;
+use crate::failure::Failure;
+use crate::mounts;
+use machine::Machine;
+
+/// Exit code for a warning that matters.
+const DEGRADED: u8 = 3;
+
+/// How a check came out; the worst is the command's outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// As it should be.
+    Pass,
+    /// Works, with a drawback.
+    Warn,
+    /// Does not work, or endangers files.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at, in a word or two.
+    pub name: &'static str,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    /// As it should be.
+    pub fn pass(name: &'static str, found: impl Into<String>) -> Check {
+        Check {
+            name,
+            verdict: Verdict::Pass,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    /// Works, with a drawback.
+    pub fn warn(name: &'static str, found: impl Into<String>, remedy: &str) -> Check {
+        Check {
+            verdict: Verdict::Warn,
+            remedy: Some(remedy.to_owned()),
+            ..Check::pass(name, found)
+        }
+    }
+
+    /// Does not work, or endangers files.
+    pub fn fail(name: &'static str, found: impl Into<String>, remedy: &str) -> Check {
+        Check {
+            verdict: Verdict::Fail,
+            ..Check::warn(name, found, remedy)
+        }
+    }
+}
+
+/// Takes the checks as they are made: on a terminal each shows at once, so that one that hangs (a
+/// dead disk) is seen to hang.
+struct Report {
+    json: bool,
+    checks: Vec<Check>,
+}
+
+impl Report {
+    fn take(&mut self, check: Check) {
+        if !self.json {
+            let verdict = match check.verdict {
+                Verdict::Pass => "PASS",
+                Verdict::Warn => "WARN",
+                Verdict::Fail => "FAIL",
+            };
+            println!("{verdict}  {}: {}", check.name, check.found);
+            if let Some(remedy) = &check.remedy {
+                println!("      -> {remedy}");
+            }
+        }
+        self.checks.push(check);
+    }
+
+    fn worst(&self) -> Verdict {
+        let verdicts = self.checks.iter().map(|check| check.verdict);
+        verdicts.max().unwrap_or(Verdict::Pass)
+    }
+}
+
+/// Checks the machine, and what is named: pools by their mountpoints, or directories that are to
+/// become branches. Without names, every pool that is mounted.
+///
+/// # Errors
+/// The list of mounts cannot be read.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    let machine = Machine::this();
+    let mut report = Report {
+        json: args.json,
+        checks: Vec::new(),
+    };
+    machine
+        .checks()
+        .into_iter()
+        .for_each(|check| report.take(check));
+    let mounted = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    let (pools, directories) = sort(&args.targets, mounted);
+    for mountpoint in &pools {
+        pool::check(&machine, mountpoint, &mut |check| report.take(check));
+    }
+    if !directories.is_empty() {
+        branches::check(&machine, &directories, &mut |check| report.take(check));
+    }
+    let worst = report.worst();
+    if args.json {
+        println!("{:#}", json!({ "checks": report.checks, "worst": worst }));
+    }
+    Ok(match worst {
+        Verdict::Pass => ExitCode::SUCCESS,
+        Verdict::Warn => ExitCode::from(DEGRADED),
+        Verdict::Fail => ExitCode::from(crate::failure::FAILED),
+    })
+}
+
+/// Mountpoints of pools, and other directories.
+fn sort(targets: &[PathBuf], mounted: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    if targets.is_empty() {
+        return (mounted, Vec::new());
+    }
+    // A dead mount cannot be resolved; its name is taken as it is.
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    targets
+        .iter()
+        .map(|target| real(target))
+        .partition(|target| mounted.contains(target))
+}
