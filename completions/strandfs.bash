@@ -19,6 +19,9 @@ _strandfs() {
             strandfs,bench)
                 cmd="strandfs__subcmd__bench"
                 ;;
+            strandfs,branch)
+                cmd="strandfs__subcmd__branch"
+                ;;
             strandfs,completions)
                 cmd="strandfs__subcmd__completions"
                 ;;
@@ -31,6 +34,9 @@ _strandfs() {
             strandfs,explain)
                 cmd="strandfs__subcmd__explain"
                 ;;
+            strandfs,get)
+                cmd="strandfs__subcmd__get"
+                ;;
             strandfs,import-fstab)
                 cmd="strandfs__subcmd__import__subcmd__fstab"
                 ;;
@@ -39,6 +45,12 @@ _strandfs() {
                 ;;
             strandfs,options)
                 cmd="strandfs__subcmd__options"
+                ;;
+            strandfs,reload)
+                cmd="strandfs__subcmd__reload"
+                ;;
+            strandfs,set)
+                cmd="strandfs__subcmd__set"
                 ;;
             strandfs,status)
                 cmd="strandfs__subcmd__status"
@@ -51,6 +63,18 @@ _strandfs() {
                 ;;
             strandfs__subcmd__bench,metadata)
                 cmd="strandfs__subcmd__bench__subcmd__metadata"
+                ;;
+            strandfs__subcmd__branch,add)
+                cmd="strandfs__subcmd__branch__subcmd__add"
+                ;;
+            strandfs__subcmd__branch,list)
+                cmd="strandfs__subcmd__branch__subcmd__list"
+                ;;
+            strandfs__subcmd__branch,remove)
+                cmd="strandfs__subcmd__branch__subcmd__remove"
+                ;;
+            strandfs__subcmd__branch,set)
+                cmd="strandfs__subcmd__branch__subcmd__set"
                 ;;
             strandfs__subcmd__config,check)
                 cmd="strandfs__subcmd__config__subcmd__check"
@@ -65,7 +89,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor options bench completions"
+            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,6 +156,92 @@ _strandfs() {
                     return 0
                     ;;
                 --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__branch)
+            opts="-h --help list add remove set"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__branch__subcmd__add)
+            opts="-h --mode --minfreespace --first --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --minfreespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__branch__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__branch__subcmd__remove)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__branch__subcmd__set)
+            opts="-h --mode --minfreespace --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --minfreespace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -226,6 +336,20 @@ _strandfs() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        strandfs__subcmd__get)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         strandfs__subcmd__import__subcmd__fstab)
             opts="-h --file --toml --exact --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -267,6 +391,34 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__options)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__reload)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__set)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

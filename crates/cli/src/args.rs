@@ -1,5 +1,7 @@
 //! The command line.
 
+pub mod control;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -36,6 +38,14 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Look for what keeps pools from working, from being fast or safe, and say what to do.
     Doctor(DoctorArgs),
+    /// Show options of a mounted pool.
+    Get(control::GetArgs),
+    /// Change options of a mounted pool, all of those named or none.
+    Set(control::SetArgs),
+    /// Show, add, remove or change branches of a mounted pool.
+    Branch(control::BranchArgs),
+    /// Have a mounted pool read its configuration again, as SIGHUP does: all of it or nothing.
+    Reload(control::ReloadArgs),
     /// Explain mount options: all in brief, or those named in full.
     Options(OptionsArgs),
     /// Measure, with statistics that say how sure they are.

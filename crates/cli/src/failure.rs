@@ -113,6 +113,17 @@ pub enum Failure {
     /// Nothing of ours is mounted there.
     #[error("{0} is not a strandfs mount; `strandfs status` lists them")]
     NotMounted(PathBuf),
+    /// The server refused; its sentence says why.
+    #[error("{0}")]
+    Refused(String),
+    /// The server cannot be reached.
+    #[error("the pool mounted at {mountpoint} does not answer: {why}")]
+    NoAnswer {
+        /// The pool.
+        mountpoint: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// The path lies in no pool.
     #[error("{0} is not in a strandfs pool; `strandfs status` lists the pools")]
     NotInPool(PathBuf),
@@ -163,10 +174,12 @@ impl Failure {
             | Failure::Import { .. }
             | Failure::Mountpoint { .. }
             | Failure::Held { .. }
-            | Failure::Branch { .. } => USAGE,
+            | Failure::Branch { .. }
+            | Failure::Refused(_) => USAGE,
             Failure::Session(_)
             | Failure::Bench(_)
             | Failure::NotMounted(_)
+            | Failure::NoAnswer { .. }
             | Failure::NotInPool(_)
             | Failure::Unanswered { .. }
             | Failure::Unmount { .. }

@@ -6,12 +6,14 @@ mod as_user;
 mod bench;
 mod check;
 mod config;
+mod control;
 mod daemon;
 mod docs;
 mod doctor;
 mod explain;
 mod failure;
 mod import;
+mod live;
 mod logging;
 mod mount;
 mod mount_helper;
@@ -59,6 +61,10 @@ fn main() -> ExitCode {
         Command::ImportFstab(import) => import::run(&import),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Explain(explain) => explain::run(&explain),
+        Command::Get(get) => control::get(&get),
+        Command::Set(set) => control::set(&set),
+        Command::Branch(branch) => control::branch(&branch),
+        Command::Reload(reload) => control::reload(&reload),
     };
     match outcome {
         Ok(code) => code,

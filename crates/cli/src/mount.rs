@@ -11,7 +11,7 @@ use strandfs_pool::{Pool, features};
 use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
-use crate::{as_user, daemon, logging};
+use crate::{as_user, daemon, live, logging};
 
 /// `strandfs mount`.
 ///
@@ -42,6 +42,7 @@ pub fn start(args: &MountArgs) -> Result<u8, Failure> {
 
 fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     let Plan {
+        layers,
         settings,
         mountpoint,
         said,
@@ -83,6 +84,7 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         detach(mountpoint)?;
     }
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
     if args.background_server {
         session.on_ready(daemon::report_ready);

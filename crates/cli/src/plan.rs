@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// What is to be mounted, and where.
 pub struct Plan {
+    /// What the settings are made of, to make them again.
+    pub layers: Layers,
     /// Complete and without conflicts.
     pub settings: Settings,
     /// Absolute and without symlinks.
@@ -28,6 +30,7 @@ pub struct Plan {
 pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     let (layers, mountpoint) = layers(args)?;
     let loaded = layers.load().map_err(|error| explain(error, args))?;
+    let layers = layers.settle(&loaded);
     let mut settings = loaded.settings;
     let mountpoint = check::mountpoint(
         &mountpoint,
@@ -51,6 +54,7 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     said.extend(notices.map(ToString::to_string));
     said.extend(without_root(&settings));
     Ok(Plan {
+        layers,
         settings,
         mountpoint,
         said,

@@ -98,6 +98,7 @@ pub struct Session {
     max_threads: usize,
     placement: Placement,
     ready: Option<Box<dyn FnOnce() + Send>>,
+    hangup: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Session {
@@ -134,6 +135,7 @@ impl Session {
             max_threads: config.max_threads.max(1),
             placement: config.placement,
             ready: None,
+            hangup: None,
         })
     }
 
@@ -141,6 +143,12 @@ impl Session {
     /// called if it never does.
     pub fn on_ready(&mut self, ready: impl FnOnce() + Send + 'static) {
         self.ready = Some(Box::new(ready));
+    }
+
+    /// Calls `hangup` at every SIGHUP, which then does not end the mount. It runs on the thread
+    /// that waits for signals: it must be quick and ask nothing of the mount.
+    pub fn on_hangup(&mut self, hangup: impl Fn() + Send + 'static) {
+        self.hangup = Some(Box::new(hangup));
     }
 
     /// What INIT agreed.
@@ -170,7 +178,8 @@ impl Session {
     }
 
     /// Like [`serve`](Self::serve); the first signal unmounts (see [`Unmounter::unmount`]), a
-    /// second one does so by force at once.
+    /// second one does so by force at once. SIGHUP does something else after
+    /// [`on_hangup`](Self::on_hangup).
     pub fn serve_with_signals(self, signals: Signals) -> Result<End, SessionError> {
         serve::serve(self, Some(signals))
     }

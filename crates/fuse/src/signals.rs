@@ -22,6 +22,11 @@ impl Signals {
         Ok(Signals { descriptor })
     }
 
+    /// Whether a signal is the one that daemons take as "read your configuration again".
+    pub(crate) fn is_hangup(signal: i32) -> bool {
+        signal == rustix::process::Signal::HUP.as_raw()
+    }
+
     /// Takes the next signal, waiting for it.
     pub(crate) fn take(&self) -> Result<i32, Errno> {
         sys::read_signal(self.descriptor.as_fd())

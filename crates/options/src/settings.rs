@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::branch::{self, BranchSpec};
+use crate::branch::{self, BranchError, BranchSpec};
 use crate::error::{Effect, Notice, OptionError};
 use crate::mount_options;
 use crate::origin::{self, Origin, Origins};
@@ -374,6 +374,23 @@ impl Settings {
     pub fn add_branches_from(&mut self, origin: &Origin, list: &str) -> Result<(), OptionError> {
         self.branches = branch::edit(&self.branches, &format!("+>{list}"))?;
         self.origins.set("branches", origin);
+        Ok(())
+    }
+
+    /// Puts another list of branches in place of the present one, for a pool that is mounted. The
+    /// paths must be real and different.
+    ///
+    /// # Errors
+    /// [`BranchError::NoneLeft`] if the list is empty; the settings are then unchanged.
+    pub fn set_branches_at_run_time(
+        &mut self,
+        branches: Vec<BranchSpec>,
+    ) -> Result<(), OptionError> {
+        if branches.is_empty() {
+            return Err(BranchError::NoneLeft.into());
+        }
+        self.branches = branches;
+        self.origins.set("branches", &Origin::RunTime);
         Ok(())
     }
 

@@ -5,6 +5,8 @@ pub(crate) mod file;
 mod keys;
 mod recall;
 mod reconfigure;
+pub mod request;
+pub mod socket;
 
 pub(crate) use recall::Recall;
 pub use recall::Recalled;

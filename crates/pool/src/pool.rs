@@ -12,6 +12,7 @@ use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
 use strandfs_options::{OptionError, Settings};
 
 use crate::branch::{Branch, BranchId};
+use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_handle::DirHandles;
 use crate::dir_set::DirFdCache;
@@ -82,6 +83,8 @@ pub struct Pool {
     pub(crate) mounted_at_seconds: i64,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) recall: Recall,
+    pub(crate) socket: OnceLock<String>,
+    pub(crate) reload: OnceLock<Reload>,
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
 }
@@ -161,6 +164,8 @@ impl Pool {
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
             recall: Recall::default(),
             crews: Crews::default(),
+            socket: OnceLock::new(),
+            reload: OnceLock::new(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -2,14 +2,13 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use super::{End, Life, Session, SessionError, Unmounter};
+use super::{End, Session, SessionError};
 use crate::request::Dialect;
 use crate::signals::Signals;
 use crate::transport::{Crew, Server};
@@ -30,7 +29,7 @@ pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<En
     let crew = Crew::new(server, session.life.clone(), session.max_threads, placement);
     crew.start().map_err(SessionError::Threads)?;
     announce(&mut session)?;
-    let waited = wait_for_end(&session.life, signals.as_ref(), &session.unmounter());
+    let waited = wait_for_end(&session, signals.as_ref());
     if let Err(errno) = waited {
         session.life.end(Err(SessionError::Wait(errno.into())));
     }
@@ -78,11 +77,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Session
 }
 
 /// Returns at the end of the mount, which signals bring about.
-fn wait_for_end(
-    life: &Arc<Life>,
-    signals: Option<&Signals>,
-    unmounter: &Unmounter,
-) -> Result<(), Errno> {
+fn wait_for_end(session: &Session, signals: Option<&Signals>) -> Result<(), Errno> {
+    let (life, unmounter) = (&session.life, session.unmounter());
     let mut signalled = false;
     while !life.has_ended() {
         let end = PollFd::new(&**life, PollFlags::IN);
@@ -99,7 +95,12 @@ fn wait_for_end(
         else {
             continue;
         };
-        let why = End::Signal(signals.take()?);
+        let signal = signals.take()?;
+        if let (Some(hangup), true) = (&session.hangup, Signals::is_hangup(signal)) {
+            hangup();
+            continue;
+        }
+        let why = End::Signal(signal);
         let unmounter = unmounter.clone();
         if signalled {
             unmounter.abandon(why);

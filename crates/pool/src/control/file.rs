@@ -253,6 +253,8 @@ fn errno_of(refused: &ReconfigureError) -> Errno {
         ReconfigureError::Option(OptionError::NotYet { .. }) => Errno::OPNOTSUPP,
         ReconfigureError::Option(OptionError::NotAtRunTime { .. }) => Errno::ROFS,
         ReconfigureError::Branch(PoolError::Branch { errno, .. }) => *errno,
-        ReconfigureError::Option(_) | ReconfigureError::Branch(_) => Errno::INVAL,
+        ReconfigureError::Option(_) | ReconfigureError::Branch(_) | ReconfigureError::Config(_) => {
+            Errno::INVAL
+        }
     }
 }

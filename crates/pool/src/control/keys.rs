@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use strandfs_options::table::{self, Kind, Status};
 use strandfs_options::{BranchError, OptionError, Settings, TABLE};
@@ -57,6 +58,7 @@ impl Pool {
         match key {
             "pid" => return Some(std::process::id().to_string()),
             "version" => return Some(env!("CARGO_PKG_VERSION").to_owned()),
+            "socket" => return self.socket.get().cloned(),
             "status" => return Some(self.status().to_string()),
             "srcmounts" => {
                 let paths = view.branches.iter().map(|branch| branch.path.to_str());
@@ -102,6 +104,12 @@ pub(super) fn set(pool: &Pool, key: &str, value: &str) -> Result<Changed, Reconf
     if OWN.contains(&key) || key == "status" {
         let option = if key == "pid" { "pid" } else { "version" };
         return Err(OptionError::NotAtRunTime { option }.into());
+    }
+    if key == "config" {
+        return match value {
+            "" => pool.reload().map_err(ReconfigureError::Config),
+            file => pool.apply_file(Path::new(file)),
+        };
     }
     // Tools from before `branches` change the list by this name.
     let key = if key == "srcmounts" { "branches" } else { key };

@@ -1,12 +1,14 @@
 //! Changing options and branches of a mounted pool: all of it or nothing, in one step.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::table::Status;
-use strandfs_options::{BranchSpec, Notice, OptionError, Settings, TABLE};
+use strandfs_options::{
+    BranchSpec, ConfigErrors, ConfigFile, Notice, OptionError, Settings, TABLE,
+};
 
 use super::recall::{Reason, Recalled};
 use crate::branch::{Branch, BranchId};
@@ -74,6 +76,9 @@ pub enum ReconfigureError {
     /// A branch cannot join.
     #[error(transparent)]
     Branch(#[from] PoolError),
+    /// A configuration file is at fault.
+    #[error("{0}")]
+    Config(String),
 }
 
 /// A change that was made.
@@ -102,6 +107,28 @@ impl Pool {
         &self,
         change: impl FnOnce(&mut Settings) -> Result<Vec<Notice>, OptionError>,
     ) -> Result<Changed, ReconfigureError> {
+        self.apply(|settings| Ok(change(settings)?))
+    }
+
+    /// Applies the options of a file, all of them or none, over those in force.
+    ///
+    /// # Errors
+    /// As [`Pool::reconfigure`], and what is wrong with the file.
+    pub(super) fn apply_file(&self, path: &Path) -> Result<Changed, ReconfigureError> {
+        let refused = |errors: ConfigErrors| ReconfigureError::Config(errors.to_string());
+        let file = ConfigFile::read(path).map_err(refused)?;
+        self.apply(|settings| {
+            let mounted_from = settings.config.clone();
+            let applied = file.apply(settings).map_err(refused)?;
+            settings.config = mounted_from;
+            Ok(applied.notices)
+        })
+    }
+
+    fn apply(
+        &self,
+        change: impl FnOnce(&mut Settings) -> Result<Vec<Notice>, ReconfigureError>,
+    ) -> Result<Changed, ReconfigureError> {
         let mut changes = self.changes.lock();
         let old = Arc::clone(&self.view());
         let mut settings = old.settings.clone();
@@ -119,13 +146,6 @@ impl Pool {
                 .chain(news)
                 .map(|notice| notice.to_string()),
         );
-        if settings == old.settings {
-            return Ok(Changed {
-                notices,
-                options,
-                recalled: Recalled::already(),
-            });
-        }
         let branches = match settings.branches == old.settings.branches {
             true => old.branches.clone(),
             false => self.next_branches(&old, &settings.branches, &mut changes)?,
@@ -141,7 +161,9 @@ impl Pool {
         if let Some(watcher) = self.watcher.get() {
             watcher(&old.settings, &settings)?;
         }
-        tracing::info!(options = options.join(","), "options changed");
+        if !options.is_empty() {
+            tracing::info!(options = options.join(","), "options changed");
+        }
         self.put_in_force(View {
             generation,
             branches_since,

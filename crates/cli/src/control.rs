@@ -1,0 +1,184 @@
+//! `strandfs get`, `set`, `branch` and `reload`: acting on a mounted pool.
+
+mod client;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::io::Errno;
+use serde_json::{Map, Value};
+use strandfs_options::table::{Status, TABLE, find};
+use strandfs_options::{OptionError, table};
+use strandfs_pool::control::request::{Answer, Request};
+
+use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
+use crate::failure::Failure;
+use crate::mounts;
+
+/// `strandfs get`.
+///
+/// # Errors
+/// No pool is mounted there, its server cannot be asked, or an option does not exist.
+pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
+    let mountpoint = mounted(&args.mountpoint)?;
+    let mut values = Map::new();
+    if args.keys.is_empty() {
+        let active = TABLE
+            .iter()
+            .filter(|option| option.status == Status::Active);
+        for option in active {
+            // A server of another version may lack it.
+            if let Ok(value) = client::value(&mountpoint, option.name) {
+                values.insert(option.name.to_owned(), value.into());
+            }
+        }
+    }
+    for key in &args.keys {
+        let value = client::value(&mountpoint, key).map_err(|error| match error {
+            // What the pool says of itself has keys that are no options: only it knows.
+            error if Errno::from_io_error(&error) == Some(Errno::NODATA) => unknown(key).into(),
+            error => Failure::system("asking the pool's server for an option")(error),
+        })?;
+        values.insert(key.clone(), value.into());
+    }
+    match (args.json, args.keys.len()) {
+        (true, _) => println!("{:#}", Value::Object(values)),
+        (false, 1) => values
+            .values()
+            .for_each(|value| println!("{}", text(value))),
+        (false, _) => values
+            .iter()
+            .for_each(|(key, value)| println!("{key}={}", text(value))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `strandfs set`.
+///
+/// # Errors
+/// No pool is mounted there, or an option is refused: nothing is changed then.
+pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
+    let options = args.options.iter().map(|item| match item.split_once('=') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (item.clone(), None),
+    });
+    let options: Vec<_> = options.collect();
+    if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
+        return Err(unknown(name).into());
+    }
+    ask(&args.mountpoint, &Request::Set { options })
+}
+
+/// `strandfs reload`.
+///
+/// # Errors
+/// No pool is mounted there, or its configuration is refused: nothing is changed then.
+pub fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
+    ask(&args.mountpoint, &Request::Reload)
+}
+
+/// `strandfs branch`.
+///
+/// # Errors
+/// No pool is mounted there, or the change is refused: nothing is changed then.
+pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
+    match &args.command {
+        BranchCommand::List { mountpoint, json } => list(mountpoint, *json),
+        BranchCommand::Add {
+            mountpoint,
+            path,
+            mode,
+            minfreespace,
+            first,
+        } => ask(
+            mountpoint,
+            &Request::BranchAdd {
+                path: absolute(path)?,
+                mode: mode.clone(),
+                minfreespace: minfreespace.clone(),
+                first: *first,
+            },
+        ),
+        BranchCommand::Remove { mountpoint, path } => ask(
+            mountpoint,
+            &Request::BranchRemove {
+                path: absolute(path)?,
+            },
+        ),
+        BranchCommand::Set {
+            mountpoint,
+            path,
+            mode,
+            minfreespace,
+        } => ask(
+            mountpoint,
+            &Request::BranchSet {
+                path: absolute(path)?,
+                mode: mode.clone(),
+                minfreespace: minfreespace.clone(),
+            },
+        ),
+    }
+}
+
+fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let status =
+        mounts::ask(&mounted(mountpoint)?).map_err(Failure::system("asking the pool's server"))?;
+    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    let branches = status.get("branches").cloned().unwrap_or_default();
+    if json {
+        println!("{branches:#}");
+    } else {
+        for branch in branches.as_array().unwrap_or(&Vec::new()) {
+            let field = |name: &str| branch.get(name).map_or("?", text);
+            println!("{}={}", field("path"), field("mode"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends a change and says what came of it.
+fn ask(mountpoint: &Path, request: &Request) -> Result<ExitCode, Failure> {
+    let Answer {
+        error,
+        notices,
+        told,
+        ..
+    } = client::ask(&mounted(mountpoint)?, request)?;
+    if let Some(error) = error {
+        return Err(Failure::Refused(error));
+    }
+    for notice in notices {
+        eprintln!("strandfs: {notice}");
+    }
+    if !told {
+        eprintln!(
+            "strandfs: the change is made, but the kernel is still being told to forget what it cached before"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pool mounted exactly here.
+fn mounted(given: &Path) -> Result<PathBuf, Failure> {
+    let real = std::fs::canonicalize(given).unwrap_or_else(|_| given.to_path_buf());
+    mounts::find(&real)
+        .map_err(Failure::system("reading /proc/self/mountinfo"))?
+        .ok_or_else(|| Failure::NotMounted(given.to_path_buf()))
+}
+
+/// The server stands in another directory.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(Failure::system("finding the present directory"))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}
+
+fn unknown(name: &str) -> OptionError {
+    OptionError::Unknown {
+        name: name.to_owned(),
+        suggestion: table::nearest(name).map(str::to_owned),
+    }
+}

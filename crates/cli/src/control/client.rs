@@ -1,0 +1,127 @@
+//! Reaching the server of a pool: its control file for reading, its control socket for changes.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use strandfs_pool::control::request::{Answer, Request};
+use strandfs_pool::control::socket::{PREFIX, peer_is_trusted};
+
+use crate::failure::Failure;
+
+/// A change opens branches and tells the kernel; a network filesystem may take its time.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// The longest answer believed.
+const ANSWER_MAX_BYTES: u64 = 16 << 20;
+
+/// The value of a key of the control file.
+///
+/// # Errors
+/// Those of `getxattr(2)`: ENODATA if there is no such key, EOPNOTSUPP if the pool was mounted
+/// without extended attributes.
+pub fn value(mountpoint: &Path, key: &str) -> io::Result<String> {
+    let mut value = vec![0; 65_536];
+    let attribute = format!("user.strandfs.{key}");
+    let len = rustix::fs::getxattr(mountpoint.join(".strandfs"), attribute, &mut value[..])?;
+    value.truncate(len);
+    String::from_utf8(value).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Sends a request to the server of a pool.
+///
+/// # Errors
+/// The server cannot be reached, or does not answer.
+pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
+    match value(mountpoint, "socket") {
+        Ok(name) => talk(&name, request).map_err(|error| no_answer(mountpoint, &error)),
+        // `xattr=nosys`: the mount cannot be asked for its socket.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
+            search(mountpoint, request)
+        }
+        Err(error) => Err(no_answer(mountpoint, &error)),
+    }
+}
+
+fn no_answer(mountpoint: &Path, error: &io::Error) -> Failure {
+    let why = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "only root and the user who mounted it may change it".to_owned()
+        }
+        io::ErrorKind::ConnectionRefused => {
+            "its control socket is in another network namespace; use the attributes of its \
+             .strandfs file instead"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    };
+    Failure::NoAnswer {
+        mountpoint: mountpoint.to_path_buf(),
+        why,
+    }
+}
+
+/// One request and its answer.
+fn talk(name: &str, request: &Request) -> io::Result<Answer> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    if !peer_is_trusted(&stream)? {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    // A server that turns us away closes without reading.
+    (&stream).write_all(&line).map_err(turned_away)?;
+    let mut answer = String::new();
+    BufReader::new((&stream).take(ANSWER_MAX_BYTES))
+        .read_line(&mut answer)
+        .map_err(turned_away)?;
+    if answer.is_empty() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(serde_json::from_str(&answer)?)
+}
+
+fn turned_away(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            io::ErrorKind::PermissionDenied.into()
+        }
+        _ => error,
+    }
+}
+
+/// Asks every server whether it serves this mountpoint. Two that say so live in different mount
+/// namespaces, and cannot be told apart from here.
+fn search(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
+    let list = std::fs::read_to_string("/proc/net/unix")
+        .map_err(Failure::system("reading /proc/net/unix"))?;
+    let mut names: Vec<&str> = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
+        .filter(|name| name.starts_with(PREFIX))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let serves = |name: &&str| {
+        talk(name, &Request::Hello)
+            .is_ok_and(|answer| answer.mountpoint.as_deref() == Some(mountpoint))
+    };
+    let found: Vec<&str> = names.into_iter().filter(serves).collect();
+    match &found[..] {
+        [only] => talk(only, request).map_err(|error| no_answer(mountpoint, &error)),
+        [] => Err(Failure::NoAnswer {
+            mountpoint: mountpoint.to_path_buf(),
+            why: "no server with this mountpoint answers".to_owned(),
+        }),
+        _ => Err(Failure::NoAnswer {
+            mountpoint: mountpoint.to_path_buf(),
+            why: "several servers have this mountpoint, and with xattr=nosys they cannot be told \
+                  apart"
+                .to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,51 @@
+//! Changing a pool while it serves: the control socket, SIGHUP, and reading the configuration again.
+
+use std::sync::Arc;
+
+use strandfs_fuse::Session;
+use strandfs_options::Layers;
+use strandfs_pool::{Changed, Pool};
+
+/// Opens the ways to change the pool while it serves.
+pub fn control(pool: &Arc<Pool>, session: &mut Session, layers: Layers) {
+    pool.set_reload(Box::new(move |pool| reload(pool, &layers)));
+    if let Err(error) = pool.listen() {
+        tracing::warn!(%error, "no control socket; the control file is there");
+    }
+    let pool = Arc::downgrade(pool);
+    session.on_hangup(move || {
+        let Some(pool) = pool.upgrade() else { return };
+        // Not on the thread that waits for signals: opening branches may take its time.
+        let reload = move || match pool.reload() {
+            Ok(changed) => {
+                let options = changed.options.join(",");
+                tracing::info!(options, "the configuration was read again");
+                changed
+                    .notices
+                    .iter()
+                    .for_each(|line| tracing::warn!("{line}"));
+            }
+            Err(refused) => tracing::error!("the configuration stays as it was: {refused}"),
+        };
+        let thread = std::thread::Builder::new().name("strandfs-reload".to_owned());
+        if let Err(error) = thread.spawn(reload) {
+            tracing::error!(%error, "no thread to read the configuration again");
+        }
+    });
+}
+
+/// Makes the settings anew from what the pool was mounted with; files as they are now. Changes
+/// made while mounted end with it.
+fn reload(pool: &Pool, layers: &Layers) -> Result<Changed, String> {
+    let loaded = layers.load().map_err(|error| error.to_string())?;
+    let changed = pool.reconfigure(move |settings| {
+        let mut next = loaded.settings;
+        // What the way in decided, and what was made of the name of the mountpoint.
+        next.mount_flags.suid = next.mount_flags.suid.or(settings.mount_flags.suid);
+        next.mount_flags.dev = next.mount_flags.dev.or(settings.mount_flags.dev);
+        next.mountpoint.clone_from(&settings.mountpoint);
+        *settings = next;
+        Ok(loaded.notices)
+    });
+    Ok(changed?)
+}

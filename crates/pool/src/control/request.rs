@@ -1,0 +1,238 @@
+//! What is asked for over the control socket, and how it is carried out.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use strandfs_options::branch::{BranchMode, BranchSpec};
+use strandfs_options::size::MinFreeSpace;
+use strandfs_options::{BranchError, Notice, OptionError, Settings};
+
+use super::{Changed, ReconfigureError};
+use crate::pool::Pool;
+
+/// How long an answer waits for the kernel to be told of the change.
+const TELLING_LIMIT: Duration = Duration::from_secs(10);
+
+/// A request: one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Who is there?
+    Hello,
+    /// Set options, all or none.
+    Set {
+        /// Names and values, in order; without a value it is a bare flag.
+        options: Vec<(String, Option<String>)>,
+    },
+    /// Add a branch.
+    BranchAdd {
+        /// Absolute path, taken as it is.
+        path: PathBuf,
+        /// RW, RO or NC; RW if left out.
+        mode: Option<String>,
+        /// Its own minimum free space.
+        minfreespace: Option<String>,
+        /// Before the others instead of behind them.
+        first: bool,
+    },
+    /// Remove a branch.
+    BranchRemove {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Change a branch in place; what is left out stays.
+    BranchSet {
+        /// Its path.
+        path: PathBuf,
+        /// RW, RO or NC.
+        mode: Option<String>,
+        /// Its own minimum free space, or `default` for the pool's.
+        minfreespace: Option<String>,
+    },
+    /// Read the configuration again.
+    Reload,
+}
+
+/// The answer: one line of JSON.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Answer {
+    /// Why nothing was changed; a sentence.
+    pub error: Option<String>,
+    /// What to tell the user besides.
+    pub notices: Vec<String>,
+    /// The options with a new value, and the value.
+    pub changed: Vec<(String, String)>,
+    /// Whether the kernel has been told already.
+    pub told: bool,
+    /// The server.
+    pub pid: u32,
+    /// Where the pool is mounted.
+    pub mountpoint: Option<PathBuf>,
+}
+
+/// Reads the configuration again and applies it; a sentence if it is refused.
+pub type Reload = Box<dyn Fn(&Pool) -> Result<Changed, String> + Send + Sync>;
+
+impl Pool {
+    /// Carries out a request from the control socket.
+    pub(super) fn carry_out(&self, request: &Request) -> Answer {
+        let outcome = match request {
+            Request::Hello => return self.signed(Answer::default()),
+            Request::Reload => self.reload(),
+            Request::Set { options } => self
+                .reconfigure(|settings| set_all(settings, options))
+                .map_err(|refused| refused.to_string()),
+            Request::BranchAdd { .. }
+            | Request::BranchRemove { .. }
+            | Request::BranchSet { .. } => self
+                .reconfigure(|settings| edit_branches(settings, request))
+                .map_err(|refused| refused.to_string()),
+        };
+        match outcome {
+            Ok(changed) => {
+                let told = changed.recalled.wait(TELLING_LIMIT);
+                let view = self.view();
+                let value = |name: &&str| view.settings.get(name).unwrap_or_default();
+                self.signed(Answer {
+                    changed: changed
+                        .options
+                        .iter()
+                        .map(|name| ((*name).to_owned(), value(name)))
+                        .collect(),
+                    notices: changed.notices,
+                    told,
+                    ..Answer::default()
+                })
+            }
+            Err(error) => self.signed(Answer {
+                error: Some(error),
+                ..Answer::default()
+            }),
+        }
+    }
+
+    fn signed(&self, answer: Answer) -> Answer {
+        Answer {
+            pid: std::process::id(),
+            mountpoint: self.mountpoint.get().cloned(),
+            ..answer
+        }
+    }
+
+    /// Says how the configuration is read again; once.
+    pub fn set_reload(&self, reload: Reload) {
+        let _ = self.reload.set(reload);
+    }
+
+    /// Reads the configuration again and puts it in force, all of it or nothing.
+    ///
+    /// # Errors
+    /// A sentence saying what is wrong with it.
+    pub fn reload(&self) -> Result<Changed, String> {
+        match self.reload.get() {
+            Some(reload) => reload(self),
+            None => {
+                Err("this pool was not mounted from anything that can be read again".to_owned())
+            }
+        }
+    }
+}
+
+impl From<ReconfigureError> for String {
+    fn from(refused: ReconfigureError) -> String {
+        refused.to_string()
+    }
+}
+
+fn set_all(
+    settings: &mut Settings,
+    options: &[(String, Option<String>)],
+) -> Result<Vec<Notice>, OptionError> {
+    let mut notices = Vec::new();
+    for (name, value) in options {
+        let effect = settings.set_at_run_time(name, value.as_deref())?;
+        notices.extend(effect.notice);
+    }
+    Ok(notices)
+}
+
+fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notice>, OptionError> {
+    match request {
+        Request::BranchAdd {
+            path,
+            mode,
+            minfreespace,
+            first,
+        } => {
+            let spec = BranchSpec {
+                path: path.clone(),
+                mode: read_mode(mode)?.unwrap_or(BranchMode::ReadWrite),
+                min_free_space: read_size(minfreespace)?,
+            };
+            let sign = if *first { "+<" } else { "+>" };
+            settings.set_at_run_time("branches", Some(&format!("{sign}{spec}")))?;
+        }
+        Request::BranchRemove { path } => {
+            let index = find(settings, path)?;
+            let mut branches = settings.branches.clone();
+            branches.remove(index);
+            settings.set_branches_at_run_time(branches)?;
+        }
+        Request::BranchSet {
+            path,
+            mode,
+            minfreespace,
+        } => {
+            let index = find(settings, path)?;
+            let (mode, size) = (read_mode(mode)?, read_size(minfreespace)?);
+            let mut branches = settings.branches.clone();
+            if let Some(branch) = branches.get_mut(index) {
+                branch.mode = mode.unwrap_or(branch.mode);
+                if minfreespace.is_some() {
+                    branch.min_free_space = size;
+                }
+            }
+            settings.set_branches_at_run_time(branches)?;
+        }
+        Request::Hello | Request::Set { .. } | Request::Reload => {}
+    }
+    Ok(Vec::new())
+}
+
+/// The branch of this path, or of what the path leads to.
+fn find(settings: &Settings, path: &Path) -> Result<usize, OptionError> {
+    let by = |wanted: &Path| {
+        let mut branches = settings.branches.iter();
+        branches.position(|branch| branch.path == wanted)
+    };
+    by(path)
+        .or_else(|| by(&std::fs::canonicalize(path).ok()?))
+        .ok_or_else(|| {
+            OptionError::Branch(BranchError::NothingToRemove {
+                item: path.to_string_lossy().into_owned(),
+            })
+        })
+}
+
+fn read_mode(mode: &Option<String>) -> Result<Option<BranchMode>, OptionError> {
+    let Some(mode) = mode else { return Ok(None) };
+    mode.parse().map(Some).map_err(|_| OptionError::BadValue {
+        option: "mode".to_owned(),
+        value: mode.clone(),
+        accepted: "RW, RO or NC",
+    })
+}
+
+/// `default` means none of its own.
+fn read_size(size: &Option<String>) -> Result<Option<MinFreeSpace>, OptionError> {
+    match size.as_deref() {
+        None | Some("default") => Ok(None),
+        Some(size) => size.parse().map(Some).map_err(|_| OptionError::BadValue {
+            option: "minfreespace".to_owned(),
+            value: size.to_owned(),
+            accepted: MinFreeSpace::ACCEPTED,
+        }),
+    }
+}
