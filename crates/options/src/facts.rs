@@ -30,7 +30,7 @@ pub fn facts(option: &OptionDef) -> Vec<(&'static str, String)> {
 /// The documents list the policies once; the error message about a slip lists them again.
 fn takes(option: &OptionDef) -> &'static str {
     match option.value.kind {
-        Kind::Policy => "a policy",
+        Kind::Policy if option.value.accepted.starts_with("a policy:") => "a policy",
         _ => option.value.accepted,
     }
 }

@@ -6,13 +6,15 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use strandfs_options::table::OptionDef;
 
-use super::{active, values};
+use super::{active, assert_read_back, values};
 use crate::need_root;
-use crate::support::Pool;
+use crate::support::{Pool, strandfs};
 
-/// The options that are set, each with its value. What every mount has is changed elsewhere.
+/// The options that are set, each with its value. What every mount has is changed elsewhere, and
+/// setting `config` is the command to read a file, not a change of the option.
 fn assignments(pool: &Pool) -> Vec<(&'static OptionDef, String)> {
     active()
+        .filter(|option| option.name != "config")
         .filter(|option| values::round(option.name).is_some())
         .map(|option| (option, values::value(option, pool)))
         .collect()
@@ -53,5 +55,33 @@ fn every_option_is_set_through_the_control_file() {
             assert_eq!(pool.status()["options"][option.name], shown, "{key}");
             assert_eq!(set(&before), Ok(()), "{key}={before}");
         }
+    }
+}
+
+#[test]
+fn every_option_is_set_through_the_control_socket() {
+    need_root!();
+    for round in 0..values::ROUNDS {
+        let pool = Pool::tmpfs(2).mount();
+        let root = pool.root().to_str().unwrap();
+        let all = super::assignments(&pool, round);
+        let find = |name: &str| strandfs_options::table::find(name).unwrap().0;
+        let (live, fixed): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(name, _)| find(name).run_time);
+        let mut args = vec!["set".to_owned(), root.to_owned()];
+        args.extend(live.iter().map(|(name, value)| format!("{name}={value}")));
+        if !live.is_empty() {
+            strandfs(args).ok();
+            assert_read_back(&pool, &live);
+        }
+        // One that cannot change is refused, with all that stands beside it.
+        let before = pool.status()["options"].clone();
+        for (name, value) in fixed {
+            let item = format!("{name}={value}");
+            let refused = strandfs(["set", root, "cache.attr=77s", &item]);
+            assert_eq!(refused.code(), 2, "{item}: {refused:?}");
+            assert!(refused.stderr.contains(name), "{item}: {refused:?}");
+        }
+        assert_eq!(pool.status()["options"], before);
     }
 }

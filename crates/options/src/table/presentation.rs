@@ -39,6 +39,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         group: Group::Attributes,
         value: value!(Word InodeCalc, inodecalc),
         default: "devino-hash",
+        mergerfs_default: "hybrid-hash",
         example: "passthrough",
         run_time: true,
         recalls: true,
