@@ -21,7 +21,8 @@ pub enum Command {
     /// Mount a pool of branches.
     #[command(
         after_help = mount_help(),
-        override_usage = "strandfs mount [-f] [-o OPTIONS]... BRANCH... MOUNTPOINT"
+        override_usage = "strandfs mount [-f] [-r] [-o OPTIONS]... BRANCH... MOUNTPOINT\n       \
+            strandfs mount [-f] [-r] [-o OPTIONS]... NAME|FILE.toml [MOUNTPOINT]"
     )]
     Mount(MountArgs),
     /// Unmount a pool.
@@ -120,7 +121,7 @@ pub struct ConfigShowArgs {
 /// Arguments of `config check`.
 #[derive(Args)]
 pub struct ConfigCheckArgs {
-    /// TOML files, or files in the form of mergerfs.
+    /// TOML files, files in the form of mergerfs, or NAME for /etc/strandfs/NAME.toml.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }

@@ -42,11 +42,24 @@ pub fn mountpoint(given: &str, over: bool) -> Result<PathBuf, Failure> {
         return Err(refuse("it is not a directory".to_owned()));
     }
     let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
-    let held = mounts::holder(&real).map_err(Failure::system("reading /proc/self/mountinfo"))?;
-    if let Some(kind) = held.filter(|_| !over) {
-        return Err(Failure::Held { path: real, kind });
-    }
+    is_free(&real, over)?;
     Ok(real)
+}
+
+/// Whether a pool may be mounted here.
+///
+/// # Errors
+/// One is mounted already and `over` is false.
+pub fn is_free(mountpoint: &Path, over: bool) -> Result<(), Failure> {
+    let held = mounts::holder(mountpoint);
+    let held = held.map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    match held.filter(|_| !over) {
+        None => Ok(()),
+        Some(kind) => Err(Failure::Held {
+            path: mountpoint.to_path_buf(),
+            kind,
+        }),
+    }
 }
 
 /// The branches against the mountpoint and each other.

@@ -153,7 +153,9 @@ fn is_mixed(found: &Found) -> bool {
 /// None; what is wrong with the files is printed, and the exit code is 2.
 pub fn check(args: &ConfigCheckArgs) -> Result<ExitCode, Failure> {
     let mut wrong = false;
-    for path in &args.files {
+    for given in &args.files {
+        let named = given.to_str().and_then(named_by);
+        let path = named.as_ref().unwrap_or(given);
         match check_one(path) {
             Ok(notices) => {
                 for notice in notices {

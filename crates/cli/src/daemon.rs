@@ -62,21 +62,17 @@ pub fn mount_arguments(args: &MountArgs) -> Vec<&str> {
     arguments
 }
 
-/// In the server: leaves the caller's terminal and directory.
+/// In the server: leaves the caller's terminal and directory, tells the waiting parent, then lets
+/// go of the standard streams.
 ///
-/// # Errors
-/// Those of `setsid(2)` and `chdir(2)`.
-pub fn detach() -> Result<(), Failure> {
+/// Not sooner than the mount serves: on an automount point (`x-systemd.automount`) the kernel lets
+/// only the process group of whoever asked for the mount look at the mountpoint until it is there.
+pub fn report_ready() {
     // A session leader already is as detached as can be.
     let _ = rustix::process::setsid();
-    rustix::process::chdir("/").map_err(|errno| Failure::System {
-        what: "leaving the directory",
-        source: errno.into(),
-    })
-}
-
-/// In the server: tells the waiting parent, then lets go of the standard streams.
-pub fn report_ready() {
+    if let Err(error) = rustix::process::chdir("/") {
+        tracing::warn!(%error, "cannot leave the directory the pool was mounted from");
+    }
     let _ = std::io::stdout()
         .write_all(READY)
         .and_then(|()| std::io::stdout().flush());

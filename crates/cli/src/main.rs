@@ -21,6 +21,7 @@ mod mounts;
 mod plan;
 mod remount;
 mod status;
+mod turn;
 mod umount;
 mod units;
 

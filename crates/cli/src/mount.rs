@@ -11,7 +11,8 @@ use strandfs_pool::{Pool, features};
 use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
-use crate::{as_user, daemon, live, logging};
+use crate::turn::Turn;
+use crate::{as_user, check, daemon, live, logging};
 
 /// `strandfs mount`.
 ///
@@ -48,9 +49,9 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         said,
     } = plan;
     let mountpoint = mountpoint.as_path();
+    let over = settings.mount_over;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     if args.background_server {
-        daemon::detach()?;
         start_log(logging::Home::Background, &settings, mountpoint)?;
         for line in said {
             tracing::warn!("{line}");
@@ -80,10 +81,14 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         check_log_file(new, &below)?;
         logging::follow(old, new).map_err(|error| log_file_error(new, error.to_string()))
     }));
+    let turn = Turn::take(mountpoint);
     if detach_first {
         detach(mountpoint)?;
     }
+    // Somebody may have been faster.
+    check::is_free(mountpoint, over)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
     if args.background_server {

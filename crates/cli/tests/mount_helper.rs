@@ -4,10 +4,12 @@
 mod support;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use support::files::{errno, get, put};
-use support::system::{Daemons, System, helper};
+use support::system::{Automount, Daemons, System, helper};
 use support::{Pool, Run, mounts, run, strandfs};
 
 fn text(path: &Path) -> &str {
@@ -240,4 +242,32 @@ fn a_remount_changes_flags_and_nothing_else() {
     let slip = run("mount", ["-o", "remount,cache.atr=1", root]);
     assert!(slip.stderr.contains("cache.attr"), "{slip:?}");
     assert_eq!(pool.status()["options"]["cache.attr"], "5s");
+}
+
+#[test]
+fn an_automount_point_is_mounted_while_its_visitor_waits() {
+    need_root!();
+    let filesystems = fs::read_to_string("/proc/filesystems").unwrap();
+    if !filesystems.contains("autofs") {
+        support::say("skipped: needs autofs in the kernel (mount_helper)");
+        return;
+    }
+    let pool = Pool::tmpfs(1).prepare();
+    put(pool.on(0, "f"), "there");
+    let _daemons = Daemons::at(pool.root());
+    let point = Automount::at(pool.root());
+    let mut visitor = Command::new("cat");
+    visitor.arg(pool.path("f")).stdout(Stdio::piped());
+    // Another group than that of the mount, which alone may look at the mountpoint now.
+    let visitor = visitor.process_group(0).spawn().unwrap();
+    let request = point.request();
+    let branch = pool.on(0, "");
+    run(
+        &helper(&pool),
+        [text(&branch), text(pool.root()), "-o", "nofail"],
+    )
+    .ok();
+    point.answer(request);
+    let read = visitor.wait_with_output().unwrap();
+    assert_eq!(read.stdout, b"there");
 }

@@ -286,6 +286,31 @@ fn a_second_mount_is_refused_unless_asked_for() {
 }
 
 #[test]
+fn of_two_mounts_at_once_one_is_refused() {
+    let pool = Pool::tmpfs(2).prepare();
+    let root = text(pool.root()).to_owned();
+    for _ in 0..3 {
+        let _daemons = Daemons::at(pool.root());
+        let mounts: Vec<_> = (0..2)
+            .map(|branch| {
+                let mut command = std::process::Command::new(support::command::binary());
+                command.args(["mount", text(&pool.on(branch, "")), &root]);
+                // Files would do for output, but nobody reads it.
+                let null = std::process::Stdio::null;
+                command.stdin(null()).stdout(null()).stderr(null());
+                command.spawn().unwrap()
+            })
+            .collect();
+        let codes = mounts
+            .into_iter()
+            .map(|mut mount| mount.wait().unwrap().code());
+        let mut codes: Vec<_> = codes.collect();
+        codes.sort_unstable();
+        assert_eq!((codes, depth(pool.root())), (vec![Some(0), Some(2)], 1));
+    }
+}
+
+#[test]
 fn lines_and_files_of_mergerfs_are_translated() {
     let pool = Pool::tmpfs(1).prepare();
     let line = "/a:/b=RO /pool fuse.mergerfs cache.files=off,use_ino,posix_acl=true,nofail 0 0";

@@ -1,11 +1,13 @@
 //! A stand-in for the system around a pool: its own /etc/fstab, /etc/strandfs and mount helpers,
 //! seen by the test alone, and an end for the daemons that mount(8) starts.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::command::binary;
@@ -73,6 +75,68 @@ pub fn program(pool: &Pool) -> PathBuf {
         fs::copy(binary(), &path).unwrap();
     }
     path
+}
+
+/// An automount point, as systemd makes it for `x-systemd.automount`.
+pub struct Automount {
+    requests: OwnedFd,
+    directory: File,
+}
+
+impl Automount {
+    /// Whoever comes to the directory waits until [`Automount::answer`].
+    pub fn at(directory: &Path) -> Automount {
+        use rustix::mount::{MountFlags, mount};
+        let (requests, kernel) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let group = rustix::process::getpgrp().as_raw_nonzero();
+        let fd = kernel.as_raw_fd();
+        let data = format!("fd={fd},pgrp={group},minproto=5,maxproto=5,direct");
+        let data = std::ffi::CString::new(data).unwrap();
+        mount(
+            "automount",
+            directory,
+            "autofs",
+            MountFlags::empty(),
+            data.as_c_str(),
+        )
+        .unwrap();
+        let directory = File::open(directory).unwrap();
+        Automount {
+            requests,
+            directory,
+        }
+    }
+
+    /// The number of the next request for the mount; fails when there is none for long.
+    pub fn request(&self) -> u32 {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut ready = [PollFd::new(&self.requests, PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: 60,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut ready, Some(&limit)).unwrap(), 1, "a request");
+        let mut packet = [0; 512];
+        let length = rustix::io::read(&self.requests, &mut packet).unwrap();
+        assert!(length >= 12);
+        // Version and type, then the number.
+        u32::from_ne_bytes(packet[8..12].try_into().unwrap())
+    }
+
+    /// Tells the kernel that the mount is there.
+    pub fn answer(&self, request: u32) {
+        /// `AUTOFS_IOC_READY` of linux/auto_fs.h.
+        const READY: libc::c_ulong = 0x9360;
+        // SAFETY: this request takes its number by value and touches no memory.
+        let done = unsafe {
+            libc::ioctl(
+                self.directory.as_raw_fd(),
+                READY,
+                libc::c_ulong::from(request),
+            )
+        };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
 }
 
 /// Mounts that show another /etc and /sbin to the test's thread and what it starts. Root only.
