@@ -49,7 +49,7 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
         said,
     } = plan;
     let mountpoint = mountpoint.as_path();
-    let over = settings.mount_over;
+    let over = settings.mount_over || settings.lazy_umount_mountpoint;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
