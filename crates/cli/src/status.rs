@@ -1,5 +1,7 @@
 //! `strandfs status`.
 
+mod show;
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,7 +10,6 @@ use serde_json::{Value, json};
 use crate::args::StatusArgs;
 use crate::failure::Failure;
 use crate::mounts;
-use crate::units::size;
 
 /// Shows one pool or all.
 ///
@@ -29,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     } else if pools.is_empty() {
         println!("no strandfs pool is mounted");
     } else {
-        pools.iter().for_each(print);
+        pools.iter().for_each(show::print);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,48 +64,4 @@ fn switch(value: &Value) -> String {
         (Some(false), Some(reason)) => format!("off: {reason}"),
         (_, reason) => reason.unwrap_or("unknown").to_owned(),
     }
-}
-
-fn print(pool: &Value) {
-    println!("{}", text(pool, "mountpoint"));
-    if let Some(error) = pool.get("error").and_then(Value::as_str) {
-        println!("  cannot be asked: {error}");
-        return;
-    }
-    println!(
-        "  server pid {}, version {}",
-        number(pool, "pid"),
-        text(pool, "version")
-    );
-    println!("  passthrough {}", switch(pool));
-    println!(
-        "  {} inodes known, {} files open",
-        number(pool, "nodes"),
-        number(pool, "open_files")
-    );
-    let none = Vec::new();
-    for branch in pool
-        .get("branches")
-        .and_then(Value::as_array)
-        .unwrap_or(&none)
-    {
-        println!(
-            "  branch {} {}: {} free of {}, passthrough {}",
-            text(branch, "path"),
-            text(branch, "mode"),
-            size(number(branch, "available_bytes")),
-            size(number(branch, "total_bytes")),
-            switch(branch),
-        );
-    }
-    let empty = serde_json::Map::new();
-    let options = pool
-        .get("options")
-        .and_then(Value::as_object)
-        .unwrap_or(&empty);
-    let listed: Vec<String> = options
-        .iter()
-        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or("?")))
-        .collect();
-    println!("  options {}", listed.join(","));
 }

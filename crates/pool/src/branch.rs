@@ -1,5 +1,6 @@
 //! One branch of the pool: its root, mode, free space and what its filesystem can do.
 
+mod medium;
 mod space;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use strandfs_options::size::MinFreeSpace;
 
 use crate::identity::stable_hash;
 use crate::sys;
+pub use medium::{Latency, Medium};
 pub use space::SpaceCache;
 
 /// Names a branch for the life of the pool; never reused.

@@ -3,12 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use strandfs_options::table::Status;
 use strandfs_options::{BranchMode, TABLE};
 
-use crate::branch::{Branch, PassthroughState};
+use crate::branch::{Branch, Medium, PassthroughState};
+use crate::policy::Space;
 use crate::pool::{PassthroughVerdict, Pool, View};
+use crate::sys;
 
 impl Pool {
     /// Tells the pool where it is mounted; once.
@@ -117,8 +121,15 @@ impl Pool {
                 json!({ "on": null, "reason": "not decided yet" })
             }
         };
-        let space = self.space(view, branch).ok();
+        let space = self.space(view, branch);
+        let health = health(branch, space.as_ref());
+        let space = space.ok();
+        let medium = Medium::of(branch.root());
         json!({
+            "health": health,
+            "latency": medium.latency.name(),
+            "filesystem": medium.filesystem,
+            "source": medium.source,
             "path": branch.path.to_string_lossy(),
             "mode": mode,
             "passthrough": passthrough,
@@ -126,5 +137,26 @@ impl Pool {
             "total_bytes": space.as_ref().map(|space| space.available_bytes.saturating_add(space.used_bytes)),
             "min_free_bytes": space.as_ref().map(|space| space.min_free_bytes),
         })
+    }
+}
+
+/// "ok", or what is wrong with the branch.
+fn health(branch: &Branch, space: Result<&Space, &Errno>) -> String {
+    let of = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
+    let root = match sys::statx_fd(branch.root()) {
+        Ok(stat) => stat,
+        Err(errno) => return format!("failed: {errno}"),
+    };
+    let now = rustix::fs::statx(CWD, &branch.path, AtFlags::empty(), StatxFlags::INO);
+    match (now, space) {
+        (_, Err(errno)) => format!("failed: {errno}"),
+        (Err(errno), _) => format!("its path leads nowhere any more: {errno}"),
+        (Ok(now), _) if of(&now) != of(&root) => {
+            "its path leads to another directory now; the pool still uses the former".to_owned()
+        }
+        (_, Ok(space)) if space.read_only_fs && !branch.read_only() => {
+            "its filesystem is read-only".to_owned()
+        }
+        _ => "ok".to_owned(),
     }
 }

@@ -49,6 +49,7 @@ fn option<'a>(status: &'a Value, name: &str) -> &'a str {
 fn of_status(machine: &Machine, mountpoint: &Path, status: &Value) -> Vec<Check> {
     let mut found = vec![passthrough(status), mapping(machine, status), room(status)];
     found.extend(refusals(status));
+    found.extend(health(status));
     found.extend(nfs(machine, mountpoint, status));
     found
 }
@@ -86,6 +87,20 @@ fn refusals(status: &Value) -> Vec<Check> {
                 "passthrough of a branch",
                 format!("{}: {}", text(branch, "path"), state(branch).1),
                 "its files take the way through the server",
+            )
+        })
+        .collect()
+}
+
+/// Branches that the server has trouble with.
+fn health(status: &Value) -> Vec<Check> {
+    listed(status)
+        .filter(|branch| text(branch, "health") != "ok")
+        .map(|branch| {
+            Check::fail(
+                "health of a branch",
+                format!("{}: {}", text(branch, "path"), text(branch, "health")),
+                "see the kernel's log (dmesg); check that its disk is mounted, then mount the pool again",
             )
         })
         .collect()
@@ -173,9 +188,9 @@ mod tests {
             },
             "branches": [
                 { "path": "/a", "mode": "RW", "available_bytes": available, "min_free_bytes": 5,
-                  "passthrough": { "on": true } },
+                  "health": "ok", "passthrough": { "on": true } },
                 { "path": "/b", "mode": "NC", "available_bytes": 9, "min_free_bytes": 5,
-                  "passthrough": { "on": true } },
+                  "health": "ok", "passthrough": { "on": true } },
             ],
         })
     }
@@ -212,6 +227,8 @@ mod tests {
         let mut odd = status(9);
         odd["branches"][1]["passthrough"] = json!({ "on": false, "reason": "stacked" });
         assert!(verdicts(&odd, &[]).contains(&("passthrough of a branch", Warn)));
+        odd["branches"][0]["health"] = json!("failed: EIO");
+        assert!(verdicts(&odd, &[]).contains(&("health of a branch", Fail)));
         let exported = [("/etc/exports", "/pool *(rw)\n")];
         assert!(verdicts(&status(9), &exported).contains(&("NFS", Warn)));
         let mut bare = status(9);

@@ -1,0 +1,50 @@
+//! `strandfs status`: what it says of branches, of options and of the traffic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+
+use support::files::put;
+use support::{Kind, Pool, mounts, strandfs};
+
+#[test]
+fn branches_have_a_medium_and_a_health() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Tmpfs("16m"), "")
+        .option("cache.attr=5")
+        .mount();
+    put(pool.path("f"), "x");
+    let status = pool.status();
+    for branch in status["branches"].as_array().unwrap() {
+        assert_eq!(branch["health"], "ok", "{branch:#}");
+        assert_eq!(branch["latency"], "memory", "{branch:#}");
+        assert_eq!(branch["filesystem"], "tmpfs", "{branch:#}");
+    }
+    // The disk goes, and the bare directory beneath shows under its name.
+    mounts::detach(&pool.on(1, ""));
+    let status = pool.status();
+    let health = |branch: usize| status["branches"][branch]["health"].as_str().unwrap();
+    assert_eq!(health(0), "ok");
+    assert!(health(1).contains("another directory"), "{status:#}");
+
+    let text = strandfs(["status", pool.root().to_str().unwrap()])
+        .ok()
+        .stdout;
+    for part in [
+        "memory (tmpfs)",
+        "cache.attr=5",
+        "(command-line)",
+        "requests: ",
+        "create 1",
+    ] {
+        assert!(text.contains(part), "{part} not in\n{text}");
+    }
+    assert!(
+        !text.contains("cache.entry="),
+        "a default is listed:\n{text}"
+    );
+    assert_eq!(fs::read(pool.path("f")).unwrap(), b"x");
+}

@@ -1,0 +1,147 @@
+//! What a branch is made of: its filesystem, and how long its medium takes to answer.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatxFlags, major, minor};
+
+/// How long a medium takes to answer, in classes of a power of ten or so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Latency {
+    /// No device at all: below a microsecond.
+    Memory,
+    /// Flash: about 100 microseconds.
+    SolidState,
+    /// A disk that has to seek: about 10 milliseconds.
+    Rotating,
+    /// Another machine: anything.
+    Network,
+    /// A server of this machine that may do anything (FUSE).
+    Server,
+    /// The kernel does not say.
+    Unknown,
+}
+
+impl Latency {
+    /// For people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::SolidState => "solid state",
+            Self::Rotating => "rotating",
+            Self::Network => "network",
+            Self::Server => "server",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The filesystem below a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Medium {
+    /// Its type as in `/proc/mounts`; empty if its mount is out of sight.
+    pub filesystem: String,
+    /// What is mounted, as a device's path.
+    pub source: String,
+    /// How long it takes to answer.
+    pub latency: Latency,
+}
+
+impl Medium {
+    /// Asks the kernel about the filesystem that holds `root`, which need not answer itself.
+    pub fn of(root: BorrowedFd<'_>) -> Medium {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(root.as_fd(), c"", flags, StatxFlags::MNT_ID).ok();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mount = stat.and_then(|stat| line_of(&mounts, stat.stx_mnt_id));
+        let (filesystem, source) = mount.unwrap_or_default();
+        let device = stat.map(|stat| (stat.stx_dev_major, stat.stx_dev_minor));
+        let latency = latency(&filesystem, &source, device, Path::new("/sys/dev/block"));
+        Medium {
+            filesystem,
+            source,
+            latency,
+        }
+    }
+}
+
+/// Type and source of the mount with this id: `id parent dev root point options [tags] - TYPE
+/// SOURCE options`.
+fn line_of(mounts: &str, id: u64) -> Option<(String, String)> {
+    let wanted = id.to_string();
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').next() == Some(&wanted))?;
+    let mut rest = line.split(" - ").nth(1)?.split(' ');
+    Some((rest.next()?.to_owned(), rest.next()?.to_owned()))
+}
+
+fn latency(filesystem: &str, source: &str, device: Option<(u32, u32)>, devices: &Path) -> Latency {
+    match filesystem {
+        "tmpfs" | "ramfs" | "devtmpfs" => return Latency::Memory,
+        "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "afs" | "virtiofs" => {
+            return Latency::Network;
+        }
+        kind if kind == "fuse" || kind.starts_with("fuse.") => return Latency::Server,
+        _ => {}
+    }
+    // btrfs and ZFS show a device number of their own making; their source may be a device.
+    let by_source = || {
+        let device = rustix::fs::stat(source).ok()?.st_rdev;
+        rotates(devices, (major(device), minor(device)))
+    };
+    let known = device.and_then(|device| rotates(devices, device));
+    match known.or_else(by_source) {
+        Some(true) => Latency::Rotating,
+        Some(false) => Latency::SolidState,
+        None => Latency::Unknown,
+    }
+}
+
+/// Whether a block device has to seek; a partition says what its disk says.
+fn rotates(devices: &Path, (major, minor): (u32, u32)) -> Option<bool> {
+    let device: PathBuf = devices.join(format!("{major}:{minor}"));
+    let places = [
+        device.join("queue/rotational"),
+        device.join("../queue/rotational"),
+    ];
+    let text = places
+        .iter()
+        .find_map(|place| std::fs::read_to_string(place).ok())?;
+    Some(text.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, rotational) in [("disk/queue", "1\n"), ("flash/queue", "0\n")] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+            std::fs::write(dir.path().join(path).join("rotational"), rotational).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("disk/part")).unwrap();
+        for (link, target) in [("8:0", "disk"), ("8:1", "disk/part"), ("259:0", "flash")] {
+            std::os::unix::fs::symlink(target, dir.path().join(link)).unwrap();
+        }
+        let of = |filesystem, device| latency(filesystem, "none", Some(device), dir.path());
+        assert_eq!(of("ext4", (8, 0)), Latency::Rotating);
+        assert_eq!(of("ext4", (8, 1)), Latency::Rotating);
+        assert_eq!(of("xfs", (259, 0)), Latency::SolidState);
+        assert_eq!(of("zfs", (0, 40)), Latency::Unknown);
+        assert_eq!(of("tmpfs", (0, 40)), Latency::Memory);
+        assert_eq!(of("nfs4", (0, 40)), Latency::Network);
+        assert_eq!(of("fuse.sshfs", (0, 40)), Latency::Server);
+    }
+
+    #[test]
+    fn a_mount_is_found_by_its_id() {
+        let mounts = "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            120 20 0:5 / /mnt/a rw shared:5 master:1 - tmpfs none rw\n";
+        let found = line_of(mounts, 120);
+        assert_eq!(found, Some(("tmpfs".to_owned(), "none".to_owned())));
+        assert_eq!(line_of(mounts, 2), None);
+    }
+}
