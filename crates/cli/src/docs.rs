@@ -5,7 +5,6 @@ mod completions;
 mod man;
 mod pages;
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -50,11 +49,9 @@ fn documents() -> Vec<(String, String)> {
 }
 
 /// `strandfs completions SHELL`: prints the script that completes in that shell.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn print_completions(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
-    print(&completions::script(args.shell))
+pub fn print_completions(args: &CompletionsArgs) -> ExitCode {
+    print!("{}", completions::script(args.shell));
+    ExitCode::SUCCESS
 }
 
 /// `strandfs options [NAME...]`: prints what there is to know about options.
@@ -75,18 +72,8 @@ pub fn print_options(args: &OptionsArgs) -> Result<ExitCode, Failure> {
             None => return Err(strandfs_options::OptionError::unknown(name).into()),
         }
     }
-    print(&text)
-}
-
-/// A reader that has seen enough and closes the pipe is no failure.
-fn print(text: &str) -> Result<ExitCode, Failure> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::System {
-            what: "writing to standard output",
-            source: error,
-        }),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The command line as clap knows it, with what it adds itself when it runs.

@@ -1,6 +1,9 @@
 //! The strandfs command: subcommands, output and exit codes; the work is in the libraries.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod output;
+
 mod args;
 mod as_user;
 mod bench;
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
         Command::Status(status) => status::run(&status),
         Command::Options(options) => docs::print_options(&options),
         Command::Bench(command) => bench::run(&command),
-        Command::Completions(completions) => docs::print_completions(&completions),
+        Command::Completions(completions) => Ok(docs::print_completions(&completions)),
         Command::Docs(docs) => docs::write_all(&docs),
         Command::Config(ConfigCommand::Show(show)) => config::show(&show),
         Command::Config(ConfigCommand::Check(check)) => config::check(&check),

@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use strandfs_options::{Settings, TABLE};
 use support::files::names;
@@ -71,6 +72,26 @@ fn an_option_is_explained_by_any_of_its_names() {
     assert!(slip.stderr.contains("did you mean cache.attr?"), "{slip:?}");
     let all = strandfs(["options"]).ok();
     assert!(all.stdout.contains("category.create=POLICY"), "{all:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    for args in [
+        &["status", "--json"][..],
+        &["options"],
+        &["completions", "bash"],
+    ] {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(support::command::binary());
+        let run = command.args(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(
+            (run.status.code(), said.as_str()),
+            (Some(0), ""),
+            "{args:?}"
+        );
+    }
 }
 
 /// Every `NAME=VALUE` in a text that begins with the name of an option.
