@@ -6,8 +6,8 @@ SHELL := /bin/bash
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the release binary
-	cargo build --release --locked -p strandfs
+build: ## Build the release binary and the preload library
+	cargo build --release --locked -p strandfs -p strandfs-preload
 
 install: ## Install what `make build` built (PREFIX, DESTDIR, SBINDIR)
 	@scripts/install.sh

@@ -38,14 +38,6 @@ build_strandfs
 mount_tmpfs "$scratch/bare" 2500m
 pool_mount "$scratch/pool" "minfreespace=0${options:+,$options}" "$scratch/bare"
 
-seconds() { # COMMAND...; a failure is no measurement
-    local from to
-    from=$(date +%s%N)
-    "$@" >/dev/null 2>"$scratch/said" || die "$* failed: $(tail -n 1 "$scratch/said")"
-    to=$(date +%s%N)
-    awk -v ns=$((to - from)) 'BEGIN { printf "%.6f", ns / 1e9 }'
-}
-
 # Each workload takes the directory and the name of its side. The reads read the same file; the
 # writes make a fresh one each (overwriting is another, cheaper workload) and take it away again, so
 # that the other side gets the same memory.

@@ -114,6 +114,8 @@ function __strandfs_options
             printf '%s\n' "$head"'statfs-ignore='{none,ro,nc}
         case 'passthrough.io=*'
             printf '%s\n' "$head"'passthrough.io='{auto,off,ro,wo,rw}
+        case 'preload=*'
+            printf '%s\n' "$head"'preload='{true,false}
         case 'category.action=*'
             printf '%s\n' "$head"'category.action='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
         case 'category.create=*'
@@ -224,6 +226,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
             printf '%s\t%s\n' "$head"'statfs-ignore=' 'branches whose free space is left out'
             printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
+            printf '%s\t%s\n' "$head"'preload=' 'answer the preload library: data past the server'
             printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
             printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'
             printf '%s\t%s\n' "$head"'category.create=' 'policy of making something new'

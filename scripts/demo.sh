@@ -99,13 +99,6 @@ say "6. Speed against the bare branch: $mib MiB, ${pairs} interleaved pairs"
 pool_umount "$pool"
 single=$scratch/single
 pool_mount "$single" minfreespace=0 "${branches[0]}"
-seconds() { # COMMAND...; a failure is no measurement
-    local from to
-    from=$(date +%s.%N)
-    "$@" >/dev/null 2>"$scratch/said" || die "$* failed: $(tail -n 1 "$scratch/said")"
-    to=$(date +%s.%N)
-    awk -v a="$from" -v b="$to" 'BEGIN { print b - a }'
-}
 # A name for each side: what one side removes must not be the other's surprise.
 declare -A measured=([bare]=${branches[0]}/measured-bare [pool]=$single/measured-pool)
 write_side() { dd if=/dev/zero of="${measured[$1]}" bs=1M count=$mib conv=fdatasync; }

@@ -174,6 +174,15 @@ drop_caches() { # 1, 2 or 3 as in proc(5)
 }
 
 # --- figures ---------------------------------------------------------------------------------
+# How long COMMAND takes; a failure is no measurement.
+seconds() { # COMMAND...
+    local from to
+    from=$(date +%s%N)
+    "$@" >/dev/null 2>"$scratch/said" || die "$* failed: $(tail -n 1 "$scratch/said")"
+    to=$(date +%s%N)
+    awk -v ns=$((to - from)) 'BEGIN { printf "%.6f", ns / 1e9 }'
+}
+
 # median, lowest and highest of the numbers on standard input, as "MEDIAN LOW HIGH"
 median_range() {
     sort -n | awk '{ v[NR] = $1 } END {

@@ -57,6 +57,7 @@ pub struct Settings {
     pub parallel_direct_writes: bool,
     pub flush_on_close: FlushOnClose,
     pub nullrw: bool,
+    pub preload: bool,
     pub fuse_msg_size: MessageSize,
     /// Most server threads; 0: the server chooses.
     pub threads: u32,
@@ -173,6 +174,7 @@ impl Default for Settings {
             parallel_direct_writes: true,
             flush_on_close: FlushOnClose::OpenedForWrite,
             nullrw: false,
+            preload: false,
             fuse_msg_size: MessageSize::default(),
             threads: 0,
             xattr: XattrMode::Passthrough,

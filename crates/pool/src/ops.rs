@@ -17,6 +17,7 @@ mod locks;
 mod lookup;
 pub(crate) mod open;
 mod open_hack;
+mod preload;
 pub(crate) mod privilege;
 mod readlink;
 mod remove;
@@ -25,3 +26,5 @@ mod rename_plan;
 mod statfs;
 mod symlinkify;
 mod xattr;
+
+pub(crate) use preload::PreloadTold;

@@ -21,6 +21,7 @@ use crate::identity::Volumes;
 use crate::listing_workers::Crews;
 use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
+use crate::ops::PreloadTold;
 use crate::sys;
 
 /// What is in force at one moment; requests keep the view they started with.
@@ -85,6 +86,7 @@ pub struct Pool {
     pub(crate) recall: Recall,
     pub(crate) socket: OnceLock<String>,
     pub(crate) reload: OnceLock<Reload>,
+    pub(crate) preload_told: PreloadTold,
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
 }
@@ -166,6 +168,7 @@ impl Pool {
             crews: Crews::default(),
             socket: OnceLock::new(),
             reload: OnceLock::new(),
+            preload_told: PreloadTold::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -60,6 +60,7 @@ impl Pool {
             "branches": branches,
             "nodes": self.node_count(),
             "open_files": self.open_count(),
+            "files_told_to_preload": self.preload_told.len(),
             "directory_descriptors": self.dir_fds.open_count(),
             "redirected_creates": self.redirected_creates(),
             "connection": self.connection_status(),

@@ -11,7 +11,7 @@ pub use credentials::{Caller, as_caller, want_fsetid, with_umask};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
-    ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, removexattr,
+    ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of, removexattr,
     rename_flags, setxattr, statx_fd, statx_name,
 };
 

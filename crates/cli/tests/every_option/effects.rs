@@ -10,6 +10,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("fsname", "r21_the_source_shown_has_whole_names"),
     ("statfs", "statfs_adds_up_the_branches"),
     ("passthrough.io", "status_says_whether_and_why"),
+    ("preload", "an_open_ends_in_the_branch_file"),
     (
         "category.action",
         "action_policies_choose_the_copies_that_change",

@@ -15,6 +15,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/fuse/src/abi",
     "crates/pool/src/sys",
     "crates/cli/src/sys",
+    "crates/preload/src/sys",
 ];
 
 /// What must not be called outside tests: each ends the server, and with it everyone's files.

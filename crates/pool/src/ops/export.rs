@@ -1,7 +1,6 @@
 //! File handles: finding a node again that the kernel has forgotten (LOOKUP of `.` and `..`).
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -134,13 +133,7 @@ fn open_beneath(branch: &Branch, path: &Path) -> sys::Result<OwnedFd> {
 /// # Errors
 /// ESTALE if it lies outside the branch: a made-up handle must not lead there.
 fn beneath(branch: &Branch, fd: std::os::fd::BorrowedFd<'_>) -> sys::Result<Option<PathBuf>> {
-    let read = |fd: std::os::fd::BorrowedFd<'_>| -> sys::Result<PathBuf> {
-        let link = rustix::fs::readlink(sys::ProcPath::new(fd).as_c_str(), Vec::new())?;
-        Ok(PathBuf::from(std::ffi::OsString::from_vec(
-            link.into_bytes(),
-        )))
-    };
-    let (root, path) = (read(branch.root())?, read(fd)?);
+    let (root, path) = (sys::path_of(branch.root())?, sys::path_of(fd)?);
     if let Ok(relative) = path.strip_prefix(&root)
         && !relative.as_os_str().is_empty()
     {

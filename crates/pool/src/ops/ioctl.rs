@@ -1,10 +1,12 @@
-//! IOCTL: inode flags and versions only; nothing else reaches a branch.
+//! IOCTL: inode flags and versions only; nothing else reaches a branch. One more is the preload
+//! library's question to the server itself.
 
 use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Ioctl, IoctlReply, NodeId};
+use strandfs_preload_abi::BRANCH_FILE;
 
 use crate::locate::reopen;
 use crate::pool::Pool;
@@ -27,6 +29,9 @@ impl Pool {
         args: &Ioctl<'_>,
         out: &mut [u8],
     ) -> sys::Result<IoctlReply> {
+        if args.command == BRANCH_FILE && !args.directory {
+            return self.tell_branch_file(args.handle, out);
+        }
         let mut data = [0u8; 32];
         let len = args.input.len().min(data.len());
         data[..len].copy_from_slice(args.input.get(..len).unwrap_or_default());

@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, RenameFlags, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -226,6 +227,17 @@ pub fn close_reporting(fd: OwnedFd) -> Result<()> {
     } else {
         Err(last_errno())
     }
+}
+
+/// The path the kernel knows an open file by; a removed file's ends in ` (deleted)`.
+///
+/// # Errors
+/// Those of `readlink(2)`.
+pub fn path_of(fd: BorrowedFd<'_>) -> Result<PathBuf> {
+    let link = rustix::fs::readlink(ProcPath::new(fd).as_c_str(), Vec::new())?;
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(
+        link.into_bytes(),
+    )))
 }
 
 /// Milliseconds of the coarse monotonic clock: a read of shared memory, no system call.

@@ -1,0 +1,8 @@
+//! The functions of libc that are taken over, and the system calls beneath them.
+
+mod calls;
+mod exports;
+mod known;
+mod stats;
+mod streams;
+mod swap;
