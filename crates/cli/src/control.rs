@@ -1,6 +1,6 @@
 //! `strandfs get`, `set`, `branch` and `reload`: acting on a mounted pool.
 
-mod client;
+pub mod client;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -56,8 +56,8 @@ pub enum Failure {
     MountType(String),
     /// An option that only a new mount can change.
     #[error(
-        "option {option} cannot change from {before:?} to {now:?} by a remount: unmount the pool \
-         and mount it again"
+        "option {option} cannot change from {before:?} to {now:?} while mounted: unmount the \
+         pool and mount it again"
     )]
     Remount {
         /// Canonical name.

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use rustix::mount::MountFlags as Flags;
 use serde_json::Value;
 use strandfs_options::table::{self, Group, Kind, OptionDef, Status, TABLE};
-use strandfs_options::{OptionError, Settings, mount_items};
+use strandfs_options::{Settings, mount_items};
+use strandfs_pool::control::request::Request;
 
+use crate::control::client;
 use crate::failure::Failure;
 use crate::mounts;
 
@@ -26,8 +28,9 @@ pub fn is_asked_for(options: &[String]) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Sets the mount flags among the options anew. mount(8) gives all options of fstab with the new
-/// ones, so those that the pool has already are no change.
+/// Makes the options hold: mount flags by a remount, those that can change while mounted by the
+/// server. mount(8) gives all options of fstab with the new ones, so what the pool has already is
+/// no change.
 ///
 /// # Errors
 /// No pool is mounted there, or an option is refused: nothing is changed then.
@@ -48,16 +51,22 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
             if value.is_none() && name == "rw" {
                 after.mount_flags.read_only = false;
             }
-            if OF_THE_KERNEL.contains(&name.as_str()) {
-                continue;
+            if !OF_THE_KERNEL.contains(&name.as_str()) && !is_of_mount_time(&name) {
+                after.set(&name, value.as_deref())?;
             }
-            change(&mut after, &live, &name, value.as_deref())?;
         }
     }
-    if !fake {
-        set_flags(&mountpoint, &after)?;
+    let options = changes(&before, &after)?;
+    if fake {
+        return Ok(());
     }
-    Ok(())
+    if !options.is_empty() {
+        let answer = client::ask(&mountpoint, &Request::Set { options })?;
+        if let Some(error) = answer.error {
+            return Err(Failure::Refused(error));
+        }
+    }
+    set_flags(&mountpoint, &after)
 }
 
 /// The settings of the pool as far as they can be set from their text.
@@ -83,41 +92,39 @@ fn live_value<'a>(live: &'a Value, name: &str) -> Option<&'a str> {
     live.get("options")?.get(name)?.as_str()
 }
 
-/// Applies one option; refuses it if it would change what only a new mount can change.
-fn change(
-    settings: &mut Settings,
-    live: &Value,
-    name: &str,
-    value: Option<&str>,
-) -> Result<(), Failure> {
-    let Some((option, _)) = table::find(name) else {
-        return Err(OptionError::unknown(name).into());
-    };
-    // A file was read when the pool was mounted, and `strandfs` knows to read it again.
-    if matches!(option.name, "branches" | "config" | "mountpoint") {
-        return Ok(());
+/// What a pool is made of: fstab names it again, and `strandfs branch` and `strandfs reload` change
+/// it.
+fn is_of_mount_time(name: &str) -> bool {
+    let option = table::find(name).map(|(option, _)| option.name);
+    option.is_some_and(|name| matches!(name, "branches" | "config" | "mountpoint"))
+}
+
+/// What the server is to change.
+fn changes(before: &Settings, after: &Settings) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let mut changes = Vec::new();
+    for option in changeable() {
+        let (old, new) = ((option.value.get)(before), (option.value.get)(after));
+        // A category is the sum of its functions, which are all looked at.
+        if old == new || option.name.starts_with("category.") || is_flag(option) {
+            continue;
+        }
+        if !option.run_time {
+            return Err(Failure::Remount {
+                option: option.name,
+                before: old,
+                now: new,
+            });
+        }
+        changes.push((option.name.to_owned(), Some(new)));
     }
-    let mut changed = settings.clone();
-    let effect = changed.set(name, value)?;
-    let option = effect.option;
-    // Labels, users and the like are fixed as well.
-    let is_flag = option.group == Group::Mount
+    Ok(changes)
+}
+
+/// Whether mount(2) can change it. Labels and who may enter are fixed.
+fn is_flag(option: &OptionDef) -> bool {
+    option.group == Group::Mount
         && matches!(option.value.kind, Kind::Bool | Kind::AutoBool)
-        && !matches!(option.name, "allow-other" | "auto-unmount");
-    let before = live_value(live, option.name);
-    let now = changed.get(option.name);
-    if option.status != Status::Active || now.as_deref() == before {
-        return Ok(());
-    }
-    if is_flag {
-        *settings = changed;
-        return Ok(());
-    }
-    Err(Failure::Remount {
-        option: option.name,
-        before: before.unwrap_or_default().to_owned(),
-        now: now.unwrap_or_default(),
-    })
+        && !matches!(option.name, "allow-other" | "auto-unmount")
 }
 
 /// mount(2) with MS_REMOUNT replaces all flags at once.
