@@ -206,6 +206,8 @@ function __strandfs_options
             printf '%s\n' "$head"'symlinkify='{true,false}
         case 'follow-symlinks=*'
             printf '%s\n' "$head"'follow-symlinks='{never,directory,regular,all}
+        case 'link-cow=*'
+            printf '%s\n' "$head"'link-cow='{true,false}
         case 'nfsopenhack=*'
             printf '%s\n' "$head"'nfsopenhack='{off,git,all}
         case 'dirsync=*'
@@ -285,6 +287,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'symlinkify=' 'show old read-only files as symbolic links'
             printf '%s\t%s\n' "$head"'symlinkify-timeout=' 'how long unchanged before symlinkify applies'
             printf '%s\t%s\n' "$head"'follow-symlinks=' 'show symbolic links as what they lead to'
+            printf '%s\t%s\n' "$head"'link-cow=' 'give a hard-linked file its own copy before a write'
             printf '%s\t%s\n' "$head"'nfsopenhack=' 'open read-only files for writing where refused'
             printf '%s\t%s\n' "$head"'uid=' 'owner that everything is shown with'
             printf '%s\t%s\n' "$head"'gid=' 'group that everything is shown with'

@@ -79,6 +79,7 @@ pub struct Settings {
     pub symlinkify: bool,
     pub symlinkify_timeout: Duration,
     pub follow_symlinks: FollowSymlinks,
+    pub link_cow: bool,
     pub nfsopenhack: NfsOpenHack,
     /// `None`: the branch's owner, as for `gid`.
     pub uid: Option<u32>,
@@ -191,6 +192,7 @@ impl Default for Settings {
             symlinkify: false,
             symlinkify_timeout: Duration::from_secs(3600),
             follow_symlinks: FollowSymlinks::Never,
+            link_cow: false,
             nfsopenhack: NfsOpenHack::Off,
             uid: None,
             gid: None,

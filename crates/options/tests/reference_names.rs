@@ -40,7 +40,6 @@ const OF_MOUNTING: &str = "
 const PENDING: &str = "
     branches-mount-timeout
     branches-mount-timeout-fail
-    link-cow
     link-exdev
     moveonenospc
     pin-threads

@@ -60,6 +60,14 @@ const FAULTS: [Fault; 23] = [
 thread_local! {
     /// Which branch the failure that this thread is about to report came from.
     static CULPRIT: Cell<Option<(BranchId, Errno)>> = const { Cell::new(None) };
+    /// An errno that this thread is about to answer on purpose.
+    static MEANT: Cell<Option<Errno>> = const { Cell::new(None) };
+}
+
+/// Notes that an errno is an answer to the kernel and no failure.
+pub(crate) fn meant(errno: Errno) -> Errno {
+    MEANT.set(Some(errno));
+    errno
 }
 
 /// Notes which branch an error comes from, on its way to the caller.
@@ -72,6 +80,9 @@ impl Pool {
     /// Logs a request's failure if it is one that nobody asked for.
     pub(crate) fn note_failure(&self, failed: &Failed<'_>) {
         let culprit = CULPRIT.take();
+        if MEANT.take() == Some(failed.errno) {
+            return;
+        }
         let Some((errno, name, advice)) = FAULTS.iter().find(|fault| fault.0 == failed.errno)
         else {
             return;

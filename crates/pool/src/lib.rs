@@ -13,6 +13,7 @@ pub mod identity;
 mod inode_number;
 mod listing_workers;
 mod locate;
+mod metadata;
 pub mod node;
 pub mod open_file;
 mod ops;

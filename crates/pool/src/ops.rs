@@ -10,6 +10,7 @@ mod follow;
 mod io;
 mod ioctl;
 mod link;
+pub(crate) mod link_cow;
 pub(crate) mod list_branches;
 mod list_number;
 mod listing;

@@ -22,6 +22,7 @@ use crate::listing_workers::Crews;
 use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
+use crate::ops::link_cow::LinkCow;
 use crate::sys;
 
 /// What is in force at one moment; requests keep the view they started with.
@@ -89,6 +90,7 @@ pub struct Pool {
     pub(crate) preload_told: PreloadTold,
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
+    pub(crate) link_cow: LinkCow,
 }
 
 /// The pool could not be set up.
@@ -169,6 +171,7 @@ impl Pool {
             socket: OnceLock::new(),
             reload: OnceLock::new(),
             preload_told: PreloadTold::default(),
+            link_cow: LinkCow::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -138,6 +138,18 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("symlinkify-timeout", "a_file_changed_lately_is_not_at_rest"),
     ("follow-symlinks", "each_rule_follows_what_its_name_says"),
     (
+        "cache.statfs",
+        "cache_statfs_lets_policies_trust_old_figures",
+    ),
+    (
+        "cache.symlinks",
+        "cache_symlinks_keeps_the_targets_of_symlinks",
+    ),
+    (
+        "link-cow",
+        "a_write_through_one_name_leaves_the_others_as_they_were",
+    ),
+    (
         "nfsopenhack",
         "read_only_files_are_opened_for_writing_where_asked_for",
     ),
@@ -201,8 +213,6 @@ pub const UNOBSERVED: &[&str] = &[
     "async-read",
     "auto-unmount",
     "cache.readdir",
-    "cache.statfs",
-    "cache.symlinks",
     "cache.writeback",
     "direct-io-allow-mmap",
     "dropcacheonclose",

@@ -80,7 +80,6 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     obsolete("never-forget-nodes", FORGETS),
     obsolete("srcmounts", "branches=LIST names the branches"),
     not_yet("moveonenospc"),
-    not_yet("link-cow"),
     not_yet("link-exdev"),
     not_yet("rename-exdev"),
     not_yet("readahead"),

@@ -102,6 +102,25 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "link-cow",
+        group: Group::Attributes,
+        value: value!(bool link_cow),
+        default: "false",
+        example: "true",
+        run_time: true,
+        help: "give a hard-linked file its own copy before a write",
+        help_full: "When a file with several hard links is opened for writing or truncated, its \
+            name first gets a copy of its own, and the other names keep the old content. The \
+            copy is complete before it takes the name; if it cannot be made (ENOSPC), opening \
+            fails. While the file is open for writing, further opens share it. The branch needs \
+            O_TMPFILE and exchanging names, as all common local filesystems have them; \
+            elsewhere opening fails (EOPNOTSUPP). Opening without a path (over NFS, or \
+            /proc/PID/fd) fails with ESTALE where a copy would have to be made. Files reached \
+            through follow-symlinks are written as they are. A crash at the wrong moment may \
+            leave a second name beginning with .strandfs-cow-, which can be removed.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "nfsopenhack",
         group: Group::Attributes,
         value: value!(Word NfsOpenHack, nfsopenhack),

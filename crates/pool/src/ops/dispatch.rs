@@ -29,12 +29,15 @@ impl Filesystem for Pool {
         self.note_failure(failed);
     }
 
-    fn lookup(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+    fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match name.as_encoded_bytes() {
             b"." => self.steady(|| self.do_lookup_self(parent)),
             b".." => self.steady(|| self.do_lookup_parent(parent)),
             _ if is_control_name(parent, name) => self.control_entry(name),
-            _ => self.steady(|| self.do_lookup(parent, name)),
+            _ => {
+                self.break_link(cx, parent, name)?;
+                self.steady(|| self.do_lookup(parent, name))
+            }
         }
     }
 
@@ -72,6 +75,7 @@ impl Filesystem for Pool {
 
     fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
         refuse_control_node(node)?;
+        self.change_breaks_link(cx, node, change)?;
         let kill_suidgid = self.change_clears_set_id(cx, change);
         let change = &SetAttr {
             kill_suidgid,

@@ -66,6 +66,10 @@ impl Pool {
         {
             return Err(Errno::ROFS);
         }
+        let changes = access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        if changes && view.settings.link_cow {
+            self.open_breaks_link(cx, &node, file.as_fd())?;
+        }
         if flags & libc::O_TRUNC != 0 {
             sys::want_fsetid(!kill)?;
             truncate_open(&file, access_mode(flags))?;

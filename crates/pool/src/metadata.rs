@@ -1,0 +1,164 @@
+//! Making one inode like another: owner, extended attributes, ACLs, mode, flags and times.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::locate::reopen;
+use crate::sys;
+
+/// Owner, xattrs (ACLs among them), mode and times, in the order in which none undoes another.
+pub(crate) fn copy_metadata(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    stat: &Statx,
+) -> sys::Result<()> {
+    let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
+    match rustix::fs::chownat(to, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+        // Not root: everything is the server's own anyway.
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(errno),
+    }
+    copy_xattrs(from, to, tolerable_for_directory)?;
+    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+    let path = sys::ProcPath::new(to);
+    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())?;
+    copy_inode_flags(from, to);
+    set_times(to, stat)
+}
+
+/// Sets access and modification time as in `stat`.
+///
+/// # Errors
+/// Those of `utimensat(2)`.
+pub(crate) fn set_times(fd: BorrowedFd<'_>, stat: &Statx) -> sys::Result<()> {
+    let spec = |time: rustix::fs::StatxTimestamp| Timespec {
+        tv_sec: time.tv_sec,
+        tv_nsec: i64::from(time.tv_nsec),
+    };
+    let times = Timestamps {
+        last_access: spec(stat.stx_atime),
+        last_modification: spec(stat.stx_mtime),
+    };
+    let path = sys::ProcPath::new(fd);
+    rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &times, AtFlags::empty())
+}
+
+/// Copies every extended attribute; a refusal that is `tolerable` leaves one out.
+///
+/// # Errors
+/// ENOSPC and the like: what says the branch cannot hold the inode faithfully.
+fn copy_xattrs(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    tolerable: fn(&OsStr, Errno) -> bool,
+) -> sys::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    // What the clone inherited from its parent is not the model's.
+    for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+        match sys::removexattr(to, OsStr::new(acl)) {
+            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let len = match sys::listxattr(from, None) {
+        Ok(0) | Err(Errno::NOTSUP) => return Ok(()),
+        Ok(len) => len,
+        Err(errno) => return Err(errno),
+    };
+    let mut names = vec![0u8; len + 256];
+    let len = sys::listxattr(from, Some(&mut names))?;
+    names.truncate(len);
+    let mut value = vec![0u8; 65_536];
+    for name in names
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        let name = OsStr::from_bytes(name);
+        let len = match sys::getxattr(from, name, Some(&mut value)) {
+            Ok(len) => len,
+            Err(Errno::NODATA) => continue,
+            Err(errno) => return Err(errno),
+        };
+        match sys::setxattr(to, name, value.get(..len).unwrap_or_default(), 0) {
+            Err(errno) if !tolerable(name, errno) => return Err(errno),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Inode flags (no-copy-on-write, append-only, …), as far as the branch knows them.
+pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
+    const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+    const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+    /// What `chattr` may set: not the filesystem's own state bits, nor append-only and immutable,
+    /// which would forbid the very thing being made.
+    const COPIED: u32 = 0x0000_0001
+        | 0x0000_0002
+        | 0x0000_0004
+        | 0x0000_0008
+        | 0x0000_0040
+        | 0x0000_0080
+        | 0x0001_0000
+        | 0x0080_0000;
+    let read = |fd: BorrowedFd<'_>| -> sys::Result<(std::os::fd::OwnedFd, u32)> {
+        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let mut word = [0u8; 8];
+        sys::fs_ioctl(open.as_fd(), FS_IOC_GETFLAGS, &mut word)?;
+        let [a, b, c, d, ..] = word;
+        Ok((open, u32::from_ne_bytes([a, b, c, d])))
+    };
+    let (Ok((_, wanted)), Ok((target, has))) = (read(from), read(to)) else {
+        return;
+    };
+    let flags = (has & !COPIED) | (wanted & COPIED);
+    if flags != has {
+        let mut word = [0u8; 8];
+        word[..4].copy_from_slice(&flags.to_ne_bytes());
+        let _ = sys::fs_ioctl(target.as_fd(), FS_IOC_SETFLAGS, &mut word);
+    }
+}
+
+/// A clone of a directory without some attribute is better than none.
+fn tolerable_for_directory(_name: &OsStr, errno: Errno) -> bool {
+    matches!(errno, Errno::NOTSUP | Errno::PERM)
+}
+
+/// A file that moves keeps everything but the labels that each filesystem sets by itself.
+fn tolerable_for_file(name: &OsStr, errno: Errno) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let name = name.as_bytes();
+    matches!(errno, Errno::NOTSUP | Errno::PERM)
+        && name.starts_with(b"security.")
+        && name != b"security.capability"
+}
+
+/// Gives a file's copy everything but its bytes, its flags (see [`copy_inode_flags`]) and its
+/// times, and checks that it has it.
+///
+/// # Errors
+/// EOPNOTSUPP and the like if the branch cannot hold the file faithfully; EPERM if owner or mode
+/// did not arrive.
+pub(crate) fn copy_file_metadata(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    stat: &Statx,
+) -> sys::Result<()> {
+    let now = sys::statx_fd(to)?;
+    if (now.stx_uid, now.stx_gid) != (stat.stx_uid, stat.stx_gid) {
+        let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
+        rustix::fs::chownat(to, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+    }
+    copy_xattrs(from, to, tolerable_for_file)?;
+    sys::want_fsetid(true)?;
+    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+    let path = sys::ProcPath::new(to);
+    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())?;
+    let made = sys::statx_fd(to)?;
+    let same =
+        (made.stx_uid, made.stx_gid, made.stx_mode) == (stat.stx_uid, stat.stx_gid, stat.stx_mode);
+    if same { Ok(()) } else { Err(Errno::PERM) }
+}

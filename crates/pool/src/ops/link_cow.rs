@@ -1,0 +1,325 @@
+//! `link-cow`: a name of a hard-linked file gets a file of its own before it is written to.
+//!
+//! OPEN tells the inode, not by which name it was reached. It is answered ESTALE, upon which the
+//! kernel walks the path once more, looking up every name; in that look-up, by the same task, the
+//! name gets its copy, and what is then opened is another inode with one name.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Statx};
+use rustix::io::Errno;
+use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
+
+use crate::branch::BranchId;
+use crate::faults::{blame, meant};
+use crate::identity::kind_of;
+use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
+use crate::node::{DirEntry, Node};
+use crate::ops::lookup::Faces;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// A look-up that has not come by now belongs to something else.
+const AWAITED_MS: u64 = 60_000;
+/// The kernel looks up once more upon a failure; what comes later is something else.
+const FAILED_MS: u64 = 10_000;
+/// A file that changes on its branch while it is copied is copied again this often.
+const TRIES: usize = 3;
+/// One step of copying.
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// What is known of a task that wants to write to a file with several names.
+#[derive(Clone, Copy)]
+struct Awaited {
+    node: NodeId,
+    since_ms: u64,
+    /// Why the copy could not be made: the kernel drops the name it knows upon the first error,
+    /// looks up again, and only then tells the caller.
+    failed: Option<Errno>,
+}
+
+/// The opens that wait for their name.
+#[derive(Default)]
+pub(crate) struct LinkCow {
+    awaited: Mutex<HashMap<u32, Awaited>>,
+    count: AtomicUsize,
+    /// One copy at a time on each branch (of sixteen; further ones share).
+    copying: [Mutex<()>; 16],
+    next_name: AtomicU64,
+}
+
+impl LinkCow {
+    fn await_name(&self, task: u32, node: NodeId, failed: Option<Errno>) {
+        let since_ms = sys::mono_coarse_ms();
+        let entry = Awaited {
+            node,
+            since_ms,
+            failed,
+        };
+        let mut awaited = self.awaited.lock();
+        awaited.retain(|_, old| since_ms.saturating_sub(old.since_ms) < AWAITED_MS);
+        awaited.insert(task, entry);
+        self.count.store(awaited.len(), Ordering::Release);
+    }
+
+    /// What the task wants to write to. Costs nothing while nobody does.
+    fn awaited_by(&self, task: u32) -> Option<Awaited> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let entry = *self.awaited.lock().get(&task)?;
+        let age_ms = sys::mono_coarse_ms().saturating_sub(entry.since_ms);
+        let life_ms = match entry.failed {
+            None => AWAITED_MS,
+            Some(_) => FAILED_MS,
+        };
+        (age_ms < life_ms).then_some(entry)
+    }
+
+    fn found_name(&self, task: u32) {
+        let mut awaited = self.awaited.lock();
+        awaited.remove(&task);
+        self.count.store(awaited.len(), Ordering::Release);
+    }
+
+    fn one_at_a_time(&self, branch: BranchId) -> Option<MutexGuard<'_, ()>> {
+        let index = usize::from(branch.0) % self.copying.len();
+        self.copying.get(index).map(Mutex::lock)
+    }
+}
+
+/// Whether a handle can write to it now.
+fn is_written(node: &Node) -> bool {
+    node.open.lock().as_ref().is_some_and(|open| {
+        let mut handles = open.handles.iter().filter_map(std::sync::Weak::upgrade);
+        handles.any(|handle| handle.writable)
+    })
+}
+
+impl Pool {
+    /// Lets an open for writing of a file with several names wait for the name.
+    ///
+    /// # Errors
+    /// ESTALE: look the name up again.
+    pub(crate) fn open_breaks_link(
+        &self,
+        cx: &Context<'_>,
+        node: &Node,
+        file: BorrowedFd<'_>,
+    ) -> sys::Result<()> {
+        self.breaks_link(cx, node, sys::statx_fd(file)?.stx_nlink)
+    }
+
+    /// The same for `truncate(2)`, which opens nothing.
+    ///
+    /// # Errors
+    /// As for [`Pool::open_breaks_link`].
+    pub(crate) fn change_breaks_link(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        change: &SetAttr,
+    ) -> sys::Result<()> {
+        let by_name = change.size_bytes.is_some() && change.handle.is_none();
+        if !by_name || !self.view().settings.link_cow {
+            return Ok(());
+        }
+        let node = self.node(id)?;
+        if node.kind != FileKind::Regular {
+            return Ok(());
+        }
+        self.breaks_link(cx, &node, self.stat_file(&node)?.stx_nlink)
+    }
+
+    fn breaks_link(&self, cx: &Context<'_>, node: &Node, links: u32) -> sys::Result<()> {
+        // A followed symlink's target is written as it is: which of its names the link means is
+        // not the pool's to say.
+        if links < 2 || node.follows() || is_written(node) {
+            return Ok(());
+        }
+        self.link_cow.await_name(cx.pid, node.id, None);
+        Err(meant(Errno::STALE))
+    }
+
+    /// Before a look-up: if the task is about to write to the file of this name, the name gets a
+    /// copy of its own on every branch where it shares one.
+    ///
+    /// # Errors
+    /// What keeps the copy from being made (ENOSPC, EIO); EBUSY if the file changes all the time;
+    /// EOPNOTSUPP if the branch has no nameless files or cannot exchange names.
+    pub(crate) fn break_link(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: &OsStr,
+    ) -> sys::Result<()> {
+        let Some(awaited) = self.link_cow.awaited_by(cx.pid) else {
+            return Ok(());
+        };
+        let view = self.view();
+        let parent = self.node(parent)?;
+        if !parent.is_dir() {
+            return Ok(());
+        }
+        let set = self.dir_set(&parent)?;
+        let Some(node) = self.visible(&view, &set, name, awaited.node)? else {
+            return Ok(());
+        };
+        self.link_cow.found_name(cx.pid);
+        if let Some(errno) = awaited.failed {
+            return Err(meant(errno));
+        }
+        cx.may_block();
+        for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
+            let outcome = self.break_on(dir, name, &node);
+            if let Err(errno) = outcome {
+                self.link_cow.await_name(cx.pid, node.id, Some(errno));
+                return Err(blame(&dir.branch, errno));
+            }
+        }
+        node.remove_name(parent.id, name);
+        Ok(())
+    }
+
+    /// The node that users see under a name, if it is the one awaited.
+    fn visible(
+        &self,
+        view: &View,
+        set: &crate::node::DirSet,
+        name: &OsStr,
+        awaited: NodeId,
+    ) -> sys::Result<Option<Arc<Node>>> {
+        let copies = self.find_copies(view, set, name, Faces::Own)?;
+        let Some(first) = copies.first() else {
+            return Ok(None);
+        };
+        let nodes = self.nodes_at(first.dir, name);
+        Ok(nodes.into_iter().find(|node| node.id == awaited))
+    }
+
+    fn break_on(&self, dir: &DirEntry, name: &OsStr, node: &Node) -> sys::Result<()> {
+        let _alone = self.link_cow.one_at_a_time(dir.branch.id);
+        for _ in 0..TRIES {
+            let stat = match sys::statx_name(dir.fd.as_fd(), name) {
+                Ok(stat) if kind_of(&stat) == FileKind::Regular && stat.stx_nlink > 1 => stat,
+                Ok(_) | Err(Errno::NOENT) => return Ok(()),
+                Err(errno) => return Err(errno),
+            };
+            if is_written(node) {
+                return Ok(());
+            }
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let source = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
+            let copy = own_copy(dir, source.as_fd(), &stat)?;
+            if unchanged(source.as_fd(), &stat)? && self.take_name(dir, name, &copy, &stat)? {
+                tracing::debug!(branch = %dir.branch.path.display(), ?name, "link-cow: a name got its own copy");
+                return Ok(());
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if
+    /// it leads elsewhere by now. Whatever the name leads to is never without a name.
+    fn take_name(
+        &self,
+        dir: &DirEntry,
+        name: &OsStr,
+        copy: &OwnedFd,
+        stat: &Statx,
+    ) -> sys::Result<bool> {
+        let number = self.link_cow.next_name.fetch_add(1, Ordering::Relaxed);
+        let other = format!(".strandfs-cow-{:x}-{number:x}", std::process::id());
+        let other = OsStr::new(&other);
+        let path = sys::ProcPath::new(copy);
+        let follow = AtFlags::SYMLINK_FOLLOW;
+        rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, other, follow)?;
+        let fd = dir.fd.as_fd();
+        let exchange = || sys::rename_flags(fd, other, fd, name, libc::RENAME_EXCHANGE);
+        let drop_other = || rustix::fs::unlinkat(&dir.fd, other, AtFlags::empty());
+        match exchange() {
+            Ok(()) => {}
+            Err(errno) => {
+                drop_other()?;
+                return match errno {
+                    Errno::NOENT => Ok(false),
+                    Errno::INVAL => Err(Errno::OPNOTSUPP),
+                    errno => Err(errno),
+                };
+            }
+        }
+        let out = sys::statx_name(fd, other)?;
+        let right = (out.stx_ino, out.stx_dev_major, out.stx_dev_minor)
+            == (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+        if !right {
+            // Someone gave the name to another file meanwhile: it gets it back.
+            exchange()?;
+        }
+        drop_other()?;
+        Ok(right)
+    }
+}
+
+/// A nameless file like the one of `stat`, safe on the branch's disk.
+fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let copy = match rustix::fs::openat(&dir.fd, c".", flags, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP),
+        other => other?,
+    };
+    if rustix::fs::ioctl_ficlone(&copy, source).is_err() {
+        copy_data(source, copy.as_fd(), stat.stx_size)?;
+    }
+    copy_file_metadata(source, copy.as_fd(), stat)?;
+    copy_inode_flags(source, copy.as_fd());
+    set_times(copy.as_fd(), stat)?;
+    rustix::fs::fsync(&copy)?;
+    Ok(copy)
+}
+
+/// Copies within one filesystem, where the kernel can always do it; holes stay holes.
+fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size_bytes: u64) -> sys::Result<()> {
+    let mut at = 0;
+    while at < size_bytes {
+        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size_bytes);
+        let (mut offset_in, mut offset_out) = (start, start);
+        while offset_out < end {
+            let rest = usize::try_from(end - offset_out).unwrap_or(CHUNK_BYTES);
+            let (input, output) = (Some(&mut offset_in), Some(&mut offset_out));
+            match rustix::fs::copy_file_range(from, input, to, output, rest.min(CHUNK_BYTES)) {
+                // Cut meanwhile: the file will be seen to have changed.
+                Ok(0) => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        at = end.max(at + 1);
+    }
+    // A hole at the end has been skipped, and left the file short.
+    rustix::fs::ftruncate(to, size_bytes)
+}
+
+/// Whether a file is as it was: the same inode, content and attributes.
+fn unchanged(file: BorrowedFd<'_>, before: &Statx) -> sys::Result<bool> {
+    let now = sys::statx_fd(file)?;
+    let marks = |stat: &Statx| {
+        let (mtime, ctime) = (stat.stx_mtime, stat.stx_ctime);
+        (
+            stat.stx_ino,
+            stat.stx_size,
+            (mtime.tv_sec, mtime.tv_nsec),
+            (ctime.tv_sec, ctime.tv_nsec),
+        )
+    };
+    Ok(marks(&now) == marks(before))
+}
