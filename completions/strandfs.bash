@@ -181,7 +181,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__branch__subcmd__add)
-            opts="-h --mode --minfreespace --first --help"
+            opts="-h --mode --minfreespace --first --save --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -217,7 +217,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__branch__subcmd__remove)
-            opts="-h --help"
+            opts="-h --save --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -231,7 +231,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__branch__subcmd__set)
-            opts="-h --mode --minfreespace --help"
+            opts="-h --mode --minfreespace --save --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -419,7 +419,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__set)
-            opts="-h --help"
+            opts="-h --save --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -69,6 +69,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand doctor" -l json -d 'Fo
 complete -c strandfs -n "__fish_strandfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand get" -l json -d 'For programs'
 complete -c strandfs -n "__fish_strandfs_using_subcommand get" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand set" -l save -d 'Write them into the TOML file the pool was mounted from, too'
 complete -c strandfs -n "__fish_strandfs_using_subcommand set" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and not __fish_seen_subcommand_from list add remove set" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and not __fish_seen_subcommand_from list add remove set" -f -a "list" -d 'Show the branches'
@@ -80,10 +81,13 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from add" -l mode -d 'RW, RO or NC; RW if left out' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from add" -l minfreespace -d 'Free space this branch needs to receive new files, as 4G, 5% or 4G/5%' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from add" -l first -d 'Before the other branches instead of behind them'
+complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from add" -l save -d 'Write the change into the TOML file the pool was mounted from, too'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from remove" -l save -d 'Write the change into the TOML file the pool was mounted from, too'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -l mode -d 'RW, RO or NC' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -l minfreespace -d 'Free space this branch needs to receive new files, or `default` for the pool\'s' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -l save -d 'Write the change into the TOML file the pool was mounted from, too'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand reload" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'

@@ -1,6 +1,7 @@
 //! `strandfs get`, `set`, `branch` and `reload`: acting on a mounted pool.
 
 pub mod client;
+mod save;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,7 +67,9 @@ pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
     if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
         return Err(unknown(name).into());
     }
-    ask(&args.mountpoint, &Request::Set { options })
+    let names = options.iter().map(|(name, _)| canonical(name)).collect();
+    let save = args.save.then_some(names);
+    ask(&args.mountpoint, &Request::Set { options }, save)
 }
 
 /// `strandfs reload`.
@@ -74,7 +77,7 @@ pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// No pool is mounted there, or its configuration is refused: nothing is changed then.
 pub fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
-    ask(&args.mountpoint, &Request::Reload)
+    ask(&args.mountpoint, &Request::Reload, None)
 }
 
 /// `strandfs branch`.
@@ -90,6 +93,7 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
             mode,
             minfreespace,
             first,
+            save,
         } => ask(
             mountpoint,
             &Request::BranchAdd {
@@ -98,18 +102,25 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
                 minfreespace: minfreespace.clone(),
                 first: *first,
             },
+            saved(*save),
         ),
-        BranchCommand::Remove { mountpoint, path } => ask(
+        BranchCommand::Remove {
+            mountpoint,
+            path,
+            save,
+        } => ask(
             mountpoint,
             &Request::BranchRemove {
                 path: absolute(path)?,
             },
+            saved(*save),
         ),
         BranchCommand::Set {
             mountpoint,
             path,
             mode,
             minfreespace,
+            save,
         } => ask(
             mountpoint,
             &Request::BranchSet {
@@ -117,6 +128,7 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
                 mode: mode.clone(),
                 minfreespace: minfreespace.clone(),
             },
+            saved(*save),
         ),
     }
 }
@@ -137,19 +149,37 @@ fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends a change and says what came of it.
-fn ask(mountpoint: &Path, request: &Request) -> Result<ExitCode, Failure> {
+fn saved(save: bool) -> Option<Vec<&'static str>> {
+    save.then(|| vec!["branches"])
+}
+
+/// Sends a change, says what came of it, and saves the options named.
+fn ask(
+    mountpoint: &Path,
+    request: &Request,
+    save: Option<Vec<&'static str>>,
+) -> Result<ExitCode, Failure> {
+    let mountpoint = mounted(mountpoint)?;
+    let target = match &save {
+        Some(_) => Some(save::Target::of(&mountpoint)?),
+        None => None,
+    };
     let Answer {
         error,
         notices,
         told,
         ..
-    } = client::ask(&mounted(mountpoint)?, request)?;
+    } = client::ask(&mountpoint, request)?;
     if let Some(error) = error {
         return Err(Failure::Refused(error));
     }
     for notice in notices {
         eprintln!("strandfs: {notice}");
+    }
+    if let (Some(target), Some(names)) = (target, save) {
+        let value = |name: &'static str| Ok((name.to_owned(), client::value(&mountpoint, name)?));
+        let values: std::io::Result<Vec<_>> = names.into_iter().map(value).collect();
+        target.save(&values.map_err(Failure::system("asking the pool's server for an option"))?)?;
     }
     if !told {
         eprintln!(
@@ -170,6 +200,16 @@ fn mounted(given: &Path) -> Result<PathBuf, Failure> {
 /// The server stands in another directory.
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(Failure::system("finding the present directory"))
+}
+
+/// The name of the option that is set by this one.
+fn canonical(name: &str) -> &'static str {
+    let target = |name| table::find(name).map(|(option, _)| option);
+    match target(name).map(|option| (option.name, option.status)) {
+        Some((_, Status::Renamed { to })) => target(to).map_or(to, |option| option.name),
+        Some((name, _)) => name,
+        None => "",
+    }
 }
 
 fn text(value: &Value) -> &str {

@@ -116,6 +116,14 @@ pub enum Failure {
     /// The server refused; its sentence says why.
     #[error("{0}")]
     Refused(String),
+    /// A change cannot be saved.
+    #[error("{path}: {why}")]
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// The server cannot be reached.
     #[error("the pool mounted at {mountpoint} does not answer: {why}")]
     NoAnswer {
@@ -175,7 +183,8 @@ impl Failure {
             | Failure::Mountpoint { .. }
             | Failure::Held { .. }
             | Failure::Branch { .. }
-            | Failure::Refused(_) => USAGE,
+            | Failure::Refused(_)
+            | Failure::Save { .. } => USAGE,
             Failure::Session(_)
             | Failure::Bench(_)
             | Failure::NotMounted(_)

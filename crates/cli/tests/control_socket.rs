@@ -193,6 +193,79 @@ fn a_changed_file_is_read_again_whole_or_not_at_all() {
     strandfs(["umount", root(&pool)]).ok();
 }
 
+#[test]
+fn changes_are_saved_in_the_file_they_belong_to() {
+    let pool = Pool::tmpfs(2).prepare();
+    let _daemons = Daemons::at(pool.root());
+    let path = |branch: usize| pool.on(branch, ".").canonicalize().unwrap();
+    let file = pool.outside("pool.toml");
+    let first = path(0).display().to_string();
+    let before = format!(
+        "# what this pool is for\nminfreespace = 0\nbranches = [\n    \"{first}\",\n]\n\n\
+         [cache]\nattr = 7 # a reason\n"
+    );
+    fs::write(&file, &before).unwrap();
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    let read = || fs::read_to_string(&file).unwrap();
+    // Refused: neither the pool nor the file changes.
+    refused(
+        strandfs(["set", root(&pool), "cache.attr=1x", "--save"]),
+        "cache.attr",
+    );
+    assert_eq!(read(), before);
+    strandfs([
+        "set",
+        root(&pool),
+        "cache.attr=9",
+        "func.create=ff",
+        "--save",
+    ])
+    .ok();
+    strandfs([
+        "branch",
+        "add",
+        root(&pool),
+        text(&path(1)),
+        "--mode",
+        "NC",
+        "--save",
+    ])
+    .ok();
+    strandfs(["set", root(&pool), "cache.entry=3"]).ok();
+    let after = read();
+    for part in [
+        "# what this pool is for",
+        "attr = \"9s\" # a reason",
+        "func.create",
+        "NC",
+    ] {
+        assert!(after.contains(part), "{part} in\n{after}");
+    }
+    assert!(!after.contains("entry"), "not saved: {after}");
+    // What was saved is what comes back.
+    let live = get(&pool, "branches");
+    strandfs(["umount", root(&pool)]).ok();
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), live);
+    assert_eq!(get(&pool, "cache.attr"), "9s");
+    assert_eq!(get(&pool, "func.create"), "ff");
+    assert_eq!(get(&pool, "cache.entry"), "1s");
+    strandfs(["branch", "remove", root(&pool), text(&path(1)), "--save"]).ok();
+    strandfs(["reload", root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), format!("{first}=RW"));
+    let left: Vec<_> = names(pool.outside(""))
+        .into_iter()
+        .filter(|name| name.contains("toml"))
+        .collect();
+    assert_eq!(left, ["pool.toml"]);
+    strandfs(["umount", root(&pool)]).ok();
+    strandfs(["mount", "-o", "minfreespace=0", &first, root(&pool)]).ok();
+    let nowhere = strandfs(["set", root(&pool), "cache.attr=5", "--save"]);
+    refused(nowhere, "without a configuration file");
+    assert_eq!(get(&pool, "cache.attr"), "1s");
+    strandfs(["umount", root(&pool)]).ok();
+}
+
 /// The socket of a pool.
 fn connect(pool: &Pool) -> UnixStream {
     let name = get(pool, "socket");

@@ -13,11 +13,13 @@ use crate::origin::Origin;
 use crate::settings::Settings;
 use crate::table::{self, Status};
 
+mod edit;
 mod lines;
 mod read;
 mod toml;
 mod write;
 
+pub use edit::with_options;
 pub use write::{Line, to_toml};
 
 /// Where `NAME` is looked for as `NAME.toml`.

@@ -24,6 +24,9 @@ pub struct SetArgs {
     /// Options to set, all of them or none.
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub options: Vec<String>,
+    /// Write them into the TOML file the pool was mounted from, too.
+    #[arg(long)]
+    pub save: bool,
 }
 
 /// Arguments of `branch`.
@@ -60,6 +63,9 @@ pub enum BranchCommand {
         /// Before the other branches instead of behind them.
         #[arg(long)]
         first: bool,
+        /// Write the change into the TOML file the pool was mounted from, too.
+        #[arg(long)]
+        save: bool,
     },
     /// Remove a branch; files on it stay where they are, and those that are open stay open.
     Remove {
@@ -67,6 +73,9 @@ pub enum BranchCommand {
         mountpoint: PathBuf,
         /// The branch.
         path: PathBuf,
+        /// Write the change into the TOML file the pool was mounted from, too.
+        #[arg(long)]
+        save: bool,
     },
     /// Change a branch in place.
     Set {
@@ -80,6 +89,9 @@ pub enum BranchCommand {
         /// Free space this branch needs to receive new files, or `default` for the pool's.
         #[arg(long, value_name = "SIZE")]
         minfreespace: Option<String>,
+        /// Write the change into the TOML file the pool was mounted from, too.
+        #[arg(long)]
+        save: bool,
     },
 }
 

@@ -37,7 +37,7 @@ pub fn to_toml(lines: &[Line]) -> String {
 }
 
 /// In the type that reads best.
-fn value(name: &str, text: &str) -> String {
+pub(super) fn value(name: &str, text: &str) -> String {
     let kind = table::find(name).map_or(Kind::Text, |(option, _)| option.value.kind);
     match kind {
         Kind::Branches => match branch::parse(text) {

@@ -1,0 +1,207 @@
+//! Changing options in the text of a TOML file, leaving everything else as it is written.
+
+use toml_edit::{Array, DocumentMut, Item, TableLike, Value};
+
+use super::write;
+use crate::policies::{Category, Function};
+use crate::table::{self, Status};
+
+/// The text with these options (canonical names, values in the text form of the table) set. An
+/// option that is there keeps its place and comment; a new one comes behind the others. A
+/// category takes out its functions, which would override it.
+///
+/// # Errors
+/// A sentence: the text is not TOML, or its branches hold wildcards, which would be lost.
+pub fn with_options(text: &str, options: &[(String, String)]) -> Result<String, String> {
+    let mut document: DocumentMut = text
+        .parse()
+        .map_err(|error: toml_edit::TomlError| format!("this is not TOML ({})", error.message()))?;
+    for (name, value) in options {
+        let value: Value = write::value(name, value)
+            .parse()
+            .map_err(|_| format!("the value of {name} cannot be written as TOML"))?;
+        for function in functions_of(name) {
+            let given = options.iter().any(|(other, _)| *other == function);
+            if !given {
+                visit(document.as_table_mut(), "", &function, &mut |table, key| {
+                    table.remove(key);
+                    Ok(())
+                })?;
+            }
+        }
+        let mut new = Some(value);
+        visit(document.as_table_mut(), "", name, &mut |table, key| match (
+            table.get_mut(key),
+            new.take(),
+        ) {
+            (Some(item), Some(value)) => replace(item, value),
+            _ => Ok(()),
+        })?;
+        if let Some(value) = new {
+            document.insert(name, Item::Value(value));
+        }
+    }
+    Ok(document.to_string())
+}
+
+/// The functions a category sets.
+fn functions_of(name: &str) -> Vec<String> {
+    let category = match name {
+        "category.action" => Category::Action,
+        "category.create" => Category::Create,
+        "category.search" => Category::Search,
+        _ => return Vec::new(),
+    };
+    let functions = category.functions().map(Function::name);
+    functions.map(|name| format!("func.{name}")).collect()
+}
+
+type Found<'a> = dyn FnMut(&mut dyn TableLike, &str) -> Result<(), String> + 'a;
+
+/// Calls `found` with the table and key of an option, however its name is written.
+fn visit(
+    table: &mut dyn TableLike,
+    prefix: &str,
+    wanted: &str,
+    found: &mut Found<'_>,
+) -> Result<(), String> {
+    let keys: Vec<String> = table.iter().map(|(key, _)| key.to_owned()).collect();
+    for key in keys {
+        let name = format!("{prefix}{key}");
+        if canonical(&name) == Some(wanted) {
+            found(table, &key)?;
+        } else if let Some(inner) = table.get_mut(&key).and_then(Item::as_table_like_mut) {
+            visit(inner, &format!("{name}."), wanted, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn canonical(name: &str) -> Option<&'static str> {
+    let (option, _) = table::find(name)?;
+    match option.status {
+        Status::Renamed { to } => table::find(to).map(|(target, _)| target.name),
+        _ => Some(option.name),
+    }
+}
+
+fn replace(item: &mut Item, mut new: Value) -> Result<(), String> {
+    if let Some(old) = item.as_value() {
+        if let (Some(old), Some(list)) = (old.as_array(), new.as_array_mut()) {
+            keep_items(old, list)?;
+        }
+        *new.decor_mut() = old.decor().clone();
+    } else if item
+        .as_array_of_tables()
+        .is_some_and(|tables| tables.iter().any(|table| is_glob(table)))
+    {
+        return Err(WILDCARDS.to_owned());
+    }
+    *item = Item::Value(new);
+    Ok(())
+}
+
+const WILDCARDS: &str = "its branches hold wildcards, which would be lost: change it by hand";
+
+fn is_glob(table: &dyn TableLike) -> bool {
+    table.get("glob").and_then(Item::as_bool) == Some(true)
+}
+
+/// Items of a list that are the same stay as they are written, comments and all.
+fn keep_items(old: &Array, new: &mut Array) -> Result<(), String> {
+    if old
+        .iter()
+        .filter_map(Value::as_inline_table)
+        .any(|table| is_glob(table))
+    {
+        return Err(WILDCARDS.to_owned());
+    }
+    for item in new.iter_mut() {
+        let words = plain(item);
+        if let Some(same) = old.iter().find(|known| plain(known) == words) {
+            *item = same.clone();
+        }
+    }
+    new.set_trailing(old.trailing().clone());
+    new.set_trailing_comma(old.trailing_comma() || new.trailing_comma());
+    Ok(())
+}
+
+/// What an item says, without how it is written: the fields of a branch in a fixed order.
+fn plain(item: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => value.to_string().trim().to_owned(),
+    };
+    match item.as_inline_table() {
+        None => vec![("path".to_owned(), text(item))],
+        Some(table) => {
+            let fields = table
+                .iter()
+                .map(|(key, value)| (key.to_owned(), text(value)));
+            let mut fields: Vec<_> = fields.collect();
+            fields.sort();
+            fields
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(text: &str, options: &[(&str, &str)]) -> String {
+        let options: Vec<_> = options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        with_options(text, &options).unwrap()
+    }
+
+    #[test]
+    fn values_change_in_place_and_comments_stay() {
+        let text = "# my pool\nattr_timeout = 7 # short\n\n[cache]\nfiles = \"off\" # why\n";
+        let after = edit(text, &[("cache.attr", "9s"), ("cache.files", "full")]);
+        let expected =
+            "# my pool\nattr_timeout = \"9s\" # short\n\n[cache]\nfiles = \"full\" # why\n";
+        assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn new_options_come_before_the_tables() {
+        let after = edit("[cache]\nattr = 7\n", &[("dropcacheonclose", "true")]);
+        assert_eq!(after, "dropcacheonclose = true\n[cache]\nattr = 7\n");
+        let after = edit("", &[("cache.attr", "5m")]);
+        assert_eq!(after, "\"cache.attr\" = \"5m\"\n");
+    }
+
+    #[test]
+    fn a_category_ends_the_exceptions_to_it() {
+        let text = "func.mkdir = \"all\"\nfunc.open = \"ff\"\n\"func.create\" = \"mfs\"\n";
+        let after = edit(text, &[("category.create", "lfs")]);
+        assert!(
+            after.contains("category.create\" = \"lfs\"") && after.contains("open"),
+            "{after}"
+        );
+        assert!(
+            !after.contains("mkdir") && !after.contains("func.create"),
+            "{after}"
+        );
+    }
+
+    #[test]
+    fn branches_that_stay_are_left_as_they_are() {
+        let text = "branches = [\n  '/a', # first\n  { mode = 'NC', path = '/b' },\n]\n";
+        let after = edit(text, &[("branches", "/a=RW:/b=NC:/c=RO,1G")]);
+        assert!(
+            after.contains("  '/a'") && after.contains("{ mode = 'NC', path = '/b' }"),
+            "{after}"
+        );
+        assert!(after.contains("/c") && after.contains("\"1G\""), "{after}");
+        assert!(after.parse::<DocumentMut>().is_ok());
+        let glob = "branches = [{ path = '/d*', glob = true }]\n";
+        let options = [("branches".to_owned(), "/a=RW".to_owned())];
+        assert!(with_options(glob, &options).is_err());
+        assert!(with_options("branches = ", &options).is_err());
+    }
+}
