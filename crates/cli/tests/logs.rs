@@ -100,3 +100,29 @@ fn a_log_file_that_cannot_be_used_is_refused() {
         assert!(!mounts::is_mounted(pool.root()), "{refused:?}");
     }
 }
+
+#[test]
+fn the_log_can_be_changed_while_mounted() {
+    need_root!();
+    let pool = Pool::tmpfs(1).mount();
+    let file = pool.outside("later.log");
+    let set = |setting: &str| strandfs(["set", pool.root().to_str().unwrap(), setting]);
+    let refused = set(&format!("log.file={}", pool.outside("no/such").display()));
+    assert_ne!(refused.code(), 0, "{refused:?}");
+    assert!(refused.stderr.contains("No such file"), "{refused:?}");
+    set(&format!("log.file={}", file.display())).ok();
+    set("debug=true").ok();
+    put(pool.path("seen"), "x");
+    let log = || fs::read_to_string(&file).unwrap();
+    eventually("a request is logged", SOON, || {
+        line_with(&log(), &["DEBUG request", "operation=Create", "seen"])
+    });
+    set("debug=false").ok();
+    put(pool.path("unseen"), "x");
+    set("log.file=").ok();
+    // The change itself is told where the log goes now.
+    eventually("standard error again", SOON, || {
+        line_with(&pool.log(), &["options changed", "options=log.file"])
+    });
+    assert!(!log().contains("unseen"), "{}", log());
+}
