@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
+use crate::mounts;
 
 /// The kernel's limit for an attribute's value.
 const ANSWER_MAX_BYTES: usize = 65_536;
@@ -57,6 +58,11 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
                 Some(Errno::NOTDIR) => {
                     return refuse("something above it is a file, not a directory");
                 }
+                Some(Errno::OPNOTSUPP | Errno::NOSYS) if in_a_pool(&at) => {
+                    return refuse(
+                        "its pool has xattr=nosys, so the kernel does not ask it; mount it with xattr=noattr to have paths explained",
+                    );
+                }
                 Some(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS | Errno::NOENT) => {
                     return Err(Failure::NotInPool(path.to_path_buf()));
                 }
@@ -75,6 +81,12 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
             },
         }
     }
+}
+
+/// Whether a pool is the nearest thing mounted above a path; only for the words of a refusal.
+fn in_a_pool(path: &Path) -> bool {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    mounts::all().is_ok_and(|pools| pools.iter().any(|pool| real.starts_with(pool)))
 }
 
 fn ask_exactly(path: &Path) -> io::Result<Value> {

@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use strandfs_pool::control::request::Request;
+
 /// The mount type of a pool.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.strandfs";
 
@@ -76,15 +79,26 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(plain))
 }
 
-/// Asks the server of a pool about itself.
+/// Asks the server of a pool about itself: through an attribute, or where there are none
+/// (`xattr=nosys`) or the answer is too long for one, through its control socket.
 ///
 /// # Errors
-/// Those of `getxattr(2)`: ENOTCONN if the server is dead, EOPNOTSUPP if xattrs are off.
+/// Those of `getxattr(2)`: ENOTCONN if the server is dead.
 pub fn ask(mountpoint: &Path) -> io::Result<String> {
     let mut answer = vec![0u8; 65_536];
-    let len = rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut answer)?;
-    answer.truncate(len);
-    String::from_utf8(answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    match rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut answer) {
+        Ok(len) => {
+            answer.truncate(len);
+            String::from_utf8(answer).map_err(io::Error::other)
+        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE | Errno::TOOBIG) => {
+            let answer = crate::control::client::ask(mountpoint, &Request::Status);
+            let answer = answer.map_err(|failure| io::Error::other(failure.to_string()))?;
+            let missing = || io::Error::other("its server is of another version");
+            Ok(answer.status.ok_or_else(missing)?.to_string())
+        }
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 #[cfg(test)]

@@ -48,3 +48,20 @@ fn branches_have_a_medium_and_a_health() {
     );
     assert_eq!(fs::read(pool.path("f")).unwrap(), b"x");
 }
+
+#[test]
+fn a_pool_without_attributes_still_answers() {
+    need_root!();
+    let pool = Pool::tmpfs(1).option("xattr=nosys").mount();
+    put(pool.path("f"), "x");
+    // The first answer makes the kernel stop asking; the next goes another way.
+    for _ in 0..2 {
+        assert_eq!(pool.status()["options"]["xattr"], "nosys");
+    }
+    let refused = strandfs(["explain", pool.path("f").to_str().unwrap()]);
+    let explained = refused.status.success();
+    assert!(
+        explained || refused.stderr.contains("xattr=noattr"),
+        "{refused:?}"
+    );
+}

@@ -20,6 +20,8 @@ const TELLING_LIMIT: Duration = Duration::from_secs(10);
 pub enum Request {
     /// Who is there?
     Hello,
+    /// What the pool says of itself.
+    Status,
     /// Set options, all or none.
     Set {
         /// Names and values, in order; without a value it is a bare flag.
@@ -70,6 +72,8 @@ pub struct Answer {
     pub pid: u32,
     /// Where the pool is mounted.
     pub mountpoint: Option<PathBuf>,
+    /// What the pool says of itself, where it was asked for.
+    pub status: Option<serde_json::Value>,
 }
 
 /// Reads the configuration again and applies it; a sentence if it is refused.
@@ -80,6 +84,12 @@ impl Pool {
     pub(super) fn carry_out(&self, request: &Request) -> Answer {
         let outcome = match request {
             Request::Hello => return self.signed(Answer::default()),
+            Request::Status => {
+                return self.signed(Answer {
+                    status: Some(self.status()),
+                    ..Answer::default()
+                });
+            }
             Request::Reload => self.reload(),
             Request::Set { options } => self
                 .reconfigure(|settings| set_all(settings, options))
@@ -196,7 +206,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
             }
             settings.set_branches_at_run_time(branches)?;
         }
-        Request::Hello | Request::Set { .. } | Request::Reload => {}
+        Request::Hello | Request::Status | Request::Set { .. } | Request::Reload => {}
     }
     Ok(Vec::new())
 }
