@@ -44,6 +44,11 @@ fn reload(pool: &Pool, layers: &Layers) -> Result<Changed, String> {
         next.mount_flags.suid = next.mount_flags.suid.or(settings.mount_flags.suid);
         next.mount_flags.dev = next.mount_flags.dev.or(settings.mount_flags.dev);
         next.mountpoint.clone_from(&settings.mountpoint);
+        // Relative only among options, which are what they were; the directory is another now.
+        let relative = |file: &String| !file.starts_with('/');
+        if next.log_file.as_ref().is_some_and(relative) {
+            next.log_file.clone_from(&settings.log_file);
+        }
         *settings = next;
         Ok(loaded.notices)
     });

@@ -213,13 +213,26 @@ impl ConfigFile {
                 entry.name
             ));
         }
+        let value = self.beside(entry);
         let effect = settings
-            .set_from(&origin, &entry.name, entry.value.as_deref())
+            .set_from(&origin, &entry.name, value.as_deref())
             .map_err(|error: OptionError| error.to_string())?;
         Ok(effect.notice.map(|notice| Notice {
             option: notice.option,
             text: format!("{} ({origin})", notice.text),
         }))
+    }
+
+    /// The value; a relative log file lies beside the file that names it, as a further file does,
+    /// whatever directory the server is in when it reads this again.
+    fn beside(&self, entry: &Entry) -> Option<String> {
+        let value = entry.value.as_deref()?;
+        let is_log = table::find(&entry.name).is_some_and(|(option, _)| option.name == "log.file");
+        let beside = self.path.parent().map(|dir| dir.join(value));
+        match beside.as_deref().and_then(Path::to_str) {
+            Some(path) if is_log && !value.is_empty() => Some(path.to_owned()),
+            _ => Some(value.to_owned()),
+        }
     }
 
     /// The file that an option `config` in this one names.

@@ -149,6 +149,17 @@ fn an_error_applies_nothing() {
 }
 
 #[test]
+fn a_relative_log_file_lies_beside_the_file_that_names_it() {
+    for (name, log) in [("a.log", "/x/a.log"), ("/y/a.log", "/y/a.log"), ("", "")] {
+        let text = format!("log.file={name}\n");
+        let file = ConfigFile::parse(Path::new("/x/a.conf"), &text).unwrap();
+        let mut settings = Settings::default();
+        file.apply(&mut settings).unwrap();
+        assert_eq!(settings.get("log.file").as_deref(), Some(log));
+    }
+}
+
+#[test]
 fn lines_are_as_mergerfs_reads_them() {
     let text = "# comment\n\n cache.attr = 7 \r\nro\nfsname=a=b # no comment\n";
     let file = ConfigFile::parse(Path::new("/x/a.conf"), text).unwrap();
