@@ -1,7 +1,7 @@
 //! Options and branches change while files are written, read, renamed, listed and copied: no
 //! operation fails, no byte is wrong.
 //!
-//! `STRANDFS_RELOAD_CHANGES=10000` makes it a long run.
+//! `STRANDFS_RELOAD_CHANGES=10000` makes it a long run; with `STRANDFS_TOOLS` fsx takes part.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::files::{get, names, open_with, pattern, put, read_all};
-use support::{Kind, Pool, say, strandfs};
+use support::{Kind, Pool, run, say, strandfs};
 
 const WORKERS: usize = 3;
 const FILES_PER_DIRECTORY: u64 = 6;
@@ -189,6 +189,12 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
+/// Where fsx is, if the tools of the scripts are there.
+fn fsx() -> Option<PathBuf> {
+    let tools = std::env::var_os("STRANDFS_TOOLS")?;
+    Some(Path::new(&tools).join("bin/fsx")).filter(|fsx| fsx.is_file())
+}
+
 /// What only the third branch has comes and goes, but is never wrong.
 fn watch(pool: &Path, expected: &[u8]) {
     match fs::read(pool.join("w0/only on the third")) {
@@ -262,6 +268,23 @@ fn changes_under_load_disturb_nobody() {
                 }
             }
         });
+        if let Some(fsx) = fsx() {
+            let (file, artifacts) = (pool.path("w2/fsx"), pool.outside("artifacts"));
+            fs::create_dir(&artifacts).unwrap();
+            let running = &running;
+            scope.spawn(move || {
+                for seed in 1.. {
+                    let (seed, artifacts) = (seed.to_string(), artifacts.to_str().unwrap());
+                    let file = file.to_str().unwrap();
+                    let program = fsx.to_str().unwrap();
+                    let args = ["-q", "-N", "1000", "-S", &seed, "-P", artifacts, file];
+                    run(program, args).ok();
+                    if !running() {
+                        break;
+                    }
+                }
+            });
+        }
         let mut dice = Dice(7);
         for round in 0..changes {
             change(&pool, socket.trim(), &mut dice);
