@@ -165,6 +165,9 @@ impl Translator {
                 .set_from(&Origin::MountOptions, written, value)
                 .map(drop),
         };
+        if option.name == "umask" {
+            self.remark("umask: read as octal, where mergerfs reads it as decimal".to_owned());
+        }
         match judged {
             Ok(()) => self.take(new, value),
             Err(error) => self.leave_out(format!("{written}: left out, {error}")),
