@@ -40,7 +40,6 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         value: value!(Word InodeCalc, inodecalc),
         default: "devino-hash",
         mergerfs_default: "hybrid-hash",
-        mergerfs_default: "hybrid-hash",
         example: "passthrough",
         run_time: true,
         recalls: true,
