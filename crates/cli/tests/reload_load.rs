@@ -189,10 +189,36 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
+/// A small tree outside the pool.
+fn make_source(pool: &Pool) -> PathBuf {
+    let source = pool.outside("source");
+    for number in 0..40_u64 {
+        let path = source.join(format!("a{}/b{}/f{number}", number % 3, number % 5));
+        put(
+            path,
+            pattern(number, 100 + usize::try_from(number).unwrap() * 300),
+        );
+    }
+    source
+}
+
 /// Where fsx is, if the tools of the scripts are there.
 fn fsx() -> Option<PathBuf> {
     let tools = std::env::var_os("STRANDFS_TOOLS")?;
     Some(Path::new(&tools).join("bin/fsx")).filter(|fsx| fsx.is_file())
+}
+
+/// Runs fsx again and again.
+fn exercise(fsx: &Path, file: &Path, artifacts: &Path, running: &dyn Fn() -> bool) {
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    for seed in 1.. {
+        let options = format!("-q -N 1000 -S {seed} -P {}", artifacts.display());
+        let options = options.split(' ').map(str::to_owned);
+        run(&text(fsx), options.chain([text(file)])).ok();
+        if !running() {
+            break;
+        }
+    }
 }
 
 /// What only the third branch has comes and goes, but is never wrong.
@@ -219,14 +245,7 @@ fn changes_under_load_disturb_nobody() {
     let third = pattern(99, 50_000);
     put(pool.on(2, "w0/only on the third"), &third);
     pool.start();
-    let source = pool.outside("source");
-    for number in 0..40_u64 {
-        let path = source.join(format!("a{}/b{}/f{number}", number % 3, number % 5));
-        put(
-            path,
-            pattern(number, 100 + usize::try_from(number).unwrap() * 300),
-        );
-    }
+    let source = make_source(&pool);
     let expected = contents(&source);
     let socket = strandfs(["get", pool.root().to_str().unwrap(), "socket"])
         .ok()
@@ -272,18 +291,7 @@ fn changes_under_load_disturb_nobody() {
             let (file, artifacts) = (pool.path("w2/fsx"), pool.outside("artifacts"));
             fs::create_dir(&artifacts).unwrap();
             let running = &running;
-            scope.spawn(move || {
-                for seed in 1.. {
-                    let (seed, artifacts) = (seed.to_string(), artifacts.to_str().unwrap());
-                    let file = file.to_str().unwrap();
-                    let program = fsx.to_str().unwrap();
-                    let args = ["-q", "-N", "1000", "-S", &seed, "-P", artifacts, file];
-                    run(program, args).ok();
-                    if !running() {
-                        break;
-                    }
-                }
-            });
+            scope.spawn(move || exercise(&fsx, &file, &artifacts, running));
         }
         let mut dice = Dice(7);
         for round in 0..changes {
