@@ -476,7 +476,7 @@ _strandfs_options() {
         item="${item##*,}"
     fi
     if [[ "$item" != *=* ]]; then
-        words="branches= mountpoint= mount-over= config= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
+        words="branches= mountpoint= mount-over= config= minfreespace= fsname= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= moveonenospc= passthrough.headroom= link-exdev= rename-exdev= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= threads= fuse-msg-size= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
         # A list before the word belongs to it unless readline has cut it off at "=" or ":".
         head="${head##*[=:]}"
         COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
@@ -484,7 +484,7 @@ _strandfs_options() {
         return
     fi
     case "${item%%=*}" in
-        category.action | category.create | category.search | func.access | func.chmod | func.chown | func.create | func.getattr | func.getxattr | func.link | func.listxattr | func.mkdir | func.mknod | func.open | func.readlink | func.removexattr | func.rename | func.rmdir | func.setxattr | func.symlink | func.truncate | func.unlink | func.utimens) words="all epall epff eplfs eplus epmfs eppfrd eprand erofs ff lfs lup lus mfs msplfs msplus mspmfs msppfrd newest pfrd rand" ;;
+        moveonenospc | category.action | category.create | category.search | func.access | func.chmod | func.chown | func.create | func.getattr | func.getxattr | func.link | func.listxattr | func.mkdir | func.mknod | func.open | func.readlink | func.removexattr | func.rename | func.rmdir | func.setxattr | func.symlink | func.truncate | func.unlink | func.utimens) words="all epall epff eplfs eplus epmfs eppfrd eprand erofs ff lfs lup lus mfs msplfs msplus mspmfs msppfrd newest pfrd rand" ;;
         passthrough.io) words="auto off ro wo rw" ;;
         allow-other) words="auto true false" ;;
         statfs) words="base full" ;;
@@ -495,6 +495,8 @@ _strandfs_options() {
         cache.files) words="off partial full auto-full per-process" ;;
         xattr) words="passthrough noattr nosys" ;;
         inodecalc) words="passthrough path-hash path-hash32 devino-hash devino-hash32 hybrid-hash hybrid-hash32" ;;
+        link-exdev) words="passthrough rel-symlink abs-base-symlink abs-pool-symlink" ;;
+        rename-exdev) words="passthrough rel-symlink abs-symlink" ;;
         mount-over | preload | ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | link-cow | dirsync | auto-unmount | lazy-umount-mountpoint) words="true false" ;;
         *) words="" ;;
     esac

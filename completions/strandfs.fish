@@ -120,6 +120,12 @@ function __strandfs_options
             printf '%s\n' "$head"'passthrough.io='{auto,off,ro,wo,rw}
         case 'preload=*'
             printf '%s\n' "$head"'preload='{true,false}
+        case 'moveonenospc=*'
+            printf '%s\n' "$head"'moveonenospc='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'link-exdev=*'
+            printf '%s\n' "$head"'link-exdev='{passthrough,rel-symlink,abs-base-symlink,abs-pool-symlink}
+        case 'rename-exdev=*'
+            printf '%s\n' "$head"'rename-exdev='{passthrough,rel-symlink,abs-symlink}
         case 'category.action=*'
             printf '%s\n' "$head"'category.action='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
         case 'category.create=*'
@@ -234,6 +240,10 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
             printf '%s\t%s\n' "$head"'preload=' 'answer the preload library: data past the server'
             printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
+            printf '%s\t%s\n' "$head"'moveonenospc=' 'move a file on when its branch is full'
+            printf '%s\t%s\n' "$head"'passthrough.headroom=' 'free space a branch needs for writing in passthrough'
+            printf '%s\t%s\n' "$head"'link-exdev=' 'what a hard link between branches becomes'
+            printf '%s\t%s\n' "$head"'rename-exdev=' 'what a rename between branches becomes'
             printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'
             printf '%s\t%s\n' "$head"'category.create=' 'policy of making something new'
             printf '%s\t%s\n' "$head"'category.search=' 'policy of looking at what exists'

@@ -50,6 +50,6 @@ pub use settings::{MountFlags, SecurityContexts, Settings};
 pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
 pub use words::{
-    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, NfsOpenHack, PassthroughIo, StatfsIgnore,
-    StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
+    RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };

@@ -8,12 +8,13 @@ use crate::error::{Effect, Notice, OptionError};
 use crate::mount_options;
 use crate::origin::{self, Origin, Origins};
 use crate::policies::Policies;
+use crate::policy::Policy;
 use crate::readdir::ReaddirRule;
 use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
-    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, NfsOpenHack, PassthroughIo, StatfsIgnore,
-    StatfsMode, XattrMode, parse_bool,
+    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
+    RenameExdev, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
 };
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
@@ -38,6 +39,12 @@ pub struct Settings {
     pub passthrough_io: PassthroughIo,
     /// 1 or 2.
     pub passthrough_max_stack_depth: u32,
+    pub passthrough_headroom: MinFreeSpace,
+
+    /// The policy that chooses the branch; `None`: files stay.
+    pub moveonenospc: Option<Policy>,
+    pub link_exdev: LinkExdev,
+    pub rename_exdev: RenameExdev,
 
     pub cache_files: CacheFiles,
     /// At least one; each 1 to 15 bytes.
@@ -160,6 +167,13 @@ impl Default for Settings {
             statfs_ignore: StatfsIgnore::None,
             passthrough_io: PassthroughIo::Auto,
             passthrough_max_stack_depth: 1,
+            passthrough_headroom: MinFreeSpace::Smaller {
+                size: 10 << 30,
+                percent: 10,
+            },
+            moveonenospc: Some(crate::policies::Category::Create.default_policy()),
+            link_exdev: LinkExdev::Passthrough,
+            rename_exdev: RenameExdev::Passthrough,
             cache_files: CacheFiles::Off,
             cache_files_process_names: vec!["rtorrent".to_owned(), "qbittorrent-nox".to_owned()],
             cache_attr: Duration::from_secs(1),

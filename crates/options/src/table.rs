@@ -345,10 +345,12 @@ mod mount;
 mod policies;
 mod pool;
 mod presentation;
+mod relocation;
 mod requests;
 
 const GROUPS: &[&[OptionDef]] = &[
     pool::OPTIONS,
+    relocation::OPTIONS,
     policies::OPTIONS,
     caching::OPTIONS,
     requests::OPTIONS,

@@ -179,6 +179,32 @@ words! {
     }
 }
 
+words! {
+    /// What a hard link becomes that no branch can make.
+    LinkExdev {
+        /// Nothing: EXDEV.
+        Passthrough = "passthrough",
+        /// A symbolic link relative to the new name's directory.
+        RelSymlink = "rel-symlink",
+        /// A symbolic link to the file on its branch.
+        AbsBaseSymlink = "abs-base-symlink",
+        /// A symbolic link to the file in the pool.
+        AbsPoolSymlink = "abs-pool-symlink",
+    }
+}
+
+words! {
+    /// What a rename becomes that no branch can make.
+    RenameExdev {
+        /// Nothing: EXDEV.
+        Passthrough = "passthrough",
+        /// The file set aside, and a relative symbolic link.
+        RelSymlink = "rel-symlink",
+        /// The file set aside, and an absolute symbolic link.
+        AbsSymlink = "abs-symlink",
+    }
+}
+
 /// What [`parse_bool`] accepts, as a phrase for error messages and help.
 pub const BOOL_ACCEPTED: &str = "true or false (also t, 1, on, yes; f, 0, off, no)";
 

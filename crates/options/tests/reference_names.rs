@@ -40,15 +40,12 @@ const OF_MOUNTING: &str = "
 const PENDING: &str = "
     branches-mount-timeout
     branches-mount-timeout-fail
-    link-exdev
-    moveonenospc
     pin-threads
     process-thread-count
     process-thread-queue-depth
     proxy-ioprio
     read-thread-count
     readahead
-    rename-exdev
     scheduling-priority";
 
 // `pid` and `version` are in its list of keys too; they can only be read and are no options.

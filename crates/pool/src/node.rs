@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
-use strandfs_fuse::{FileKind, NodeId};
+use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
 use crate::identity::{Face, Identity, VolumeId};
@@ -37,7 +37,16 @@ pub struct Node {
     pub cache_mark: AtomicU64,
     /// Present while the file is open.
     pub open: Mutex<Option<Box<OpenState>>>,
+    /// Shared by requests that change the file or its names; alone for whoever moves it. A
+    /// request holds at most one side of it and takes it before it looks for the file.
+    gate: RwLock<()>,
 }
+
+/// The file stays on its branch while this lives.
+pub type Held<'a> = RwLockReadGuard<'a, ()>;
+
+/// Nobody changes the file through the pool while this lives.
+pub type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
 /// Where a node is.
 pub struct Place {
@@ -147,6 +156,7 @@ impl Node {
             }),
             cache_mark: AtomicU64::new(0),
             open: Mutex::new(None),
+            gate: RwLock::new(()),
         }
     }
 
@@ -173,6 +183,19 @@ impl Node {
             })
             .unwrap_or(0);
         before <= count
+    }
+
+    /// Keeps the file from moving; waits while it does.
+    pub fn hold(&self, cx: &Context<'_>) -> Held<'_> {
+        self.gate.try_read().unwrap_or_else(|| {
+            cx.may_block();
+            self.gate.read()
+        })
+    }
+
+    /// Waits for all who change the file, and keeps others from it.
+    pub fn hold_alone(&self) -> Alone<'_> {
+        self.gate.write()
     }
 
     /// Reads the place.

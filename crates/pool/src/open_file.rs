@@ -118,6 +118,11 @@ impl OpenFiles {
         self.files.pin().remove(&handle.0).cloned()
     }
 
+    /// Whether some open file is so.
+    pub fn any(&self, mut is_so: impl FnMut(&OpenFile) -> bool) -> bool {
+        self.files.pin().iter().any(|(_, file)| is_so(file))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.files.len()

@@ -5,6 +5,7 @@ mod change;
 mod clone_path;
 mod create;
 mod dispatch;
+mod exdev;
 mod export;
 mod follow;
 mod io;

@@ -83,6 +83,11 @@ pub struct Pool {
     pub(crate) watcher: OnceLock<Watcher>,
     pub(crate) relocated: AtomicU64,
     pub(crate) mounted_at_seconds: i64,
+    /// Files moved from full branches.
+    pub(crate) moved: AtomicU64,
+    /// Rises when a file changes branches, between its new names and the end of its old ones:
+    /// whoever missed it on both sides looks again.
+    pub(crate) moves: AtomicU64,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) recall: Recall,
     pub(crate) socket: OnceLock<String>,
@@ -143,6 +148,9 @@ impl Pool {
             })?;
             branches.push(Arc::new(opened));
         }
+        for branch in &branches {
+            crate::relocate::mend(branch, &branches);
+        }
         let volumes = Volumes::default();
         let root = Arc::new(root_set(&volumes, &branches, 0)?);
         let pool = Arc::new(Pool {
@@ -166,6 +174,8 @@ impl Pool {
             watcher: OnceLock::new(),
             relocated: AtomicU64::new(0),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
+            moved: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
             recall: Recall::default(),
             crews: Crews::default(),
             socket: OnceLock::new(),
@@ -248,6 +258,16 @@ impl Pool {
     /// How many files are open.
     pub fn open_count(&self) -> usize {
         self.files.len()
+    }
+
+    /// How many files were moved from full branches.
+    pub fn moved_files(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// How often a file has changed branches.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
     }
 
     /// How many creates went to another branch than the policy's first choice.

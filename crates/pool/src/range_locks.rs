@@ -83,13 +83,7 @@ impl RangeLocks {
         if let Some(owned) = self.owners.iter().find(|owned| owned.owner == owner) {
             return Ok(Arc::clone(&owned.file));
         }
-        let file = match reopen(model.as_fd(), OFlags::RDWR) {
-            Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
-                reopen(model.as_fd(), OFlags::RDONLY)?
-            }
-            other => other?,
-        };
-        let file = Arc::new(file);
+        let file = Arc::new(open_for_locks(model)?);
         let ranges = SmallVec::new();
         self.owners.push(Owned {
             owner,
@@ -142,9 +136,42 @@ impl RangeLocks {
         }
     }
 
+    /// Every owner and its description.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (LockOwner, Arc<OwnedFd>)> {
+        self.owners
+            .iter()
+            .map(|owned| (owned.owner, Arc::clone(&owned.file)))
+    }
+
+    /// Gives owners new descriptions, which hold their locks already; the old ones close.
+    pub(crate) fn replace(&mut self, files: Vec<(LockOwner, Arc<OwnedFd>)>) {
+        for (owner, file) in files {
+            if let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) {
+                owned.file = file;
+            }
+        }
+    }
+
+    /// Whether `file` is the owner's description.
+    pub(crate) fn is_of(&self, owner: LockOwner, file: &Arc<OwnedFd>) -> bool {
+        let mut owners = self.owners.iter();
+        owners.any(|owned| owned.owner == owner && Arc::ptr_eq(&owned.file, file))
+    }
+
     /// Whether no owner is known.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
+    }
+}
+
+/// A description of the same file that can hold locks of either kind, if that is allowed.
+///
+/// # Errors
+/// Those of `open(2)`.
+pub(crate) fn open_for_locks(model: &OwnedFd) -> sys::Result<OwnedFd> {
+    match reopen(model.as_fd(), OFlags::RDWR) {
+        Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => reopen(model.as_fd(), OFlags::RDONLY),
+        other => other,
     }
 }
 

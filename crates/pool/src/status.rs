@@ -63,6 +63,7 @@ impl Pool {
             "files_told_to_preload": self.preload_told.len(),
             "directory_descriptors": self.dir_fds.open_count(),
             "redirected_creates": self.redirected_creates(),
+            "moved_files": self.moved_files(),
             "connection": self.connection_status(),
             "options": options,
             "origins": origins,

@@ -183,6 +183,19 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "passthrough.max-stack-depth",
         "passthrough_reaches_as_deep_as_it_is_told",
     ),
+    (
+        "passthrough.headroom",
+        "files_are_created_under_the_servers_hand_below_the_headroom",
+    ),
+    ("moveonenospc", "r6_every_handle_follows_a_file_that_moves"),
+    (
+        "link-exdev",
+        "r14_links_between_branches_become_symbolic_ones",
+    ),
+    (
+        "rename-exdev",
+        "r15_renames_between_branches_become_symbolic_links",
+    ),
     ("xattr", "xattr_says_what_attribute_calls_see"),
     (
         "security-capability",

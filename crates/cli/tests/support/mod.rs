@@ -75,6 +75,7 @@ pub struct Builder {
     limit: Duration,
     nofile: Option<u64>,
     without: Option<rustix::thread::CapabilitySet>,
+    env: Vec<(String, String)>,
 }
 
 impl Builder {
@@ -185,6 +186,7 @@ impl Pool {
             limit,
             nofile: None,
             without: None,
+            env: Vec::new(),
         }
     }
 
@@ -241,6 +243,20 @@ impl Pool {
         self.builder.options.push(option.to_owned());
     }
 
+    /// Gives the server a variable in its environment, from the next start on.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.builder.env.retain(|(known, _)| known != name);
+        self.builder.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Clears away a server that has died, so that the pool can start again.
+    pub fn bury(&mut self) {
+        let status = self.wait_for_exit(Duration::from_secs(60));
+        assert!(status.is_some(), "the server lives on");
+        mounts::detach(&self.mountpoint);
+        self.server = None;
+    }
+
     /// The server's process id.
     pub fn pid(&self) -> u32 {
         self.server.as_ref().expect("the pool is mounted").pid
@@ -261,6 +277,8 @@ impl Pool {
         command.arg(&self.mountpoint).stdin(Stdio::null());
         let log = fs::File::create(&self.log).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log);
+        let env = self.builder.env.iter();
+        command.envs(env.map(|(name, value)| (name, value)));
         let (nofile, without) = (self.builder.nofile, self.builder.without);
         // SAFETY: the closure runs between fork and exec and makes system calls only.
         unsafe { command.pre_exec(move || command::prepare_server(nofile, without)) };

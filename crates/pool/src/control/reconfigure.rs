@@ -309,14 +309,14 @@ impl Pool {
         }
     }
 
-    /// Runs a request again that failed while options or branches changed under it: it may have
-    /// seen half of the old and half of the new.
+    /// Runs a request again that failed while options or branches changed under it, or a file
+    /// moved: it may have seen half of the old and half of the new.
     pub(crate) fn steady<T>(&self, mut attempt: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
         let mut outcome = Err(Errno::STALE);
         for _ in 0..ATTEMPTS {
-            let before = self.view().generation;
+            let before = (self.view().generation, self.moves());
             outcome = attempt();
-            if outcome.is_ok() || self.view().generation == before {
+            if outcome.is_ok() || (self.view().generation, self.moves()) == before {
                 break;
             }
         }

@@ -42,6 +42,19 @@ impl Exceptions {
         self.inodes.entry(id).or_default().push(inode);
     }
 
+    fn remove_one(&mut self, inode: Inode, id: NodeId) {
+        if self.nodes.get(&inode) != Some(&id) {
+            return;
+        }
+        self.nodes.remove(&inode);
+        if let Some(inodes) = self.inodes.get_mut(&id) {
+            inodes.retain(|known| *known != inode);
+            if inodes.is_empty() {
+                self.inodes.remove(&id);
+            }
+        }
+    }
+
     fn remove(&mut self, id: NodeId) {
         for inode in self.inodes.remove(&id).unwrap_or_default() {
             self.nodes.remove(&inode);
@@ -175,6 +188,21 @@ impl NodeTable {
     fn lead_to(&self, identity: &Identity, id: NodeId) {
         let mut exceptions = self.exceptions.write();
         exceptions.insert((identity.volume, identity.ino, identity.face), id);
+        self.exception_count
+            .store(exceptions.nodes.len(), Ordering::Release);
+    }
+
+    /// Lets a file be found by the inode it moves to. The node must be alive.
+    pub fn bind(&self, identity: &Identity, id: NodeId) {
+        if identity.derived_id() != Some(id) {
+            self.lead_to(identity, id);
+        }
+    }
+
+    /// Takes back [`NodeTable::bind`], for an inode that is the node's no more.
+    pub fn unbind(&self, identity: &Identity, id: NodeId) {
+        let mut exceptions = self.exceptions.write();
+        exceptions.remove_one((identity.volume, identity.ino, identity.face), id);
         self.exception_count
             .store(exceptions.nodes.len(), Ordering::Release);
     }

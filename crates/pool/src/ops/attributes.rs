@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
-use strandfs_fuse::{AttrReply, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
+use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
 
 use crate::attr::{extended_attr, file_attr};
 use crate::locate::reopen;
 use crate::node::Node;
 use crate::pool::Pool;
+use crate::relocate::is_full;
 use crate::sys;
 
 impl Pool {
@@ -60,38 +61,58 @@ impl Pool {
 
     /// SETATTR: mode, owner, size, times, in this order, each by its own policy; stops at the
     /// first that fails.
-    pub(crate) fn do_setattr(&self, id: NodeId, change: &SetAttr) -> sys::Result<AttrReply> {
+    pub(crate) fn do_setattr(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        change: &SetAttr,
+    ) -> sys::Result<AttrReply> {
         let node = self.node(id)?;
+        loop {
+            let held = node.hold(cx);
+            let refusal = match self.setattr_held(&node, change) {
+                Err(errno) if is_full(errno) && !node.is_dir() => errno,
+                outcome => return outcome,
+            };
+            drop(held);
+            let size_bytes = change.size_bytes.ok_or(refusal)?;
+            let growth = size_bytes.saturating_sub(self.stat_file(&node)?.stx_size);
+            self.make_room(cx, &node, growth, refusal, || false)?;
+        }
+    }
+
+    /// SETATTR while the file stays where it is.
+    fn setattr_held(&self, node: &Arc<Node>, change: &SetAttr) -> sys::Result<AttrReply> {
         let view = self.view();
         let rules = &view.settings.policies;
         if let Some(mode) = change.mode {
             let mode = Mode::from_raw_mode(mode & 0o7777);
             // The kernel has decided already whether the caller may set S_ISGID here.
             sys::want_fsetid(true)?;
-            self.change_copies(&view, &node, rules.chmod, |fd| set_mode(fd, mode))?;
+            self.change_copies(&view, node, rules.chmod, |fd| set_mode(fd, mode))?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             sys::want_fsetid(!change.kill_suidgid)?;
-            self.change_copies(&view, &node, rules.chown, |fd| {
+            self.change_copies(&view, node, rules.chown, |fd| {
                 rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
             })?;
         }
         if let Some(size_bytes) = change.size_bytes {
             sys::want_fsetid(!change.kill_suidgid)?;
-            self.truncate(&node, change.handle, size_bytes)?;
+            self.truncate(node, change.handle, size_bytes)?;
         }
         if change.atime.is_some() || change.mtime.is_some() {
             let times = Timestamps {
                 last_access: timespec(change.atime),
                 last_modification: timespec(change.mtime),
             };
-            self.change_copies(&view, &node, rules.utimens, |fd| {
+            self.change_copies(&view, node, rules.utimens, |fd| {
                 let path = sys::ProcPath::new(fd);
                 rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &times, AtFlags::empty())
             })?;
         }
-        self.do_getattr(id, change.handle)
+        self.do_getattr(node.id, change.handle)
     }
 
     /// Through a handle only the open file changes; by name every copy the policy picks.

@@ -127,7 +127,14 @@ impl Pool {
         flags: i32,
     ) -> sys::Result<(Entry, OpenReply)> {
         let (entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
-        let opened = self.register_open(cx, view, Arc::clone(&node), dir.branch, file, mode, flags);
+        let opened = {
+            let _held = node.hold(cx);
+            self.moved_since_made(view, &node, &dir, flags)
+                .and_then(|moved| {
+                    let (branch, file) = moved.unwrap_or((dir.branch, file));
+                    self.register_open(cx, view, Arc::clone(&node), branch, file, mode, flags)
+                })
+        };
         match opened {
             Ok(open) => Ok((entry, open)),
             Err(errno) => {
@@ -135,6 +142,26 @@ impl Pool {
                 Err(errno)
             }
         }
+    }
+
+    /// What was just made may have been opened by others, filled and moved before it got its
+    /// handle: then the handle gets the file where it is now.
+    fn moved_since_made(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        dir: &DirEntry,
+        flags: i32,
+    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd)>> {
+        let made_on = dir.branch.id;
+        if node
+            .primary()
+            .is_none_or(|identity| identity.branch == made_on)
+        {
+            return Ok(None);
+        }
+        let (branch, file, _) = self.open_inode(node, server_flags(view, flags))?;
+        Ok(Some((branch, file)))
     }
 
     /// The file exists after all (made behind the mount, or by another client).

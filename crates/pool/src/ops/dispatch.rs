@@ -14,6 +14,7 @@ use crate::control::file::{
 };
 use crate::explain::SELF_PREFIX;
 use crate::pool::Pool;
+use crate::relocate::own_name;
 
 impl Filesystem for Pool {
     fn init(&self, negotiated: &Negotiated, connection: &Connection) -> Result<()> {
@@ -81,7 +82,7 @@ impl Filesystem for Pool {
             kill_suidgid,
             ..*change
         };
-        self.steady(|| self.do_setattr(node, change))
+        self.steady(|| self.do_setattr(cx, node, change))
     }
 
     fn readlink(&self, _cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
@@ -96,22 +97,25 @@ impl Filesystem for Pool {
         target: &OsStr,
     ) -> Result<Entry> {
         refuse_control_name(parent, name)?;
+        refuse_own_name(name)?;
         self.steady(|| self.do_symlink(cx, parent, name, target))
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
         refuse_control_name(parent, args.name)?;
+        refuse_own_name(args.name)?;
         self.steady(|| self.do_mknod(cx, parent, args))
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
         refuse_control_name(parent, args.name)?;
+        refuse_own_name(args.name)?;
         self.steady(|| self.do_mkdir(cx, parent, args))
     }
 
-    fn unlink(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         refuse_control_name(parent, name)?;
-        self.steady(|| self.do_unlink(parent, name))
+        self.steady(|| self.do_unlink(cx, parent, name))
     }
 
     fn rmdir(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
@@ -119,22 +123,24 @@ impl Filesystem for Pool {
         self.steady(|| self.do_rmdir(parent, name))
     }
 
-    fn rename(&self, _cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
         refuse_control_name(parent, args.name)?;
         refuse_control_name(args.new_parent, args.new_name)?;
-        self.steady(|| self.do_rename(parent, args))
+        refuse_own_name(args.new_name)?;
+        self.steady(|| self.do_rename(cx, parent, args))
     }
 
     fn link(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         new_parent: NodeId,
         new_name: &OsStr,
     ) -> Result<Entry> {
         refuse_control_node(node)?;
         refuse_control_name(new_parent, new_name)?;
-        self.steady(|| self.do_link(node, new_parent, new_name))
+        refuse_own_name(new_name)?;
+        self.steady(|| self.do_link(cx, node, new_parent, new_name))
     }
 
     fn open(
@@ -156,6 +162,7 @@ impl Filesystem for Pool {
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
         refuse_control_name(parent, args.name)?;
+        refuse_own_name(args.name)?;
         self.steady(|| self.do_create(cx, parent, args))
     }
 
@@ -257,7 +264,7 @@ impl Filesystem for Pool {
         if is_control_node(node) {
             return self.control_setxattr(cx, args);
         }
-        self.steady(|| self.do_setxattr(node, args))
+        self.steady(|| self.do_setxattr(cx, node, args))
     }
 
     fn getxattr(
@@ -288,11 +295,11 @@ impl Filesystem for Pool {
         self.steady(|| self.do_listxattr(node, out.as_deref_mut()))
     }
 
-    fn removexattr(&self, _cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
         if is_control_node(node) {
             return Err(Errno::NODATA);
         }
-        self.steady(|| self.do_removexattr(node, name))
+        self.steady(|| self.do_removexattr(cx, node, name))
     }
 
     fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
@@ -312,12 +319,12 @@ impl Filesystem for Pool {
 
     fn ioctl(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         args: &Ioctl<'_>,
         out: &mut [u8],
     ) -> Result<IoctlReply> {
-        self.do_ioctl(node, args, out)
+        self.do_ioctl(cx, node, args, out)
     }
 
     fn fallocate(&self, cx: &Context<'_>, _node: NodeId, args: &Fallocate) -> Result<()> {
@@ -342,5 +349,13 @@ impl Filesystem for Pool {
         args: &CopyFileRange,
     ) -> Result<u64> {
         self.do_copy_file_range(cx, args)
+    }
+}
+
+/// The names of moves in progress are the pool's: it would hide what someone else made there.
+fn refuse_own_name(name: &OsStr) -> Result<()> {
+    match own_name(name) {
+        None => Ok(()),
+        Some(_) => Err(Errno::PERM),
     }
 }

@@ -2,14 +2,17 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
 
 use crate::node::Node;
+use crate::open_file::OpenFile;
 use crate::ops::privilege;
 use crate::pool::Pool;
+use crate::relocate::is_full;
 use crate::sys;
 
 /// Requests from this size on may keep a disk busy long enough to let others go ahead.
@@ -55,14 +58,15 @@ impl Pool {
         if args.data.len() >= LARGE_BYTES {
             cx.may_block();
         }
-        let file = opened.file()?;
-        let fd = file.as_fd();
-        sys::want_fsetid(!args.kill_suidgid)?;
         // The page cache writes where the pages belong, even through an O_APPEND handle.
         let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
         let mut done = 0;
         while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
-            match write_at(fd, rest, args.offset_bytes + done as u64, append) {
+            let outcome = self.on_a_branch_with_room(cx, &opened, rest.len() as u64, |fd| {
+                sys::want_fsetid(!args.kill_suidgid)?;
+                write_at(fd, rest, args.offset_bytes + done as u64, append)
+            });
+            match outcome {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) if !cx.interrupted() => {}
@@ -71,6 +75,28 @@ impl Pool {
             }
         }
         Ok(done)
+    }
+
+    /// Changes the branch file of a handle; where its branch is full, the file moves to another
+    /// (`moveonenospc`) and the change, which takes `need_bytes` at most, is made there.
+    fn on_a_branch_with_room<T>(
+        &self,
+        cx: &Context<'_>,
+        opened: &Arc<OpenFile>,
+        need_bytes: u64,
+        mut change: impl FnMut(BorrowedFd<'_>) -> sys::Result<T>,
+    ) -> sys::Result<T> {
+        loop {
+            let held = opened.node.hold(cx);
+            let file = opened.file()?;
+            let refusal = match change(file.as_fd()) {
+                Err(errno) if is_full(errno) => errno,
+                outcome => return outcome,
+            };
+            drop(held);
+            let moved = || opened.file().is_ok_and(|now| !Arc::ptr_eq(&now, &file));
+            self.make_room(cx, &opened.node, need_bytes, refusal, moved)?;
+        }
     }
 
     /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
@@ -116,9 +142,10 @@ impl Pool {
         let opened = self.opened(args.handle)?;
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
-        let file = opened.file()?;
-        privilege::for_unmarked_change(cx, file.as_fd())?;
-        rustix::fs::fallocate(&*file, mode, args.offset_bytes, args.len_bytes)
+        self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
+            privilege::for_unmarked_change(cx, fd)?;
+            rustix::fs::fallocate(fd, mode, args.offset_bytes, args.len_bytes)
+        })
     }
 
     /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
@@ -150,19 +177,18 @@ impl Pool {
             return Err(Errno::OPNOTSUPP);
         }
         cx.may_block();
-        let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
         let len = usize::try_from(args.len_bytes)
             .unwrap_or(usize::MAX)
             .min(0x7fff_f000);
-        let (source, target) = (from.file()?, to.file()?);
-        privilege::for_unmarked_change(cx, target.as_fd())?;
-        let count = rustix::fs::copy_file_range(
-            &*source,
-            Some(&mut offset_in),
-            &*target,
-            Some(&mut offset_out),
-            len,
-        )?;
+        let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
+        let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
+        let count = self.on_a_branch_with_room(cx, &to, need_bytes, |target| {
+            let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
+            privilege::for_unmarked_change(cx, target)?;
+            let source = from.file()?;
+            let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
+            rustix::fs::copy_file_range(&*source, at_in, target, at_out, len)
+        })?;
         Ok(count as u64)
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strandfs_fuse::{Ioctl, IoctlReply, NodeId};
+use strandfs_fuse::{Context, Ioctl, IoctlReply, NodeId};
 use strandfs_preload_abi::BRANCH_FILE;
 
 use crate::locate::reopen;
@@ -25,12 +25,13 @@ impl Pool {
     /// IOCTL.
     pub(crate) fn do_ioctl(
         &self,
+        cx: &Context<'_>,
         id: NodeId,
         args: &Ioctl<'_>,
         out: &mut [u8],
     ) -> sys::Result<IoctlReply> {
         if args.command == BRANCH_FILE && !args.directory {
-            return self.tell_branch_file(args.handle, out);
+            return self.tell_branch_file(cx, args.handle, out);
         }
         let mut data = [0u8; 32];
         let len = args.input.len().min(data.len());
@@ -39,6 +40,7 @@ impl Pool {
             self.ioctl_dir(id, args.command, &mut data)?
         } else {
             let opened = self.opened(args.handle)?;
+            let _held = opened.node.hold(cx);
             sys::fs_ioctl(opened.file()?.as_fd(), args.command, &mut data)?
         };
         if sets(args.command) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
-use strandfs_fuse::{Entry, NodeId};
+use strandfs_fuse::{Context, Entry, NodeId};
 
 use crate::ops::change::Holder;
 use crate::policy::{self, Category};
@@ -17,11 +17,13 @@ impl Pool {
     /// LINK. Every copy the policy picks gets the new name on its own branch.
     pub(crate) fn do_link(
         &self,
+        cx: &Context<'_>,
         id: NodeId,
         new_parent: NodeId,
         new_name: &OsStr,
     ) -> sys::Result<Entry> {
         let node = self.node(id)?;
+        let held = node.hold(cx);
         let parent = self.node(new_parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
@@ -48,12 +50,16 @@ impl Pool {
             }
         }
         if !linked {
-            return Err(first_error.unwrap_or(Errno::NOENT));
+            return match first_error {
+                Some(Errno::XDEV) => self.link_exdev(&view, &node, &parent, new_name),
+                error => Err(error.unwrap_or(Errno::NOENT)),
+            };
         }
         let shown_otherwise = node.follows() || node.is_symlinkified();
         if !shown_otherwise {
             return self.look_up_made(new_parent, new_name);
         }
+        drop(held);
         // The kernel insists on the type that the node has.
         node.add_name(new_parent, new_name);
         let mut entry = self.entry_of(node)?;

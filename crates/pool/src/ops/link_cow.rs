@@ -175,6 +175,7 @@ impl Pool {
             return Err(meant(errno));
         }
         cx.may_block();
+        let _held = node.hold(cx);
         for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
             let outcome = self.break_on(dir, name, &node);
             if let Err(errno) = outcome {

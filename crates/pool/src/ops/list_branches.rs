@@ -16,6 +16,7 @@ use crate::dir_handle::Listing;
 use crate::listing_workers::Task;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
+use crate::relocate::own_name;
 use crate::sys;
 
 /// Room for one `getdents64`.
@@ -50,6 +51,7 @@ impl Pool {
             // A file on a branch that has the control file's name is hidden by it.
             listing.retain(|name| !is_control_name(NodeId::ROOT, name));
         }
+        listing.retain(|name| own_name(name).is_none());
         if set.entries.len() > 1 {
             listing.keep_first_of_each_name();
         }

@@ -160,7 +160,11 @@ impl Pool {
         let Some(dir) = dir.filter(|_| first_wins) else {
             return self.do_lookup(parent.id, name);
         };
-        let stat = sys::statx_name(dir.fd.as_fd(), name)?;
+        let stat = match sys::statx_name(dir.fd.as_fd(), name) {
+            // It may have moved to another branch.
+            Err(Errno::NOENT) => return self.steady(|| self.do_lookup(parent.id, name)),
+            other => other?,
+        };
         let copy = self.shown_copy(view, dir, name, stat);
         if kind_of(&copy.stat) == FileKind::Directory && view.branches.len() > 1 {
             return self.do_lookup(parent.id, name);
@@ -188,9 +192,21 @@ impl Pool {
         {
             return Ok(Arc::clone(listing));
         }
-        let made = Arc::new(self.steady(|| self.make_listing(&opened.node))?);
+        let made = Arc::new(self.steady(|| self.listing_between_moves(&opened.node))?);
         *opened.listing.write() = Some(Arc::clone(&made));
         Ok(made)
+    }
+
+    /// A file that changes branches while they are read one after the other may be missed on
+    /// both: then they are read again.
+    fn listing_between_moves(&self, node: &Arc<Node>) -> sys::Result<Listing> {
+        loop {
+            let moves = self.moves();
+            let listing = self.make_listing(node)?;
+            if self.moves() == moves {
+                return Ok(listing);
+            }
+        }
     }
 
     /// FSYNCDIR: on every branch that holds the directory.

@@ -40,23 +40,33 @@ impl Pool {
         if args.flock {
             return set_flock(cx, &opened, args);
         }
-        let file = self.lock_file(&opened, args)?;
         let range = to_range(&args.lock);
         let wait = args.wait && args.lock.kind != LockKind::Unlock;
-        // Most locks are free: only one that is not lets another thread read on.
-        let mut outcome = sys::set_range_lock(file.as_fd(), range, false);
-        if wait && outcome == Err(Errno::AGAIN) {
-            cx.may_block();
-            if cx.interrupted() {
-                return Err(Errno::INTR);
+        loop {
+            let held = opened.node.hold(cx);
+            let file = self.lock_file(&opened, args)?;
+            // Most locks are free: only one that is not lets another thread read on.
+            let mut outcome = sys::set_range_lock(file.as_fd(), range, false);
+            drop(held);
+            if wait && outcome == Err(Errno::AGAIN) {
+                cx.may_block();
+                if cx.interrupted() {
+                    return Err(Errno::INTR);
+                }
+                outcome = sys::set_range_lock(file.as_fd(), range, true);
             }
-            outcome = sys::set_range_lock(file.as_fd(), range, true);
+            let _held = opened.node.hold(cx);
+            let mut open = opened.node.open.lock();
+            let Some(state) = open.as_mut() else {
+                return outcome;
+            };
+            // The file may have moved meanwhile, and its locks with it.
+            if state.locks.is_of(args.owner, &file) || outcome == Err(Errno::INTR) {
+                outcome?;
+                state.locks.note(args.owner, &args.lock);
+                return Ok(());
+            }
         }
-        outcome?;
-        if let Some(state) = opened.node.open.lock().as_mut() {
-            state.locks.note(args.owner, &args.lock);
-        }
-        Ok(())
     }
 
     fn lock_file(
@@ -76,14 +86,22 @@ fn set_flock(cx: &Context<'_>, opened: &OpenFile, args: &LockRequest) -> sys::Re
         LockKind::Exclusive => libc::LOCK_EX,
         LockKind::Unlock => libc::LOCK_UN,
     };
-    let file = opened.file()?;
-    let outcome = sys::flock(file.as_fd(), operation | libc::LOCK_NB);
-    if !args.wait || outcome != Err(Errno::AGAIN) {
-        return outcome;
+    loop {
+        let held = opened.node.hold(cx);
+        let file = opened.file()?;
+        let mut outcome = sys::flock(file.as_fd(), operation | libc::LOCK_NB);
+        drop(held);
+        if args.wait && outcome == Err(Errno::AGAIN) {
+            cx.may_block();
+            if cx.interrupted() {
+                return Err(Errno::INTR);
+            }
+            outcome = sys::flock(file.as_fd(), operation);
+        }
+        let _held = opened.node.hold(cx);
+        // The file may have moved meanwhile, and its locks with it.
+        if outcome == Err(Errno::INTR) || Arc::ptr_eq(&opened.file()?, &file) {
+            return outcome;
+        }
     }
-    cx.may_block();
-    if cx.interrupted() {
-        return Err(Errno::INTR);
-    }
-    sys::flock(file.as_fd(), operation)
 }

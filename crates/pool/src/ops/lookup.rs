@@ -17,6 +17,7 @@ use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
+use crate::relocate::own_name;
 use crate::sys;
 
 /// A name changed hands this often between two looks: give up rather than spin.
@@ -85,8 +86,12 @@ impl Pool {
             };
         }
         let view = self.view();
+        if own_name(name).is_some() {
+            return self.no_such_name(&view);
+        }
         let set = self.dir_set(&parent)?;
         for _ in 0..RACES_MAX {
+            let moves = self.moves();
             let wider;
             let mut searched = &set;
             let mut copies = self.find_copies(&view, searched, name, faces)?;
@@ -95,6 +100,9 @@ impl Pool {
                 wider = self.dir_set_now(&parent)?;
                 searched = &wider;
                 copies = self.find_copies(&view, searched, name, faces)?;
+            }
+            if copies.is_empty() && self.moves() != moves {
+                continue;
             }
             if copies.is_empty() {
                 searched.note_miss(name, sys::mono_coarse_ms());

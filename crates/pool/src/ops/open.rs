@@ -53,6 +53,7 @@ impl Pool {
             _ => return Err(Errno::NXIO),
         }
         let view = self.view();
+        let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);
         let (branch, file, mode) = match self.open_by_policy(&view, &node, wanted)? {
             Some(opened) => opened,
@@ -123,7 +124,7 @@ impl Pool {
         let mut open = node.open.lock();
         let mode = match open.as_ref() {
             Some(state) => state.mode,
-            None => self.first_mode(view, &branch, &file),
+            None => self.first_mode(view, &branch, &file, flags),
         };
         let locks_used = open.as_ref().is_some_and(|state| state.locks.used);
         let (mut reply_flags, backing) = match mode {
@@ -167,11 +168,14 @@ impl Pool {
     }
 
     /// The mode of a node that is not open yet.
-    fn first_mode(&self, view: &View, branch: &Branch, file: &OwnedFd) -> IoMode {
+    fn first_mode(&self, view: &View, branch: &Branch, file: &OwnedFd, flags: i32) -> IoMode {
         if passthrough_ruled_out(&view.settings).is_some()
             || *self.verdict.lock() != PassthroughVerdict::On
             || matches!(branch.passthrough(), PassthroughState::Refused(_))
         {
+            return IoMode::Server;
+        }
+        if access_mode(flags) != libc::O_RDONLY && self.may_have_to_move(view, branch) {
             return IoMode::Server;
         }
         let Some(connection) = self.connection.get() else {
@@ -188,6 +192,19 @@ impl Pool {
             branch.note_passthrough(outcome.map(drop));
         }
         outcome.map_or(IoMode::Server, IoMode::Passthrough)
+    }
+
+    /// Whether a file opened for writing must stay under the server's hand: its branch may fill
+    /// up before it is closed, and what the kernel writes (and maps) by itself cannot be led to
+    /// another branch. The hybrid mode does not help: mappings would stay behind.
+    fn may_have_to_move(&self, view: &View, branch: &Branch) -> bool {
+        if view.settings.moveonenospc.is_none() || view.branches.len() < 2 {
+            return false;
+        }
+        self.space(view, branch).is_ok_and(|space| {
+            let total = space.available_bytes.saturating_add(space.used_bytes);
+            space.available_bytes < view.settings.passthrough_headroom.bytes(total)
+        })
     }
 
     /// How the page cache treats an open that goes through the server.

@@ -7,8 +7,9 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::fs::Statx;
 use rustix::io::Errno;
-use strandfs_fuse::{Handle, IoctlReply};
+use strandfs_fuse::{Context, Handle, IoctlReply};
 use strandfs_options::CacheFiles;
 use strandfs_preload_abi::{BranchFile, PATH_BYTES, VERSION};
 use zerocopy::IntoBytes;
@@ -27,6 +28,15 @@ struct Told {
     inode: u64,
 }
 
+impl Told {
+    fn of(stat: &Statx) -> Told {
+        Told {
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            inode: stat.stx_ino,
+        }
+    }
+}
+
 /// The files whose place was told.
 #[derive(Default)]
 pub(crate) struct PreloadTold(papaya::HashSet<Told>);
@@ -35,6 +45,11 @@ impl PreloadTold {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether the file of this inode was told.
+    pub(crate) fn knows(&self, stat: &Statx) -> bool {
+        self.0.pin().contains(&Told::of(stat))
     }
 
     /// Remembers it; false if there are too many.
@@ -53,6 +68,7 @@ impl Pool {
     /// ENAMETOOLONG, ESTALE for a removed file, ENOSPC for too many files told.
     pub(crate) fn tell_branch_file(
         &self,
+        cx: &Context<'_>,
         handle: Handle,
         out: &mut [u8],
     ) -> sys::Result<IoctlReply> {
@@ -61,6 +77,8 @@ impl Pool {
             return Err(Errno::NOTTY);
         }
         let opened = self.opened(handle)?;
+        // Where it is told to be it must stay from now on.
+        let _held = opened.node.hold(cx);
         let mode = opened.node.open.lock().as_ref().map(|state| state.mode);
         if matches!(mode, Some(IoMode::Passthrough(_))) {
             return Err(Errno::ALREADY);
@@ -90,10 +108,7 @@ impl Pool {
         let place = answer.path.get_mut(..bytes.len());
         place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(bytes);
         let room = out.get_mut(..size_of::<BranchFile>());
-        let told = Told {
-            device: (found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-        };
+        let told = Told::of(&found);
         let room = room.ok_or(Errno::INVAL)?;
         if !self.preload_told.remember(told) {
             return Err(Errno::NOSPC);

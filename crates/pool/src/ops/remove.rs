@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{FileKind, NodeId};
+use strandfs_fuse::{Context, FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
 use crate::faults::blame;
 use crate::identity::{Face, kind_of};
-use crate::node::{DirEntry, DirSet, Node};
+use crate::node::{DirEntry, DirSet, Held, Node};
 use crate::ops::create::unlink_flags;
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -23,7 +23,13 @@ pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
 
 impl Pool {
     /// UNLINK.
-    pub(crate) fn do_unlink(&self, parent: NodeId, name: &OsStr) -> sys::Result<()> {
+    pub(crate) fn do_unlink(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: &OsStr,
+    ) -> sys::Result<()> {
+        let moves = self.moves();
         let parent = self.node(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
@@ -35,15 +41,36 @@ impl Pool {
                 return Err(Errno::ROFS);
             }
             let nodes = self.nodes_at(only, name);
+            let _held = self.hold_found(cx, file_among(&nodes), moves)?;
             rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
             forget_name(&nodes, &parent, name);
             return Ok(());
         }
         let found = self.branches_with(&set, name)?;
         let nodes = self.nodes_of_first(&set, name, &found);
+        let _held = self.hold_found(cx, file_among(&nodes), moves)?;
         self.remove_from(&view, rule, &set, name, &found, false)?;
         forget_name(&nodes, &parent, name);
         Ok(())
+    }
+
+    /// Keeps a file that was found by name from moving.
+    ///
+    /// # Errors
+    /// ESTALE if a file moved since there had been `moves`: what was found must be looked for
+    /// again.
+    pub(crate) fn hold_found<'a>(
+        &self,
+        cx: &Context<'_>,
+        node: Option<&'a Arc<Node>>,
+        moves: u64,
+    ) -> sys::Result<Option<Held<'a>>> {
+        let held = node.map(|node| node.hold(cx));
+        if self.moves() == moves {
+            Ok(held)
+        } else {
+            Err(Errno::STALE)
+        }
     }
 
     /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
@@ -172,6 +199,11 @@ impl Pool {
             .filter_map(|face| self.nodes.find(volume, stat.stx_ino, face))
             .collect()
     }
+}
+
+/// The node that can move: the one that shows a file as it is.
+pub(crate) fn file_among(nodes: &[Arc<Node>]) -> Option<&Arc<Node>> {
+    nodes.iter().find(|node| node.kind == FileKind::Regular)
 }
 
 /// Tells the nodes that a name of theirs is gone.

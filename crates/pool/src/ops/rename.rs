@@ -7,14 +7,14 @@ use std::sync::Arc;
 use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{FileKind, NodeId, Rename};
+use strandfs_fuse::{Context, FileKind, NodeId, Rename};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
 use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::change::Found;
-use crate::ops::remove::{Faced, dir_is_empty};
+use crate::ops::remove::{Faced, dir_is_empty, file_among};
 use crate::ops::rename_plan::{Ends, Plan};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -22,11 +22,15 @@ use crate::sys;
 const KNOWN_FLAGS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
 
 /// One side of a rename.
-struct Side<'a> {
-    parent: Arc<Node>,
-    set: Arc<DirSet>,
-    name: &'a OsStr,
-    found: Found,
+pub(crate) struct Side<'a> {
+    /// The directory.
+    pub parent: Arc<Node>,
+    /// Where it is.
+    pub set: Arc<DirSet>,
+    /// The name in it.
+    pub name: &'a OsStr,
+    /// Where the name is.
+    pub found: Found,
 }
 
 impl Side<'_> {
@@ -40,18 +44,31 @@ impl Side<'_> {
 
 impl Pool {
     /// RENAME and RENAME2.
-    pub(crate) fn do_rename(&self, parent: NodeId, args: &Rename<'_>) -> sys::Result<()> {
+    pub(crate) fn do_rename(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Rename<'_>,
+    ) -> sys::Result<()> {
         let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
         let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
         if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
             return Err(Errno::INVAL);
         }
         let view = self.view();
+        let moves = self.moves();
         let old = self.side(parent, args.name)?;
         let new = self.side(args.new_parent, args.new_name)?;
         let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
         let source_kind = kind_of(source);
         let nodes = (self.nodes_of(&old), self.nodes_of(&new));
+        let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));
+        // Two names of one file are held once: a second time would wait for whoever waits for us.
+        let target = target.filter(|target| moved.is_none_or(|moved| !Arc::ptr_eq(moved, target)));
+        let _held = (
+            self.hold_found(cx, moved, moves)?,
+            self.hold_found(cx, target, moves)?,
+        );
         if exchange {
             if new.found.is_empty() {
                 return Err(Errno::NOENT);
@@ -59,9 +76,14 @@ impl Pool {
             self.exchange(&view, &old, &new)?;
         } else {
             check_target(source_kind, &new, args.flags)?;
-            self.replace(&view, &old, &new, args.flags)?;
+            match self.replace(&view, &old, &new, args.flags) {
+                Err(Errno::XDEV) if args.flags & libc::RENAME_WHITEOUT == 0 => {
+                    return self.rename_exdev(&view, &old, &new, &nodes.0);
+                }
+                outcome => outcome?,
+            }
         }
-        settle_names(&old, &new, nodes, exchange);
+        settle_names(&old, &new, &nodes, exchange);
         Ok(())
     }
 
@@ -105,7 +127,7 @@ impl Pool {
     }
 
     /// The branches whose copy of the old name moves.
-    fn picked_sources(
+    pub(crate) fn picked_sources(
         &self,
         view: &View,
         old: &Side<'_>,
@@ -206,7 +228,7 @@ fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> sys::Result<()>
 }
 
 /// Tells the nodes their new names.
-fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: (Faced, Faced), exchange: bool) {
+fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: &(Faced, Faced), exchange: bool) {
     let (moved, target) = nodes;
     for target in target {
         target.remove_name(new.parent.id, new.name);

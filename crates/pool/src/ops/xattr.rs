@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use strandfs_fuse::{NodeId, SetXattr};
+use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
 use crate::node::Node;
@@ -111,11 +111,17 @@ impl Pool {
     }
 
     /// SETXATTR.
-    pub(crate) fn do_setxattr(&self, id: NodeId, args: &SetXattr<'_>) -> sys::Result<()> {
+    pub(crate) fn do_setxattr(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        args: &SetXattr<'_>,
+    ) -> sys::Result<()> {
         let view = self.view();
         check_mode(&view)?;
         self.check_settable(&view, args.name)?;
         let node = self.node(id)?;
+        let _held = node.hold(cx);
         // The branch clears set-group-id itself for whom it does not trust to keep it.
         sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS_ACL))?;
         let rule = view.settings.policies.setxattr;
@@ -125,11 +131,17 @@ impl Pool {
     }
 
     /// REMOVEXATTR.
-    pub(crate) fn do_removexattr(&self, id: NodeId, name: &OsStr) -> sys::Result<()> {
+    pub(crate) fn do_removexattr(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        name: &OsStr,
+    ) -> sys::Result<()> {
         let view = self.view();
         check_mode(&view)?;
         self.check_settable(&view, name)?;
         let node = self.node(id)?;
+        let _held = node.hold(cx);
         let rule = view.settings.policies.removexattr;
         self.change_copies(&view, &node, rule, |fd| sys::removexattr(fd.as_fd(), name))
     }

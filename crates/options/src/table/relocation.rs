@@ -1,0 +1,92 @@
+//! Moving files from branch to branch, and what happens where a branch's limits would show.
+
+use super::{Group, Kind, OptionDef, Value};
+use crate::policy::Policy;
+use crate::size::MinFreeSpace;
+use crate::words::{LinkExdev, RenameExdev, parse_bool};
+
+/// What `true` means: the default policy of creating.
+const DEFAULT_POLICY: Policy = crate::policies::Category::Create.default_policy();
+
+pub(super) const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "moveonenospc",
+        group: Group::Pool,
+        value: Value {
+            kind: Kind::Policy,
+            accepted: "false, true (the policy pfrd), or a policy of creating such as mfs",
+            bare: Some("true"),
+            get: |settings| {
+                settings
+                    .moveonenospc
+                    .map_or_else(|| "false".to_owned(), |policy| policy.to_string())
+            },
+            set: |settings, text| {
+                settings.moveonenospc = match parse_bool(text) {
+                    Ok(on) => on.then_some(DEFAULT_POLICY),
+                    Err(_) => Some(text.to_ascii_lowercase().parse()?),
+                };
+                Ok(())
+            },
+        },
+        default: "pfrd",
+        example: "mfs",
+        run_time: true,
+        help: "move a file on when its branch is full",
+        help_full: "When a write, fallocate, truncate or copy_file_range meets a full branch or \
+            quota (ENOSPC, EDQUOT), the file moves to another branch and the request goes on \
+            there; every open handle follows. The policy chooses the branch by the file's \
+            directory; branches that are full, read-only or hold a file of the same name are \
+            left out. Files in passthrough cannot move while they are open, see \
+            passthrough.headroom; of a file with several names all must be known to the pool. \
+            The error reaches the caller only when no branch can take the file.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "passthrough.headroom",
+        group: Group::Passthrough,
+        value: value!(Size MinFreeSpace, passthrough_headroom),
+        default: "10G/10%",
+        example: "50G",
+        run_time: true,
+        help: "free space a branch needs for writing in passthrough",
+        help_full: "A size, a percentage of the branch, or the smaller of both. A file that is \
+            opened for writing while its branch has less free space goes through the server, so \
+            that moveonenospc can move it. Should be more than is written to a file between open \
+            and close. 0: all files pass through. No effect with moveonenospc=false or a single \
+            branch.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "link-exdev",
+        group: Group::Pool,
+        value: value!(Word LinkExdev, link_exdev),
+        default: "passthrough",
+        example: "rel-symlink",
+        run_time: true,
+        help: "what a hard link between branches becomes",
+        help_full: "A link fails with EXDEV when its directory is not on the file's branch and \
+            the create policy preserves paths, or when the branch refuses. passthrough: the \
+            error is returned. The others make a symbolic link instead: rel-symlink relative to \
+            the new name's directory, abs-base-symlink to the file on its branch, \
+            abs-pool-symlink to the file in the pool by its absolute path. It belongs to the \
+            file's owner.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "rename-exdev",
+        group: Group::Pool,
+        value: value!(Word RenameExdev, rename_exdev),
+        default: "passthrough",
+        example: "rel-symlink",
+        run_time: true,
+        help: "what a rename between branches becomes",
+        help_full: "A rename fails with EXDEV when the target's directory is not on the file's \
+            branch and the create policy preserves paths, or when the branch refuses. \
+            passthrough: the error is returned (mv then copies). The others move the file, with \
+            its path, into .mergerfs_rename_exdev at the root of its branch and make a symbolic \
+            link to it at the new name: rel-symlink a relative one, abs-symlink one that begins \
+            with the mountpoint. Where the new name exists, EXDEV is returned all the same.",
+        ..OptionDef::BASE
+    },
+];

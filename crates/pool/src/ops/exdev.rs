@@ -1,0 +1,348 @@
+//! `link-exdev` and `rename-exdev`: a symbolic link where no branch can make the name itself.
+//!
+//! Neither request says who asks (an idmapped mount sends no ids with them): what is made
+//! belongs to the owner of the file it leads to.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Gid, Mode, Statx, Uid};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::{Connection, Entry, NodeId};
+use strandfs_options::{LinkExdev, RenameExdev};
+
+use crate::branch::{Branch, BranchId};
+use crate::metadata::set_times;
+use crate::node::{DirEntry, Node};
+use crate::ops::remove::forget_name;
+use crate::ops::rename::Side;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// Where `rename-exdev` puts what it cannot move, at the root of each branch. The name is that of
+/// mergerfs: what it set aside earlier is found again, and exclusions in backups still hold.
+const SET_ASIDE: &str = ".mergerfs_rename_exdev";
+/// Names tried for a file set aside where earlier ones have taken its own.
+const NAMES_MAX: u32 = 100;
+
+/// What was set aside on one branch, to be put back if the rest fails.
+struct Aside<'a> {
+    home: &'a DirEntry,
+    dir: DirEntry,
+    name: OsString,
+}
+
+impl Pool {
+    /// What a link becomes that failed with EXDEV.
+    ///
+    /// # Errors
+    /// EXDEV as `link-exdev` says; else those of making a symbolic link.
+    pub(super) fn link_exdev(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        parent: &Arc<Node>,
+        name: &OsStr,
+    ) -> sys::Result<Entry> {
+        let here = self.relative_path(parent);
+        let there = self.relative_path(node);
+        let (Some(here), Some(there)) = (here, there) else {
+            return Err(Errno::XDEV);
+        };
+        let text = match view.settings.link_exdev {
+            LinkExdev::Passthrough => return Err(Errno::XDEV),
+            LinkExdev::RelSymlink => relative(&here, &there),
+            LinkExdev::AbsBaseSymlink => {
+                let located = self.locate_by(view, node, view.settings.policies.open)?;
+                located.branch.full_path(&there)
+            }
+            LinkExdev::AbsPoolSymlink => self.mountpoint.get().ok_or(Errno::XDEV)?.join(&there),
+        };
+        let owner = sys::statx_fd(self.locate(node)?.fd())?;
+        self.make_symlink(view, parent, name, &text, &owner)?;
+        // The kernel takes only the file's own inode for an answer, so it gets that, and looks
+        // again at once.
+        let entry = self.entry_of(Arc::clone(node))?;
+        Ok(Entry {
+            entry_valid: Duration::ZERO,
+            attr_valid: Duration::ZERO,
+            ..entry
+        })
+    }
+
+    /// What a rename becomes that failed with EXDEV, and changed nothing.
+    ///
+    /// # Errors
+    /// EXDEV as `rename-exdev` says, where the new name exists, or where the file cannot be set
+    /// aside; else those of making a symbolic link, after the file was put back.
+    pub(super) fn rename_exdev(
+        &self,
+        view: &View,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        moved: &[Arc<Node>],
+    ) -> sys::Result<()> {
+        let rule = view.settings.rename_exdev;
+        if rule == RenameExdev::Passthrough || !new.found.is_empty() {
+            return Err(Errno::XDEV);
+        }
+        let parent = self.relative_path(&old.parent).ok_or(Errno::XDEV)?;
+        let here = self.relative_path(&new.parent).ok_or(Errno::XDEV)?;
+        if here.starts_with(SET_ASIDE) || parent.starts_with(SET_ASIDE) {
+            return Err(Errno::XDEV);
+        }
+        let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
+        let aside = self.set_aside(view, old)?;
+        let stored = aside.first().ok_or(Errno::XDEV)?;
+        let there = Path::new(SET_ASIDE).join(parent).join(&stored.name);
+        let text = match (rule, self.mountpoint.get()) {
+            (RenameExdev::AbsSymlink, Some(mountpoint)) => mountpoint.join(&there),
+            _ => relative(&here, &there),
+        };
+        if let Err(errno) = self.make_symlink(view, &new.parent, new.name, &text, owner) {
+            put_back(&aside, old.name);
+            return Err(errno);
+        }
+        forget_name(moved, &old.parent, old.name);
+        self.forget_renamed(new.parent.id, new.name);
+        Ok(())
+    }
+
+    /// Moves the old name, on each branch that the policy of rename picks, below
+    /// [`SET_ASIDE`], under the same name everywhere.
+    fn set_aside<'a>(
+        &self,
+        view: &View,
+        old: &'a Side<'_>,
+    ) -> sys::Result<SmallVec<[Aside<'a>; 2]>> {
+        let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
+        for branch in self.picked_sources(view, old)? {
+            let home = old.set.on(branch.id).ok_or(Errno::XDEV)?;
+            let dir = self
+                .aside_dir(&old.parent, &branch)
+                .map_err(|errno| refused(&branch, errno))?;
+            ends.push((home, dir));
+        }
+        for number in 0..NAMES_MAX {
+            let mut name = old.name.to_owned();
+            if number > 0 {
+                name.push(format!(".{number}"));
+            }
+            match move_all(&ends, old.name, &name) {
+                Err(Errno::EXIST) => {}
+                Err(_) => return Err(Errno::XDEV),
+                Ok(aside) => return Ok(aside),
+            }
+        }
+        Err(Errno::XDEV)
+    }
+
+    /// The directory below [`SET_ASIDE`] on a branch that stands for `node`, made like it.
+    fn aside_dir(&self, node: &Arc<Node>, branch: &Arc<Branch>) -> sys::Result<DirEntry> {
+        let mut chain = vec![];
+        let mut at = Arc::clone(node);
+        while at.id != NodeId::ROOT {
+            let above = self.parent_of(&at).ok_or(Errno::XDEV)?;
+            chain.push(at);
+            at = above;
+        }
+        let root = self.dir_set(&at)?;
+        let root = root.on(branch.id).ok_or(Errno::XDEV)?.clone();
+        let mut here = match self.open_dir_entry(branch, root.fd.as_fd(), OsStr::new(SET_ASIDE)) {
+            Err(Errno::NOENT) => self.make_aside_root(branch, &root)?,
+            other => other?,
+        };
+        while let Some(next) = chain.pop() {
+            let name = next.name().ok_or(Errno::XDEV)?.name;
+            here = match self.open_dir_entry(branch, here.fd.as_fd(), &name) {
+                Err(Errno::NOENT) => {
+                    let set = self.dir_set(&next)?;
+                    let model = set.on(branch.id).or_else(|| set.entries.first());
+                    self.clone_dir(model.ok_or(Errno::XDEV)?, &here, branch, &name)?
+                }
+                other => other?,
+            };
+        }
+        Ok(here)
+    }
+
+    /// Open to everyone, like `/tmp`: each directory below has its own rules.
+    fn make_aside_root(&self, branch: &Arc<Branch>, root: &DirEntry) -> sys::Result<DirEntry> {
+        let name = OsStr::new(SET_ASIDE);
+        let open = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
+        match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, name, open)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.open_dir_entry(branch, root.fd.as_fd(), name)
+    }
+
+    /// Makes a symbolic link by the policy of symlink, owned as `owner` is.
+    fn make_symlink(
+        &self,
+        view: &View,
+        parent: &Arc<Node>,
+        name: &OsStr,
+        text: &Path,
+        owner: &Statx,
+    ) -> sys::Result<()> {
+        let rule = view.settings.policies.symlink;
+        let set = self.dir_set(parent)?;
+        let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
+        let mut refusal = None;
+        loop {
+            let picked = self
+                .pick_for_create(view, rule, parent, &set, &tried)
+                .map_err(|errno| refusal.unwrap_or(errno))?;
+            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+            tried.push(branch.id);
+            let made = self
+                .ensure_dir(parent, &branch)
+                .and_then(|dir| symlink_in(&dir, name, text, owner));
+            match made {
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS)) => refusal = Some(errno),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The kernel is about to give the new name the old one's inode: it must look again. Where
+    /// it can be told so at once it is (every name it knows is then looked up anew at its next
+    /// use); before Linux 6.16 a thread tells it once the rename is over.
+    fn forget_renamed(&self, parent: NodeId, name: &OsStr) {
+        let Some(connection) = self.connection.get() else {
+            return;
+        };
+        if connection.increment_epoch().is_ok() {
+            return;
+        }
+        let (connection, name) = (Connection::clone(connection), name.to_owned());
+        let told = std::thread::Builder::new()
+            .name("strandfs-exdev".to_owned())
+            .spawn(move || {
+                run_anywhere();
+                connection.invalidate_entry(parent, &name, false)
+            });
+        if let Err(error) = told {
+            tracing::warn!(%error, "a renamed name shows as a link only when it expires");
+        }
+    }
+}
+
+/// Moves `old` to `name` from the first to the second directory of each pair, or none.
+fn move_all<'a>(
+    ends: &[(&'a DirEntry, DirEntry)],
+    old: &OsStr,
+    name: &OsStr,
+) -> sys::Result<SmallVec<[Aside<'a>; 2]>> {
+    let mut aside: SmallVec<[Aside<'a>; 2]> = smallvec![];
+    for (home, dir) in ends {
+        if let Err(errno) = rename_new((home, old), (dir, name)) {
+            let undone = put_back(&aside, old);
+            return Err(if undone { errno } else { Errno::IO });
+        }
+        aside.push(Aside {
+            home,
+            dir: dir.clone(),
+            name: name.to_owned(),
+        });
+    }
+    Ok(aside)
+}
+
+/// Lets this thread run on every CPU: it was started by one that may be bound to some.
+fn run_anywhere() {
+    let mut cpus = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
+    if let Err(errno) = sched_setaffinity(None, &cpus) {
+        tracing::debug!(%errno, "a thread stays on its CPUs");
+    }
+}
+
+fn refused(branch: &Branch, errno: Errno) -> Errno {
+    tracing::debug!(branch = %branch.path.display(), %errno, "a file cannot be set aside");
+    Errno::XDEV
+}
+
+/// Renames, never over anything that is there.
+fn rename_new(from: (&DirEntry, &OsStr), to: (&DirEntry, &OsStr)) -> sys::Result<()> {
+    let (from_fd, to_fd) = (from.0.fd.as_fd(), to.0.fd.as_fd());
+    match sys::rename_flags(from_fd, from.1, to_fd, to.1, libc::RENAME_NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match sys::statx_name(to_fd, to.1) {
+            Err(Errno::NOENT) => sys::rename_flags(from_fd, from.1, to_fd, to.1, 0),
+            Ok(_) => Err(Errno::EXIST),
+            Err(errno) => Err(errno),
+        },
+        outcome => outcome,
+    }
+}
+
+/// Whether everything is back under the old name.
+fn put_back(aside: &[Aside<'_>], name: &OsStr) -> bool {
+    let mut all = true;
+    for moved in aside.iter().rev() {
+        if let Err(errno) = rename_new((&moved.dir, &moved.name), (moved.home, name)) {
+            all = false;
+            tracing::error!(branch = %moved.home.branch.path.display(), ?name, set_aside = ?moved.name, %errno, "a rename could not be undone");
+        }
+    }
+    all
+}
+
+fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> sys::Result<()> {
+    let before = sys::statx_fd(dir.fd.as_fd())?;
+    rustix::fs::symlinkat(text, &dir.fd, name)?;
+    let (uid, gid) = (Uid::from_raw(owner.stx_uid), Gid::from_raw(owner.stx_gid));
+    let follow_not = AtFlags::SYMLINK_NOFOLLOW;
+    match rustix::fs::chownat(&dir.fd, name, Some(uid), Some(gid), follow_not) {
+        // A server that is not root: everything is its own.
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(errno) => {
+            let _ = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
+            let _ = set_times(dir.fd.as_fd(), &before);
+            Err(errno)
+        }
+    }
+}
+
+/// The way from the directory `from` to `to`, both below the pool's root.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let mut from = from.components().peekable();
+    let mut to = to.components().peekable();
+    while from.peek().is_some() && from.peek() == to.peek() {
+        from.next();
+        to.next();
+    }
+    let up = from.map(|_| Path::new(".."));
+    let mut path: PathBuf = up.collect();
+    path.extend(to);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_lead_there() {
+        for (from, to, expected) in [
+            ("", "a", "a"),
+            ("", "a/b", "a/b"),
+            ("a", "b", "../b"),
+            ("a/b", "a/c/d", "../c/d"),
+            ("a/b/c", "x", "../../../x"),
+            ("a", "a/b", "b"),
+        ] {
+            assert_eq!(
+                relative(from.as_ref(), to.as_ref()),
+                Path::new(expected),
+                "{from} {to}"
+            );
+        }
+    }
+}

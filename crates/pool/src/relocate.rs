@@ -1,0 +1,155 @@
+//! The one mover: takes a file from one branch to another under its users' hands.
+//!
+//! A move holds the node's gate alone, so nothing changes the file through the pool meanwhile.
+//! Its steps, each of which leaves the file whole:
+//!
+//! 1. a locked *record* at the root of the new branch says what is under way;
+//! 2. the copy is made beside its final name under one of our own names, which the pool hides;
+//! 3. flags, bytes, owner, attributes, mode and times are copied and synced;
+//! 4. the original is checked not to have changed behind the pool;
+//! 5. the copy takes its name (and the others of a hard-linked file), and that is synced;
+//! 6. the original's names are removed, and every open handle is on the new file.
+//!
+//! Before step 5 a crash leaves the original and a copy that the next server removes; after it
+//! two equal files, of which the next server removes the original if nobody touched either.
+
+mod copy;
+mod locks;
+mod names;
+mod record;
+mod source;
+mod step;
+mod switch;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::Context;
+use strandfs_options::Policy;
+
+use crate::branch::{Branch, BranchId};
+use crate::node::{Alone, Node};
+use crate::pool::{Pool, View};
+use crate::sys;
+pub(crate) use names::own_name;
+pub(crate) use record::mend;
+use source::Source;
+
+/// Why a file stays where it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stay {
+    /// No branch is left to try.
+    #[error("no branch can take it: {0}")]
+    NoBranch(Errno),
+    /// The kernel reads or writes it by itself.
+    #[error("it is open in passthrough; see passthrough.headroom")]
+    Passthrough,
+    /// A name is not known, so it would lose the file.
+    #[error("{known} of its {links} names are known")]
+    Names {
+        /// Names known to lead to it.
+        known: usize,
+        /// Its link count.
+        links: u32,
+    },
+    /// The branch's copy is not the one users see.
+    #[error("another copy of it is open")]
+    OtherCopy,
+    /// A program writes to it where it is, past the server.
+    #[error("a program with the preload library may be writing to it")]
+    Preload,
+    /// `chattr +i` or `+a`.
+    #[error("it is immutable or append-only")]
+    Fixed,
+    /// Someone changes it on the branch.
+    #[error("it changes behind the pool")]
+    Changing,
+    /// The branch itself failed.
+    #[error("{0}")]
+    Failed(#[from] Errno),
+}
+
+/// Whether a branch refused for want of room, which another branch may have.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+impl Pool {
+    /// Moves a file whose branch refused `need_bytes` more to one that takes them
+    /// (`moveonenospc`). Must be called without the node's gate; `moved` says whether another
+    /// request has moved it meanwhile.
+    ///
+    /// # Errors
+    /// `refusal`, if the file stays where it is.
+    pub(crate) fn make_room(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        need_bytes: u64,
+        refusal: Errno,
+        moved: impl Fn() -> bool,
+    ) -> sys::Result<()> {
+        let view = self.view();
+        let rule = view.settings.moveonenospc.ok_or(refusal)?;
+        if view.branches.len() < 2 || !is_full(refusal) {
+            return Err(refusal);
+        }
+        cx.may_block();
+        let alone = node.hold_alone();
+        if moved() {
+            return Ok(());
+        }
+        match self.move_by_policy(&view, node, rule, need_bytes, &alone) {
+            Ok(branch) => {
+                self.moved.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(path = ?self.relative_path(node), to = %branch.path.display(), "moved a file from a full branch");
+                Ok(())
+            }
+            Err(stay) => {
+                tracing::debug!(path = ?self.relative_path(node), %stay, "a file on a full branch stays");
+                Err(refusal)
+            }
+        }
+    }
+
+    fn move_by_policy(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        rule: Policy,
+        need_bytes: u64,
+        alone: &Alone<'_>,
+    ) -> Result<Arc<Branch>, Stay> {
+        let source = Source::of(self, view, node)?;
+        let set = self.dir_set_now(&source.parent)?;
+        let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
+        let mut last = None;
+        loop {
+            let picked = self
+                .pick_for_create(view, rule, &source.parent, &set, &tried)
+                .map_err(|errno| Stay::NoBranch(last.unwrap_or(errno)))?;
+            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+            tried.push(branch.id);
+            match self.move_to(view, node, &source, &branch, need_bytes, alone) {
+                Ok(()) => return Ok(branch),
+                Err(Stay::Failed(errno)) => {
+                    tracing::debug!(branch = %branch.path.display(), %errno, "cannot take a file");
+                    branch.space().forget();
+                    last = Some(errno);
+                }
+                Err(stay) => return Err(stay),
+            }
+        }
+    }
+
+    fn has_room(&self, view: &View, branch: &Branch, bytes: u64) -> sys::Result<()> {
+        branch.space().forget();
+        let space = self.space(view, branch)?;
+        if space.available_bytes < bytes {
+            return Err(Errno::NOSPC);
+        }
+        Ok(())
+    }
+}

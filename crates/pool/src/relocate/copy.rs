@@ -1,0 +1,138 @@
+//! The bytes of a file: shared where the filesystem can, else copied with the holes kept.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// One step of copying: large enough for a disk, small enough to be bounded.
+const CHUNK_BYTES: usize = 64 << 20;
+/// The buffer where the kernel cannot copy by itself.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Makes the bytes of `to`, which is empty, those of `from`, of length `size_bytes`.
+///
+/// # Errors
+/// ENOSPC and whatever else reading or writing meets; `to` is then worthless.
+pub(super) fn copy_data(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    size_bytes: u64,
+) -> sys::Result<()> {
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let mut at = 0;
+    while at < size_bytes {
+        let (start, end) = match next_data(from, at, size_bytes) {
+            Some(range) => range,
+            None => break,
+        };
+        copy_range(from, to, start, end)?;
+        at = end;
+    }
+    // A hole at the end has been skipped, and left the file short.
+    rustix::fs::ftruncate(to, size_bytes)
+}
+
+/// The next stretch of data from `at` on. A filesystem that does not tell holes has one stretch.
+fn next_data(from: BorrowedFd<'_>, at: u64, size_bytes: u64) -> Option<(u64, u64)> {
+    let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return None,
+        Err(_) => return Some((at, size_bytes)),
+    };
+    let end = rustix::fs::seek(from, SeekFrom::Hole(start)).unwrap_or(size_bytes);
+    Some((start, end.min(size_bytes))).filter(|(start, end)| start < end)
+}
+
+fn copy_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> sys::Result<()> {
+    let (mut offset_in, mut offset_out) = (start, start);
+    while offset_out < end {
+        let len = usize::try_from(end - offset_out).map_or(CHUNK_BYTES, |len| len.min(CHUNK_BYTES));
+        let copied =
+            rustix::fs::copy_file_range(from, Some(&mut offset_in), to, Some(&mut offset_out), len);
+        match copied {
+            // Shorter than it was, or a filesystem whose files cannot be copied in this way.
+            Ok(0) => return copy_by_hand(from, to, offset_out, end),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::IO) => return copied.map(drop),
+            Err(_) => return copy_by_hand(from, to, offset_out, end),
+        }
+    }
+    Ok(())
+}
+
+fn copy_by_hand(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> sys::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut at = start;
+    while at < end {
+        let len = usize::try_from(end - at).map_or(BUFFER_BYTES, |len| len.min(BUFFER_BYTES));
+        let room = buffer.get_mut(..len).unwrap_or_default();
+        let count = rustix::io::retry_on_intr(|| rustix::io::pread(from, &mut *room, at))?;
+        if count == 0 {
+            // Cut meanwhile: the check of size and times will say so.
+            return Ok(());
+        }
+        let mut done = 0;
+        while let Some(rest) = room.get(done..count).filter(|rest| !rest.is_empty()) {
+            let offset = at + done as u64;
+            match rustix::io::retry_on_intr(|| rustix::io::pwrite(to, rest, offset))? {
+                0 => return Err(Errno::IO),
+                written => done += written,
+            }
+        }
+        at += count as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    fn pair() -> (tempfile::TempDir, File, File) {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |name| {
+            let mut options = std::fs::OpenOptions::new();
+            options.read(true).write(true).create_new(true);
+            options.open(dir.path().join(name)).unwrap()
+        };
+        let (from, to) = (open("from"), open("to"));
+        (dir, from, to)
+    }
+
+    #[test]
+    fn holes_stay_holes_and_data_stays_data() {
+        let (_dir, from, to) = pair();
+        let size = 40 << 20;
+        from.set_len(size).unwrap();
+        for at in [0, 8 << 20, (30 << 20) + 123] {
+            from.write_all_at(&[7; 10_000], at).unwrap();
+        }
+        copy_data(from.as_fd(), to.as_fd(), size).unwrap();
+        assert_eq!(to.metadata().unwrap().len(), size);
+        assert!(to.metadata().unwrap().blocks() <= from.metadata().unwrap().blocks() + 64);
+        let (mut a, mut b) = (vec![0; size as usize], vec![1; size as usize]);
+        from.read_exact_at(&mut a, 0).unwrap();
+        to.read_exact_at(&mut b, 0).unwrap();
+        assert!(a == b);
+    }
+
+    #[test]
+    fn copying_by_hand_does_the_same() {
+        let (_dir, from, to) = pair();
+        let content: Vec<u8> = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
+        from.write_all_at(&content, 0).unwrap();
+        copy_by_hand(from.as_fd(), to.as_fd(), 0, content.len() as u64).unwrap();
+        let mut back = vec![0; content.len()];
+        to.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == content);
+    }
+}

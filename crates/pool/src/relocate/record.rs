@@ -1,0 +1,336 @@
+//! The record of a move at the root of the branch it goes to: what a later server needs to mend
+//! what a crash left, and how it does so.
+//!
+//! A record is locked (`flock`) for as long as its move goes on: one that is free belongs to
+//! nobody alive.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx};
+use rustix::io::Errno;
+
+use super::names::{OwnName, own_name, part_name, record_name};
+use crate::branch::Branch;
+use crate::sys;
+
+/// A record of this many bytes is none of ours.
+const RECORD_MAX_BYTES: usize = 16 << 10;
+const HEAD: &str = "strandfs move 1";
+const END: &[u8] = b"\nend\n";
+
+/// One file at the moment of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    ino: u64,
+    size_bytes: u64,
+    mtime: (i64, u32),
+}
+
+impl Print {
+    fn of(stat: &Statx) -> Print {
+        Print {
+            ino: stat.stx_ino,
+            size_bytes: stat.stx_size,
+            mtime: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+        }
+    }
+
+    fn line(&self) -> String {
+        let (seconds, nanoseconds) = self.mtime;
+        format!("{} {} {seconds} {nanoseconds}\n", self.ino, self.size_bytes)
+    }
+
+    fn parse(line: &str) -> Option<Print> {
+        let mut words = line.split(' ');
+        let print = Print {
+            ino: words.next()?.parse().ok()?,
+            size_bytes: words.next()?.parse().ok()?,
+            mtime: (words.next()?.parse().ok()?, words.next()?.parse().ok()?),
+        };
+        words.next().is_none().then_some(print)
+    }
+}
+
+/// A move that has begun.
+pub(super) struct Record {
+    branch: Arc<Branch>,
+    name: OsString,
+    file: OwnedFd,
+}
+
+impl Record {
+    /// Notes on `branch` that a file will be on its way in the directory `dir` (below the
+    /// branch's root).
+    ///
+    /// # Errors
+    /// Those of making, locking and syncing a file.
+    pub(super) fn begin(branch: &Arc<Branch>, dir: &Path) -> sys::Result<Record> {
+        let name = record_name(crate::policy::random()());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(branch.root(), &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let record = Record {
+            branch: Arc::clone(branch),
+            name,
+            file,
+        };
+        let text = text(dir, None);
+        let begun = sys::flock(record.file.as_fd(), libc::LOCK_EX | libc::LOCK_NB)
+            .and_then(|()| record.write(&text));
+        if let Err(errno) = begun {
+            record.end();
+            return Err(errno);
+        }
+        Ok(record)
+    }
+
+    /// What the file is called until it has its name.
+    pub(super) fn part_name(&self) -> OsString {
+        part_name(&self.name)
+    }
+
+    /// Notes that the file is whole and about to take its name, `path` below both branches.
+    /// From here on it is the old file that is left over, if nobody changed either.
+    pub(super) fn complete(
+        &self,
+        path: &Path,
+        source: (&Branch, &Statx),
+        target: &Statx,
+    ) -> sys::Result<()> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let switch = Switch {
+            name: name.to_owned(),
+            source_branch: source.0.path.clone(),
+            source: Print::of(source.1),
+            target: Print::of(target),
+        };
+        self.write(&text(dir, Some(&switch)))
+    }
+
+    fn write(&self, text: &[u8]) -> sys::Result<()> {
+        if text.len() > RECORD_MAX_BYTES {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if rustix::io::pwrite(&self.file, text, 0)? != text.len() {
+            return Err(Errno::NOSPC);
+        }
+        rustix::fs::ftruncate(&self.file, text.len() as u64)?;
+        rustix::fs::fsync(&self.file)
+    }
+
+    /// The move is over, or undone.
+    pub(super) fn end(self) {
+        if let Err(errno) = rustix::fs::unlinkat(self.branch.root(), &self.name, AtFlags::empty()) {
+            tracing::warn!(branch = %self.branch.path.display(), name = ?self.name, %errno, "the record of a move could not be removed");
+        }
+    }
+}
+
+/// The second half of a record.
+#[derive(Debug, PartialEq, Eq)]
+struct Switch {
+    name: OsString,
+    source_branch: PathBuf,
+    source: Print,
+    target: Print,
+}
+
+fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
+    let mut out = format!("{HEAD}\n").into_bytes();
+    let mut part = |bytes: &[u8]| {
+        out.extend_from_slice(format!("{}\n", bytes.len()).as_bytes());
+        out.extend_from_slice(bytes);
+        out.push(b'\n');
+    };
+    part(dir.as_os_str().as_bytes());
+    if let Some(switch) = switch {
+        part(switch.name.as_bytes());
+        part(switch.source_branch.as_os_str().as_bytes());
+        out.extend_from_slice(switch.source.line().as_bytes());
+        out.extend_from_slice(switch.target.line().as_bytes());
+    }
+    out.extend_from_slice(END.get(1..).unwrap_or_default());
+    out
+}
+
+fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
+    let mut rest = text.strip_prefix(HEAD.as_bytes())?.strip_prefix(b"\n")?;
+    if !text.ends_with(END) {
+        return None;
+    }
+    let mut line = |len: Option<usize>| {
+        let len = match len {
+            Some(len) => len,
+            None => rest.iter().position(|byte| *byte == b'\n')?,
+        };
+        let (bytes, after) = rest.split_at_checked(len)?;
+        rest = after.strip_prefix(b"\n")?;
+        Some(bytes.to_vec())
+    };
+    let mut word = || String::from_utf8(line(None)?).ok();
+    let dir_len: usize = word()?.parse().ok()?;
+    let dir = PathBuf::from(OsString::from_vec(line(Some(dir_len))?));
+    let next = String::from_utf8(line(None)?).ok()?;
+    let Ok(name_len) = next.parse() else {
+        return (next == "end").then_some((dir, None));
+    };
+    let name = OsString::from_vec(line(Some(name_len))?);
+    let branch_len = String::from_utf8(line(None)?).ok()?.parse().ok()?;
+    let source_branch = PathBuf::from(OsString::from_vec(line(Some(branch_len))?));
+    let source = Print::parse(str::from_utf8(&line(None)?).ok()?)?;
+    let target = Print::parse(str::from_utf8(&line(None)?).ok()?)?;
+    let switch = Switch {
+        name,
+        source_branch,
+        source,
+        target,
+    };
+    Some((dir, Some(switch)))
+}
+
+/// Mends on `branch` what servers that are gone left of their moves. Called before the pool
+/// serves; a branch that cannot be changed stays as it is.
+pub(crate) fn mend(branch: &Arc<Branch>, branches: &[Arc<Branch>]) {
+    if branch.read_only() {
+        return;
+    }
+    for name in names_at_root(branch) {
+        if own_name(&name) != Some(OwnName::Record) {
+            continue;
+        }
+        if let Err(errno) = mend_one(branch, branches, &name) {
+            tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
+        }
+    }
+}
+
+fn names_at_root(branch: &Branch) -> Vec<OsString> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::openat(branch.root(), c".", flags, Mode::empty()) else {
+        return Vec::new();
+    };
+    let Ok(dir) = rustix::fs::Dir::read_from(&root) else {
+        return Vec::new();
+    };
+    dir.filter_map(|entry| Some(OsStr::from_bytes(entry.ok()?.file_name().to_bytes()).to_owned()))
+        .collect()
+}
+
+fn mend_one(branch: &Arc<Branch>, branches: &[Arc<Branch>], name: &OsStr) -> sys::Result<()> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(branch.root(), name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(());
+    }
+    match sys::flock(file.as_fd(), libc::LOCK_EX | libc::LOCK_NB) {
+        // Another server is at it.
+        Err(Errno::AGAIN) => return Ok(()),
+        other => other?,
+    }
+    let mut text = vec![0; RECORD_MAX_BYTES];
+    let len = rustix::io::pread(&file, &mut text, 0)?;
+    text.truncate(len);
+    // A record cut short was never followed by a file.
+    if let Some((dir, switch)) = parse(&text) {
+        remove_part(branch, &dir, &part_name(name))?;
+        if let Some(switch) = switch {
+            finish_switch(branch, branches, &dir, &switch)?;
+        }
+    }
+    rustix::fs::unlinkat(branch.root(), name, AtFlags::empty())
+}
+
+/// The file that was still on its way: its original is where it always was.
+fn remove_part(branch: &Branch, dir: &Path, part: &OsStr) -> sys::Result<()> {
+    let dir = match open_dir(branch.root(), dir) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    match rustix::fs::unlinkat(&dir, part, AtFlags::empty()) {
+        Ok(()) => {
+            tracing::info!(branch = %branch.path.display(), ?part, "removed the rest of an interrupted move");
+            Ok(())
+        }
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The file had its name on both branches: the old one goes if neither was touched since.
+fn finish_switch(
+    branch: &Branch,
+    branches: &[Arc<Branch>],
+    dir: &Path,
+    switch: &Switch,
+) -> sys::Result<()> {
+    let source_branch = branches
+        .iter()
+        .find(|known| known.path == switch.source_branch);
+    let Some(source_branch) = source_branch.filter(|source| !source.read_only()) else {
+        return Ok(());
+    };
+    let (Ok(target_dir), Ok(source_dir)) = (
+        open_dir(branch.root(), dir),
+        open_dir(source_branch.root(), dir),
+    ) else {
+        return Ok(());
+    };
+    let untouched = |dir: &OwnedFd, print: &Print| {
+        sys::statx_name(dir.as_fd(), &switch.name).is_ok_and(|stat| {
+            let kind = FileType::from_raw_mode(u32::from(stat.stx_mode));
+            kind == FileType::RegularFile && stat.stx_nlink == 1 && Print::of(&stat) == *print
+        })
+    };
+    if untouched(&target_dir, &switch.target) && untouched(&source_dir, &switch.source) {
+        rustix::fs::unlinkat(&source_dir, &switch.name, AtFlags::empty())?;
+        tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "finished an interrupted move");
+    }
+    Ok(())
+}
+
+/// A directory below a branch's root, reached through no symlink.
+fn open_dir(root: BorrowedFd<'_>, dir: &Path) -> sys::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let dir = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
+    rustix::fs::openat2(root, dir, flags, Mode::empty(), resolve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_read_back_and_torn_ones_do_not() {
+        let dir = Path::new("a/b\nend\n7");
+        let switch = Switch {
+            name: OsString::from("n\nx"),
+            source_branch: PathBuf::from("/mnt/\n1"),
+            source: Print {
+                ino: 5,
+                size_bytes: 1 << 40,
+                mtime: (-3, 999_999_999),
+            },
+            target: Print {
+                ino: u64::MAX,
+                size_bytes: 0,
+                mtime: (1, 0),
+            },
+        };
+        let whole = text(dir, Some(&switch));
+        assert_eq!(parse(&whole), Some((dir.to_path_buf(), Some(switch))));
+        assert_eq!(parse(&text(dir, None)), Some((dir.to_path_buf(), None)));
+        for len in 0..whole.len() {
+            assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The points of a move at which a crash is tried out.
+
+/// Marks a point between two changes. In debug builds the server kills itself at the point whose
+/// number is in `STRANDFS_DIE_AT_MOVE_STEP`, counted from 1 over the life of the server, so that
+/// tests can look at what a crash leaves.
+#[cfg(debug_assertions)]
+pub(super) fn step() {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static DIE_AT: LazyLock<Option<u32>> = LazyLock::new(|| {
+        let text = std::env::var("STRANDFS_DIE_AT_MOVE_STEP").ok()?;
+        text.parse().ok()
+    });
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    let Some(die_at) = *DIE_AT else { return };
+    if PASSED.fetch_add(1, Ordering::Relaxed) + 1 == die_at {
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        // Nothing else of this thread may happen before the signal arrives.
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Marks a point between two changes.
+#[cfg(not(debug_assertions))]
+pub(super) fn step() {}

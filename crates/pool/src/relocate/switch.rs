@@ -1,0 +1,414 @@
+//! From a file about to move to the file moved: the copy, the switch of names, the handles.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::LockOwner;
+
+use super::record::Record;
+use super::source::{Source, SourceName};
+use super::step::step;
+use super::{Stay, copy, locks};
+use crate::branch::Branch;
+use crate::identity::{Identity, btime_ns};
+use crate::locate::reopen;
+use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
+use crate::node::{Alone, DirEntry, Node};
+use crate::open_file::OpenFile;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// Where the file goes: for each of its names the directory on the new branch.
+struct Target<'a> {
+    branch: &'a Arc<Branch>,
+    names: SmallVec<[(DirEntry, &'a SourceName); 1]>,
+    /// Where it is made: the first of those directories, or the root for a nameless file.
+    dir: Arc<OwnedFd>,
+    /// That directory below the branch's root.
+    path: PathBuf,
+}
+
+/// The copy, under a name of ours or none.
+struct Copy {
+    file: OwnedFd,
+    /// Its name before the switch; `None` once it has none or its own.
+    part: Option<std::ffi::OsString>,
+    record: Option<Record>,
+}
+
+/// The open files on the copy that will take the place of those on the original.
+#[derive(Default)]
+struct Handles {
+    files: SmallVec<[(Arc<OpenFile>, OwnedFd); 2]>,
+    lock_owners: Vec<(LockOwner, Arc<OwnedFd>)>,
+}
+
+impl Pool {
+    /// Moves the file to `branch` if that has room for it and `need_bytes` more.
+    ///
+    /// # Errors
+    /// [`Stay::Failed`]: another branch may do. Otherwise the file cannot move at all. In both
+    /// cases everything is as it was.
+    pub(super) fn move_to(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        source: &Source,
+        branch: &Arc<Branch>,
+        need_bytes: u64,
+        _alone: &Alone<'_>,
+    ) -> Result<(), Stay> {
+        let bytes = source.allocated_bytes().saturating_add(need_bytes);
+        self.has_room(view, branch, bytes)?;
+        let target = self.destination(source, branch)?;
+        let times = times_of(source, &target);
+        let mut copy = self.make_copy(source, &target)?;
+        let outcome = self.fill_and_switch(node, source, &target, &mut copy);
+        if let (Err(_), Some(part)) = (&outcome, &copy.part) {
+            let removed = rustix::fs::unlinkat(&target.dir, part, AtFlags::empty());
+            if let Err(errno) = removed {
+                tracing::warn!(branch = %branch.path.display(), ?part, %errno, "the copy of a file that stays could not be removed");
+            }
+        }
+        step();
+        if let Some(record) = copy.record.take() {
+            record.end();
+        }
+        // Moving is no change that users made: the directories' times stay.
+        for (dir, stat) in times {
+            let _ = set_times(dir.as_fd(), &stat);
+        }
+        source.branch.space().forget();
+        branch.space().forget();
+        outcome
+    }
+
+    /// The file's directories on the new branch, made where they are missing.
+    fn destination<'a>(
+        &self,
+        source: &'a Source,
+        branch: &'a Arc<Branch>,
+    ) -> sys::Result<Target<'a>> {
+        let mut names: SmallVec<[(DirEntry, &SourceName); 1]> = smallvec![];
+        for name in &source.names {
+            names.push((self.ensure_dir(&name.parent, branch)?, name));
+        }
+        let path = self.relative_path(&source.parent).ok_or(Errno::STALE)?;
+        let dir = match names.first() {
+            Some((dir, _)) => Arc::clone(&dir.fd),
+            None => branch.root_shared(),
+        };
+        Ok(Target {
+            branch,
+            names,
+            dir,
+            path,
+        })
+    }
+
+    fn make_copy(&self, source: &Source, target: &Target<'_>) -> sys::Result<Copy> {
+        let owner_only = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if source.names.is_empty() {
+            let file = rustix::fs::openat(&target.dir, c".", flags | OFlags::TMPFILE, owner_only)?;
+            return Ok(Copy {
+                file,
+                part: None,
+                record: None,
+            });
+        }
+        step();
+        let record = Record::begin(target.branch, &target.path)?;
+        step();
+        let part = record.part_name();
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let made = sys::with_umask(0, || {
+            rustix::fs::openat(&target.dir, &part, flags, owner_only)
+        });
+        match made {
+            Ok(file) => Ok(Copy {
+                file,
+                part: Some(part),
+                record: Some(record),
+            }),
+            Err(errno) => {
+                record.end();
+                Err(errno)
+            }
+        }
+    }
+
+    fn fill_and_switch(
+        &self,
+        node: &Arc<Node>,
+        source: &Source,
+        target: &Target<'_>,
+        copy: &mut Copy,
+    ) -> Result<(), Stay> {
+        step();
+        let from = source.file.as_fd();
+        // First, while the file is nobody else's and its mode forbids the server nothing.
+        let mut handles = open_handles(node, &copy.file)?;
+        // Some flags can only be set on an empty file.
+        copy_inode_flags(from, copy.file.as_fd());
+        copy::copy_data(from, copy.file.as_fd(), source.stat.stx_size)?;
+        step();
+        copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;
+        set_times(copy.file.as_fd(), &source.stat)?;
+        rustix::fs::fsync(&copy.file)?;
+        step();
+        let made = sys::statx_fd(copy.file.as_fd())?;
+        if made.stx_size != source.stat.stx_size || !source.is_unchanged() {
+            return Err(Stay::Changing);
+        }
+        handles.carry_locks(node)?;
+        let branch = target.branch;
+        let empty = OsStr::new("");
+        let identity =
+            self.volumes
+                .identify(branch.id, branch.seed, &made, copy.file.as_fd(), empty)?;
+        self.expect_at(node, source, &identity);
+        let switched = self.switch_names(source, target, copy, &made);
+        if let Err(stay) = switched {
+            node.place_mut().copies = smallvec![source.identity];
+            self.nodes.unbind(&identity, node.id);
+            return Err(stay);
+        }
+        node.place_mut().copies = smallvec![identity];
+        self.nodes.unbind(&source.identity, node.id);
+        handles.install(node, branch);
+        step();
+        Ok(())
+    }
+
+    /// From here on the node is found by either inode.
+    fn expect_at(&self, node: &Arc<Node>, source: &Source, identity: &Identity) {
+        self.nodes.bind(identity, node.id);
+        node.place_mut().copies = smallvec![source.identity, *identity];
+    }
+
+    /// Gives the copy the file's names and takes them from the original.
+    fn switch_names(
+        &self,
+        source: &Source,
+        target: &Target<'_>,
+        copy: &mut Copy,
+        made: &Statx,
+    ) -> Result<(), Stay> {
+        let Some((first, first_name)) = target.names.first() else {
+            // Nobody can find a nameless file but through its handles.
+            self.moves.fetch_add(1, Ordering::AcqRel);
+            return Ok(());
+        };
+        let (Some(part), Some(record)) = (copy.part.clone(), &copy.record) else {
+            return Err(Stay::Failed(Errno::IO));
+        };
+        if let ([_], Some(path)) = (&target.names[..], path_of(target, first_name)) {
+            record.complete(&path, (&source.branch, &source.stat), made)?;
+        }
+        step();
+        let mut given: SmallVec<[&(DirEntry, &SourceName); 1]> = smallvec![];
+        for name in target.names.iter().skip(1) {
+            match link(&copy.file, &name.0, &name.1.name) {
+                Ok(()) => given.push(name),
+                Err(errno) => {
+                    take_back(source, &given, made);
+                    return Err(errno.into());
+                }
+            }
+            step();
+        }
+        if let Err(errno) = rename_new(first, &part, &first_name.name) {
+            take_back(source, &given, made);
+            return Err(errno.into());
+        }
+        copy.part = None;
+        given.extend(target.names.first());
+        step();
+        let settled = self.settle(source, target);
+        if let Err(stay) = settled {
+            take_back(source, &given, made);
+            return Err(stay);
+        }
+        // Whoever finds the name on neither branch looks again when this number has changed.
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        step();
+        remove_names(source).inspect_err(|_| take_back(source, &given, made))?;
+        step();
+        for name in &source.names {
+            sync_dir(&name.dir);
+        }
+        Ok(())
+    }
+
+    /// The new names are on disk, in directories that are still the file's, and the original is
+    /// as it was copied.
+    fn settle(&self, source: &Source, target: &Target<'_>) -> Result<(), Stay> {
+        for (dir, name) in &target.names {
+            sync_dir(dir);
+            let set = self.dir_set_now(&name.parent)?;
+            let still = set.on(target.branch.id).map(|found| found.identity);
+            if still != Some(dir.identity) {
+                return Err(Stay::Changing);
+            }
+        }
+        if source.is_unchanged() {
+            Ok(())
+        } else {
+            Err(Stay::Changing)
+        }
+    }
+}
+
+impl Handles {
+    /// Takes the locks of all handles on the new files.
+    fn carry_locks(&mut self, node: &Arc<Node>) -> sys::Result<()> {
+        for (opened, file) in &self.files {
+            // A handle being released has no file and no locks any more.
+            if let Ok(old) = opened.file() {
+                locks::carry(&old, file)?;
+            }
+        }
+        let open = node.open.lock();
+        let (Some(open), Some((_, model))) = (open.as_ref(), self.files.first()) else {
+            // Without handles there are no locks.
+            return Ok(());
+        };
+        for (owner, old) in open.locks.owners() {
+            let file = crate::range_locks::open_for_locks(model)?;
+            locks::carry(&old, &file)?;
+            self.lock_owners.push((owner, Arc::new(file)));
+        }
+        Ok(())
+    }
+
+    /// Puts the new files under the handles.
+    fn install(self, node: &Arc<Node>, branch: &Arc<Branch>) {
+        let mut open = node.open.lock();
+        for (opened, file) in self.files {
+            // Not into a handle that is released meanwhile: its file would stay open.
+            let (old_file, old_branch) = (opened.file.load(), opened.branch.load());
+            if old_file.is_some() && old_branch.is_some() {
+                let branch = Some(Arc::clone(branch));
+                opened.branch.compare_and_swap(&old_branch, branch);
+                let file = Some(Arc::new(file));
+                opened.file.compare_and_swap(&old_file, file);
+            }
+        }
+        if let Some(open) = open.as_mut() {
+            open.locks.replace(self.lock_owners);
+        }
+    }
+}
+
+/// Opens the copy once for every handle of the node, the way each was opened.
+fn open_handles(node: &Node, copy: &OwnedFd) -> sys::Result<Handles> {
+    let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
+        Some(open) => open
+            .handles
+            .iter()
+            .filter_map(std::sync::Weak::upgrade)
+            .collect(),
+        None => smallvec![],
+    };
+    let mut handles = Handles::default();
+    for opened in opened {
+        let Ok(old) = opened.file() else { continue };
+        let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
+        let flags = rustix::fs::fcntl_getfl(&*old)? & OFlags::from_bits_retain(kept as u32);
+        let file = match reopen(copy.as_fd(), flags) {
+            // The branch's filesystem has no direct I/O: the page cache serves as well.
+            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+                reopen(copy.as_fd(), flags.difference(OFlags::DIRECT))?
+            }
+            other => other?,
+        };
+        handles.files.push((opened, file));
+    }
+    Ok(handles)
+}
+
+fn path_of(target: &Target<'_>, name: &SourceName) -> Option<PathBuf> {
+    Some(target.path.join(&*name.name)).filter(|path| path.file_name().is_some())
+}
+
+fn link(file: &OwnedFd, dir: &DirEntry, name: &OsStr) -> sys::Result<()> {
+    let path = sys::ProcPath::new(file.as_fd());
+    let follow = AtFlags::SYMLINK_FOLLOW;
+    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)
+}
+
+/// Renames within a directory, never over anything.
+fn rename_new(dir: &DirEntry, from: &OsStr, to: &OsStr) -> sys::Result<()> {
+    let fd = dir.fd.as_fd();
+    match sys::rename_flags(fd, from, fd, to, libc::RENAME_NOREPLACE) {
+        // A filesystem without the flag: a link does not replace either.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::linkat(fd, from, fd, to, AtFlags::empty())?;
+            rustix::fs::unlinkat(fd, from, AtFlags::empty())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Removes the copy's names again, those whose original is still there.
+fn take_back(source: &Source, given: &[&(DirEntry, &SourceName)], made: &Statx) {
+    for (dir, name) in given {
+        let ours = sys::statx_name(dir.fd.as_fd(), &name.name)
+            .is_ok_and(|stat| stat.stx_ino == made.stx_ino && btime_ns(&stat) == btime_ns(made));
+        if ours && source.leads_here(name) {
+            let _ = rustix::fs::unlinkat(&dir.fd, &*name.name, AtFlags::empty());
+        } else {
+            tracing::warn!(branch = %dir.branch.path.display(), name = ?name.name, "a move could not be undone: the file is on both branches");
+        }
+    }
+}
+
+/// Removes the original's names; puts those back that are gone if one will not go.
+fn remove_names(source: &Source) -> Result<(), Stay> {
+    for (index, name) in source.names.iter().enumerate() {
+        if !source.leads_here(name) {
+            // Taken over by another file since the last look: that one is not ours to remove.
+            continue;
+        }
+        if let Err(errno) = rustix::fs::unlinkat(&name.dir.fd, &*name.name, AtFlags::empty()) {
+            if errno == Errno::NOENT {
+                continue;
+            }
+            for gone in source.names.iter().take(index) {
+                if let Err(errno) = link(&source.file, &gone.dir, &gone.name) {
+                    tracing::error!(branch = %gone.dir.branch.path.display(), name = ?gone.name, %errno, "a name could not be put back");
+                }
+            }
+            return Err(errno.into());
+        }
+    }
+    Ok(())
+}
+
+/// Best effort: some filesystems cannot sync a directory.
+fn sync_dir(dir: &DirEntry) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let synced =
+        rustix::fs::openat(&dir.fd, c".", flags, Mode::empty()).and_then(rustix::fs::fsync);
+    if let Err(errno) = synced {
+        tracing::debug!(branch = %dir.branch.path.display(), %errno, "a directory could not be synced");
+    }
+}
+
+/// The directories a move changes, with their times before it.
+fn times_of(source: &Source, target: &Target<'_>) -> SmallVec<[(Arc<OwnedFd>, Statx); 4]> {
+    let new = target.names.iter().map(|(dir, _)| &dir.fd);
+    let old = source.names.iter().map(|name| &name.dir.fd);
+    let root = target.branch.root_shared();
+    new.chain(old)
+        .chain([&root])
+        .filter_map(|fd| Some((Arc::clone(fd), sys::statx_fd(fd.as_fd()).ok()?)))
+        .collect()
+}
