@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use strandfs_fuse::FileKind;
 
 use crate::branch::Branch;
-use crate::identity::Identity;
+use crate::identity::{Face, Identity};
 use crate::node::{DirEntry, Node};
 use crate::ops::open::same_search;
 use crate::pool::Pool;
@@ -76,7 +77,7 @@ impl Pool {
         if let Some(found) = self.locate_open(node, &identity) {
             return Ok(found);
         }
-        if node.follows() {
+        if follows(node, &identity) {
             let by_name = self.by_name(node, &identity, |dir, name| {
                 let target = self.target_of(dir, name, &identity, node.kind)?;
                 Some(Located {
@@ -132,7 +133,7 @@ impl Pool {
             let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
             return Ok(Located { branch, fd });
         }
-        if node.follows() {
+        if follows(node, identity) {
             // Where a relative link leads depends on its directory, which only a name tells.
             return Err(Errno::STALE);
         }
@@ -154,7 +155,7 @@ impl Pool {
     /// Attributes of a file's inode: one system call while its name stands.
     pub(crate) fn stat_file(&self, node: &Arc<Node>) -> sys::Result<Statx> {
         let identity = node.primary().ok_or(Errno::STALE)?;
-        let follows = node.follows();
+        let follows = follows(node, &identity);
         let by_name = self.by_name(node, &identity, |dir, name| {
             if follows {
                 let target = self.target_of(dir, name, &identity, node.kind)?;
@@ -208,6 +209,11 @@ impl Pool {
             }
         }
     }
+}
+
+/// Whether the node, of this identity, is a symlink shown as what it leads to.
+fn follows(node: &Node, identity: &Identity) -> bool {
+    identity.face == Face::Other && node.kind != FileKind::Symlink
 }
 
 /// Whether opening failed for a reason that opening by another way would meet too.
