@@ -112,6 +112,8 @@ function __strandfs_options
     switch (string replace -r '^.*,' '' -- (commandline -ct))
         case 'mount-over=*'
             printf '%s\n' "$head"'mount-over='{true,false}
+        case 'branches-mount-timeout-fail=*'
+            printf '%s\n' "$head"'branches-mount-timeout-fail='{true,false}
         case 'statfs=*'
             printf '%s\n' "$head"'statfs='{base,full}
         case 'statfs-ignore=*'
@@ -192,6 +194,10 @@ function __strandfs_options
             printf '%s\n' "$head"'flush-on-close='{never,opened-for-write,always}
         case 'nullrw=*'
             printf '%s\n' "$head"'nullrw='{true,false}
+        case 'pin-threads=*'
+            printf '%s\n' "$head"'pin-threads='{false,R1L,R1P,RP1L,RP1P,R1LP1L,R1PP1P,RPSL,RPSP,R1PPSP}
+        case 'proxy-ioprio=*'
+            printf '%s\n' "$head"'proxy-ioprio='{true,false}
         case 'xattr=*'
             printf '%s\n' "$head"'xattr='{passthrough,noattr,nosys}
         case 'security-capability=*'
@@ -233,6 +239,8 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
             printf '%s\t%s\n' "$head"'mount-over=' 'mount although a pool is mounted there already'
             printf '%s\t%s\n' "$head"'config=' 'file to read options from'
+            printf '%s\t%s\n' "$head"'branches-mount-timeout=' 'how long to wait for branches that are not mounted yet'
+            printf '%s\t%s\n' "$head"'branches-mount-timeout-fail=' 'mount nothing if a branch is not mounted in time'
             printf '%s\t%s\n' "$head"'minfreespace=' 'free space a branch needs to receive new files'
             printf '%s\t%s\n' "$head"'fsname=' 'source shown by df and in /proc/mounts'
             printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
@@ -279,14 +287,19 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'cache.statfs=' 'how long policies trust a branch\'s free-space figures'
             printf '%s\t%s\n' "$head"'cache.writeback=' 'let the kernel collect small writes before sending them'
             printf '%s\t%s\n' "$head"'dropcacheonclose=' 'drop a file\'s pages on the branch when it is closed'
-            printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
             printf '%s\t%s\n' "$head"'fuse-msg-size=' 'largest message to and from the kernel'
+            printf '%s\t%s\n' "$head"'readahead=' 'how far the kernel reads ahead, in KiB'
             printf '%s\t%s\n' "$head"'async-read' 'let the kernel send several reads of a file at once'
             printf '%s\t%s\n' "$head"'sync-read' 'the reverse'
             printf '%s\t%s\n' "$head"'direct-io-allow-mmap=' 'let files opened with cache.files=off be mapped'
             printf '%s\t%s\n' "$head"'parallel-direct-writes=' 'let several direct writes to a file run at once'
             printf '%s\t%s\n' "$head"'flush-on-close=' 'which closes are passed to the branch'
             printf '%s\t%s\n' "$head"'nullrw=' 'throw data away: for benchmarks only'
+            printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
+            printf '%s\t%s\n' "$head"'process-thread-count=' 'threads on top of those of threads, -1 for none'
+            printf '%s\t%s\n' "$head"'pin-threads=' 'which CPUs the threads run on'
+            printf '%s\t%s\n' "$head"'scheduling-priority=' 'the server\'s nice value'
+            printf '%s\t%s\n' "$head"'proxy-ioprio=' 'read and write with the caller\'s I/O priority'
             printf '%s\t%s\n' "$head"'xattr=' 'extended attributes'
             printf '%s\t%s\n' "$head"'security-capability=' 'pass file capabilities through'
             printf '%s\t%s\n' "$head"'posix-acl=' 'honour POSIX access control lists'

@@ -110,6 +110,14 @@ pub enum Failure {
         /// Why not, and what to do.
         why: String,
     },
+    /// A branch is not mounted.
+    #[error("branch {path}: {why}")]
+    BranchMissing {
+        /// The branch.
+        path: PathBuf,
+        /// Since when, and what to do.
+        why: String,
+    },
     /// Nothing of ours is mounted there.
     #[error("{0} is not a strandfs mount; `strandfs status` lists them")]
     NotMounted(PathBuf),
@@ -187,6 +195,7 @@ impl Failure {
             | Failure::Save { .. } => USAGE,
             Failure::Session(_)
             | Failure::Bench(_)
+            | Failure::BranchMissing { .. }
             | Failure::NotMounted(_)
             | Failure::NoAnswer { .. }
             | Failure::NotInPool(_)

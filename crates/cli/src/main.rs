@@ -6,7 +6,9 @@ mod output;
 
 mod args;
 mod as_user;
+mod auto_unmount;
 mod bench;
+mod branch_mounts;
 mod check;
 mod config;
 mod control;
@@ -23,6 +25,7 @@ mod mount_helper;
 mod mounts;
 mod plan;
 mod remount;
+mod resources;
 mod status;
 mod turn;
 mod umount;

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use strandfs_fuse::{End, MountFlags, MountOptions, Session, SessionConfig, Signals};
+use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals};
 use strandfs_options::{OptionError, Settings};
-use strandfs_pool::{Pool, features};
+use strandfs_pool::Pool;
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::turn::Turn;
-use crate::{as_user, check, daemon, live, logging};
+use crate::{as_user, auto_unmount, branch_mounts, check, daemon, live, logging, resources};
 
 /// `strandfs mount`.
 ///
@@ -27,7 +27,7 @@ pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
 pub fn start(args: &MountArgs) -> Result<u8, Failure> {
-    let plan = plan::make(args)?;
+    let mut plan = plan::make(args)?;
     let user = plan.settings.setuid.as_deref();
     if as_user::is_to_switch(args, user)? {
         return as_user::mount(args, user.unwrap_or_default());
@@ -35,13 +35,15 @@ pub fn start(args: &MountArgs) -> Result<u8, Failure> {
     if !args.foreground && !args.background_server {
         return daemon::start_server(args);
     }
+    let mut waited = branch_mounts::wait(&plan.settings, &plan.mountpoint)?;
+    plan.said.append(&mut waited.notices);
     for line in &plan.said {
         eprintln!("strandfs: {line}");
     }
-    serve(args, plan)
+    serve(args, plan, waited)
 }
 
-fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
+fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<u8, Failure> {
     let Plan {
         layers,
         settings,
@@ -51,6 +53,8 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     let mountpoint = mountpoint.as_path();
     let over = settings.mount_over || settings.lazy_umount_mountpoint;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
+    // Before the first thread, the log's.
+    let refused_priority = resources::set_priority(&settings);
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
         for line in said {
@@ -64,15 +68,14 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     } else {
         start_log(logging::Home::Foreground, &settings, mountpoint)?;
     }
+    waited.reap();
     raise_descriptor_limit();
-    let options = mount_options(&settings);
-    let mut config = SessionConfig {
-        wants: features::wants(&settings),
-        ..SessionConfig::default()
-    };
-    if settings.threads > 0 {
-        config.max_threads = settings.threads as usize;
+    if let Some(refusal) = refused_priority {
+        tracing::warn!("{refusal}");
     }
+    let options = mount_options(&settings);
+    let config = resources::session_config(&settings);
+    let auto_unmount = settings.auto_unmount;
     let detach_first = settings.lazy_umount_mountpoint;
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
@@ -91,6 +94,10 @@ fn serve(args: &MountArgs, plan: Plan) -> Result<u8, Failure> {
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+    let _lifeline = match auto_unmount {
+        true => Some(auto_unmount::start(mountpoint)?),
+        false => None,
+    };
     if args.background_server {
         session.on_ready(daemon::report_ready);
     }

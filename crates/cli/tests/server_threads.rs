@@ -8,6 +8,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -107,16 +108,21 @@ impl Layered {
             .unwrap_or_else(|_| panic!("the other branch is blocked too:\n{}", self.threads()));
     }
 
-    /// The upper server's threads in a call of a branch: neither waiting for requests nor for
-    /// each other.
+    /// The upper server's threads in a call that asks a branch.
     fn blocked(&self) -> usize {
-        let waits = ["0", "202", "230", "271", "7", "running"]; // read, futex, sleeps, polls
-        serving(self.upper.pid())
+        let asking = [
+            libc::SYS_pread64,
+            libc::SYS_pwrite64,
+            libc::SYS_getxattr,
+            libc::SYS_fstatfs,
+            libc::SYS_statx,
+            libc::SYS_openat,
+            libc::SYS_fsync,
+        ];
+        let tasks = serving(self.upper.pid());
+        tasks
             .iter()
-            .filter(|task| {
-                let call = fs::read_to_string(format!("{task}/syscall")).unwrap_or_default();
-                !waits.contains(&call.split_whitespace().next().unwrap_or("running"))
-            })
+            .filter(|task| call(task).is_some_and(|call| asking.contains(&call)))
             .count()
     }
 
@@ -161,6 +167,12 @@ fn tasks(pid: u32) -> Vec<String> {
     listed
         .map(|task| task.unwrap().path().display().to_string())
         .collect()
+}
+
+/// The system call a task is in, if it waits in one.
+fn call(task: &str) -> Option<libc::c_long> {
+    let line = fs::read_to_string(format!("{task}/syscall")).ok()?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The threads that carry out requests.
@@ -288,4 +300,108 @@ fn one_thread_is_enough_to_serve() {
     let connection = &pool.status()["connection"];
     assert_eq!(connection["most_threads_at_once"], 1, "{connection}");
     assert_eq!(serving(pool.pid()).len(), 1);
+}
+
+#[test]
+fn both_thread_counts_are_added_up() {
+    for (options, most) in [
+        ("threads=2,process-thread-count=3", 5),
+        ("read-thread-count=7", 7),
+        ("threads=0", 512),
+    ] {
+        let pool = Pool::tmpfs(1).option(options).mount();
+        let connection = &pool.status()["connection"];
+        assert_eq!(connection["most_threads"], most, "{options}: {connection}");
+    }
+}
+
+/// The CPUs a task may run on, as the kernel lists them.
+fn cpus(task: &str) -> String {
+    let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
+    need_root!();
+    let own = cpus("/proc/thread-self");
+    let first = own.split(['-', ',']).next().unwrap();
+    let last = own.split(['-', ',']).next_back().unwrap();
+    for (strategy, reading, working) in [
+        ("R1L", first, own.as_str()),
+        ("RP1L", first, first),
+        ("R1LP1L", first, last),
+        ("false", own.as_str(), own.as_str()),
+    ] {
+        let layers = Layered::new(&format!(",pin-threads={strategy}"));
+        let stopped = layers.stop();
+        let readers: Vec<_> = (0..2).map(|block| layers.read_slow(block)).collect();
+        layers.wait_for_blocked(2);
+        layers.use_fast();
+        eventually("the threads to be in their places", PATIENCE, || {
+            serving(layers.upper.pid())
+                .iter()
+                .all(|task| match call(task) {
+                    Some(libc::SYS_read) => cpus(task) == reading,
+                    Some(libc::SYS_pread64) => cpus(task) == working,
+                    // Parked, or on its way.
+                    _ => true,
+                })
+        });
+        drop(stopped);
+        for reader in readers {
+            assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
+        }
+    }
+}
+
+#[test]
+fn pin_threads_can_spread_them() {
+    need_root!();
+    let layers = Layered::new(",pin-threads=RPSL");
+    let own = cpus("/proc/thread-self");
+    let stopped = layers.stop();
+    let readers: Vec<_> = (0..3).map(|block| layers.read_slow(block)).collect();
+    layers.wait_for_blocked(3);
+    let several = own.contains(['-', ',']);
+    eventually("each thread to be on one CPU", PATIENCE, || {
+        let tasks = serving(layers.upper.pid());
+        let used: BTreeSet<String> = tasks.iter().map(|task| cpus(task)).collect();
+        let single = used.iter().all(|cpu| cpu.parse::<usize>().is_ok());
+        single && (used.len() > 1) == several
+    });
+    drop(stopped);
+    for reader in readers {
+        assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
+    }
+}
+
+#[test]
+fn parallel_direct_writes_run_at_once_or_one_after_the_other() {
+    need_root!();
+    for (option, at_once) in [("true", 2), ("false", 1)] {
+        let layers = Layered::new(&format!(",parallel-direct-writes={option}"));
+        let stopped = layers.stop();
+        let writers: Vec<_> = (0..2_u64)
+            .map(|block| {
+                let slow = Arc::clone(&layers.slow);
+                apart(move || slow.write_all_at(&pattern(3 + block, 4096), block * 4096))
+            })
+            .collect();
+        layers.wait_for_blocked(at_once);
+        // The second one stays in the kernel where they follow each other.
+        for _ in 0..10 {
+            assert_eq!(layers.blocked(), at_once, "parallel-direct-writes={option}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        drop(stopped);
+        for writer in writers {
+            writer.recv_timeout(PATIENCE).unwrap().unwrap();
+        }
+        let written = get(layers.upper.path("slow"));
+        assert!(written[..4096] == pattern(3, 4096) && written[4096..8192] == pattern(4, 4096));
+    }
 }

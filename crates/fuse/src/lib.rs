@@ -11,6 +11,7 @@ pub mod message;
 pub mod mount;
 pub mod negotiate;
 pub mod notify;
+pub mod page_limit;
 mod reply;
 pub mod request;
 pub mod session;
@@ -25,7 +26,10 @@ pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
 pub use message::{DecodeError, Message};
-pub use mount::{MountError, MountFlags, MountOptions, recover_dead_mountpoint, unmount};
+pub use mount::{
+    MountError, MountFlags, MountOptions, recover_dead_mountpoint, recover_dying_mountpoint,
+    unmount,
+};
 pub use negotiate::{Negotiated, Wants};
 pub use request::{Dialect, Request};
 pub use session::{End, Session, SessionConfig, SessionError, Unmounter};

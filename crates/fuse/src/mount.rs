@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
 pub(crate) use unmount::Mount;
-pub use unmount::{recover_dead_mountpoint, unmount};
+pub use unmount::{recover_dead_mountpoint, recover_dying_mountpoint, unmount};
 
 use crate::types::Errno;
 

@@ -34,6 +34,7 @@ pub mod readdir;
 pub mod settings;
 pub mod size;
 pub mod table;
+mod threads;
 pub mod words;
 
 pub use branch::{BranchError, BranchMode, BranchSpec};
@@ -51,5 +52,5 @@ pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };

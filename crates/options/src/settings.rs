@@ -14,8 +14,12 @@ use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
     CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    RenameExdev, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
+    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
 };
+
+mod mount;
+
+pub use mount::{MountFlags, SecurityContexts};
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
 /// means is in the option's entry in [`TABLE`] (see [`crate::help_full`]).
@@ -24,6 +28,8 @@ use crate::words::{
 pub struct Settings {
     /// In order; paths are unique and real. Empty until `branches` is set.
     pub branches: Vec<BranchSpec>,
+    pub branches_mount_timeout: Duration,
+    pub branches_mount_timeout_fail: bool,
     /// `None`: the last argument of the command line.
     pub mountpoint: Option<String>,
     pub minfreespace: MinFreeSpace,
@@ -66,8 +72,16 @@ pub struct Settings {
     pub nullrw: bool,
     pub preload: bool,
     pub fuse_msg_size: MessageSize,
-    /// Most server threads; 0: the server chooses.
-    pub threads: u32,
+    /// KiB; 0: the kernel's own.
+    pub readahead: u64,
+
+    /// See [`Settings::most_threads`].
+    pub threads: i32,
+    pub process_thread_count: i32,
+    pub pin_threads: PinThreads,
+    /// A nice value. `None`: -10 where that is allowed.
+    pub scheduling_priority: Option<i32>,
+    pub proxy_ioprio: bool,
 
     pub xattr: XattrMode,
     pub security_capability: bool,
@@ -111,52 +125,13 @@ pub struct Settings {
     pub origins: Origins,
 }
 
-/// What mount(2) is told. Everything off is the kernel's own default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MountFlags {
-    /// `ro`.
-    pub read_only: bool,
-    /// Honour set-user-id bits. `None` leaves it to the way in: `mount -t strandfs` by root says
-    /// yes, as for any filesystem, `strandfs mount` says no.
-    pub suid: Option<bool>,
-    /// Honour device nodes. `None` as for `suid`.
-    pub dev: Option<bool>,
-    /// Refuse to run programs.
-    pub noexec: bool,
-    /// Write everything synchronously.
-    pub sync: bool,
-    /// Change directories synchronously.
-    pub dirsync: bool,
-    /// Never update access times. At most one of this, `relatime`, `strictatime` is set.
-    pub noatime: bool,
-    /// Never update access times of directories.
-    pub nodiratime: bool,
-    /// Update access times when older than the last change, or than a day.
-    pub relatime: bool,
-    /// Update access times at every access.
-    pub strictatime: bool,
-    /// Keep time changes in memory for a while.
-    pub lazytime: bool,
-}
-
-/// SELinux labels given at mount; `None` when not given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SecurityContexts {
-    /// Label of every file.
-    pub context: Option<String>,
-    /// Label of the filesystem.
-    pub fscontext: Option<String>,
-    /// Label of files without one.
-    pub defcontext: Option<String>,
-    /// Label of the root.
-    pub rootcontext: Option<String>,
-}
-
 impl Default for Settings {
     /// The documented defaults; a test compares them with the table.
     fn default() -> Self {
         Self {
             branches: Vec::new(),
+            branches_mount_timeout: Duration::ZERO,
+            branches_mount_timeout_fail: false,
             mountpoint: None,
             minfreespace: MinFreeSpace::default(),
             fsname: None,
@@ -191,7 +166,12 @@ impl Default for Settings {
             nullrw: false,
             preload: false,
             fuse_msg_size: MessageSize::default(),
+            readahead: 0,
             threads: 0,
+            process_thread_count: -1,
+            pin_threads: PinThreads::Off,
+            scheduling_priority: None,
+            proxy_ioprio: false,
             xattr: XattrMode::Passthrough,
             security_capability: true,
             posix_acl: true,

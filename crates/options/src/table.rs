@@ -50,6 +50,7 @@ pub enum Group {
     Passthrough,
     Caching,
     Requests,
+    Threads,
     Attributes,
     Logging,
     Mount,
@@ -59,12 +60,13 @@ pub enum Group {
 
 impl Group {
     /// The groups with options that have an effect, in the order of help.
-    pub const LISTED: [Group; 8] = [
+    pub const LISTED: [Group; 9] = [
         Group::Pool,
         Group::Policies,
         Group::Passthrough,
         Group::Caching,
         Group::Requests,
+        Group::Threads,
         Group::Attributes,
         Group::Logging,
         Group::Mount,
@@ -78,6 +80,7 @@ impl Group {
             Self::Passthrough => "Passthrough",
             Self::Caching => "Caching",
             Self::Requests => "Reading, writing and messages",
+            Self::Threads => "Threads and priorities",
             Self::Attributes => "Attributes and permissions",
             Self::Logging => "Logs",
             Self::Mount => "Mount flags",
@@ -118,6 +121,8 @@ pub enum Kind {
     Count,
     /// Bytes.
     Size,
+    /// KiB unless a unit is given, then bytes.
+    Kibibytes,
     /// Memory pages unless a unit is given, then bytes.
     Pages,
     /// Seconds unless a unit is given.
@@ -142,7 +147,7 @@ impl Kind {
         match self {
             Self::Bool | Self::AutoBool => "BOOL",
             Self::Count => "NUMBER",
-            Self::Size | Self::Pages => "SIZE",
+            Self::Size | Self::Kibibytes | Self::Pages => "SIZE",
             Self::Duration => "TIME",
             Self::Word => "WORD",
             Self::Names => "NAMES",
@@ -157,6 +162,7 @@ impl Kind {
     pub fn unit(self) -> Option<&'static str> {
         match self {
             Self::Size => Some("bytes"),
+            Self::Kibibytes => Some("KiB"),
             Self::Pages => Some("pages"),
             Self::Duration => Some("seconds"),
             _ => None,
@@ -347,6 +353,7 @@ mod pool;
 mod presentation;
 mod relocation;
 mod requests;
+mod threads;
 
 const GROUPS: &[&[OptionDef]] = &[
     pool::OPTIONS,
@@ -354,6 +361,7 @@ const GROUPS: &[&[OptionDef]] = &[
     policies::OPTIONS,
     caching::OPTIONS,
     requests::OPTIONS,
+    threads::OPTIONS,
     attributes::OPTIONS,
     logging::OPTIONS,
     presentation::OPTIONS,

@@ -41,9 +41,9 @@ macro_rules! words {
 
             /// Any letter case is accepted.
             fn from_str(text: &str) -> Result<Self, NotAWord> {
-                match text.to_ascii_lowercase().as_str() {
-                    $first_word => Ok(Self::$first),
-                    $( $word => Ok(Self::$item), )*
+                match text {
+                    _ if text.eq_ignore_ascii_case($first_word) => Ok(Self::$first),
+                    $( _ if text.eq_ignore_ascii_case($word) => Ok(Self::$item), )*
                     _ => Err(NotAWord),
                 }
             }
@@ -68,6 +68,33 @@ words! {
         WriteOnly = "wo",
         /// Every open.
         ReadWrite = "rw",
+    }
+}
+
+words! {
+    /// Which CPUs the server's threads run on: R reads requests, P carries them on; 1 is the first
+    /// or only one, S is spread; L is a logical CPU, P at the end a physical core.
+    PinThreads {
+        /// Wherever the system puts them.
+        Off = "false",
+        /// The reader on the first CPU.
+        R1L = "R1L",
+        /// The reader on the first core.
+        R1P = "R1P",
+        /// All on the first CPU.
+        RP1L = "RP1L",
+        /// All on the first core.
+        RP1P = "RP1P",
+        /// The reader on the first CPU, the others on the last.
+        R1LP1L = "R1LP1L",
+        /// The reader on the first core, the others on the second.
+        R1PP1P = "R1PP1P",
+        /// One after the other over the CPUs.
+        RPSL = "RPSL",
+        /// One after the other over the cores.
+        RPSP = "RPSP",
+        /// The reader on the first core, the others over the rest.
+        R1PPSP = "R1PPSP",
     }
 }
 

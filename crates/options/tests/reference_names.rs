@@ -38,15 +38,7 @@ const OF_MOUNTING: &str = "
 
 /// Names the table knows and refuses so far. Whoever builds one takes it out of here.
 const PENDING: &str = "
-    branches-mount-timeout
-    branches-mount-timeout-fail
-    pin-threads
-    process-thread-count
-    process-thread-queue-depth
-    proxy-ioprio
-    read-thread-count
-    readahead
-    scheduling-priority";
+";
 
 // `pid` and `version` are in its list of keys too; they can only be read and are no options.
 

@@ -20,6 +20,7 @@ mod ops;
 pub mod policy;
 pub mod pool;
 pub mod range_locks;
+mod readahead;
 mod relocate;
 mod status;
 pub mod sys;

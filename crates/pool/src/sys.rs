@@ -4,11 +4,13 @@
 
 mod credentials;
 mod handle;
+mod io_priority;
 mod lock;
 mod raw;
 
 pub use credentials::{Caller, as_caller, want_fsetid, with_umask};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
+pub use io_priority::{adopt_io_priority, drop_io_priority};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
     ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of, removexattr,

@@ -161,6 +161,56 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "a_pool_takes_the_place_of_another_whose_open_files_live_on",
     ),
     ("allow-idmap", "mapped_users_own_what_they_make"),
+    ("async-read", "async_read_is_agreed_with_the_kernel_or_not"),
+    ("auto-unmount", "auto_unmount_leaves_no_dead_mount_behind"),
+    ("cache.readdir", "cache_readdir_keeps_listings"),
+    ("cache.writeback", "cache_writeback_collects_small_writes"),
+    (
+        "direct-io-allow-mmap",
+        "direct_io_allow_mmap_lets_uncached_files_be_mapped",
+    ),
+    (
+        "dropcacheonclose",
+        "dropcacheonclose_leaves_no_pages_on_the_branch",
+    ),
+    (
+        "flush-on-close",
+        "flush_on_close_says_which_closes_reach_the_server",
+    ),
+    ("fuse-msg-size", "fuse_msg_size_bounds_each_message"),
+    (
+        "parallel-direct-writes",
+        "parallel_direct_writes_run_at_once_or_one_after_the_other",
+    ),
+    (
+        "threads",
+        "there_are_never_more_threads_than_the_option_says",
+    ),
+    ("process-thread-count", "both_thread_counts_are_added_up"),
+    (
+        "pin-threads",
+        "pin_threads_puts_the_reader_and_the_others_on_their_cpus",
+    ),
+    (
+        "scheduling-priority",
+        "scheduling_priority_is_the_nice_value_of_every_thread",
+    ),
+    (
+        "proxy-ioprio",
+        "proxy_ioprio_gives_the_server_the_callers_io_priority",
+    ),
+    (
+        "readahead",
+        "readahead_is_set_for_the_pool_and_its_branches",
+    ),
+    (
+        "branches-mount-timeout",
+        "a_branch_is_mounted_and_waited_for",
+    ),
+    (
+        "branches-mount-timeout-fail",
+        "a_branch_that_is_not_mounted_in_time_is_told_or_refused",
+    ),
     ("nullrw", "nullrw_moves_no_data_and_says_what_it_turns_off"),
     ("posix-acl", "acls_are_kept_enforced_and_inherited"),
     ("dev", "special_files_are_made_on_the_branch"),
@@ -222,15 +272,4 @@ pub const EFFECTS: &[(&str, &str)] = &[
 ];
 
 /// Options without such a test so far. Whoever writes one takes its option out of here.
-pub const UNOBSERVED: &[&str] = &[
-    "async-read",
-    "auto-unmount",
-    "cache.readdir",
-    "cache.writeback",
-    "direct-io-allow-mmap",
-    "dropcacheonclose",
-    "flush-on-close",
-    "fuse-msg-size",
-    "parallel-direct-writes",
-    "threads",
-];
+pub const UNOBSERVED: &[&str] = &[];

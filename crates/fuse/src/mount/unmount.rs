@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
@@ -10,6 +11,9 @@ use super::error::MountError;
 use super::helper;
 use super::mountinfo::{Mounted, mounts_at};
 use crate::types::Errno;
+
+/// Pause between looks at a connection that is ending.
+const DYING_PAUSE: Duration = Duration::from_millis(20);
 
 /// Unmounts what is mounted on `mountpoint`. Lazily: takes it out of sight at once, and the
 /// mount ends when its last user leaves it. EBUSY: in use (not lazy). EINVAL: not a mountpoint.
@@ -38,6 +42,25 @@ pub fn recover_dead_mountpoint(mountpoint: &Path) -> io::Result<bool> {
         recovered = true;
     }
     Ok(recovered)
+}
+
+/// As [`recover_dead_mountpoint`], for a server that is ending this moment: waits for its
+/// connection to be over, at most `patience`.
+pub fn recover_dying_mountpoint(mountpoint: &Path, patience: Duration) -> io::Result<bool> {
+    let path = resolve(mountpoint)?;
+    let deadline = Instant::now() + patience;
+    loop {
+        if recover_dead_mountpoint(&path)? {
+            return Ok(true);
+        }
+        let fuse = mounts_at(&path)?.last().is_some_and(Mounted::is_fuse);
+        // A request that was waiting when the server ended is told so, once.
+        let dying = fuse && rustix::fs::statfs(&path).is_err();
+        if !dying || Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(DYING_PAUSE);
+    }
 }
 
 fn is_dead(path: &Path) -> io::Result<bool> {

@@ -112,7 +112,7 @@ fn slips_are_named_with_their_line_and_the_nearest_name() {
             "/x/a.toml:6: unknown option \"func\": `strandfs mount --help` lists every option",
         ]
     );
-    let said = refused("cache.attr = '1x'\nthreads = -1\nnofail = true\n");
+    let said = refused("cache.attr = '1x'\nthreads = -5000\nnofail = true\n");
     assert_eq!(said.len(), 3, "{said:?}");
     assert!(
         said[0].starts_with("/x/a.toml:1: option cache.attr does not take \"1x\""),
@@ -142,7 +142,7 @@ fn categories_come_before_functions_wherever_they_stand() {
 
 #[test]
 fn an_error_applies_nothing() {
-    let file = ConfigFile::parse(Path::new("/x/a.toml"), "ro = true\nthreads = -1\n").unwrap();
+    let file = ConfigFile::parse(Path::new("/x/a.toml"), "ro = true\nthreads = -5000\n").unwrap();
     let mut settings = Settings::default();
     assert!(file.apply(&mut settings).is_err());
     assert_eq!(settings, Settings::default());

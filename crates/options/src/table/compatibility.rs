@@ -23,10 +23,6 @@ const fn renamed(name: &'static str, to: &'static str) -> OptionDef {
     entry(name, Status::Renamed { to })
 }
 
-const fn not_yet(name: &'static str) -> OptionDef {
-    entry(name, Status::NotYet)
-}
-
 const KERNEL_DOES: &str = "the kernel always does this now";
 const CHOSEN: &str = "strandfs chooses the fastest way to move data itself";
 const NO_GID_CACHE: &str = "there is no group cache to expire";
@@ -78,14 +74,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     obsolete("remember", FORGETS),
     obsolete("remember-nodes", FORGETS),
     obsolete("never-forget-nodes", FORGETS),
+    obsolete(
+        "process-thread-queue-depth",
+        "requests wait in the kernel until a thread takes them",
+    ),
     obsolete("srcmounts", "branches=LIST names the branches"),
-    not_yet("readahead"),
-    not_yet("branches-mount-timeout"),
-    not_yet("branches-mount-timeout-fail"),
-    not_yet("scheduling-priority"),
-    not_yet("proxy-ioprio"),
-    not_yet("pin-threads"),
-    not_yet("read-thread-count"),
-    not_yet("process-thread-count"),
-    not_yet("process-thread-queue-depth"),
 ];

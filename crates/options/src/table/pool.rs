@@ -72,6 +72,32 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "branches-mount-timeout",
+        group: Group::Pool,
+        value: value!(duration branches_mount_timeout),
+        default: "0s",
+        example: "10s",
+        help: "how long to wait for branches that are not mounted yet",
+        help_full: "Before the pool is mounted, every branch with nothing mounted on it is \
+            mounted as it stands in fstab (by mount(8)), and the mounts are waited for. A branch counts \
+            as mounted if it lies on another filesystem than the mountpoint. To tell a directory \
+            that belongs there from one waiting for its mount, make a file .strandfs.branch in \
+            the one, or .strandfs.branch_mounts_here in the other (or give it an extended \
+            attribute user.strandfs.branch or user.strandfs.branch_mounts_here; mergerfs' names \
+            for them count as well). 0: no waiting.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "branches-mount-timeout-fail",
+        group: Group::Pool,
+        value: value!(bool branches_mount_timeout_fail),
+        default: "false",
+        example: "true",
+        help: "mount nothing if a branch is not mounted in time",
+        help_full: "false: a warning, and the pool is mounted with the directories as they are.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "minfreespace",
         group: Group::Pool,
         value: value!(Size MinFreeSpace, minfreespace),

@@ -1,37 +1,14 @@
 //! Reading, writing, and the traffic with the kernel.
 
 use super::{Clash, Conflict, Group, Kind, OptionDef, Value};
-use crate::size::MessageSize;
+use crate::size::{MessageSize, parse_size};
 use crate::table::Refused;
 use crate::words::{FlushOnClose, PassthroughIo};
 
-/// More threads than any machine has use for; a slip of the keyboard is likelier.
-const MOST_THREADS: u32 = 4096;
+/// More memory than any readahead is worth; a slip of the keyboard is likelier.
+const MOST_READAHEAD_KIB: u64 = 4 << 20;
 
 pub(super) const OPTIONS: &[OptionDef] = &[
-    OptionDef {
-        name: "threads",
-        group: Group::Requests,
-        value: Value {
-            kind: Kind::Count,
-            accepted: "a whole number from 0 to 4096, where 0 leaves the choice to the server",
-            bare: None,
-            get: |settings| settings.threads.to_string(),
-            set: |settings, text| {
-                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-                let threads = text.parse().map_err(|_| Refused::Value)?;
-                if !digits || threads > MOST_THREADS {
-                    return Err(Refused::Value);
-                }
-                settings.threads = threads;
-                Ok(())
-            },
-        },
-        default: "0",
-        example: "8",
-        help: "most threads that serve requests, 0 for automatic",
-        ..OptionDef::BASE
-    },
     OptionDef {
         name: "fuse-msg-size",
         group: Group::Requests,
@@ -40,8 +17,41 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         example: "256",
         help: "largest message to and from the kernel",
         help_full: "Bounds one read or write outside passthrough. A number is pages, a size with \
-            a unit (1M, 131072B) is bytes, rounded up to pages. The kernel's limit \
-            fs.fuse.max_pages_limit applies.",
+            a unit (1M, 131072B) is bytes, rounded up to pages. The kernel allows as many pages as \
+            fs.fuse.max_pages_limit says (256 by default): a server that may raises it if it is \
+            smaller, for all FUSE filesystems, and says so; else the limit applies.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "readahead",
+        group: Group::Requests,
+        value: Value {
+            kind: Kind::Kibibytes,
+            accepted: "a whole number of KiB, or a size with a unit such as 4M, up to 4G; 0 \
+                leaves the kernel's own",
+            bare: None,
+            get: |settings| settings.readahead.to_string(),
+            set: |settings, text| {
+                let bytes = parse_size(text)?;
+                let kib = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+                    true => bytes,
+                    false => bytes.div_ceil(1024),
+                };
+                if kib > MOST_READAHEAD_KIB {
+                    return Err(Refused::Value);
+                }
+                settings.readahead = kib;
+                Ok(())
+            },
+        },
+        default: "0",
+        example: "4096",
+        run_time: true,
+        help: "how far the kernel reads ahead, in KiB",
+        help_full: "Set for the pool and for the filesystems of its branches, where they have a \
+            readahead of their own (/sys/class/bdi/MAJ:MIN/read_ahead_kb); 0 changes nothing, \
+            also when it was something else before. For the pool it matters where files are \
+            cached outside passthrough.",
         ..OptionDef::BASE
     },
     OptionDef {

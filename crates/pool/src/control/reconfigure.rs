@@ -172,6 +172,7 @@ impl Pool {
             branches,
         });
         self.welcome_and_retire(&old, &mut changes);
+        notices.extend(self.change_readahead(&old));
         Ok(Changed {
             notices,
             options,

@@ -24,6 +24,7 @@ impl Filesystem for Pool {
 
     fn ready(&self) {
         self.try_passthrough();
+        self.start_readahead();
     }
 
     fn failed(&self, failed: &Failed<'_>) {

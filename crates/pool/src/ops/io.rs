@@ -11,7 +11,7 @@ use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId
 use crate::node::Node;
 use crate::open_file::OpenFile;
 use crate::ops::privilege;
-use crate::pool::Pool;
+use crate::pool::{Pool, View};
 use crate::relocate::is_full;
 use crate::sys;
 
@@ -27,11 +27,13 @@ impl Pool {
         out: &mut [u8],
     ) -> sys::Result<usize> {
         let opened = self.opened(args.handle)?;
-        if self.view().settings.nullrw {
+        let view = self.view();
+        if view.settings.nullrw {
             // What the buffer held belongs to someone else.
             out.fill(0);
             return Ok(out.len());
         }
+        proxy_io_priority(cx, &view);
         if out.len() >= LARGE_BYTES {
             cx.may_block();
         }
@@ -52,9 +54,11 @@ impl Pool {
     /// WRITE.
     pub(crate) fn do_write(&self, cx: &Context<'_>, args: &Write<'_>) -> sys::Result<usize> {
         let opened = self.opened(args.handle)?;
-        if self.view().settings.nullrw {
+        let view = self.view();
+        if view.settings.nullrw {
             return Ok(args.data.len());
         }
+        proxy_io_priority(cx, &view);
         if args.data.len() >= LARGE_BYTES {
             cx.may_block();
         }
@@ -205,6 +209,17 @@ impl Pool {
         }
         let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))
+    }
+}
+
+/// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.
+fn proxy_io_priority(cx: &Context<'_>, view: &View) {
+    let outcome = match view.settings.proxy_ioprio {
+        true => sys::adopt_io_priority(cx.pid).or_else(|_| sys::drop_io_priority()),
+        false => sys::drop_io_priority(),
+    };
+    if let Err(errno) = outcome {
+        tracing::debug!(%errno, "the I/O priority stays as it is");
     }
 }
 

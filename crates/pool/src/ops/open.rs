@@ -255,7 +255,10 @@ impl Pool {
         let file = opened.file.swap(None);
         opened.branch.store(None);
         if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
-            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+            // The first starts writing what is not written yet, the second drops what is by then.
+            for _ in 0..2 {
+                let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+            }
         }
         drop(file);
         let mut open = node.open.lock();

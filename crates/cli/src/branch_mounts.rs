@@ -1,0 +1,147 @@
+//! `branches-mount-timeout`: branches that are mounts of their own, and not there yet.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strandfs_options::{BranchSpec, Settings};
+
+use crate::failure::Failure;
+
+/// Pause between looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Names that tell a directory apart, as a file in it or as an extended attribute `user.NAME`.
+const BELONGS: [&str; 2] = ["strandfs.branch", "mergerfs.branch"];
+const WAITS: [&str; 2] = ["strandfs.branch_mounts_here", "mergerfs.branch_mounts_here"];
+
+/// What came of waiting.
+#[derive(Default)]
+pub struct Waited {
+    /// For the user.
+    pub notices: Vec<String>,
+    /// `mount` commands that have not come to an end.
+    pub unfinished: Vec<Child>,
+}
+
+impl Waited {
+    /// Waits for what is unfinished in the background, so that it is not left as a zombie. Once
+    /// signals are in charge of: a thread started before would be killed by them.
+    pub fn reap(self) {
+        if self.unfinished.is_empty() {
+            return;
+        }
+        let wait = || {
+            for mut child in self.unfinished {
+                let _ = child.wait();
+            }
+        };
+        // Without the thread they are reaped when the server ends.
+        let _ = thread::Builder::new()
+            .name("strandfs-reaper".to_owned())
+            .spawn(wait);
+    }
+}
+
+/// Has the branches mounted and waits for them, if the options say so.
+///
+/// # Errors
+/// One is not mounted in time and `branches-mount-timeout-fail` is set.
+pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
+    let timeout = settings.branches_mount_timeout;
+    let mut waited = Waited::default();
+    if timeout.is_zero() {
+        return Ok(waited);
+    }
+    let deadline = Instant::now() + timeout;
+    let beneath = std::fs::metadata(mountpoint).map_or(0, |metadata| metadata.dev());
+    let mut missing: Vec<&BranchSpec> = settings.branches.iter().collect();
+    missing.retain(|branch| !is_mounted(&branch.path, beneath));
+    for branch in &missing {
+        match start_mount(&branch.path) {
+            Ok(child) => waited.unfinished.push(child),
+            Err(error) => {
+                let path = branch.path.display();
+                waited
+                    .notices
+                    .push(format!("running `mount {path}`: {error}"));
+            }
+        }
+    }
+    loop {
+        missing.retain(|branch| !is_mounted(&branch.path, beneath));
+        waited
+            .unfinished
+            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if missing.is_empty() {
+            return Ok(waited);
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    let why = format!(
+        "nothing was mounted on it within {}; run `mount` on it to see why, or tell that it is no \
+         mountpoint by a file .strandfs.branch in it",
+        strandfs_options::duration::format_duration(timeout)
+    );
+    for branch in missing {
+        let path = branch.path.clone();
+        if settings.branches_mount_timeout_fail {
+            return Err(Failure::BranchMissing { path, why });
+        }
+        waited
+            .notices
+            .push(format!("branch {}: {why}", path.display()));
+    }
+    Ok(waited)
+}
+
+/// Has `mount` do what fstab says of the path. Its words would mix with ours; the user is told to
+/// run it again to see them.
+fn start_mount(path: &Path) -> std::io::Result<Child> {
+    Command::new("mount")
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// Whether what is at `path` is what belongs there: marked so, or not on the filesystem `beneath`
+/// the pool's mountpoint.
+fn is_mounted(path: &Path, beneath: u64) -> bool {
+    let marked = |name: &&str| {
+        let attribute = format!("user.{name}");
+        rustix::fs::getxattr(path, attribute.as_str(), &mut [0_u8; 0]).is_ok()
+            || path.join(format!(".{name}")).exists()
+    };
+    if BELONGS.iter().any(marked) {
+        return true;
+    }
+    if WAITS.iter().any(marked) {
+        return false;
+    }
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir() && metadata.dev() != beneath)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_counts_more_than_the_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = std::fs::metadata(dir.path()).unwrap().dev();
+        assert!(!is_mounted(dir.path(), here));
+        assert!(is_mounted(dir.path(), here + 1));
+        assert!(!is_mounted(&dir.path().join("missing"), here + 1));
+        std::fs::write(dir.path().join(".mergerfs.branch_mounts_here"), "").unwrap();
+        assert!(!is_mounted(dir.path(), here + 1));
+        std::fs::write(dir.path().join(".strandfs.branch"), "").unwrap();
+        assert!(is_mounted(dir.path(), here));
+    }
+}

@@ -1,0 +1,42 @@
+//! The part of the settings that mount(2) is told.
+
+/// What mount(2) is told. Everything off is the kernel's own default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags {
+    /// `ro`.
+    pub read_only: bool,
+    /// Honour set-user-id bits. `None` leaves it to the way in: `mount -t strandfs` by root says
+    /// yes, as for any filesystem, `strandfs mount` says no.
+    pub suid: Option<bool>,
+    /// Honour device nodes. `None` as for `suid`.
+    pub dev: Option<bool>,
+    /// Refuse to run programs.
+    pub noexec: bool,
+    /// Write everything synchronously.
+    pub sync: bool,
+    /// Change directories synchronously.
+    pub dirsync: bool,
+    /// Never update access times. At most one of this, `relatime`, `strictatime` is set.
+    pub noatime: bool,
+    /// Never update access times of directories.
+    pub nodiratime: bool,
+    /// Update access times when older than the last change, or than a day.
+    pub relatime: bool,
+    /// Update access times at every access.
+    pub strictatime: bool,
+    /// Keep time changes in memory for a while.
+    pub lazytime: bool,
+}
+
+/// SELinux labels given at mount; `None` when not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityContexts {
+    /// Label of every file.
+    pub context: Option<String>,
+    /// Label of the filesystem.
+    pub fscontext: Option<String>,
+    /// Label of files without one.
+    pub defcontext: Option<String>,
+    /// Label of the root.
+    pub rootcontext: Option<String>,
+}
