@@ -114,6 +114,8 @@ function __strandfs_options
             printf '%s\n' "$head"'mount-over='{true,false}
         case 'branches-mount-timeout-fail=*'
             printf '%s\n' "$head"'branches-mount-timeout-fail='{true,false}
+        case 'subtype=*'
+            printf '%s\n' "$head"'subtype='{strandfs,mergerfs}
         case 'statfs=*'
             printf '%s\n' "$head"'statfs='{base,full}
         case 'statfs-ignore=*'
@@ -243,6 +245,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'branches-mount-timeout-fail=' 'mount nothing if a branch is not mounted in time'
             printf '%s\t%s\n' "$head"'minfreespace=' 'free space a branch needs to receive new files'
             printf '%s\t%s\n' "$head"'fsname=' 'source shown by df and in /proc/mounts'
+            printf '%s\t%s\n' "$head"'subtype=' 'show the mount as fuse.strandfs or fuse.mergerfs'
             printf '%s\t%s\n' "$head"'statfs=' 'which branches count for free space'
             printf '%s\t%s\n' "$head"'statfs-ignore=' 'branches whose free space is left out'
             printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'

@@ -203,7 +203,7 @@ fn mount_options(settings: &Settings) -> MountOptions {
     ];
     MountOptions {
         fsname: settings.source_name(),
-        subtype: "strandfs".to_owned(),
+        subtype: settings.subtype.to_string(),
         allow_other: settings
             .allow_other
             .unwrap_or_else(|| rustix::process::geteuid().is_root()),

@@ -11,8 +11,11 @@ use strandfs_pool::control::request::Request;
 /// The mount type of a pool.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.strandfs";
 
+/// That of mergerfs, and of a pool with `subtype=mergerfs`.
+const MERGERFS_TYPE: &[u8] = b"fuse.mergerfs";
+
 /// The types that pool directories.
-const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, b"fuse.mergerfs"];
+const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, MERGERFS_TYPE];
 
 /// Mountpoints of all pools.
 ///
@@ -20,8 +23,16 @@ const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, b"fuse.mergerfs"];
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> io::Result<Vec<PathBuf>> {
     let list = parse(&std::fs::read("/proc/self/mountinfo")?);
-    let pools = list.into_iter().filter(|(_, kind)| kind == FILESYSTEM_TYPE);
+    let pools = list.into_iter().filter(|(mountpoint, kind)| {
+        kind == FILESYSTEM_TYPE || (kind == MERGERFS_TYPE && answers_as_ours(mountpoint))
+    });
     Ok(pools.map(|(mountpoint, _)| mountpoint).collect())
+}
+
+/// Whether a server that calls itself mergerfs is this program: mergerfs knows no such attribute.
+fn answers_as_ours(mountpoint: &Path) -> bool {
+    let mut nothing = [0u8; 0];
+    rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut nothing[..]).is_ok()
 }
 
 /// The type of the pool mounted exactly here, one of mergerfs too.

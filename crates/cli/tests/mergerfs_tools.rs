@@ -154,3 +154,22 @@ fn differing_copies_are_found_and_mended() {
         pool.path("d").metadata().unwrap().mode() & 0o7777 == 0o711
     });
 }
+
+/// mergerfs.ctl looks for mounts of this type; our own commands know theirs all the same.
+#[test]
+fn a_pool_can_show_the_type_of_mergerfs() {
+    let mut pool = Pool::tmpfs(1).option("subtype=mergerfs").mount();
+    let shown = support::mounts::list()
+        .into_iter()
+        .find(|(path, ..)| path == pool.root());
+    assert_eq!(shown.unwrap().1, "fuse.mergerfs");
+    assert_eq!(pool.status()["options"]["subtype"], "mergerfs");
+    let root = pool.root().to_str().unwrap().to_owned();
+    let listed = support::strandfs(["status"]).ok().stdout;
+    assert!(listed.contains(&root), "{listed}");
+    support::strandfs(["umount", &root]).ok();
+    assert!(
+        pool.wait_for_exit(LIMIT)
+            .is_some_and(|status| status.success())
+    );
+}

@@ -52,5 +52,5 @@ pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
 };

@@ -14,7 +14,7 @@ use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
     CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, XattrMode, parse_bool,
+    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode, parse_bool,
 };
 
 mod mount;
@@ -35,6 +35,7 @@ pub struct Settings {
     pub minfreespace: MinFreeSpace,
     /// `None`: made from the branches, see [`Settings::source_name`].
     pub fsname: Option<String>,
+    pub subtype: Subtype,
     /// `func.*` and `category.*`.
     pub policies: Policies,
     pub func_readdir: ReaddirRule,
@@ -135,6 +136,7 @@ impl Default for Settings {
             mountpoint: None,
             minfreespace: MinFreeSpace::default(),
             fsname: None,
+            subtype: Subtype::Strandfs,
             policies: Policies::default(),
             func_readdir: ReaddirRule::Sequential,
             ignorepponrename: false,

@@ -56,6 +56,16 @@ macro_rules! words {
 pub struct NotAWord;
 
 words! {
+    /// The type a pool shows itself as, after `fuse.`.
+    Subtype {
+        /// Its own.
+        Strandfs = "strandfs",
+        /// For programs that look for it by name.
+        Mergerfs = "mergerfs",
+    }
+}
+
+words! {
     /// Which opens may bypass the server so that the kernel moves the data itself.
     PassthroughIo {
         /// Wherever the kernel and the branch can and no other option forbids it.

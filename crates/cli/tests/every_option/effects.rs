@@ -8,6 +8,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("mount-over", "a_second_mount_is_refused_unless_asked_for"),
     ("minfreespace", "reserves_keep_branches_from_filling"),
     ("fsname", "r21_the_source_shown_has_whole_names"),
+    ("subtype", "a_pool_can_show_the_type_of_mergerfs"),
     ("statfs", "statfs_adds_up_the_branches"),
     ("passthrough.io", "status_says_whether_and_why"),
     ("preload", "an_open_ends_in_the_branch_file"),

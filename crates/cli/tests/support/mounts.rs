@@ -13,7 +13,8 @@ use super::{Kind, NAMESPACE, Run, is_root, run, say};
 
 /// The filesystem types a mounted pool may show: one, but for stand-ins.
 pub fn fstypes() -> String {
-    std::env::var("STRANDFS_TEST_FSTYPE").unwrap_or_else(|_| "fuse.strandfs".to_owned())
+    std::env::var("STRANDFS_TEST_FSTYPE")
+        .unwrap_or_else(|_| "fuse.strandfs,fuse.mergerfs".to_owned())
 }
 
 /// Gives the calling thread (and what it starts) its own mounts. Without root the tests share the

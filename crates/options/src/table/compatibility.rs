@@ -41,7 +41,6 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     word("x-*"),
     word("X-*"),
     word("comment"),
-    obsolete("subtype", "the type is always fuse.strandfs"),
     renamed("attr-timeout", "cache.attr"),
     renamed("entry-timeout", "cache.entry"),
     renamed("negative-timeout", "cache.negative-entry"),

@@ -4,7 +4,7 @@ use super::{Group, Kind, OptionDef, Value};
 use crate::branch;
 use crate::size::MinFreeSpace;
 use crate::table::Refused;
-use crate::words::{PassthroughIo, StatfsIgnore, StatfsMode};
+use crate::words::{PassthroughIo, StatfsIgnore, StatfsMode, Subtype};
 
 pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
@@ -119,6 +119,17 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help: "source shown by df and in /proc/mounts",
         help_full: "By default the branch paths without the directories they share, joined by \
             colons.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "subtype",
+        group: Group::Pool,
+        value: value!(Word Subtype, subtype),
+        default: "strandfs",
+        example: "mergerfs",
+        help: "show the mount as fuse.strandfs or fuse.mergerfs",
+        help_full: "mergerfs is for programs that find pools by the type fuse.mergerfs, as \
+            mergerfs.ctl does.",
         ..OptionDef::BASE
     },
     OptionDef {
