@@ -13,6 +13,12 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$repo_root"
 
+# In mounts of its own: a process that took a copy of everyone's mounts (a service, another test)
+# would keep these alive after their unmount.
+if is_root && [[ -z ${STRANDFS_OWN_MOUNTS:-} ]] && unshare -m true 2>/dev/null; then
+    STRANDFS_OWN_MOUNTS=1 exec unshare -m --propagation private bash "$0" "$@"
+fi
+
 quick=false only='' seed=20260101 keep=''
 while (($#)); do
     case $1 in
