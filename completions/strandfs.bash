@@ -476,7 +476,7 @@ _strandfs_options() {
         item="${item##*,}"
     fi
     if [[ "$item" != *=* ]]; then
-        words="branches= mountpoint= mount-over= config= branches-mount-timeout= branches-mount-timeout-fail= minfreespace= fsname= subtype= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= moveonenospc= passthrough.headroom= link-exdev= rename-exdev= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= fuse-msg-size= readahead= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= threads= process-thread-count= pin-threads= scheduling-priority= proxy-ioprio= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
+        words="branches= mountpoint= mount-over= config= branches-mount-timeout= branches-mount-timeout-fail= minfreespace= fsname= subtype= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= moveonenospc= passthrough.headroom= link-exdev= rename-exdev= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= coherence= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= fuse-msg-size= readahead= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= threads= process-thread-count= pin-threads= scheduling-priority= proxy-ioprio= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
         # A list before the word belongs to it unless readline has cut it off at "=" or ":".
         head="${head##*[=:]}"
         COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
@@ -486,7 +486,8 @@ _strandfs_options() {
     case "${item%%=*}" in
         moveonenospc | category.action | category.create | category.search | func.access | func.chmod | func.chown | func.create | func.getattr | func.getxattr | func.link | func.listxattr | func.mkdir | func.mknod | func.open | func.readlink | func.removexattr | func.rename | func.rmdir | func.setxattr | func.symlink | func.truncate | func.unlink | func.utimens) words="all epall epff eplfs eplus epmfs eppfrd eprand erofs ff lfs lup lus mfs msplfs msplus mspmfs msppfrd newest pfrd rand" ;;
         passthrough.io) words="auto off ro wo rw" ;;
-        allow-other) words="auto true false" ;;
+        cache.readdir | allow-other) words="auto true false" ;;
+        coherence) words="auto watch timeout strict" ;;
         statfs) words="base full" ;;
         pin-threads) words="false R1L R1P RP1L RP1P R1LP1L R1PP1P RPSL RPSP R1PPSP" ;;
         follow-symlinks) words="never directory regular all" ;;
@@ -499,7 +500,7 @@ _strandfs_options() {
         link-exdev) words="passthrough rel-symlink abs-base-symlink abs-pool-symlink" ;;
         rename-exdev) words="passthrough rel-symlink abs-symlink" ;;
         subtype) words="strandfs mergerfs" ;;
-        mount-over | branches-mount-timeout-fail | preload | ignorepponrename | cache.readdir | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | proxy-ioprio | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | link-cow | dirsync | auto-unmount | lazy-umount-mountpoint) words="true false" ;;
+        mount-over | branches-mount-timeout-fail | preload | ignorepponrename | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | proxy-ioprio | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | link-cow | dirsync | auto-unmount | lazy-umount-mountpoint) words="true false" ;;
         *) words="" ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "${item#*=}"))

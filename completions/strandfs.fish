@@ -178,10 +178,12 @@ function __strandfs_options
             printf '%s\n' "$head"'func.utimens='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
         case 'ignorepponrename=*'
             printf '%s\n' "$head"'ignorepponrename='{true,false}
+        case 'coherence=*'
+            printf '%s\n' "$head"'coherence='{auto,watch,timeout,strict}
         case 'cache.files=*'
             printf '%s\n' "$head"'cache.files='{off,partial,full,auto-full,per-process}
         case 'cache.readdir=*'
-            printf '%s\n' "$head"'cache.readdir='{true,false}
+            printf '%s\n' "$head"'cache.readdir='{auto,true,false}
         case 'cache.symlinks=*'
             printf '%s\n' "$head"'cache.symlinks='{true,false}
         case 'cache.writeback=*'
@@ -280,6 +282,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'func.utimens=' 'branches where times change'
             printf '%s\t%s\n' "$head"'func.readdir=' 'whether branches are listed one by one or together'
             printf '%s\t%s\n' "$head"'ignorepponrename=' 'let rename and link create missing directories'
+            printf '%s\t%s\n' "$head"'coherence=' 'how caches follow changes made behind the pool'
             printf '%s\t%s\n' "$head"'cache.files=' 'page cache of files that are not in passthrough'
             printf '%s\t%s\n' "$head"'cache.files.process-names=' 'processes for cache.files=per-process'
             printf '%s\t%s\n' "$head"'cache.attr=' 'how long the kernel may keep attributes'

@@ -91,6 +91,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     // Somebody may have been faster.
     check::is_free(mountpoint, over)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    strandfs_pool::coherence::start(&pool).map_err(Failure::system("watching the branches"))?;
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");

@@ -55,8 +55,8 @@ pub fn number(value: &Value, key: &str) -> u64 {
 }
 
 /// "on", or "off: reason".
-fn switch(value: &Value) -> String {
-    let state = value.get("passthrough").cloned().unwrap_or_default();
+fn switch(value: &Value, key: &str) -> String {
+    let state = value.get(key).cloned().unwrap_or_default();
     let on = state.get("on").and_then(Value::as_bool);
     let reason = state.get("reason").and_then(Value::as_str);
     match (on, reason) {

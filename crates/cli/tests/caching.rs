@@ -178,7 +178,8 @@ fn passthrough_overrides_the_page_cache_settings_out_loud() {
 #[test]
 fn changes_on_a_branch_are_seen_within_the_timeouts() {
     let second = Duration::from_millis(2500);
-    let pool = Pool::tmpfs(2).option("category.create=ff").mount();
+    let options = "category.create=ff,coherence=timeout";
+    let pool = Pool::tmpfs(2).option(options).mount();
     put(pool.path("d/f"), "x");
     assert!(!pool.path("d/new").exists());
     put(pool.on(0, "d/new"), "x");

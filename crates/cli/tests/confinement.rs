@@ -116,7 +116,7 @@ fn a_planted_symlink_beside_a_directory_is_not_followed() {
 fn a_symlink_planted_while_serving_is_not_followed() {
     // Long timeouts: the client goes on taking `a` for the directory it was. (A client that has
     // noticed the symlink follows it by itself, in its own name, and that is its business.)
-    let options = "category.create=ff,cache.attr=60,cache.entry=60";
+    let options = "category.create=ff,coherence=timeout,cache.attr=60,cache.entry=60";
     let pool = Pool::tmpfs(2).option(options).mount();
     let outside = Outside::new(&pool);
     put(pool.path("a/x"), "inside");

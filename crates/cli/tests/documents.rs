@@ -61,7 +61,7 @@ fn an_option_is_explained_by_any_of_its_names() {
     let old = strandfs(["options", "cache.attr", "default_permissions", "use_ino"]).ok();
     for part in [
         "cache.attr=TIME",
-        "Default: 1s",
+        "Default: auto",
         "kernel-permissions-check=BOOL",
         "use-ino: obsolete",
     ] {

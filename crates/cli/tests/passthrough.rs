@@ -132,6 +132,11 @@ fn data_flows_while_the_server_sleeps() {
         let pool = pool(mode);
         put(pool.path("f"), pattern(1, 1 << 20));
         let file = open(&pool.path("f"), flags).unwrap();
+        if flags != libc::O_RDONLY {
+            // Before the first write the kernel asks the server whether the file has powers to
+            // lose, once until its attributes are looked at anew.
+            file.write_all_at(&pattern(1, 4096), 0).unwrap();
+        }
         let server = Pid::from_raw(i32::try_from(pool.pid()).unwrap()).unwrap();
         kill_process(server, Signal::STOP).unwrap();
         let (done, wait) = mpsc::channel();

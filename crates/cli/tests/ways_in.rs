@@ -219,7 +219,7 @@ fn config_show_names_values_and_their_origins() {
     );
     let all = show(&["--all", "--origin"]).stdout;
     assert!(
-        all.contains("\"cache.attr\" = \"1s\"  # default\n"),
+        all.contains("\"cache.attr\" = \"auto\"  # default\n"),
         "{all}"
     );
     assert!(

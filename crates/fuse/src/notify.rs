@@ -25,12 +25,27 @@ impl Connection {
     /// Cached attributes of `node` are stale, and its cached data from `offset` on for `len`
     /// bytes (0 or negative: to the end). A negative `offset` invalidates attributes only.
     pub fn invalidate_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<(), Errno> {
+        self.invalidate_known_inode(node, offset, len).map(drop)
+    }
+
+    /// As [`invalidate_inode`](Self::invalidate_inode); says whether the kernel knew the node. One
+    /// whose first look-up is being answered is not known yet.
+    pub fn invalidate_known_inode(
+        &self,
+        node: NodeId,
+        offset: i64,
+        len: i64,
+    ) -> Result<bool, Errno> {
         let body = abi::NotifyInvalInodeOut {
             ino: node.0,
             off: offset,
             len,
         };
-        known_or_gone(self.notify(NotifyCode::InvalInode, &[body.as_bytes()]))
+        match self.notify(NotifyCode::InvalInode, &[body.as_bytes()]) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// The cached name, existing or not, is stale. With `expire_only` it is looked up again at

@@ -158,7 +158,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             line,
-            "  cache.attr=TIME                 how long the kernel may keep attributes [1s]"
+            "  cache.attr=TIME                 how long the kernel may keep attributes [auto]"
         );
     }
 

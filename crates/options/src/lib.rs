@@ -51,6 +51,6 @@ pub use settings::{MountFlags, SecurityContexts, Settings};
 pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
 pub use words::{
-    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
+    CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
+    PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
 };

@@ -13,8 +13,9 @@ use crate::readdir::ReaddirRule;
 use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
-    CacheFiles, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack, PassthroughIo,
-    PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode, parse_bool,
+    CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
+    PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
+    parse_bool,
 };
 
 mod mount;
@@ -53,13 +54,15 @@ pub struct Settings {
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
 
+    pub coherence: Coherence,
     pub cache_files: CacheFiles,
     /// At least one; each 1 to 15 bytes.
     pub cache_files_process_names: Vec<String>,
-    pub cache_attr: Duration,
-    pub cache_entry: Duration,
-    pub cache_negative_entry: Duration,
-    pub cache_readdir: bool,
+    /// `None`, as in the three below: the server chooses by what it can watch.
+    pub cache_attr: Option<Duration>,
+    pub cache_entry: Option<Duration>,
+    pub cache_negative_entry: Option<Duration>,
+    pub cache_readdir: Option<bool>,
     pub cache_symlinks: bool,
     /// `None`: the server chooses.
     pub cache_statfs: Option<Duration>,
@@ -151,12 +154,13 @@ impl Default for Settings {
             moveonenospc: Some(crate::policies::Category::Create.default_policy()),
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
+            coherence: Coherence::Auto,
             cache_files: CacheFiles::Off,
             cache_files_process_names: vec!["rtorrent".to_owned(), "qbittorrent-nox".to_owned()],
-            cache_attr: Duration::from_secs(1),
-            cache_entry: Duration::from_secs(1),
-            cache_negative_entry: Duration::ZERO,
-            cache_readdir: false,
+            cache_attr: None,
+            cache_entry: None,
+            cache_negative_entry: None,
+            cache_readdir: None,
             cache_symlinks: false,
             cache_statfs: None,
             cache_writeback: false,

@@ -125,6 +125,20 @@ words! {
 }
 
 words! {
+    /// How the kernel's caches follow changes made on the branches behind the pool.
+    Coherence {
+        /// Watched where that is possible and cheap, timeouts elsewhere.
+        Auto = "auto",
+        /// Watched wherever that is possible, timeouts elsewhere.
+        Watch = "watch",
+        /// The `cache.*` timeouts alone.
+        Timeout = "timeout",
+        /// Nothing is cached.
+        Strict = "strict",
+    }
+}
+
+words! {
     /// When closing a file sends a FLUSH request.
     FlushOnClose {
         /// Never.

@@ -10,7 +10,8 @@ use parking_lot::RwLock;
 use strandfs_fuse::{FileKind, Handle};
 
 use crate::branch::BranchId;
-use crate::identity::VolumeId;
+use crate::coherence::Moment;
+use crate::identity::{VolumeId, mix, stable_hash};
 use crate::node::Node;
 
 /// One name in a listing.
@@ -28,7 +29,14 @@ pub struct Listed {
     pub volume: VolumeId,
     /// Further branches have the name too.
     pub repeated: bool,
+    /// Where reading goes on after it: made from the branch and the name, so that it means the
+    /// same in every listing of the directory, whatever came or went between two of them.
+    pub cookie: u64,
 }
+
+/// Of a cookie, which has 63 bits because the offset of lseek(2) is signed.
+const HASH_BITS: u32 = 48;
+const POSITION_MAX: u64 = (1 << (62 - HASH_BITS)) - 1;
 
 /// All names of a directory at one moment.
 #[derive(Default)]
@@ -50,6 +58,7 @@ impl Listing {
             branch: BranchId(u16::MAX),
             volume: VolumeId(u16::MAX),
             repeated: false,
+            cookie: 0,
         });
     }
 
@@ -90,6 +99,31 @@ impl Listing {
         });
     }
 
+    /// Gives the names their cookies and puts them into their order, that of the branches first.
+    /// To be called once all are there.
+    pub fn sort(&mut self, position: impl Fn(BranchId) -> usize) {
+        for entry in &mut self.entries {
+            let name = self.names.get(entry.start..entry.start + entry.len);
+            let hash = mix(stable_hash(name.unwrap_or_default())) >> (64 - HASH_BITS);
+            let at = (position(entry.branch) as u64).min(POSITION_MAX);
+            entry.cookie = (at + 1) << HASH_BITS | hash;
+        }
+        self.entries
+            .sort_unstable_by_key(|entry| (entry.cookie, entry.start));
+        let mut last = 0;
+        for entry in &mut self.entries {
+            // Two names with one cookie are a rarity; both must be listed.
+            entry.cookie = entry.cookie.max(last + 1);
+            last = entry.cookie;
+        }
+    }
+
+    /// The names after `cookie`.
+    pub fn after(&self, cookie: u64) -> impl Iterator<Item = (Listed, &OsStr)> {
+        let start = self.entries.partition_point(|entry| entry.cookie <= cookie);
+        (start..self.entries.len()).filter_map(|index| self.get(index))
+    }
+
     /// Takes out the second and later of equal names, keeping the order.
     pub fn keep_first_of_each_name(&mut self) {
         let names = &self.names;
@@ -121,8 +155,8 @@ impl Listing {
 pub struct OpenDir {
     /// The directory.
     pub node: Arc<Node>,
-    /// Made at the first read, remade when reading starts over.
-    pub listing: RwLock<Option<Arc<Listing>>>,
+    /// Made at the first read, remade when reading starts over; with when that began.
+    pub listing: RwLock<Option<(Moment, Arc<Listing>)>>,
 }
 
 /// All open directories by handle.
@@ -191,5 +225,29 @@ mod tests {
         assert_eq!(origins, [0, 0, 1]);
         let repeated: Vec<_> = seen.iter().map(|(entry, _)| entry.repeated).collect();
         assert_eq!(repeated, [true, false, false]);
+    }
+
+    #[test]
+    fn reading_goes_on_where_it_was_whatever_came_and_went() {
+        let list = |names: &[String]| {
+            let mut listing = Listing::default();
+            for name in names {
+                listing.push(OsStr::new(name), 1, None);
+            }
+            listing.sort(|_| 0);
+            listing
+        };
+        let many: Vec<String> = (0..1000).map(|number| format!("f{number}")).collect();
+        let before = list(&many);
+        let (middle, _) = before.after(0).nth(499).unwrap();
+        let rest: Vec<_> = before.after(middle.cookie).map(|(_, name)| name).collect();
+        assert_eq!(rest.len(), 500);
+        // All that was read already is gone: not one of the rest is passed over.
+        let left: Vec<String> = rest
+            .iter()
+            .map(|name| name.to_str().unwrap().into())
+            .collect();
+        let later = list(&left);
+        assert!(later.after(middle.cookie).map(|(_, name)| name).eq(rest));
     }
 }

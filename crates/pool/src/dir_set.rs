@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -15,12 +16,16 @@ use strandfs_fuse::{FileKind, NodeId};
 use crate::branch::Branch;
 use crate::identity::{Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
-use crate::pool::Pool;
+use crate::pool::{Pool, View};
 use crate::sys;
 
 /// Directory components a chain of parents may have: PATH_MAX allows 2047 one-letter names, and
 /// a process may go deeper step by step.
 const DEPTH_MAX: usize = 65_536;
+/// How long a directory's branches are trusted where nothing tells of changes.
+const TRUSTED: Duration = Duration::from_secs(1);
+/// Others changed the same directory this often meanwhile: give up rather than spin.
+const RACES_MAX: usize = 64;
 
 impl Pool {
     /// The directory's descriptors, checked no longer ago than names may be trusted.
@@ -86,15 +91,26 @@ impl Pool {
         }
         let place = node.place();
         let set = place.dirs.as_ref()?;
-        let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
-        let trusted_ms = view.settings.cache_entry.as_millis() as u64;
-        if age_ms > trusted_ms || set.generation < view.branches_since {
+        if set.generation < view.branches_since || !self.still_true(&view, set, now_ms) {
             return None;
         }
         if !set.recently_used.load(Ordering::Relaxed) {
             set.recently_used.store(true, Ordering::Relaxed);
         }
         Some(Arc::clone(set))
+    }
+
+    /// Whether the set was verified recently enough, or could not change without our notice.
+    fn still_true(&self, view: &View, set: &DirSet, now_ms: u64) -> bool {
+        if self.coherence.strict() {
+            return false;
+        }
+        if self.dirs_reported(view) {
+            return self.dirs_known(set);
+        }
+        let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
+        let trusted = view.settings.cache_entry.unwrap_or(TRUSTED);
+        u128::from(age_ms) <= trusted.as_millis()
     }
 
     /// The node of the directory that holds `node`'s newest name.
@@ -105,6 +121,18 @@ impl Pool {
 
     /// Looks again on which branches the directory is.
     fn refresh(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Arc<DirSet>> {
+        for _ in 0..RACES_MAX {
+            if let Some(set) = self.refresh_once(node, now_ms)? {
+                return Ok(set);
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    /// As [`Pool::refresh`]; `None` if another thread was faster, with what this one may have
+    /// looked at too early.
+    fn refresh_once(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Option<Arc<DirSet>>> {
+        let structure = self.coherence.structure();
         let (name, old, copies) = {
             let place = node.place();
             (
@@ -125,43 +153,55 @@ impl Pool {
             error: None,
         };
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
-        for branch in &view.branches {
-            let beneath = match (&parent_set, &name) {
-                (Some(set), Some(name)) => set.on(branch.id).map(|parent| (parent, &*name.name)),
-                _ => None,
-            };
-            if let Some(entry) = finder.on_branch(branch, beneath, name.is_some()) {
-                entries.push(entry);
-            }
+        if let (Some(set), Some(name)) = (&parent_set, &name) {
+            let beneath = view.branches.iter().filter_map(|branch| {
+                let parent = set.on(branch.id)?;
+                finder.by_name(branch, parent, &name.name)
+            });
+            entries.extend(beneath);
+        }
+        // A copy that left while others stay belongs elsewhere now; only where all have left is
+        // it the directory itself that moved, and a process standing in it goes on.
+        if entries.is_empty() {
+            let elsewhere = view
+                .branches
+                .iter()
+                .filter_map(|branch| finder.by_identity(branch, name.is_some()));
+            entries.extend(elsewhere);
         }
         if entries.is_empty() {
             return Err(finder.error.unwrap_or(Errno::NOENT));
         }
-        Ok(self.install(node, entries, now_ms, view.generation))
+        let set = DirSet::new(entries, now_ms, view.generation, structure);
+        Ok(self.install(node, set, old.as_ref()))
     }
 
-    /// Makes `entries`, found under the view of `generation`, the directory's descriptors.
+    /// Makes `set` the directory's descriptors in the place of `expected`; `None`, and no change,
+    /// if they are others by now.
     pub(crate) fn install(
         &self,
         node: &Arc<Node>,
-        entries: SmallVec<[DirEntry; 2]>,
-        now_ms: u64,
-        generation: u64,
-    ) -> Arc<DirSet> {
-        let count = entries.len();
-        let set = Arc::new(DirSet::new(entries, now_ms, generation));
+        set: DirSet,
+        expected: Option<&Arc<DirSet>>,
+    ) -> Option<Arc<DirSet>> {
+        let count = set.entries.len();
+        let set = Arc::new(set);
         let mut place = node.place_mut();
         // Checked under the lock that the sweep after a change takes: a descriptor on a branch
         // that left the pool would keep its filesystem busy.
-        if node.id == NodeId::ROOT || generation < self.view().branches_since {
-            return set;
+        if node.id == NodeId::ROOT || set.generation < self.view().branches_since {
+            return Some(set);
+        }
+        if place.dirs.as_ref().map(Arc::as_ptr) != expected.map(Arc::as_ptr) {
+            return None;
         }
         place.copies = set.entries.iter().map(|entry| entry.identity).collect();
         let replaced = place.dirs.replace(Arc::clone(&set));
         drop(place);
+        self.note_copies(node);
         self.dir_fds
             .note(self, node.id, count, replaced.map(|old| old.entries.len()));
-        set
+        Some(set)
     }
 
     /// Opens directory `name` in `dir` and learns who it is.
@@ -215,48 +255,37 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn on_branch(
+    /// The directory under its name.
+    fn by_name(
         &mut self,
         branch: &Arc<Branch>,
-        beneath: Option<(&DirEntry, &OsStr)>,
-        named: bool,
+        parent: &DirEntry,
+        name: &OsStr,
     ) -> Option<DirEntry> {
         let old = self.old.and_then(|set| set.on(branch.id));
-        if let Some((parent, name)) = beneath {
-            match sys::statx_name(parent.fd.as_fd(), name) {
-                Ok(stat) if kind_of(&stat) == FileKind::Directory => {
-                    if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat))
-                    {
-                        return Some(known.under(branch));
-                    }
-                    match self.pool.open_dir_entry(branch, parent.fd.as_fd(), name) {
-                        Ok(entry) => return Some(entry),
-                        Err(errno) => self.note(errno),
-                    }
+        match sys::statx_name(parent.fd.as_fd(), name) {
+            Ok(stat) if kind_of(&stat) == FileKind::Directory => {
+                if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat)) {
+                    return Some(known.under(branch));
                 }
-                Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
-                    if let Some(entry) = self.pool.followed_dir(branch, parent, name, &stat) {
-                        return Some(entry);
-                    }
-                }
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(errno) => {
-                    self.note(errno);
-                    return old.map(|entry| entry.under(branch));
-                }
+                let opened = self.pool.open_dir_entry(branch, parent.fd.as_fd(), name);
+                opened.map_err(|errno| self.note(errno)).ok()
+            }
+            Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
+                self.pool.followed_dir(branch, parent, name, &stat)
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => None,
+            Err(errno) => {
+                self.note(errno);
+                old.map(|entry| entry.under(branch))
             }
         }
-        self.by_identity(branch, old, named)
     }
 
     /// The directory is not where it was: someone moved it on the branch, or its name is not
-    /// known. A process standing in it goes on, as it would on the branch itself.
-    fn by_identity(
-        &mut self,
-        branch: &Arc<Branch>,
-        old: Option<&DirEntry>,
-        named: bool,
-    ) -> Option<DirEntry> {
+    /// known.
+    fn by_identity(&mut self, branch: &Arc<Branch>, named: bool) -> Option<DirEntry> {
+        let old = self.old.and_then(|set| set.on(branch.id));
         if let Some(entry) = old {
             let alive = sys::statx_fd(entry.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink > 0);
             return (alive || !named).then(|| entry.under(branch));

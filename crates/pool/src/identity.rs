@@ -14,6 +14,7 @@
 
 mod layout;
 mod memory;
+mod watching;
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

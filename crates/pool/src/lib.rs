@@ -3,6 +3,7 @@
 mod attr;
 pub mod branch;
 mod choose;
+pub mod coherence;
 pub mod control;
 mod dir_handle;
 mod dir_set;

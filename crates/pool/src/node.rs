@@ -33,8 +33,14 @@ pub struct Node {
     refs: AtomicU64,
     /// Names and identities.
     place: RwLock<Place>,
-    /// Fingerprint of the content the page cache may hold (`cache.files=auto-full`).
+    /// A file's: fingerprint of the content the page cache may hold (`cache.files=auto-full`). A
+    /// directory's: when the listing began that the kernel may hold, 0 for none.
     pub cache_mark: AtomicU64,
+    /// Its copies parted: the next look-up makes another node, so that names the kernel holds
+    /// below this one lead nowhere.
+    retired: AtomicBool,
+    /// The kernel was given attributes to keep since it was last told to drop them.
+    pub attr_cached: AtomicBool,
     /// Present while the file is open.
     pub open: Mutex<Option<Box<OpenState>>>,
     /// Shared by requests that change the file or its names; alone for whoever moves it. A
@@ -66,6 +72,9 @@ pub struct DirSet {
     pub verified_ms: AtomicU64,
     /// The view it was made under, see [`crate::pool::View::generation`].
     pub generation: u64,
+    /// The state of all directories ([`crate::coherence::Coherence::structure`]) when that check
+    /// began.
+    pub structure: AtomicU64,
     /// Used since the descriptor cache last looked.
     pub recently_used: AtomicBool,
     /// Hash of the name last found missing, and when: a create right after needs no second look.
@@ -94,15 +103,28 @@ impl DirEntry {
 }
 
 impl DirSet {
-    /// A set just verified, under the view of this generation.
-    pub fn new(entries: SmallVec<[DirEntry; 2]>, now_ms: u64, generation: u64) -> Self {
+    /// A set just verified, under the view of this generation, on directories that were in state
+    /// `structure` when that began.
+    pub fn new(
+        entries: SmallVec<[DirEntry; 2]>,
+        now_ms: u64,
+        generation: u64,
+        structure: u64,
+    ) -> Self {
         DirSet {
             entries,
             generation,
             verified_ms: AtomicU64::new(now_ms),
+            structure: AtomicU64::new(structure),
             recently_used: AtomicBool::new(true),
             last_miss: AtomicU64::new(0),
         }
+    }
+
+    /// To be verified again before its next use.
+    pub fn distrust(&self) {
+        self.verified_ms.store(0, Ordering::Relaxed);
+        self.structure.store(u64::MAX, Ordering::Release);
     }
 
     /// The entry on `branch`.
@@ -155,6 +177,8 @@ impl Node {
                 dirs: None,
             }),
             cache_mark: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
+            attr_cached: AtomicBool::new(false),
             open: Mutex::new(None),
             gate: RwLock::new(()),
         }
@@ -163,6 +187,16 @@ impl Node {
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
+    }
+
+    /// Lets no further look-up find the node.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether look-ups are to find another node instead.
+    pub fn retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// Adds a reference, unless the node is dead.

@@ -12,6 +12,7 @@ use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
 use strandfs_options::{OptionError, Settings};
 
 use crate::branch::{Branch, BranchId};
+use crate::coherence::Coherence;
 use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_handle::DirHandles;
@@ -76,6 +77,7 @@ pub struct Pool {
     pub(crate) files: OpenFiles,
     pub(crate) dirs: DirHandles,
     pub(crate) dir_fds: DirFdCache,
+    pub(crate) coherence: Coherence,
     pub(crate) connection: OnceLock<Connection>,
     pub(crate) negotiated: OnceLock<Negotiated>,
     pub(crate) verdict: Mutex<PassthroughVerdict>,
@@ -152,6 +154,7 @@ impl Pool {
             crate::relocate::mend(branch, &branches);
         }
         let volumes = Volumes::default();
+        let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &branches, 0)?);
         let pool = Arc::new(Pool {
             changes: Mutex::new(Changes::after(branches.len())),
@@ -167,6 +170,7 @@ impl Pool {
             files: OpenFiles::default(),
             dirs: DirHandles::default(),
             dir_fds: DirFdCache::from_limit(),
+            coherence,
             connection: OnceLock::new(),
             negotiated: OnceLock::new(),
             verdict: Mutex::new(PassthroughVerdict::Undecided),
@@ -194,6 +198,7 @@ impl Pool {
             Names::default(),
         );
         node.place_mut().dirs = Some(root);
+        pool.note_copies(&node);
         pool.nodes.insert_root(Arc::new(node));
         Ok(pool)
     }
@@ -220,16 +225,6 @@ impl Pool {
     /// ESTALE if there is none.
     pub(crate) fn node(&self, id: NodeId) -> sys::Result<Arc<Node>> {
         self.nodes.get(id).ok_or(Errno::STALE)
-    }
-
-    /// How long names may be trusted.
-    pub(crate) fn entry_valid(&self, view: &View) -> Duration {
-        self.unless_outdated(view, view.settings.cache_entry)
-    }
-
-    /// How long attributes may be trusted.
-    pub(crate) fn attr_valid(&self, view: &View) -> Duration {
-        self.unless_outdated(view, view.settings.cache_attr)
     }
 
     /// Zero if options or branches changed since `view` was taken: what was found out under it
@@ -294,7 +289,7 @@ pub(crate) fn root_set(
             })
         })
         .collect();
-    Ok(DirSet::new(entries?, sys::mono_coarse_ms(), generation))
+    Ok(DirSet::new(entries?, sys::mono_coarse_ms(), generation, 0))
 }
 
 fn root_entry(volumes: &Volumes, branch: &Arc<Branch>) -> sys::Result<DirEntry> {

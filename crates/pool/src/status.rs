@@ -52,12 +52,17 @@ impl Pool {
             PassthroughVerdict::Off(reason) => json!({ "on": false, "reason": reason }),
             PassthroughVerdict::Undecided => json!({ "on": false, "reason": "not decided yet" }),
         };
+        let (events, invalidations) = self.coherence.counts();
         json!({
             "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "passthrough": passthrough,
             "branches": branches,
+            "coherence": {
+                "events": events,
+                "invalidations": invalidations,
+            },
             "nodes": self.node_count(),
             "open_files": self.open_count(),
             "files_told_to_preload": self.preload_told.len(),
@@ -135,6 +140,10 @@ impl Pool {
             "path": branch.path.to_string_lossy(),
             "mode": mode,
             "passthrough": passthrough,
+            "watched": match self.coherence.reason(branch.id) {
+                None => json!({ "on": true }),
+                Some(reason) => json!({ "on": false, "reason": reason }),
+            },
             "available_bytes": space.as_ref().map(|space| space.available_bytes),
             "total_bytes": space.as_ref().map(|space| space.available_bytes.saturating_add(space.used_bytes)),
             "min_free_bytes": space.as_ref().map(|space| space.min_free_bytes),

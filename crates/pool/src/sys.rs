@@ -3,12 +3,16 @@
 //! The only module of this crate with `unsafe` code.
 
 mod credentials;
+mod fanotify;
 mod handle;
 mod io_priority;
 mod lock;
 mod raw;
 
 pub use credentials::{Caller, as_caller, want_fsetid, with_umask};
+pub use fanotify::{
+    Report, fanotify_group, fanotify_ignore, fanotify_unwatch, fanotify_watch_filesystem,
+};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
 pub use io_priority::{adopt_io_priority, drop_io_priority};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};

@@ -20,7 +20,7 @@ pub fn print(pool: &Value) {
         number(pool, "pid"),
         text(pool, "version")
     );
-    println!("  passthrough {}", switch(pool));
+    println!("  passthrough {}", switch(pool, "passthrough"));
     println!(
         "  {} inodes known, {} files open",
         number(pool, "nodes"),
@@ -42,11 +42,12 @@ fn branch(branch: &Value) {
         size(number(branch, "min_free_bytes")),
     );
     println!(
-        "    {}, {} ({}), passthrough {}",
+        "    {}, {} ({}), passthrough {}, watched {}",
         text(branch, "health"),
         text(branch, "latency"),
         text(branch, "filesystem"),
-        switch(branch),
+        switch(branch, "passthrough"),
+        switch(branch, "watched"),
     );
 }
 

@@ -212,6 +212,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "branches-mount-timeout-fail",
         "a_branch_that_is_not_mounted_in_time_is_told_or_refused",
     ),
+    ("coherence", "strict_is_never_stale"),
     ("nullrw", "nullrw_moves_no_data_and_says_what_it_turns_off"),
     ("posix-acl", "acls_are_kept_enforced_and_inherited"),
     ("dev", "special_files_are_made_on_the_branch"),

@@ -13,7 +13,10 @@ fn message(name: &str, value: Option<&str>) -> String {
 
 #[test]
 fn bare_flags_and_opposites() {
-    assert!(set("cache.readdir", None).unwrap().cache_readdir);
+    assert_eq!(
+        set("cache.readdir", None).unwrap().cache_readdir,
+        Some(true)
+    );
     assert!(set("ro", None).unwrap().mount_flags.read_only);
     assert!(!set("rw", None).unwrap().mount_flags.read_only);
     assert!(set("rw", Some("no")).unwrap().mount_flags.read_only);
@@ -37,8 +40,8 @@ fn refusals_are_one_sentence_with_the_remedy() {
     );
     assert_eq!(
         message("cache.attr", Some("1.5s")),
-        "option cache.attr does not take \"1.5s\": give a whole number of seconds, or one with a \
-         unit: 500ms, 30s, 5m, 1h or 1d"
+        "option cache.attr does not take \"1.5s\": give auto, a whole number of seconds, or one \
+         with a unit: 500ms, 30s, 5m, 1h or 1d"
     );
     assert_eq!(
         message("statfs", None),
@@ -76,7 +79,7 @@ fn obsolete_options_are_accepted_aloud() {
              be kept in memory",
         ]
     );
-    assert_eq!(settings.cache_attr, Duration::from_secs(5));
+    assert_eq!(settings.cache_attr, Some(Duration::from_secs(5)));
     assert_eq!(settings.get("use-ino"), None);
     assert_eq!(settings.get("attr_timeout").as_deref(), Some("5s"));
 }

@@ -3,12 +3,51 @@
 use super::{Clash, Conflict, Group, Kind, OptionDef, Value};
 use crate::duration::{format_duration, parse_duration};
 use crate::table::Refused;
-use crate::words::{CacheFiles, PassthroughIo};
+use crate::words::{CacheFiles, Coherence, PassthroughIo};
 
 /// The kernel cuts a process's name to this many bytes, so that a longer one never matches.
 const LONGEST_PROCESS_NAME: usize = 15;
 
+/// A duration that the server chooses while it is `auto`.
+macro_rules! auto_duration {
+    ($field:ident) => {
+        Value {
+            kind: Kind::Duration,
+            accepted: "auto, a whole number of seconds, or one with a unit: 500ms, 30s, 5m, 1h or \
+                1d",
+            bare: None,
+            get: |settings| match settings.$field {
+                None => "auto".to_owned(),
+                Some(duration) => format_duration(duration),
+            },
+            set: |settings, text| {
+                settings.$field = match text.eq_ignore_ascii_case("auto") {
+                    true => None,
+                    false => Some(parse_duration(text)?),
+                };
+                Ok(())
+            },
+        }
+    };
+}
+
 pub(super) const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "coherence",
+        group: Group::Caching,
+        value: value!(Word Coherence, coherence),
+        default: "auto",
+        example: "strict",
+        help: "how caches follow changes made behind the pool",
+        help_full: "watch: the kernel reports changes on the branches' filesystems, and what they \
+            make stale is dropped at once, so that names, attributes and listings can be kept for \
+            long. Branches that cannot be watched (network filesystems, a server that is not root) \
+            use the cache.* timeouts; status says which and why. auto: as watch, but a branch on \
+            the system's own root filesystem is not watched, because everything that happens there \
+            would cost time. timeout: only the cache.* timeouts. strict: nothing is cached, \
+            whatever the cache.* timeouts say.",
+        ..OptionDef::BASE
+    },
     OptionDef {
         name: "cache.files",
         group: Group::Caching,
@@ -51,46 +90,50 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.attr",
         group: Group::Caching,
-        value: value!(duration cache_attr),
-        default: "1s",
+        value: auto_duration!(cache_attr),
+        default: "auto",
         example: "5m",
         run_time: true,
         recalls: true,
         help: "how long the kernel may keep attributes",
+        help_full: "auto: 1 hour for files on watched branches (see coherence), else 1 second.",
         ..OptionDef::BASE
     },
     OptionDef {
         name: "cache.entry",
         group: Group::Caching,
-        value: value!(duration cache_entry),
-        default: "1s",
+        value: auto_duration!(cache_entry),
+        default: "auto",
         example: "500ms",
         run_time: true,
         recalls: true,
         help: "how long the kernel may keep names",
+        help_full: "auto: 1 hour for names on watched branches (see coherence), else 1 second.",
         ..OptionDef::BASE
     },
     OptionDef {
         name: "cache.negative-entry",
         group: Group::Caching,
-        value: value!(duration cache_negative_entry),
-        default: "0s",
+        value: auto_duration!(cache_negative_entry),
+        default: "auto",
         example: "1s",
         run_time: true,
         recalls: true,
         help: "how long the kernel may keep that a name is absent",
-        help_full: "A file that appears on a branch behind the pool stays invisible for so long.",
+        help_full: "auto: 1 minute if all branches are watched (see coherence), else 0. With \
+            another value a file that appears on an unwatched branch stays invisible for so long.",
         ..OptionDef::BASE
     },
     OptionDef {
         name: "cache.readdir",
         group: Group::Caching,
-        value: value!(bool cache_readdir),
-        default: "false",
+        value: value!(auto_bool cache_readdir),
+        default: "auto",
         example: "true",
         run_time: true,
         recalls: true,
         help: "let the kernel keep directory listings",
+        help_full: "auto: yes if all branches are watched (see coherence).",
         ..OptionDef::BASE
     },
     OptionDef {
@@ -105,23 +148,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.statfs",
         group: Group::Caching,
-        value: Value {
-            kind: Kind::Duration,
-            accepted: "auto, a whole number of seconds, or one with a unit: 500ms, 30s, 5m, 1h or \
-                1d",
-            bare: None,
-            get: |settings| match settings.cache_statfs {
-                None => "auto".to_owned(),
-                Some(duration) => format_duration(duration),
-            },
-            set: |settings, text| {
-                settings.cache_statfs = match text.eq_ignore_ascii_case("auto") {
-                    true => None,
-                    false => Some(parse_duration(text)?),
-                };
-                Ok(())
-            },
-        },
+        value: auto_duration!(cache_statfs),
         default: "auto",
         mergerfs_default: "0",
         example: "10s",

@@ -77,8 +77,8 @@ impl Pool {
         Ok(Entry {
             node: *node,
             generation: 0,
-            entry_valid: self.entry_valid(&view),
-            attr_valid: self.attr_valid(&view),
+            entry_valid: self.made_up_valid(&view),
+            attr_valid: self.made_up_valid(&view),
             attr: self.control_attr(*node),
         })
     }
@@ -107,7 +107,7 @@ impl Pool {
     pub(crate) fn control_getattr(&self, node: NodeId) -> AttrReply {
         AttrReply {
             attr: self.control_attr(node),
-            attr_valid: self.attr_valid(&self.view()),
+            attr_valid: self.made_up_valid(&self.view()),
         }
     }
 
@@ -118,7 +118,7 @@ impl Pool {
                 attr: self.control_attr(node),
                 ..strandfs_fuse::ExtendedAttr::default()
             },
-            attr_valid: self.attr_valid(&self.view()),
+            attr_valid: self.made_up_valid(&self.view()),
         }
     }
 

@@ -41,7 +41,8 @@ impl Reason {
                 .map(|option| (option.value.get)(settings))
                 .collect::<Vec<_>>()
         };
-        let remembers_misses = !old.settings.cache_negative_entry.is_zero();
+        let misses = old.settings.cache_negative_entry;
+        let remembers_misses = misses.is_none_or(|valid| !valid.is_zero());
         let joined = branches
             .iter()
             .map(|branch| branch.id)

@@ -161,6 +161,7 @@ impl Pool {
         if let Some(watcher) = self.watcher.get() {
             watcher(&old.settings, &settings)?;
         }
+        self.watch_branches(&branches);
         if !options.is_empty() {
             tracing::info!(options = options.join(","), "options changed");
         }
@@ -274,6 +275,7 @@ impl Pool {
             entries,
             sys::mono_coarse_ms(),
             generation,
+            self.coherence.structure(),
         )))
     }
 
@@ -299,6 +301,7 @@ impl Pool {
             if view.branch(branch.id).is_some() {
                 continue;
             }
+            self.unwatch(branch.id);
             self.volumes.close(branch.id);
             if let Ok(root) = RootMark::of(branch) {
                 changes.retired.push(Retired {

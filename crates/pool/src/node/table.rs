@@ -134,10 +134,27 @@ impl NodeTable {
         crate::identity::derived_id(volume, ino, face).and_then(|id| self.get(id))
     }
 
+    /// Every live node of an inode number: while the kernel holds the node of an inode that is
+    /// gone, its number may have been given to another.
+    pub fn find_all(&self, volume: VolumeId, ino: u64) -> SmallVec<[Arc<Node>; 2]> {
+        let mut found: SmallVec<[Arc<Node>; 2]> = SmallVec::new();
+        for face in [Face::Own, Face::Other] {
+            let derived = crate::identity::derived_id(volume, ino, face);
+            let derived = derived.and_then(|id| self.get(id));
+            for node in self.find(volume, ino, face).into_iter().chain(derived) {
+                if found.iter().all(|known| known.id != node.id) {
+                    found.push(node);
+                }
+            }
+        }
+        found
+    }
+
     /// The node of `identity` with one more reference, or `None` if there is none alive.
     pub fn find_ref(&self, identity: &Identity, kind: FileKind) -> Option<Arc<Node>> {
         let node = self.find(identity.volume, identity.ino, identity.face)?;
-        (same_inode(&node, identity, kind) && node.try_ref()).then_some(node)
+        let usable = same_inode(&node, identity, kind) && !node.retired();
+        (usable && node.try_ref()).then_some(node)
     }
 
     /// The node of the first of `copies`, made if need be; with one more reference.

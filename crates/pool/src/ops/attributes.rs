@@ -17,12 +17,13 @@ use crate::sys;
 impl Pool {
     /// GETATTR.
     pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<AttrReply> {
+        let since = self.coherence.now();
         let mut attr = self.attr_by(id, handle)?;
         let view = self.view();
         view.dress(&mut attr);
         Ok(AttrReply {
             attr,
-            attr_valid: self.attr_valid(&view),
+            attr_valid: self.attr_valid(&view, &*self.node(id)?, since),
         })
     }
 
@@ -37,6 +38,7 @@ impl Pool {
     /// STATX: as GETATTR, with the birth time and flags of the first copy.
     pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<StatxReply> {
         let node = self.node(id)?;
+        let since = self.coherence.now();
         let stat = if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
             sys::statx_fd(opened.file()?.as_fd())?
         } else if node.is_dir() {
@@ -55,7 +57,7 @@ impl Pool {
         let extended = extended_attr(&stat, attr);
         Ok(StatxReply {
             extended,
-            attr_valid: self.attr_valid(&view),
+            attr_valid: self.attr_valid(&view, &node, since),
         })
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::branch::Branch;
 use crate::metadata::{copy_metadata, set_times};
-use crate::node::{DirEntry, Node};
+use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
 use crate::sys;
 
@@ -78,14 +79,20 @@ impl Pool {
 
     /// Adds a branch's directory to a node's, in branch order.
     pub(crate) fn add_copy(&self, node: &Arc<Node>, entry: DirEntry) {
-        let Ok(set) = self.dir_set(node) else { return };
-        if set.on(entry.branch.id).is_some() {
-            return;
-        }
         let view = self.view();
-        let mut entries: SmallVec<[DirEntry; 2]> = set.entries.clone();
-        entries.push(entry);
-        entries.sort_by_key(|entry| view.position(entry.branch.id));
-        self.install(node, entries, sys::mono_coarse_ms(), set.generation);
+        loop {
+            let Ok(set) = self.dir_set(node) else { return };
+            if set.on(entry.branch.id).is_some() {
+                return;
+            }
+            let mut entries: SmallVec<[DirEntry; 2]> = set.entries.clone();
+            entries.push(entry.clone());
+            entries.sort_by_key(|entry| view.position(entry.branch.id));
+            let structure = set.structure.load(Ordering::Acquire);
+            let wider = DirSet::new(entries, sys::mono_coarse_ms(), set.generation, structure);
+            if self.install(node, wider, Some(&set)).is_some() {
+                return;
+            }
+        }
     }
 }

@@ -390,6 +390,7 @@ impl Pool {
         dir: &DirEntry,
         file: &OwnedFd,
     ) -> sys::Result<(Entry, Arc<Node>, u32)> {
+        let since = self.coherence.now();
         let stat = sys::statx_fd(file.as_fd())?;
         let branch = &dir.branch;
         let identity =
@@ -408,7 +409,8 @@ impl Pool {
             node.add_name(parent.id, name);
         }
         let attr = file_attr(&stat, node.ino);
-        Ok((self.entry(view, &node, attr), node, attr.mode))
+        let place = name.map(|name| (parent, name));
+        Ok((self.entry(view, &node, attr, place, since), node, attr.mode))
     }
 
     /// Drops references; what a dead node held is given back.
@@ -429,6 +431,7 @@ impl Pool {
             return;
         }
         if node.is_dir() {
+            self.coherence.forget_dir(node);
             let dropped = node.place_mut().dirs.take();
             if let Some(set) = dropped {
                 self.dir_fds.forget(set.entries.len());

@@ -22,6 +22,10 @@ impl Filesystem for Pool {
         Ok(())
     }
 
+    fn destroy(&self) {
+        self.coherence.end();
+    }
+
     fn ready(&self) {
         self.try_passthrough();
         self.start_readahead();

@@ -12,7 +12,7 @@ use strandfs_fuse::{Entry, FileKind, NodeId};
 use crate::branch::Branch;
 use crate::identity::{Face, Identity, kind_of, split_id};
 use crate::inode_number::{Numbered, PathHash};
-use crate::node::{DirEntry, Names};
+use crate::node::{DirEntry, DirSet, Names};
 use crate::pool::Pool;
 use crate::sys;
 
@@ -20,12 +20,14 @@ impl Pool {
     /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
     /// compares the generation with that of the handle.
     pub(crate) fn do_lookup_self(&self, id: NodeId) -> sys::Result<Entry> {
+        let since = self.coherence.now();
         if let Some(node) = self.nodes.get(id)
             && node.try_ref_or_root()
         {
             let attr = self.attr(&node).inspect_err(|_| self.unref(&node, 1))?;
-            return Ok(self.entry(&self.view(), &node, attr));
+            return Ok(self.entry(&self.view(), &node, attr, None, since));
         }
+        let structure = self.coherence.structure();
         let (volume, ino) = split_id(id).ok_or(Errno::STALE)?;
         let branch_id = self.volumes.branch_of(volume).ok_or(Errno::STALE)?;
         let view = self.view();
@@ -62,10 +64,13 @@ impl Pool {
             .find_or_make(smallvec![identity], kind, shown, Names::default())
             .ok_or(Errno::NOMEM)?;
         if kind == FileKind::Directory {
-            self.install(&node, entries, sys::mono_coarse_ms(), view.generation);
+            let known = Option::clone(&node.place().dirs);
+            let set = DirSet::new(entries, sys::mono_coarse_ms(), view.generation, structure);
+            // Where another look-up was faster, its set stays.
+            self.install(&node, set, known.as_ref());
         }
         let attr = self.attr(&node)?;
-        Ok(self.entry(&view, &node, attr))
+        Ok(self.entry(&view, &node, attr, None, since))
     }
 
     /// The directory and its namesakes on the other branches, in branch order.
@@ -114,7 +119,11 @@ impl Pool {
         }
         match found {
             // The look-up's own reference is the reply's.
-            Some(parent) => Ok(self.entry(&self.view(), &parent, self.attr(&parent)?)),
+            Some(parent) => {
+                let since = self.coherence.now();
+                let attr = self.attr(&parent)?;
+                Ok(self.entry(&self.view(), &parent, attr, None, since))
+            }
             None => self.entry_of(at),
         }
     }

@@ -27,10 +27,10 @@ impl Pool {
     /// listing with names missing would be taken for the truth (and mirrored, and deleted).
     pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         let view = self.view();
-        let found = if view.branches.len() > 1 {
-            self.dir_set_now(node)
-        } else {
-            self.dir_set(node)
+        let found = match self.dir_set(node) {
+            // Directories that appeared on further branches belong into the listing.
+            Ok(set) if view.branches.len() > 1 && !self.dirs_known(&set) => self.dir_set_now(node),
+            other => other,
         };
         let set = match found {
             // Removed while open: nothing is in it any more.
@@ -55,6 +55,7 @@ impl Pool {
         if set.entries.len() > 1 {
             listing.keep_first_of_each_name();
         }
+        listing.sort(|branch| view.position(branch));
         Ok(listing)
     }
 

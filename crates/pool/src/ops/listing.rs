@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -11,6 +12,7 @@ use strandfs_fuse::{
     Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release,
 };
 
+use crate::coherence::Moment;
 use crate::dir_handle::{Listing, OpenDir};
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
@@ -18,9 +20,6 @@ use crate::ops::list_branches::open_for_reading;
 use crate::ops::lookup::{Copies, Faces};
 use crate::pool::{Pool, View};
 use crate::sys;
-
-/// `.` and `..` come before the names.
-const DOTS: u64 = 2;
 
 impl Pool {
     /// OPENDIR.
@@ -32,11 +31,10 @@ impl Pool {
         if !node.try_ref_or_root() {
             return Err(Errno::STALE);
         }
-        let flags = if self.view().settings.cache_readdir {
-            OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE
-        } else {
-            OpenFlags::empty()
-        };
+        let (cached, kept) = self.listing_kept(&self.view(), &node);
+        let mut flags = OpenFlags::empty();
+        flags.set(OpenFlags::CACHE_DIR, cached);
+        flags.set(OpenFlags::KEEP_CACHE, kept);
         Ok(OpenReply {
             handle: self.dirs.insert(node),
             flags,
@@ -72,21 +70,19 @@ impl Pool {
                 return Ok(());
             }
         }
-        let mut index = offset.saturating_sub(DOTS);
-        if listing.len() as u64 <= index {
+        if listing.after(offset).next().is_none() {
             return Ok(());
         }
         let view = self.view();
         // Removed meanwhile: what was listed is still told.
-        let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0));
+        let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0, 0));
         let set = self.dir_set(&opened.node).unwrap_or_else(gone);
         let place = self.place(&view, &opened.node, &set);
-        while let Some((entry, name)) = listing.get(usize::try_from(index).unwrap_or(usize::MAX)) {
+        for (entry, name) in listing.after(offset) {
             let (ino, kind) = self.listed_as(&place, name, &entry);
-            if !sink.push(ino, index + DOTS + 1, kind, name) {
+            if !sink.push(ino, entry.cookie, kind, name) {
                 return Ok(());
             }
-            index += 1;
         }
         Ok(())
     }
@@ -116,23 +112,22 @@ impl Pool {
         let view = self.view();
         let set = self.steady(|| self.dir_set(&opened.node))?;
         let place = self.place(&view, &opened.node, &set);
-        let mut index = offset.saturating_sub(DOTS);
-        while let Some((entry, name)) = listing.get(usize::try_from(index).unwrap_or(usize::MAX)) {
+        for (entry, name) in listing.after(offset) {
             if !sink.has_room(name.len()) {
                 return Ok(());
             }
-            index += 1;
-            match self.lookup_listed(&view, &opened.node, set.on(entry.branch), name) {
+            let since = self.coherence.now();
+            match self.lookup_listed(&view, &opened.node, set.on(entry.branch), name, since) {
                 Err(Errno::NOENT) => {}
                 Err(_) => {
                     let (ino, kind) = self.listed_as(&place, name, &entry);
-                    if !sink.push_plain(ino, index + DOTS, kind, name) {
+                    if !sink.push_plain(ino, entry.cookie, kind, name) {
                         return Ok(());
                     }
                 }
                 Ok(found) => {
                     let kind = Some(crate::identity::kind_of_mode(found.attr.mode));
-                    if !sink.push(&found, found.attr.ino, index + DOTS, kind, name) {
+                    if !sink.push(&found, found.attr.ino, entry.cookie, kind, name) {
                         if let Some(node) = self.nodes.get(found.node) {
                             self.unref(&node, 1);
                         }
@@ -152,6 +147,7 @@ impl Pool {
         parent: &Arc<Node>,
         dir: Option<&DirEntry>,
         name: &OsStr,
+        since: Moment,
     ) -> sys::Result<strandfs_fuse::Entry> {
         let first_wins = crate::ops::open::same_search(
             view.settings.policies.getattr,
@@ -172,7 +168,7 @@ impl Pool {
         let mut copies = Copies::new();
         copies.push(copy);
         match self.adopt(view, parent, name, &copies, Faces::ByOptions) {
-            Ok((node, attr)) => Ok(self.entry(view, &node, attr)),
+            Ok((node, attr)) => Ok(self.entry(view, &node, attr, Some((parent, name)), since)),
             Err(_) => self.do_lookup(parent.id, name),
         }
     }
@@ -188,12 +184,19 @@ impl Pool {
     /// The listing of an open directory, made anew when reading starts over.
     fn listing(&self, opened: &OpenDir, offset: u64) -> sys::Result<Arc<Listing>> {
         if offset != 0
-            && let Some(listing) = &*opened.listing.read()
+            && let Some(made) = &*opened.listing.read()
         {
+            let (since, listing) = made;
+            if opened.node.cache_mark.load(Ordering::SeqCst) != since.0 + 1 {
+                // Another listing began meanwhile: the kernel may mix the two.
+                self.note_listing(&opened.node, None);
+            }
             return Ok(Arc::clone(listing));
         }
+        let since = self.coherence.now();
         let made = Arc::new(self.steady(|| self.listing_between_moves(&opened.node))?);
-        *opened.listing.write() = Some(Arc::clone(&made));
+        self.note_listing(&opened.node, Some(since));
+        *opened.listing.write() = Some((since, Arc::clone(&made)));
         Ok(made)
     }
 

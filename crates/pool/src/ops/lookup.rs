@@ -11,6 +11,7 @@ use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
 use strandfs_options::{FollowSymlinks, Policy};
 
 use crate::attr::merge_dirs;
+use crate::coherence::Moment;
 use crate::faults::blame;
 use crate::identity::{Face, Identity, btime_ns, kind_of};
 use crate::inode_number::Numbered;
@@ -86,8 +87,9 @@ impl Pool {
             };
         }
         let view = self.view();
+        let since = self.coherence.now();
         if own_name(name).is_some() {
-            return self.no_such_name(&view);
+            return Err(Errno::NOENT);
         }
         let set = self.dir_set(&parent)?;
         for _ in 0..RACES_MAX {
@@ -95,7 +97,10 @@ impl Pool {
             let wider;
             let mut searched = &set;
             let mut copies = self.find_copies(&view, searched, name, faces)?;
-            if copies.is_empty() && set.entries.len() < view.branches.len() {
+            if copies.is_empty()
+                && set.entries.len() < view.branches.len()
+                && !self.dirs_known(&set)
+            {
                 // The directory may have appeared on a further branch since it was looked at.
                 wider = self.dir_set_now(&parent)?;
                 searched = &wider;
@@ -106,50 +111,68 @@ impl Pool {
             }
             if copies.is_empty() {
                 searched.note_miss(name, sys::mono_coarse_ms());
-                return self.no_such_name(&view);
+                return self.no_such_name(&view, &parent, searched, name, since);
             }
             match self.adopt(&view, &parent, name, &copies, faces) {
                 Err(Errno::STALE | Errno::NOENT) => {}
-                Ok((node, attr)) => return Ok(self.entry(&view, &node, attr)),
+                Ok((node, attr)) => {
+                    return Ok(self.entry(&view, &node, attr, Some((&parent, name)), since));
+                }
                 Err(errno) => return Err(errno),
             }
         }
         Err(Errno::STALE)
     }
 
-    fn no_such_name(&self, view: &View) -> sys::Result<Entry> {
-        let trusted = self.unless_outdated(view, view.settings.cache_negative_entry);
-        if trusted.is_zero() {
+    fn no_such_name(
+        &self,
+        view: &View,
+        parent: &Arc<Node>,
+        set: &DirSet,
+        name: &OsStr,
+        since: Moment,
+    ) -> sys::Result<Entry> {
+        let valid = self.negative_valid(view, parent, set, name, since);
+        if valid.is_zero() {
             return Err(Errno::NOENT);
         }
         Ok(Entry {
             node: NodeId(0),
             generation: 0,
-            entry_valid: trusted,
+            entry_valid: valid,
             attr_valid: std::time::Duration::ZERO,
             attr: FileAttr::default(),
         })
     }
 
-    /// The reply for a node that gained a reference.
-    pub(crate) fn entry(&self, view: &View, node: &Arc<Node>, mut attr: FileAttr) -> Entry {
+    /// The reply for a node that gained a reference, found in `place` if that is known; all of it
+    /// learnt after `since`.
+    pub(crate) fn entry(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        mut attr: FileAttr,
+        place: Option<(&Arc<Node>, &OsStr)>,
+        since: Moment,
+    ) -> Entry {
         view.dress(&mut attr);
         Entry {
             node: node.id,
             generation: u64::from(node.generation),
-            entry_valid: self.entry_valid(view),
-            attr_valid: self.attr_valid(view),
+            entry_valid: self.entry_valid(view, node, place, since),
+            attr_valid: self.attr_valid(view, node, since),
             attr,
         }
     }
 
     /// A known node as an entry, with one more reference.
     pub(crate) fn entry_of(&self, node: Arc<Node>) -> sys::Result<Entry> {
+        let since = self.coherence.now();
         let attr = self.attr(&node)?;
         if node.id != NodeId::ROOT && !node.try_ref() {
             return Err(Errno::STALE);
         }
-        Ok(self.entry(&self.view(), &node, attr))
+        Ok(self.entry(&self.view(), &node, attr, None, since))
     }
 
     /// Where `name` exists, the copy that the search policy of getattr picks first. A directory
@@ -336,7 +359,7 @@ impl Pool {
             let (own_stat, face) = (copy.own_stat(), copy.face());
             let known = self
                 .known(copy.dir, own_stat, name, face)?
-                .filter(|node| node.is_dir());
+                .filter(|node| node.is_dir() && !node.retired());
             let identity = known.as_ref().and_then(|node| {
                 let place = node.place();
                 place
@@ -392,6 +415,8 @@ impl Pool {
                     set.verified_ms
                         .store(now_ms, std::sync::atomic::Ordering::Relaxed);
                 }
+                drop(place);
+                self.note_copies(node);
                 return;
             }
         }
@@ -399,9 +424,10 @@ impl Pool {
         place.copies = ordered;
         // Stale descriptors are reused by the refresh that must follow.
         if let Some(set) = &place.dirs {
-            set.verified_ms
-                .store(0, std::sync::atomic::Ordering::Relaxed);
+            set.distrust();
         }
+        drop(place);
+        self.note_copies(node);
     }
 }
 

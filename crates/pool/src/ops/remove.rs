@@ -115,7 +115,12 @@ impl Pool {
             }
         }
         let rule = view.settings.policies.rmdir;
-        self.remove_from(view, rule, set, name, &directories, true)
+        let removed = self.remove_from(view, rule, set, name, &directories, true);
+        if view.branches.len() > 1 {
+            // Some copies may be left, or be put back as new ones.
+            self.coherence.structure_changed();
+        }
+        removed
     }
 
     /// Removes a name from the branches the policy picks out of those that have it. With the

@@ -69,20 +69,24 @@ impl Pool {
             self.hold_found(cx, moved, moves)?,
             self.hold_found(cx, target, moves)?,
         );
-        if exchange {
+        let renamed = if exchange {
             if new.found.is_empty() {
                 return Err(Errno::NOENT);
             }
-            self.exchange(&view, &old, &new)?;
+            self.exchange(&view, &old, &new)
         } else {
             check_target(source_kind, &new, args.flags)?;
             match self.replace(&view, &old, &new, args.flags) {
                 Err(Errno::XDEV) if args.flags & libc::RENAME_WHITEOUT == 0 => {
                     return self.rename_exdev(&view, &old, &new, &nodes.0);
                 }
-                outcome => outcome?,
+                outcome => outcome,
             }
+        };
+        if source_kind == FileKind::Directory || exchange {
+            self.coherence.structure_changed();
         }
+        renamed?;
         settle_names(&old, &new, &nodes, exchange);
         Ok(())
     }

@@ -1,0 +1,283 @@
+//! Changes made on the branches behind the pool, at random, on every usual filesystem: what the
+//! pool shows, out of caches kept for long, is what is on the branches.
+//!
+//! `STRANDFS_COHERENCE_ROUNDS` sets how many changes are made (the default suits CI),
+//! `STRANDFS_COHERENCE_SEED` where the random sequence starts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use support::files::put;
+use support::{Builder, Kind, Pool, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+const DIRS: [&str; 8] = ["", "d0", "d1", "d2", "d0/s0", "d0/s1", "d1/s0", "d2/s0"];
+const FILES: [&str; 3] = ["f0", "f1", "f2"];
+
+fn setting(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok().and_then(|text| text.parse().ok());
+    given.unwrap_or(default)
+}
+
+/// xorshift64*: the sequence of changes is the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn new(stream: u64) -> Self {
+        let seed = setting("STRANDFS_COHERENCE_SEED", 1);
+        Random((seed << 32 | stream) * 2 + 1)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+
+    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len())]
+    }
+}
+
+fn watched(pool: &Pool) -> bool {
+    let status = pool.status();
+    let branches = status["branches"].as_array().unwrap();
+    branches
+        .iter()
+        .all(|branch| branch["watched"]["on"] == true)
+}
+
+/// One random change on one branch; most succeed, some meet what is not there.
+fn change(pool: &Pool, branches: usize, random: &mut Random) -> String {
+    let root = pool.on(random.below(branches), "");
+    let dir = random.of(&DIRS);
+    let file = root.join(dir).join(random.of(&FILES));
+    let dir = root.join(dir);
+    let inner = dir != root;
+    let (what, outcome) = match random.below(12) {
+        0..=2 => {
+            let size = random.below(5000);
+            ("write", fs::write(&file, vec![b'x'; size]))
+        }
+        3 => {
+            let opened = fs::OpenOptions::new().append(true).open(&file);
+            (
+                "append",
+                opened.and_then(|mut file| file.write_all(b"more")),
+            )
+        }
+        4 | 5 => ("remove", fs::remove_file(&file)),
+        6 => {
+            let to = root.join(random.of(&DIRS)).join(random.of(&FILES));
+            ("rename", fs::rename(&file, to))
+        }
+        7 => {
+            let mode = 0o600 | random.below(0o100) as u32;
+            let mode = fs::Permissions::from_mode(mode);
+            ("chmod", fs::set_permissions(&file, mode))
+        }
+        8 | 9 => ("mkdir", fs::create_dir(&dir)),
+        10 if inner => ("remove the tree", fs::remove_dir_all(&dir)),
+        11 if inner => {
+            let to = root.join(random.of(&DIRS[1..]));
+            ("rename the directory", fs::rename(&dir, to))
+        }
+        _ => {
+            let mode = fs::Permissions::from_mode(0o700 | random.below(0o100) as u32);
+            ("chmod the directory", fs::set_permissions(&dir, mode))
+        }
+    };
+    let outcome = outcome.map_or_else(|error| error.kind().to_string(), |()| "done".to_owned());
+    let dir = dir.strip_prefix(root.parent().unwrap()).unwrap();
+    let file = file.file_name().unwrap().display();
+    format!("{what} {} [{file}] ({outcome})", dir.display())
+}
+
+/// What a path looks like: mode, size of a file, names in a directory.
+type Look = Option<(u32, u64, BTreeSet<OsString>)>;
+
+fn names(path: &Path) -> BTreeSet<OsString> {
+    let entries = fs::read_dir(path).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().file_name()).collect()
+}
+
+/// What the pool shows.
+fn seen(path: &Path) -> Look {
+    let stat = fs::symlink_metadata(path).ok()?;
+    if stat.is_dir() {
+        return Some((stat.mode(), 0, names(path)));
+    }
+    Some((stat.mode(), stat.len(), BTreeSet::new()))
+}
+
+/// What it should show: the first branch's, and all branches' names.
+fn meant(pool: &Pool, branches: usize, path: &Path) -> Look {
+    let on = |branch| pool.on(branch, path);
+    let found: Vec<_> = (0..branches)
+        .filter_map(|branch| Some((on(branch), fs::symlink_metadata(on(branch)).ok()?)))
+        .collect();
+    let (_, first) = found.first()?;
+    if first.is_dir() {
+        let all = found.iter().flat_map(|(path, _)| names(path)).collect();
+        return Some((first.mode(), 0, all));
+    }
+    Some((first.mode(), first.len(), BTreeSet::new()))
+}
+
+fn universe() -> Vec<PathBuf> {
+    let files = DIRS
+        .iter()
+        .flat_map(|dir| FILES.iter().map(move |file| Path::new(dir).join(file)));
+    files.chain(DIRS.iter().map(PathBuf::from)).collect()
+}
+
+fn differences(pool: &Pool, branches: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in universe() {
+        let (shown, real) = (seen(&pool.path(&path)), meant(pool, branches, &path));
+        if shown != real {
+            found.push(format!("{}: {shown:?}, should be {real:?}", path.display()));
+        }
+    }
+    found
+}
+
+/// Returns when the events of all changes so far have been carried out: each branch gets a name
+/// and a mode, and both are seen. The kernel holds the opposite of both before, so that only
+/// their events can show them.
+fn settle(pool: &Pool, branches: usize, round: u64) {
+    for branch in 0..branches {
+        let (marker, steady) = (
+            format!("settle-{branch}-{round}"),
+            format!("steady-{branch}"),
+        );
+        let mode = 0o400 | (round % 0o200) as u32;
+        assert!(!pool.path(&marker).exists());
+        assert!(fs::metadata(pool.path(&steady)).unwrap().mode() & 0o777 != mode);
+        fs::write(pool.on(branch, &marker), "").unwrap();
+        let on_branch = pool.on(branch, &steady);
+        fs::set_permissions(on_branch, fs::Permissions::from_mode(mode)).unwrap();
+        let seen = || {
+            let stat = fs::metadata(pool.path(&steady)).unwrap();
+            pool.path(&marker).exists() && stat.mode() & 0o777 == mode
+        };
+        eventually("the markers of a round", SOON, seen);
+        fs::remove_file(pool.on(branch, &marker)).unwrap();
+    }
+}
+
+/// Makes what the markers need, and the kernel know it.
+fn prepare(pool: &Pool, branches: usize) {
+    for branch in 0..branches {
+        put(pool.on(branch, format!("steady-{branch}")), "");
+        let nobody = fs::Permissions::from_mode(0o0);
+        fs::set_permissions(pool.on(branch, format!("steady-{branch}")), nobody).unwrap();
+    }
+    let rules = fs::Permissions::from_mode(0o700);
+    for dir in &DIRS[1..] {
+        put(pool.on(0, dir).join("f0"), "first");
+        fs::set_permissions(pool.on(0, dir), rules.clone()).unwrap();
+    }
+    eventually("the first tree", SOON, || {
+        differences(pool, branches).is_empty()
+    });
+}
+
+fn every_filesystem() -> (Builder, usize) {
+    let mut builder = Pool::tmpfs(1);
+    let mut branches = 1;
+    for (fstype, size) in [("ext4", "32m"), ("xfs", "320m"), ("btrfs", "128m")] {
+        if support::mounts::loop_works(fstype) {
+            builder = builder.branch(Kind::Loop(fstype, size), "");
+            branches += 1;
+        }
+    }
+    (builder.option("category.create=ff"), branches)
+}
+
+/// `rounds` changes in groups, each group settled and then compared with the branches.
+fn compare_after_settling(pool: &Pool, branches: usize, rounds: u64, random: &mut Random) {
+    let mut made = Vec::new();
+    for round in 0..rounds {
+        made.push(change(pool, branches, random));
+        if random.below(4) != 0 {
+            continue;
+        }
+        settle(pool, branches, round);
+        let stale = differences(pool, branches);
+        assert!(
+            stale.is_empty(),
+            "round {round}: {stale:#?} after {made:#?}"
+        );
+        made.clear();
+    }
+}
+
+#[test]
+fn what_has_settled_is_never_stale_on_any_filesystem() {
+    need_root!();
+    let (builder, branches) = every_filesystem();
+    let pool = builder.limit(Duration::from_secs(3600)).mount();
+    assert!(watched(&pool), "{}", pool.status());
+    prepare(&pool, branches);
+    let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 600);
+    compare_after_settling(&pool, branches, rounds, &mut Random::new(1));
+}
+
+#[test]
+fn readers_in_parallel_see_the_truth_soon() {
+    need_root!();
+    let pool = Pool::tmpfs(3).option("category.create=ff").mount();
+    assert!(watched(&pool), "{}", pool.status());
+    prepare(&pool, 3);
+    let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 300);
+    let mut random = Random::new(2);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    for path in universe() {
+                        seen(&pool.path(&path));
+                    }
+                }
+            });
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..rounds {
+                let made = change(&pool, 3, &mut random);
+                if round % 10 == 0 {
+                    eventually(&made, SOON, || differences(&pool, 3).is_empty());
+                }
+            }
+        }));
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|_| panic!("stale: {:#?}", differences(&pool, 3)));
+    });
+}
+
+#[test]
+fn strict_is_never_stale() {
+    need_root!();
+    let pool = Pool::tmpfs(3)
+        .option("category.create=ff,coherence=strict")
+        .mount();
+    prepare(&pool, 3);
+    let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 300);
+    let mut random = Random::new(3);
+    for round in 0..rounds {
+        let made = change(&pool, 3, &mut random);
+        let stale = differences(&pool, 3);
+        assert!(stale.is_empty(), "round {round}: {stale:#?} after {made}");
+    }
+}

@@ -1,0 +1,206 @@
+//! The thread that reads events and tells the kernel. It holds no lock that a request may need:
+//! the kernel makes it wait for requests on the directories it tells about.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use strandfs_fuse::NodeId;
+
+use super::event::Events;
+use super::hot::Storms;
+use crate::pool::Pool;
+
+/// Room for some hundred events.
+const BUFFER_BYTES: usize = 64 << 10;
+/// After this many wake-ups without a pause between them the thread lets events gather.
+const BUSY_ROUNDS: u32 = 4;
+const GATHER: Duration = Duration::from_millis(1);
+/// What may have met an answer on its way is told again after each of these.
+const REPEAT_AFTER: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_millis(50),
+    Duration::from_millis(500),
+];
+/// Repetitions waiting at once; the oldest are told early when there are more.
+const REPEATS_MAX: usize = 1 << 16;
+
+/// Something told that is to be told again.
+pub(super) enum Repeat {
+    /// A name to be looked up again.
+    Entry { parent: NodeId, name: OsString },
+    /// An inode that the kernel did not know yet.
+    Inode(NodeId),
+}
+
+/// Repetitions by how often they were told, each list in the order they fall due.
+#[derive(Default)]
+pub(super) struct Repeats {
+    lists: [VecDeque<(Instant, Repeat)>; REPEAT_AFTER.len()],
+}
+
+impl Repeats {
+    /// Plans the repetition that follows `told` earlier ones, if one does.
+    pub fn plan(&mut self, told: usize, what: Repeat, now: Instant) {
+        if let (Some(list), Some(after)) = (self.lists.get_mut(told), REPEAT_AFTER.get(told)) {
+            list.push_back((now + *after, what));
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let firsts = self.lists.iter().filter_map(|list| list.front());
+        firsts.map(|(due, _)| *due).min()
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<(usize, Repeat)> {
+        let full = self.lists.iter().map(VecDeque::len).sum::<usize>() > REPEATS_MAX;
+        self.lists.iter_mut().enumerate().find_map(|(told, list)| {
+            let due = list.front()?.0;
+            if !full && due > now {
+                return None;
+            }
+            list.pop_front().map(|(_, what)| (told + 1, what))
+        })
+    }
+}
+
+/// Watches the pool's branches as its options say and starts the listener. Once, after the mount
+/// is made and before requests are served.
+///
+/// # Errors
+/// The thread cannot be started, or there are too many open files.
+pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
+    pool.prepare_to_watch();
+    let Some(groups) = pool.coherence.groups.get() else {
+        return Ok(());
+    };
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let _ = pool.coherence.stop.set(Arc::clone(&stop));
+    let listener = Listener {
+        pool: Arc::downgrade(pool),
+        names: Arc::clone(&groups.names),
+        inodes: Arc::clone(&groups.inodes),
+        stop,
+        storms: Storms::new(Arc::clone(&groups.inodes)),
+        repeats: Repeats::default(),
+        own_pid: i32::try_from(std::process::id()).unwrap_or(0),
+    };
+    std::thread::Builder::new()
+        .name("strandfs-events".to_owned())
+        .spawn(move || listener.run())
+        .map(drop)
+}
+
+impl super::Coherence {
+    /// Ends the listener.
+    pub(crate) fn end(&self) {
+        if let Some(stop) = self.stop.get() {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+pub(super) struct Listener {
+    pool: Weak<Pool>,
+    names: Arc<OwnedFd>,
+    inodes: Arc<OwnedFd>,
+    stop: Arc<OwnedFd>,
+    pub storms: Storms,
+    pub repeats: Repeats,
+    own_pid: i32,
+}
+
+impl Listener {
+    fn run(mut self) {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut busy = 0;
+        loop {
+            let waited = match self.wait() {
+                Ok(Some(waited)) => waited,
+                Ok(None) => return,
+                Err(errno) => {
+                    tracing::error!(%errno, "waiting for changes of branches failed; caches follow them no more");
+                    return;
+                }
+            };
+            // Many single wake-ups cost more than the events: a storm is read in batches.
+            busy = if waited > GATHER { 0 } else { busy + 1 };
+            if busy > BUSY_ROUNDS {
+                std::thread::sleep(GATHER);
+            }
+            let Some(pool) = self.pool.upgrade() else {
+                return;
+            };
+            let (names, inodes) = (Arc::clone(&self.names), Arc::clone(&self.inodes));
+            self.drain(&pool, &names, &mut buffer);
+            self.drain(&pool, &inodes, &mut buffer);
+            self.catch_up(&pool);
+        }
+    }
+
+    /// Waits for events, or for something to be due; returns for how long, `None` at the end.
+    fn wait(&self) -> Result<Option<Duration>, Errno> {
+        let began = Instant::now();
+        let due = [self.storms.next_due(), self.repeats.next_due()];
+        let timeout = due
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|due| due.saturating_duration_since(began));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut fds = [
+            PollFd::new(&self.names, PollFlags::IN),
+            PollFd::new(&self.inodes, PollFlags::IN),
+            PollFd::new(&self.stop, PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let [_, _, stop] = &fds;
+        Ok((!stop.revents().contains(PollFlags::IN)).then(|| began.elapsed()))
+    }
+
+    fn drain(&mut self, pool: &Arc<Pool>, group: &OwnedFd, buffer: &mut [u8]) {
+        // Not for ever: the other group must have its turn.
+        for _ in 0..16 {
+            let read = match rustix::io::read(group.as_fd(), &mut *buffer) {
+                Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(read) => read,
+                Err(errno) => {
+                    tracing::warn!(%errno, "events of branches cannot be read; everything cached is looked at again");
+                    pool.expire_everything();
+                    return;
+                }
+            };
+            for event in Events::new(buffer.get(..read).unwrap_or_default()) {
+                pool.coherence.events.fetch_add(1, Ordering::Relaxed);
+                if event.mask & libc::FAN_Q_OVERFLOW != 0 {
+                    tracing::warn!(
+                        "events of branches were lost; everything cached is looked at again"
+                    );
+                    pool.expire_everything();
+                } else if event.pid != self.own_pid {
+                    self.apply(pool, &event);
+                }
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn catch_up(&mut self, pool: &Arc<Pool>) {
+        let now = Instant::now();
+        while let Some((volume, ino)) = self.storms.let_go(now) {
+            self.inode_changed(pool, volume, ino);
+            pool.coherence.hot.remove((volume, ino));
+        }
+        while let Some((told, what)) = self.repeats.take_due(now) {
+            self.repeat(pool, told, what, now);
+        }
+    }
+}
