@@ -281,3 +281,30 @@ fn strict_is_never_stale() {
         assert!(stale.is_empty(), "round {round}: {stale:#?} after {made}");
     }
 }
+
+/// Its new inode is none that reports are looked up by.
+#[test]
+fn a_file_moved_from_a_full_branch_is_not_kept_for_long() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("8m"), "")
+        .branch(Kind::Tmpfs("64m"), "")
+        .option("category.create=ff,moveonenospc=true,passthrough.io=off")
+        .mount();
+    put(pool.path("f"), "x");
+    assert_eq!(pool.holders("f"), [0]);
+    assert_eq!(pool.path("f").metadata().unwrap().mode() & 0o777, 0o644);
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(pool.path("f"))
+        .unwrap();
+    file.write_all(&vec![b'y'; 12 << 20]).unwrap();
+    drop(file);
+    assert_eq!(pool.holders("f"), [1]);
+    fs::set_permissions(pool.on(1, "f"), fs::Permissions::from_mode(0o600)).unwrap();
+    eventually("the new mode shows", SOON, || {
+        pool.path("f").metadata().unwrap().mode() & 0o777 == 0o600
+    });
+    fs::remove_file(pool.on(1, "f")).unwrap();
+    eventually("the file is gone", SOON, || !pool.path("f").exists());
+}

@@ -105,12 +105,25 @@ impl Pool {
             Ok(branch) => {
                 self.moved.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(path = ?self.relative_path(node), to = %branch.path.display(), "moved a file from a full branch");
+                drop(alone);
+                self.attributes_are_elsewhere(node);
                 Ok(())
             }
             Err(stay) => {
                 tracing::debug!(path = ?self.relative_path(node), %stay, "a file on a full branch stays");
                 Err(refusal)
             }
+        }
+    }
+
+    /// Reports of changes do not find a file by its new inode, so what the kernel holds of it must
+    /// not be kept for long. Attributes only: its pages are true still, and the writer waits with
+    /// some of them locked.
+    fn attributes_are_elsewhere(&self, node: &Node) {
+        if let Some(connection) = self.connection.get()
+            && let Err(errno) = connection.invalidate_inode(node.id, -1, 0)
+        {
+            tracing::debug!(%errno, "an inode could not be invalidated");
         }
     }
 
