@@ -34,12 +34,6 @@ pub enum OptionError {
         /// A phrase naming what is taken.
         accepted: &'static str,
     },
-    /// A mergerfs option whose effect this version does not have.
-    #[error("this version of strandfs does not have option {option}: remove it to mount")]
-    NotYet {
-        /// Canonical name.
-        option: &'static str,
-    },
     /// The option is fixed when the pool is mounted.
     #[error(
         "option {option} cannot change while the pool is mounted: set it at mount and mount again"

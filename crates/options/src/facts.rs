@@ -49,7 +49,6 @@ pub fn fate(option: &OptionDef) -> Option<String> {
         Status::Renamed { to } => Some(format!("old name of {to}")),
         Status::Obsolete { why } => Some(format!("obsolete and ignored, {why}")),
         Status::MountWord => Some("left to mount(8)".to_owned()),
-        Status::NotYet => Some("not in this version of strandfs".to_owned()),
     }
 }
 

@@ -142,9 +142,6 @@ impl Translator {
         match option.status {
             Status::MountWord => self.take(name, value),
             Status::Obsolete { why } => self.remark(format!("{name}: left out, {why}")),
-            Status::NotYet => self.leave_out(format!(
-                "{name}: left out, this version of strandfs does not have it"
-            )),
             Status::Renamed { to } => {
                 self.remark(format!("{name}: now called {to}"));
                 self.active(option, to, name, value);

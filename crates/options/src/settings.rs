@@ -263,9 +263,6 @@ impl Settings {
                 option,
                 notice: None,
             }),
-            Status::NotYet => Err(OptionError::NotYet {
-                option: option.name,
-            }),
         }
     }
 

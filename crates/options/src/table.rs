@@ -54,7 +54,7 @@ pub enum Group {
     Attributes,
     Logging,
     Mount,
-    /// Accepted or refused for compatibility only.
+    /// Accepted for compatibility only.
     Compatibility,
 }
 
@@ -106,8 +106,6 @@ pub enum Status {
     },
     /// A word for mount(8) and its kin, which pass it on; accepted in silence.
     MountWord,
-    /// Refused: its effect is not in this version.
-    NotYet,
 }
 
 /// The type of an option's value.

@@ -1,7 +1,7 @@
 //! No option of mergerfs is missing: every name it has or had is one the table answers to.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use strandfs_options::table::{self, Status};
+use strandfs_options::table;
 
 /// Its current options, the ones it hides among them.
 const CURRENT: &str = "
@@ -36,10 +36,6 @@ const OF_MOUNTING: &str = "
     rootcontext rw setuid strictatime subtype suid sync user users _netdev x-systemd.automount
     x-gvfs-show";
 
-/// Names the table knows and refuses so far. Whoever builds one takes it out of here.
-const PENDING: &str = "
-";
-
 // `pid` and `version` are in its list of keys too; they can only be read and are no options.
 
 fn names() -> impl Iterator<Item = &'static str> {
@@ -63,22 +59,4 @@ fn every_name_of_mergerfs_is_known_in_both_spellings() {
         );
     }
     assert_eq!(unknown, Vec::<String>::new());
-}
-
-#[test]
-fn what_is_pending_is_exactly_what_is_refused() {
-    let refused: Vec<&str> = table::TABLE
-        .iter()
-        .filter(|option| option.status == Status::NotYet)
-        .map(|option| option.name)
-        .collect();
-    let mut sorted = refused.clone();
-    sorted.sort_unstable();
-    assert_eq!(sorted, PENDING.split_whitespace().collect::<Vec<_>>());
-    for name in refused {
-        assert!(
-            names().any(|known| known == name),
-            "{name} is not of mergerfs"
-        );
-    }
 }

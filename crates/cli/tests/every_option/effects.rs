@@ -272,6 +272,3 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ),
     ("setuid", "the_server_runs_as_the_user_it_is_told_to"),
 ];
-
-/// Options without such a test so far. Whoever writes one takes its option out of here.
-pub const UNOBSERVED: &[&str] = &[];

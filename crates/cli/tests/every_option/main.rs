@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strandfs_options::table::{OptionDef, Status, TABLE};
 
-use effects::{EFFECTS, UNOBSERVED};
+use effects::EFFECTS;
 use support::Pool;
 
 fn active() -> impl Iterator<Item = &'static OptionDef> {
@@ -29,7 +29,7 @@ fn every_option_names_a_test_that_observes_its_effect() {
     let entries: BTreeMap<&str, &str> = EFFECTS.iter().copied().collect();
     assert_eq!(entries.len(), EFFECTS.len(), "an option has two entries");
     let names: BTreeSet<&str> = active().map(|option| option.name).collect();
-    let known: BTreeSet<&str> = entries.keys().chain(UNOBSERVED).copied().collect();
+    let known: BTreeSet<&str> = entries.keys().copied().collect();
     assert_eq!(names, known, "the options with an effect, and the entries");
 
     let tests = scan::tests();

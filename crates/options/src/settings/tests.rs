@@ -47,16 +47,6 @@ fn refusals_are_one_sentence_with_the_remedy() {
         message("statfs", None),
         "option statfs has no value: write statfs=VALUE, where VALUE is one of base, full"
     );
-    let pending = |option: &&table::OptionDef| option.status == Status::NotYet;
-    if let Some(option) = TABLE.iter().find(pending) {
-        assert_eq!(
-            message(option.name, Some("true")),
-            format!(
-                "this version of strandfs does not have option {}: remove it to mount",
-                option.name
-            )
-        );
-    }
     assert!(message("threads", Some("+1")).ends_with("leaves the choice to the server"));
     assert!(message("category.create", Some("eplup")).contains("mspmfs"));
     assert!(message("branches", Some("/none")).contains("\"/none\" does not exist"));

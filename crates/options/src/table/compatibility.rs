@@ -1,5 +1,4 @@
-//! Options that have no effect here: words meant for mount(8), obsolete ones, and those of
-//! mergerfs that are still to come.
+//! Options that have no effect here: words meant for mount(8), and obsolete ones.
 
 use super::{OptionDef, Status};
 

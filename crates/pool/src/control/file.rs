@@ -250,7 +250,6 @@ fn errno_of(refused: &ReconfigureError) -> Errno {
     use strandfs_options::OptionError;
     match refused {
         ReconfigureError::Option(OptionError::Unknown { .. }) => Errno::NODATA,
-        ReconfigureError::Option(OptionError::NotYet { .. }) => Errno::OPNOTSUPP,
         ReconfigureError::Option(OptionError::NotAtRunTime { .. }) => Errno::ROFS,
         ReconfigureError::Branch(PoolError::Branch { errno, .. }) => *errno,
         ReconfigureError::Option(_) | ReconfigureError::Branch(_) | ReconfigureError::Config(_) => {

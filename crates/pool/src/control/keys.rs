@@ -82,7 +82,7 @@ impl Pool {
                     Style::Mergerfs => bare(option.value.kind, text, &view.settings),
                 })
             }
-            Status::MountWord | Status::NotYet => None,
+            Status::MountWord => None,
         }
     }
 }
