@@ -20,6 +20,8 @@ use support::files::put;
 use support::{Builder, Kind, Pool, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
+/// A hundred thousand changes take their time.
+const LONG: Duration = Duration::from_secs(3600);
 const DIRS: [&str; 8] = ["", "d0", "d1", "d2", "d0/s0", "d0/s1", "d1/s0", "d2/s0"];
 const FILES: [&str; 3] = ["f0", "f1", "f2"];
 
@@ -227,7 +229,7 @@ fn compare_after_settling(pool: &Pool, branches: usize, rounds: u64, random: &mu
 fn what_has_settled_is_never_stale_on_any_filesystem() {
     need_root!();
     let (builder, branches) = every_filesystem();
-    let pool = builder.limit(Duration::from_secs(3600)).mount();
+    let pool = builder.limit(LONG).mount();
     assert!(watched(&pool), "{}", pool.status());
     prepare(&pool, branches);
     let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 600);
@@ -237,7 +239,10 @@ fn what_has_settled_is_never_stale_on_any_filesystem() {
 #[test]
 fn readers_in_parallel_see_the_truth_soon() {
     need_root!();
-    let pool = Pool::tmpfs(3).option("category.create=ff").mount();
+    let pool = Pool::tmpfs(3)
+        .option("category.create=ff")
+        .limit(LONG)
+        .mount();
     assert!(watched(&pool), "{}", pool.status());
     prepare(&pool, 3);
     let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 300);
@@ -271,6 +276,7 @@ fn strict_is_never_stale() {
     need_root!();
     let pool = Pool::tmpfs(3)
         .option("category.create=ff,coherence=strict")
+        .limit(LONG)
         .mount();
     prepare(&pool, 3);
     let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 300);
