@@ -1,9 +1,9 @@
 //! Keeping the kernel's caches true while branches change behind the pool.
 //!
-//! A thread listens to the branches' filesystems ([`listener`]) and tells the kernel what is
+//! A thread listens to the branches' filesystems (`listener`) and tells the kernel what is
 //! stale. What it has told is safe to be cached for long; what a request learnt *before* a change
 //! that was told meanwhile is not: the kernel may receive the answer after the invalidation. So
-//! every request notes a [`Moment`] before it looks at a branch, and its answer is cached only if
+//! every request notes a `Moment` before it looks at a branch, and its answer is cached only if
 //! nothing it rests on has changed since.
 
 mod apply;
@@ -100,7 +100,7 @@ impl Coherence {
         }
     }
 
-    /// Now, for [`Coherence::changed`] later.
+    /// Now, for a look at `changes` later.
     pub(crate) fn now(&self) -> Moment {
         self.changes.now()
     }

@@ -72,7 +72,7 @@ pub struct DirSet {
     pub verified_ms: AtomicU64,
     /// The view it was made under, see [`crate::pool::View::generation`].
     pub generation: u64,
-    /// The state of all directories ([`crate::coherence::Coherence::structure`]) when that check
+    /// The state of all directories (`Coherence::structure`) when that check
     /// began.
     pub structure: AtomicU64,
     /// Used since the descriptor cache last looked.
