@@ -10,6 +10,7 @@ mod unmount;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
@@ -34,7 +35,7 @@ pub(crate) fn mount(
     mountpoint: &Path,
     options: &MountOptions,
     way: &Way<'_>,
-) -> Result<(OwnedFd, Mount), MountError> {
+) -> Result<(Arc<OwnedFd>, Mount), MountError> {
     let mountpoint = check_mountpoint(mountpoint)?;
     let (device, by_helper) = if way.helper_only {
         (helper::mount(&mountpoint, options, Errno::PERM)?, true)
@@ -49,7 +50,9 @@ pub(crate) fn mount(
             Err(direct::Failure::Error(error)) => return Err(error),
         }
     };
-    Ok((device, Mount::find(mountpoint, by_helper)?))
+    let device = Arc::new(device);
+    let mount = Mount::find(mountpoint, by_helper, &device)?;
+    Ok((device, mount))
 }
 
 /// The mountpoint, absolute and without symbolic links, if it can be used.

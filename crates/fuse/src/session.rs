@@ -119,7 +119,7 @@ impl Session {
             helper_only: config.helper_only,
         };
         let (device, mount) = mount::mount(mountpoint, options, &way)?;
-        let connection = Connection::from_device(Arc::new(device));
+        let connection = Connection::from_device(device);
         connection.set_number(mount.connection());
         config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;
         let agreed = handshake::agree(&*fs, &connection, &config.wants);

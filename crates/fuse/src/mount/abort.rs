@@ -1,7 +1,8 @@
 //! Aborting a connection: every request of it, waiting or to come, fails at once.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -12,7 +13,11 @@ const CONTROL: &str = "/sys/fs/fuse/connections";
 
 /// Aborts a connection by its number. ENOENT: it is gone already. EPERM, EACCES: not allowed;
 /// then it is aborted only by closing every descriptor of its device.
-pub(super) fn abort(connection: u32) -> Result<(), Errno> {
+///
+/// The kernel gives the number of a mount that is gone to the next one at once. So `device` is
+/// asked whether its connection still stands *after* the control file was opened: then the file is
+/// that connection's, and becomes nobody's when the connection goes.
+pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno> {
     let file = format!("{connection}/abort");
     let open = |control: OwnedFd| {
         rustix::fs::openat(
@@ -25,7 +30,19 @@ pub(super) fn abort(connection: u32) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let usual = rustix::fs::open(CONTROL, flags, Mode::empty()).and_then(open);
     let file = usual.or_else(|_| open(private_control()?))?;
+    if !is_connected(device)? {
+        return Err(Errno::NOENT);
+    }
     rustix::io::write(file, b"1").map(drop)
+}
+
+/// `fuse_dev_poll` in the kernel's fs/fuse/dev.c: an error and nothing else once the connection
+/// has ended.
+fn is_connected(device: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut asked = [PollFd::from_borrowed_fd(device, PollFlags::OUT)];
+    poll(&mut asked, Some(&Timespec::default()))?;
+    let [answer] = asked;
+    Ok(!answer.revents().contains(PollFlags::ERR))
 }
 
 /// The control filesystem where it is not mounted: a mount that no path leads to.

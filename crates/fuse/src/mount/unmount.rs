@@ -1,7 +1,9 @@
 //! Ways out of a mount: by request, by force, and over the body of a dead server.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
@@ -103,12 +105,18 @@ pub(crate) struct Mount {
     mountpoint: PathBuf,
     id: u64,
     connection: u32,
+    /// Of the connection; the session owns it.
+    device: Weak<OwnedFd>,
     by_helper: bool,
 }
 
 impl Mount {
-    /// The mount just made on `mountpoint`.
-    pub(super) fn find(mountpoint: PathBuf, by_helper: bool) -> Result<Self, MountError> {
+    /// The mount just made on `mountpoint`, served through `device`.
+    pub(super) fn find(
+        mountpoint: PathBuf,
+        by_helper: bool,
+        device: &Arc<OwnedFd>,
+    ) -> Result<Self, MountError> {
         let lost = |errno| MountError::Os {
             what: "finding the new mount in /proc/self/mountinfo",
             errno,
@@ -121,6 +129,7 @@ impl Mount {
             mountpoint,
             id,
             connection: minor,
+            device: Arc::downgrade(device),
             by_helper,
         })
     }
@@ -158,9 +167,14 @@ impl Mount {
     /// Aborts the connection, as far as we may, and takes the mount out of sight. Whatever is left
     /// ends when the server closes the device.
     pub(crate) fn force(&self) {
-        match abort(self.connection) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => {
+        // Without its device the connection has ended, and its number may be another's.
+        let aborted = self
+            .device
+            .upgrade()
+            .map(|device| abort(self.connection, device.as_fd()));
+        match aborted {
+            None | Some(Ok(()) | Err(Errno::NOENT)) => {}
+            Some(Err(errno)) => {
                 let connection = self.connection;
                 tracing::warn!(%errno, connection, "cannot abort the connection");
             }

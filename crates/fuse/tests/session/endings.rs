@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
+use strandfs_fuse::{End, MountOptions, Session, SessionConfig};
 
+use crate::lab::{Bench, Lab};
 use crate::support::{Control, Mountpoint, Server, can_mount, eventually, have, hello, run};
 
 #[test]
@@ -314,4 +316,26 @@ fn wakeups(pid: u32) -> u64 {
         line.unwrap().trim().parse::<u64>().unwrap()
     });
     counts.sum()
+}
+
+/// The kernel gives the number of a mount that is gone to the next one. A session that had to be
+/// ended by force aborted whoever had its number by then.
+#[test]
+fn a_forced_end_leaves_the_next_mount_with_its_number_alone() {
+    if !can_mount() {
+        return;
+    }
+    let first = Mountpoint::new();
+    let options = MountOptions::default();
+    let unserved = Session::mount(Lab::new(), first.path(), &options, SessionConfig::default());
+    let unserved = unserved.unwrap();
+    let number = unserved.connection().number();
+    strandfs_fuse::unmount(first.path(), true).unwrap();
+    let next = Bench::new(2);
+    if Some(next.mountpoint.connection()) != number {
+        eprintln!("SKIPPED: a mount elsewhere got the number");
+    }
+    drop(unserved);
+    assert_eq!(fs::read(next.mountpoint.file("fast")).unwrap(), b"content");
+    assert_eq!(next.finish(), End::Unmounted);
 }

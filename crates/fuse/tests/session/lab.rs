@@ -186,6 +186,22 @@ impl Filesystem for Lab {
     }
 }
 
+impl Lab {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Lab {
+            connection: OnceLock::new(),
+            gate: Default::default(),
+            blocked: AtomicUsize::new(0),
+            interrupted: AtomicUsize::new(0),
+            lookups: AtomicUsize::new(0),
+            destroyed: AtomicUsize::new(0),
+            backing: Mutex::default(),
+            content: Mutex::new(b"content".to_vec()),
+            silence: rustix::pipe::pipe().expect("a pipe"),
+        })
+    }
+}
+
 /// A mounted lab, served by threads of this process.
 pub struct Bench {
     pub lab: Arc<Lab>,
@@ -196,17 +212,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(max_threads: usize) -> Self {
-        let lab = Arc::new(Lab {
-            connection: OnceLock::new(),
-            gate: Default::default(),
-            blocked: AtomicUsize::new(0),
-            interrupted: AtomicUsize::new(0),
-            lookups: AtomicUsize::new(0),
-            destroyed: AtomicUsize::new(0),
-            backing: Mutex::default(),
-            content: Mutex::new(b"content".to_vec()),
-            silence: rustix::pipe::pipe().expect("a pipe"),
-        });
+        let lab = Lab::new();
         let mountpoint = Mountpoint::new();
         let config = SessionConfig {
             wants: Wants {
