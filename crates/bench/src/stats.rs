@@ -42,13 +42,18 @@ impl Estimate {
 
 /// The median of `samples`; `None` for none. What is not a number is left out.
 pub fn median(samples: &[f64]) -> Option<f64> {
+    middle(&sorted(samples))
+}
+
+/// In order, without what is not a number.
+fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = samples
         .iter()
         .copied()
         .filter(|it| it.is_finite())
         .collect();
     sorted.sort_by(f64::total_cmp);
-    middle(&sorted)
+    sorted
 }
 
 fn middle(sorted: &[f64]) -> Option<f64> {
@@ -62,12 +67,7 @@ fn middle(sorted: &[f64]) -> Option<f64> {
 
 /// The median of `samples` with its interval; `None` for none.
 pub fn estimate(samples: &[f64]) -> Option<Estimate> {
-    let mut sorted: Vec<f64> = samples
-        .iter()
-        .copied()
-        .filter(|it| it.is_finite())
-        .collect();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = sorted(samples);
     let median = middle(&sorted)?;
     let is_interval = sorted.len() >= FEWEST_FOR_INTERVAL;
     let (low, high) = if is_interval {

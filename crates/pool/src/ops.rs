@@ -27,6 +27,6 @@ mod rename;
 mod rename_plan;
 mod statfs;
 mod symlinkify;
-mod xattr;
+pub(crate) mod xattr;
 
 pub(crate) use preload::PreloadTold;

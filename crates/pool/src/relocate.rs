@@ -33,6 +33,7 @@ use crate::branch::{Branch, BranchId};
 use crate::node::{Alone, Node};
 use crate::pool::{Pool, View};
 use crate::sys;
+pub(crate) use copy::copy_data;
 pub(crate) use names::own_name;
 pub(crate) use record::mend;
 use source::Source;

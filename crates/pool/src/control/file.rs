@@ -10,6 +10,7 @@ use strandfs_fuse::{AttrReply, Context, Entry, FileAttr, NodeId, SetXattr, Statx
 use super::keys::{self, Style};
 use crate::control::ReconfigureError;
 use crate::ops::privilege::caller_uid;
+use crate::ops::xattr::give;
 use crate::pool::{Pool, PoolError};
 use crate::sys;
 
@@ -54,16 +55,6 @@ pub(crate) fn refuse_control_node(node: NodeId) -> sys::Result<()> {
         true => Err(Errno::PERM),
         false => Ok(()),
     }
-}
-
-/// Copies a value out as `getxattr(2)` does.
-fn give(value: &[u8], out: Option<&mut [u8]>) -> sys::Result<usize> {
-    if let Some(out) = out {
-        out.get_mut(..value.len())
-            .ok_or(Errno::RANGE)?
-            .copy_from_slice(value);
-    }
-    Ok(value.len())
 }
 
 impl Pool {

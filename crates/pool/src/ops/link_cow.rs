@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Statx};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 
@@ -22,6 +22,7 @@ use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
 use crate::node::{DirEntry, Node};
 use crate::ops::lookup::Faces;
 use crate::pool::{Pool, View};
+use crate::relocate::copy_data;
 use crate::sys;
 
 /// A look-up that has not come by now belongs to something else.
@@ -30,8 +31,6 @@ const AWAITED_MS: u64 = 60_000;
 const FAILED_MS: u64 = 10_000;
 /// A file that changes on its branch while it is copied is copied again this often.
 const TRIES: usize = 3;
-/// One step of copying.
-const CHUNK_BYTES: usize = 64 << 20;
 
 /// What is known of a task that wants to write to a file with several names.
 #[derive(Clone, Copy)]
@@ -273,41 +272,12 @@ fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result
         Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP),
         other => other?,
     };
-    if rustix::fs::ioctl_ficlone(&copy, source).is_err() {
-        copy_data(source, copy.as_fd(), stat.stx_size)?;
-    }
+    copy_data(source, copy.as_fd(), stat.stx_size)?;
     copy_file_metadata(source, copy.as_fd(), stat)?;
     copy_inode_flags(source, copy.as_fd());
     set_times(copy.as_fd(), stat)?;
     rustix::fs::fsync(&copy)?;
     Ok(copy)
-}
-
-/// Copies within one filesystem, where the kernel can always do it; holes stay holes.
-fn copy_data(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size_bytes: u64) -> sys::Result<()> {
-    let mut at = 0;
-    while at < size_bytes {
-        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno),
-        };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size_bytes);
-        let (mut offset_in, mut offset_out) = (start, start);
-        while offset_out < end {
-            let rest = usize::try_from(end - offset_out).unwrap_or(CHUNK_BYTES);
-            let (input, output) = (Some(&mut offset_in), Some(&mut offset_out));
-            match rustix::fs::copy_file_range(from, input, to, output, rest.min(CHUNK_BYTES)) {
-                // Cut meanwhile: the file will be seen to have changed.
-                Ok(0) => return Ok(()),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        at = end.max(at + 1);
-    }
-    // A hole at the end has been skipped, and left the file short.
-    rustix::fs::ftruncate(to, size_bytes)
 }
 
 /// Whether a file is as it was: the same inode, content and attributes.

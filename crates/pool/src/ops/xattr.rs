@@ -26,7 +26,7 @@ fn pool_key(name: &OsStr) -> Option<&[u8]> {
 }
 
 /// Copies a value out as `getxattr(2)` does.
-fn give(value: &[u8], out: Option<&mut [u8]>) -> sys::Result<usize> {
+pub(crate) fn give(value: &[u8], out: Option<&mut [u8]>) -> sys::Result<usize> {
     if let Some(out) = out {
         out.get_mut(..value.len())
             .ok_or(Errno::RANGE)?

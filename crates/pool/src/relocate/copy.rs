@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// ENOSPC and whatever else reading or writing meets; `to` is then worthless.
-pub(super) fn copy_data(
+pub(crate) fn copy_data(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     size_bytes: u64,
