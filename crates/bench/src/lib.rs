@@ -9,6 +9,7 @@ pub mod environment;
 pub mod error;
 pub mod format;
 pub mod metadata;
+pub mod progress;
 pub mod regime;
 pub mod scratch;
 pub mod stats;

@@ -10,6 +10,7 @@ use super::plan::Plan;
 use super::workload::{Ground, Trouble, Workload};
 use crate::environment::Environment;
 use crate::error::BenchError;
+use crate::progress::{Progress, Step};
 use crate::regime::Regime;
 use crate::scratch::Scratch;
 use crate::subject::{Family, Mounted, Subject};
@@ -59,7 +60,7 @@ pub struct Column {
 pub fn run(
     plan: &Plan,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(&str),
+    progress: &mut Progress<'_>,
 ) -> Result<Results, BenchError> {
     let environment = Environment::read();
     let mut scratch = Scratch::new(&plan.directory)?;
@@ -76,16 +77,15 @@ pub fn run(
     'repetitions: while repetitions < plan.repetitions {
         random.shuffle(&mut order);
         let mut round: Vec<(usize, BTreeMap<Workload, f64>)> = Vec::new();
-        for &index in &order {
+        for (place, &index) in order.iter().enumerate() {
             let Some(subject) = mounted.get(index) else {
                 continue;
             };
-            progress(&format!(
-                "repetition {} of {}: {}",
-                repetitions + 1,
-                plan.repetitions,
-                subject.subject.name
-            ));
+            progress(&Step {
+                done: repetitions * order.len() + place,
+                total: plan.repetitions * order.len(),
+                what: &subject.subject.name,
+            });
             match one_round(plan, subject, repetitions, stop, &mut failures) {
                 Ok(times) => round.push((index, times)),
                 Err(BenchError::Interrupted) => break 'repetitions,

@@ -1,0 +1,15 @@
+//! How far a run is, for a person who waits.
+
+/// A step that begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Steps before it.
+    pub done: usize,
+    /// Steps of the whole run.
+    pub total: usize,
+    /// What it does.
+    pub what: &'a str,
+}
+
+/// Told of each step. It must not take long: it is called between measurements.
+pub type Progress<'a> = dyn FnMut(&Step<'_>) + 'a;

@@ -1,0 +1,50 @@
+//! The command line of `strandfs bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Creating, finding, listing and removing files: the bare filesystem, pools and their peers.
+    Metadata(MetadataArgs),
+}
+
+/// Arguments of `bench metadata`.
+#[derive(Args)]
+pub struct MetadataArgs {
+    /// Files or directories each workload works on.
+    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
+    pub files: usize,
+    /// Repetitions; intervals need 5.
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub reps: usize,
+    /// Only these workloads (default: all; a wrong name lists them).
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Pools of so many branches.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
+    pub branches: Vec<usize>,
+    /// A further column: a pool with these mount options.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
+    pub variants: Vec<String>,
+    /// A further column: another build of mergerfs.
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    pub peers: Vec<String>,
+    /// Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed.
+    #[arg(long)]
+    pub no_peers: bool,
+    /// Keep one CPU busy meanwhile; many servers are faster then.
+    #[arg(long)]
+    pub busy: bool,
+    /// Where to work; for root each branch is a tmpfs mounted there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+    /// Write every sample and the machine's description to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws the order of the subjects.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}
