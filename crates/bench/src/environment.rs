@@ -2,13 +2,15 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A load average above this means that others use the machine.
 const QUIET_LOAD: f64 = 0.5;
 
+const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+
 /// What a reader needs to judge a figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Environment {
     /// `uname -r`.
     pub kernel: String,
@@ -22,6 +24,12 @@ pub struct Environment {
     pub load_before: f64,
     /// Whether the run had root's powers.
     pub root: bool,
+    /// This program's version.
+    pub program_version: String,
+    /// The frequency governor of the first CPU; `None` where the kernel shows none.
+    pub governor: Option<String>,
+    /// Whether a hypervisor lies below: others may take its CPUs.
+    pub virtual_machine: bool,
 }
 
 impl Environment {
@@ -42,6 +50,13 @@ impl Environment {
             memory_bytes: info.totalram.saturating_mul(u64::from(info.mem_unit)),
             load_before: load(),
             root: rustix::process::geteuid().is_root(),
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            governor: fs::read_to_string(GOVERNOR)
+                .ok()
+                .map(|it| it.trim().to_owned()),
+            virtual_machine: cpuinfo
+                .lines()
+                .any(|line| line.starts_with("flags") && line.contains(" hypervisor")),
         }
     }
 

@@ -11,8 +11,10 @@ pub mod format;
 pub mod metadata;
 pub mod progress;
 pub mod regime;
+pub mod result;
 pub mod scratch;
 pub mod stats;
+pub mod storage;
 pub mod subject;
 
 pub use error::BenchError;

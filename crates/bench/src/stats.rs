@@ -4,7 +4,7 @@
 //! is the estimate, and its interval comes from the bootstrap (Efron 1979: the percentiles of the
 //! medians of resamples drawn with replacement).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Fewer samples than this have a range, but no interval worth the name.
 pub const FEWEST_FOR_INTERVAL: usize = 5;
@@ -14,7 +14,7 @@ const RESAMPLES: usize = 2_000;
 const SEED: u64 = 0x5eed_0f57_4a9d_f00d;
 
 /// A median and how far it can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
     pub median: f64,

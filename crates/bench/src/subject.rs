@@ -69,16 +69,19 @@ pub struct Mounted {
     /// Its server, for those that have one.
     server: Option<Child>,
     is_mount: bool,
+    /// The command that made it, for a reader who repeats it.
+    command: Option<String>,
 }
 
 /// Whose work a subject is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // The names say it.
 pub enum Family {
     Native,
     Strandfs,
     Mergerfs,
+    #[default]
     Other,
 }
 
@@ -92,6 +95,14 @@ impl Subject {
             Kind::UnionfsFuse { .. } | Kind::FuseOverlayfs { .. } | Kind::Overlayfs => {
                 Family::Other
             }
+        }
+    }
+
+    /// Its mount options, as given.
+    fn options(&self) -> &str {
+        match &self.kind {
+            Kind::Strandfs { options, .. } | Kind::Mergerfs { options, .. } => options,
+            _ => "",
         }
     }
 
@@ -113,42 +124,51 @@ impl Subject {
             fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
             branches.push(dir);
         }
+        self.mount_over(&branches, scratch, &format!("s{number}"))
+    }
+
+    /// Mounts the subject over directories that exist; its mountpoint is `name` in `scratch`.
+    ///
+    /// # Errors
+    /// [`BenchError::Mount`] with what the program said, [`BenchError::Usage`] without branches.
+    pub fn mount_over(
+        &self,
+        branches: &[PathBuf],
+        scratch: &Scratch,
+        name: &str,
+    ) -> Result<Mounted, BenchError> {
         let first = branches
             .first()
-            .cloned()
             .ok_or_else(|| BenchError::Usage("a subject needs a branch".to_owned()))?;
-        if matches!(self.kind, Kind::Native) {
-            return Ok(Mounted {
-                subject: self.clone(),
-                root: first,
-                server: None,
-                is_mount: false,
-            });
-        }
-        let root = scratch.dir(&format!("s{number}"))?;
-        if matches!(self.kind, Kind::Overlayfs) {
-            self.mount_overlayfs(&branches, &root)?;
-            return Ok(Mounted {
-                subject: self.clone(),
-                root,
-                server: None,
-                is_mount: true,
-            });
-        }
-        let log = scratch.path().join(format!("s{number}.log"));
-        let server = self.start(&branches, &root, &log)?;
         let mut mounted = Mounted {
             subject: self.clone(),
-            root,
-            server: Some(server),
-            is_mount: true,
+            root: first.clone(),
+            server: None,
+            is_mount: false,
+            command: None,
         };
+        if matches!(self.kind, Kind::Native) {
+            return Ok(mounted);
+        }
+        mounted.root = scratch.dir(name)?;
+        if matches!(self.kind, Kind::Overlayfs) {
+            let data = overlay_data(branches);
+            self.mount_overlayfs(&data, &mounted.root)?;
+            mounted.is_mount = true;
+            let at = mounted.root.display();
+            mounted.command = Some(format!("mount -t overlay -o {data} strandfs-bench {at}"));
+            return Ok(mounted);
+        }
+        let log = scratch.path().join(format!("{name}.log"));
+        let mut command = self.command(branches, &mounted.root);
+        mounted.command = Some(words(&command));
+        mounted.server = Some(self.start(&mut command, &log)?);
+        mounted.is_mount = true;
         mounted.wait_until_served(&log)?;
         Ok(mounted)
     }
 
-    fn start(&self, branches: &[PathBuf], root: &Path, log: &Path) -> Result<Child, BenchError> {
-        let mut command = self.command(branches, root);
+    fn start(&self, command: &mut Command, log: &Path) -> Result<Child, BenchError> {
         let file = File::create(log).map_err(BenchError::io("making", log))?;
         let errors = file.try_clone().map_err(BenchError::io("sharing", log))?;
         command
@@ -197,9 +217,9 @@ impl Subject {
         command
     }
 
-    fn mount_overlayfs(&self, branches: &[PathBuf], root: &Path) -> Result<(), BenchError> {
-        let data = std::ffi::CString::new(overlay_data(branches))
-            .map_err(|error| self.no_mount(error.to_string()))?;
+    fn mount_overlayfs(&self, data: &str, root: &Path) -> Result<(), BenchError> {
+        let data =
+            std::ffi::CString::new(data).map_err(|error| self.no_mount(error.to_string()))?;
         mount(
             "strandfs-bench",
             root,
@@ -216,6 +236,13 @@ impl Subject {
             why,
         }
     }
+}
+
+/// A command as one would type it; scratch paths and options need no quotes.
+fn words(command: &Command) -> String {
+    let all = std::iter::once(command.get_program()).chain(command.get_args());
+    let all: Vec<_> = all.map(|it| it.to_string_lossy()).collect();
+    all.join(" ")
 }
 
 /// The branches of a benchmark are small; no policy is to pass over them for that.
@@ -267,6 +294,18 @@ impl Mounted {
         // The first answer also waits for the server to have agreed with the kernel.
         fs::metadata(&self.root).map_err(BenchError::io("looking at", &self.root))?;
         Ok(())
+    }
+
+    /// How it is described in a result.
+    pub fn facts(&self) -> crate::result::Subject {
+        crate::result::Subject {
+            name: self.subject.name.clone(),
+            family: self.subject.family(),
+            branches: self.subject.branches,
+            options: self.subject.options().to_owned(),
+            commands: self.command.iter().cloned().collect(),
+            ..crate::result::Subject::default()
+        }
     }
 
     /// The server's process, for those that have one.

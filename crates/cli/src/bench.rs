@@ -3,12 +3,10 @@
 mod metadata;
 mod progress;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use serde::Serialize;
 use strandfs_bench::BenchError;
 
 use crate::args::bench::BenchCommand;
@@ -36,14 +34,6 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
             .map_err(Failure::system("taking charge of signals"))?;
     }
     Ok(stop)
-}
-
-/// Keeps every sample.
-fn write_json(path: &Path, results: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(results)
-        .map_err(|error| Failure::system("writing the samples")(error.into()))?;
-    std::fs::write(path, text).map_err(BenchError::io("writing", path))?;
-    Ok(())
 }
 
 /// Splits `NAME=VALUE`.

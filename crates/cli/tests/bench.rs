@@ -44,8 +44,13 @@ fn metadata_measures_every_workload_and_leaves_nothing() {
     nothing_left(dir.path());
     let found: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
-    let columns = found["columns"].as_array().unwrap();
-    let names: Vec<_> = columns
+    assert_eq!(
+        (&found["version"], &found["kind"]),
+        (&1.into(), &"metadata".into())
+    );
+    let names: Vec<_> = found["subjects"]
+        .as_array()
+        .unwrap()
         .iter()
         .map(|it| it["name"].as_str().unwrap())
         .collect();
@@ -53,17 +58,21 @@ fn metadata_measures_every_workload_and_leaves_nothing() {
         names,
         ["native", "strandfs, 3 branches", "uncached, 3 branches"]
     );
-    for column in columns {
-        let rows = column["seconds"].as_object().unwrap();
+    assert!(
+        found["subjects"][2]["commands"][0]
+            .as_str()
+            .unwrap()
+            .contains("cache.entry=0")
+    );
+    let series = found["series"].as_array().unwrap();
+    for name in names {
+        let rows: Vec<_> = series.iter().filter(|it| it["subject"] == name).collect();
         // All but git's and, without root, the cold ones.
-        assert!(rows.len() >= 12, "{rows:?}");
-        for (name, samples) in rows {
-            let samples = samples.as_array().unwrap();
-            assert_eq!(samples.len(), 1, "{name}");
-            assert!(
-                samples.iter().all(|it| it.as_f64().unwrap() > 0.0),
-                "{name}"
-            );
+        assert!(rows.len() >= 12, "{name}: {rows:?}");
+        for row in rows {
+            let samples = row["samples"].as_array().unwrap();
+            assert_eq!(samples.len(), 1, "{row}");
+            assert!(samples[0]["value"].as_f64().unwrap() > 0.0, "{row}");
         }
     }
 }

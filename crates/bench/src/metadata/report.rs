@@ -4,6 +4,7 @@ use super::run::{Column, Results};
 use super::workload::Workload;
 use crate::format;
 use crate::regime::Regime;
+use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
 use crate::stats::{Estimate, FEWEST_FOR_INTERVAL, estimate, speed_ratio};
 use crate::subject::Family;
 
@@ -11,6 +12,48 @@ use crate::subject::Family;
 const WIDE: f64 = 0.25;
 
 impl Results {
+    /// The common form, with every sample.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new(Kind::Metadata, self.regime, self.seed);
+        report.environment = self.environment.clone();
+        report.repetitions = self.repetitions;
+        report.interrupted = self.interrupted;
+        report.warnings = self.warnings();
+        let files = self.files.to_string();
+        report.settings.insert("files".to_owned(), files);
+        for column in &self.columns {
+            report.subjects.push(column.facts.clone());
+            let rows = column.seconds.iter();
+            report
+                .series
+                .extend(rows.map(|(workload, seconds)| self.series(column, *workload, seconds)));
+        }
+        report
+    }
+
+    fn series(&self, column: &Column, workload: Workload, seconds: &[Option<f64>]) -> Series {
+        let sample = |value: f64| Sample {
+            value,
+            ..Sample::default()
+        };
+        Series {
+            subject: column.name.clone(),
+            workload: workload.name().to_owned(),
+            unit: Unit::Seconds,
+            work: Work {
+                operations: self.files as u64,
+                bytes: 0,
+            },
+            cache: if workload.is_cold() {
+                Cache::Cold
+            } else {
+                Cache::Any
+            },
+            samples: seconds.iter().map(|it| it.map(sample)).collect(),
+            unstable: false,
+        }
+    }
+
     /// Times as ratios to the bare filesystem: 0.50 takes twice as long.
     pub fn table(&self) -> String {
         let Some((native, others)) = self.columns.split_first() else {
@@ -170,6 +213,10 @@ mod tests {
     fn column(name: &str, family: Family, seconds: &[f64]) -> Column {
         let samples = seconds.iter().copied().map(Some).collect();
         Column {
+            facts: crate::result::Subject {
+                name: name.to_owned(),
+                ..crate::result::Subject::default()
+            },
             name: name.to_owned(),
             branches: 1,
             seconds: Samples::from([(Workload::Create, samples)]),
@@ -206,6 +253,16 @@ mod tests {
         let cells: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(cells[..4], ["create", "1.00", "us", "0.50"], "{table}");
         assert!(row.contains("0.12 [0.12 0.12]"), "{table}");
+    }
+
+    #[test]
+    fn the_common_form_says_the_same_as_the_table() {
+        let report = results(5).report();
+        let native = report.find("native", "create").unwrap();
+        let strandfs = report.find("strandfs", "create").unwrap();
+        assert_eq!(strandfs.speed(native).unwrap().median, 0.5);
+        assert_eq!(report.base_of("strandfs"), Some("native"));
+        assert_eq!((native.work.operations, native.samples.len()), (1000, 5));
     }
 
     #[test]

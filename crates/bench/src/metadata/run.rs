@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
-
 use super::plan::Plan;
 use super::workload::{Ground, Trouble, Workload};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::progress::{Progress, Step};
 use crate::regime::Regime;
+use crate::result;
 use crate::scratch::Scratch;
+use crate::storage::Storage;
 use crate::subject::{Family, Mounted, Subject};
 
 /// Times of one subject: for each workload one place per repetition, in seconds.
 pub type Samples = BTreeMap<Workload, Vec<Option<f64>>>;
 
 /// Everything that was measured, whole repetitions only.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Results {
     /// The machine.
     pub environment: Environment,
@@ -40,8 +40,10 @@ pub struct Results {
 }
 
 /// One subject's samples.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Column {
+    /// How a result describes it.
+    pub facts: result::Subject,
     /// The subject's name.
     pub name: String,
     /// Its branches.
@@ -107,6 +109,7 @@ pub fn run(
         .iter()
         .zip(samples)
         .map(|(mounted, seconds)| Column {
+            facts: described(mounted),
             name: mounted.subject.name.clone(),
             branches: mounted.subject.branches,
             seconds,
@@ -127,6 +130,13 @@ pub fn run(
         columns,
         failures,
     })
+}
+
+fn described(mounted: &Mounted) -> result::Subject {
+    result::Subject {
+        storage: Storage::of(&mounted.root).ok(),
+        ..mounted.facts()
+    }
 }
 
 /// Everything in place before anything is measured. A peer that does not start is left out; the

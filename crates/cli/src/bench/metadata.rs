@@ -8,7 +8,7 @@ use strandfs_bench::metadata::{Plan, Results, run as measure};
 use strandfs_bench::regime::Regime;
 
 use super::progress::Bar;
-use super::{DEGRADED, named, stop_on_signals, write_json};
+use super::{DEGRADED, named, stop_on_signals};
 use crate::args::bench::MetadataArgs;
 use crate::failure::Failure;
 
@@ -49,7 +49,7 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     let results = measure(&plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
     if let Some(path) = &args.json {
-        write_json(path, &results)?;
+        results.report().write(path)?;
     }
     print(&results);
     Ok(match (results.repetitions, results.failures.is_empty()) {
