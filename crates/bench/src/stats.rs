@@ -101,6 +101,30 @@ fn bootstrap(sorted: &[f64]) -> Option<(f64, f64)> {
     Some((*medians.get(tail)?, *medians.get(RESAMPLES - 1 - tail)?))
 }
 
+/// A coefficient of variation above this makes a row unstable.
+pub const UNSTABLE: f64 = 0.05;
+
+/// The coefficient of variation: the standard deviation as a share of the mean; `None` for fewer
+/// than two samples.
+pub fn variation(samples: &[f64]) -> Option<f64> {
+    let known = sorted(samples);
+    let count = known.len() as f64;
+    let mean = known.iter().sum::<f64>() / count;
+    if known.len() < 2 || mean <= 0.0 {
+        return None;
+    }
+    let squares = known.iter().map(|it| (it - mean).powi(2)).sum::<f64>();
+    Some((squares / (count - 1.0)).sqrt() / mean)
+}
+
+/// The median absolute deviation, in the samples' unit; `None` for none. Unlike the standard
+/// deviation it does not follow a wild sample.
+pub fn median_absolute_deviation(samples: &[f64]) -> Option<f64> {
+    let middle = median(samples)?;
+    let away: Vec<f64> = samples.iter().map(|it| (it - middle).abs()).collect();
+    median(&away)
+}
+
 /// How many times as fast as `base` a subject is, from times of the same repetitions: the median
 /// of the ratios `base / subject`. Repetitions that lack either are left out.
 pub fn speed_ratio(base: &[Option<f64>], subject: &[Option<f64>]) -> Option<Estimate> {
@@ -140,6 +164,18 @@ mod tests {
         samples.push(1000.0);
         let found = estimate(&samples).unwrap();
         assert_eq!((found.low, found.median, found.high), (1.0, 1.0, 1.0));
+    }
+
+    #[test]
+    fn spreads_are_those_of_the_textbook() {
+        assert_eq!(variation(&[3.0]), None);
+        assert_eq!(variation(&[2.0, 2.0, 2.0]), Some(0.0));
+        // Mean 5, sample variance 20 / 3.
+        let found = variation(&[2.0, 4.0, 6.0, 8.0]).unwrap();
+        assert!((found - (20.0_f64 / 3.0).sqrt() / 5.0).abs() < 1e-12);
+        let wild = [1.0, 2.0, 3.0, 4.0, 1000.0];
+        assert_eq!(median_absolute_deviation(&wild), Some(1.0));
+        assert_eq!(median_absolute_deviation(&[]), None);
     }
 
     #[test]
