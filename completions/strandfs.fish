@@ -91,8 +91,9 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand reload" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
@@ -105,6 +106,12 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l no-peers -d 'Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l variant -d 'A further subject: a pool with these mount options' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l peer -d 'A further subject: another build of mergerfs' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l directory -d 'Where to work; for root each branch is a tmpfs mounted there' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l json -d 'Write the counts and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l no-peers -d 'Leave out mergerfs, unionfs-fuse and fuse-overlayfs where they are installed'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l help -d 'Print help'
 
 function __strandfs_options

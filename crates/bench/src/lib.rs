@@ -11,6 +11,7 @@ pub mod format;
 pub mod metadata;
 pub mod progress;
 pub mod regime;
+pub mod requests;
 pub mod result;
 pub mod scratch;
 pub mod stats;

@@ -270,10 +270,7 @@ impl Report {
     /// # Errors
     /// Those of writing a file.
     pub fn write(&self, path: &Path) -> Result<(), BenchError> {
-        let mut text = serde_json::to_string_pretty(self)
-            .map_err(|error| BenchError::io("writing", path)(std::io::Error::from(error)))?;
-        text.push('\n');
-        fs::write(path, text).map_err(BenchError::io("writing", path))
+        write_json(path, self)
     }
 
     /// The series of a workload on a subject.
@@ -341,6 +338,14 @@ impl Series {
             && base.work.bytes > 0;
         speed_ratio(&base.seconds_per(by_bytes), &self.seconds_per(by_bytes))
     }
+}
+
+/// Writes something as JSON that people may read too.
+pub(crate) fn write_json(path: &Path, what: &impl Serialize) -> Result<(), BenchError> {
+    let mut text = serde_json::to_string_pretty(what)
+        .map_err(|error| BenchError::io("writing", path)(std::io::Error::from(error)))?;
+    text.push('\n');
+    fs::write(path, text).map_err(BenchError::io("writing", path))
 }
 
 #[cfg(test)]

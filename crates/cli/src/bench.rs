@@ -2,6 +2,7 @@
 
 mod metadata;
 mod progress;
+mod requests;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ const DEGRADED: u8 = 3;
 pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
         BenchCommand::Metadata(args) => metadata::run(args),
+        BenchCommand::Requests(args) => requests::run(args),
     }
 }
 

@@ -132,3 +132,37 @@ fn an_interrupted_run_cleans_up_and_says_so() {
     assert!(said.contains("interrupted"), "{said}");
     nothing_left(dir.path());
 }
+
+/// What the kernel can count depends on its version and its configuration.
+#[test]
+fn requests_are_counted_by_the_kernel_and_nothing_is_left() {
+    need_root!();
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let run = strandfs([
+        "bench",
+        "requests",
+        "--no-peers",
+        "--directory",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.path().to_str().unwrap(),
+    ]);
+    nothing_left(dir.path());
+    if run.code() == 2 && run.stderr.contains("fuse_request_send") {
+        return;
+    }
+    let run = run.ok();
+    assert!(run.stdout.contains("create + close"), "{}", run.stdout);
+    let found: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
+    let rows = found["subjects"][0]["operations"].as_array().unwrap();
+    let of = |name: &str| {
+        let row = rows.iter().find(|it| it["operation"] == name).unwrap();
+        row["requests"].clone()
+    };
+    assert_eq!(of("create + close")["CREATE"], 1.0);
+    assert_eq!(of("open + close")["OPEN"], 1.0);
+    assert_eq!(of("unlink")["UNLINK"], 1.0);
+}

@@ -8,23 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use support::files::{get, names, open_with, pattern, put};
+use support::traffic::{made_by, requests};
 use support::{Kind, Pool, eventually, mounts, run};
-
-/// Requests of these operations so far.
-fn requests(pool: &Pool, operations: &[&str]) -> u64 {
-    let counted = &pool.status()["connection"]["requests"];
-    operations
-        .iter()
-        .map(|operation| counted[operation].as_u64().unwrap_or(0))
-        .sum()
-}
-
-/// How many requests of these operations `work` makes.
-fn made_by(pool: &Pool, operations: &[&str], work: impl FnOnce()) -> u64 {
-    let before = requests(pool, operations);
-    work();
-    requests(pool, operations) - before
-}
 
 const TEN: u64 = 10;
 
@@ -199,5 +184,14 @@ fn flush_on_close_says_which_closes_reach_the_server() {
             drop(open_with(pool.path("f"), 0).unwrap());
         });
         assert_eq!(flushed, written, "flush-on-close={option}, for writing");
+        let made = u64::from(option == "always");
+        let flushed = made_by(&pool, &["flush"], || {
+            let mut made = File::options();
+            drop(made.write(true).create_new(true).open(pool.path("made")));
+        });
+        assert_eq!(
+            flushed, made,
+            "flush-on-close={option}, made for writing only"
+        );
     }
 }

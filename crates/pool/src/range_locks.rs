@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use smallvec::SmallVec;
 use strandfs_fuse::{Lock, LockKind, LockOwner};
 
@@ -17,6 +18,8 @@ struct Owned {
     owner: LockOwner,
     file: Arc<OwnedFd>,
     pid: u32,
+    /// It locked through a handle whose closes are not reported.
+    unseen: bool,
     /// What was locked, roughly: only to tell whose lock conflicts.
     ranges: SmallVec<[(u64, u64); 2]>,
 }
@@ -89,17 +92,19 @@ impl RangeLocks {
             owner,
             file: Arc::clone(&file),
             pid: 0,
+            unseen: false,
             ranges,
         });
         Ok(file)
     }
 
-    /// Notes a lock that was granted.
-    pub(crate) fn note(&mut self, owner: LockOwner, lock: &Lock) {
+    /// Notes a lock that was granted, through a handle whose closes are not reported if `unseen`.
+    pub(crate) fn note(&mut self, owner: LockOwner, lock: &Lock, unseen: bool) {
         const RANGES_MAX: usize = 64;
         let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) else {
             return;
         };
+        owned.unseen |= unseen;
         let range = (lock.start_bytes, lock.end_bytes);
         match lock.kind {
             LockKind::Unlock => owned
@@ -134,6 +139,27 @@ impl RangeLocks {
             };
             let _ = sys::set_range_lock(owned.file.as_fd(), all, false);
         }
+    }
+
+    /// Ends the locks of other owners whose process is gone, if its closes were not reported; true
+    /// if there were any. A process that may not be asked about counts as alive.
+    pub(crate) fn drop_dead(&mut self, asking: LockOwner) -> bool {
+        let is_dead = |owned: &Owned| {
+            owned.unseen
+                && owned.owner != asking
+                && i32::try_from(owned.pid)
+                    .ok()
+                    .and_then(Pid::from_raw)
+                    .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+        };
+        let dead: SmallVec<[LockOwner; 2]> = self
+            .owners
+            .iter()
+            .filter(|owned| is_dead(owned))
+            .map(|owned| owned.owner)
+            .collect();
+        dead.iter().for_each(|owner| self.release(*owner));
+        !dead.is_empty()
     }
 
     /// Every owner and its description.

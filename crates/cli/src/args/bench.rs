@@ -9,6 +9,28 @@ use clap::{Args, Subcommand};
 pub enum BenchCommand {
     /// Creating, finding, listing and removing files: the bare filesystem, pools and their peers.
     Metadata(MetadataArgs),
+    /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
+    Requests(RequestsArgs),
+}
+
+/// Arguments of `bench requests`.
+#[derive(Args)]
+pub struct RequestsArgs {
+    /// A further subject: a pool with these mount options.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
+    pub variants: Vec<String>,
+    /// A further subject: another build of mergerfs.
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    pub peers: Vec<String>,
+    /// Leave out mergerfs, unionfs-fuse and fuse-overlayfs where they are installed.
+    #[arg(long)]
+    pub no_peers: bool,
+    /// Where to work; for root each branch is a tmpfs mounted there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+    /// Write the counts and the machine's description to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Arguments of `bench metadata`.

@@ -18,6 +18,7 @@ pub mod command;
 pub mod files;
 pub mod mounts;
 pub mod system;
+pub mod traffic;
 
 use std::cell::Cell;
 use std::fs;

@@ -94,7 +94,10 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         run_time: true,
         help: "which closes are passed to the branch",
         help_full: "A branch filesystem may report a late write error at close (NFS does); never \
-            loses that report. A change applies to files opened afterwards.",
+            loses that report. opened-for-write leaves out, besides files opened for reading, files \
+            that were made for writing only on a local filesystem, which has nothing to report. \
+            POSIX locks taken through a file whose closes are not passed end at its last close. A \
+            change applies to files opened afterwards.",
         ..OptionDef::BASE
     },
     OptionDef {

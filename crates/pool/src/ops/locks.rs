@@ -22,7 +22,12 @@ impl Pool {
             end_bytes: 0,
             pid: 0,
         };
-        let Some((range, pid)) = sys::get_range_lock(file.as_fd(), to_range(&args.lock))? else {
+        let range = to_range(&args.lock);
+        let mut held = sys::get_range_lock(file.as_fd(), range)?;
+        if held.is_some() && self.drop_locks_of_the_dead(&opened, args) {
+            held = sys::get_range_lock(file.as_fd(), range)?;
+        }
+        let Some((range, pid)) = held else {
             return Ok(free);
         };
         let pid = u32::try_from(pid).unwrap_or_else(|_| {
@@ -48,6 +53,9 @@ impl Pool {
             // Most locks are free: only one that is not lets another thread read on.
             let mut outcome = sys::set_range_lock(file.as_fd(), range, false);
             drop(held);
+            if outcome == Err(Errno::AGAIN) && self.drop_locks_of_the_dead(&opened, args) {
+                outcome = sys::set_range_lock(file.as_fd(), range, false);
+            }
             if wait && outcome == Err(Errno::AGAIN) {
                 cx.may_block();
                 if cx.interrupted() {
@@ -63,10 +71,24 @@ impl Pool {
             // The file may have moved meanwhile, and its locks with it.
             if state.locks.is_of(args.owner, &file) || outcome == Err(Errno::INTR) {
                 outcome?;
-                state.locks.note(args.owner, &args.lock);
+                state.locks.note(args.owner, &args.lock, opened.no_flush);
+                if opened.no_flush {
+                    let mut unseen = opened.unseen_owners.lock();
+                    if !unseen.contains(&args.owner) {
+                        unseen.push(args.owner);
+                    }
+                }
                 return Ok(());
             }
         }
+    }
+
+    /// A process may end while a handle whose closes are not reported lives on in its children:
+    /// POSIX ends its locks all the same. True if there were any.
+    fn drop_locks_of_the_dead(&self, opened: &OpenFile, args: &LockRequest) -> bool {
+        let mut open = opened.node.open.lock();
+        open.as_mut()
+            .is_some_and(|state| state.locks.drop_dead(args.owner))
     }
 
     fn lock_file(

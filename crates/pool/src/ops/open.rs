@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
@@ -137,12 +138,7 @@ impl Pool {
             IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
             IoMode::Server => (self.cache_flags(cx, view, &node, &file)?, None),
         };
-        let no_flush = !locks_used
-            && match view.settings.flush_on_close {
-                FlushOnClose::Never => true,
-                FlushOnClose::OpenedForWrite => access_mode(flags) == libc::O_RDONLY,
-                FlushOnClose::Always => false,
-            };
+        let no_flush = !locks_used && closes_unseen(view.settings.flush_on_close, &branch, flags);
         if no_flush {
             reply_flags |= OpenFlags::NOFLUSH;
         }
@@ -155,6 +151,7 @@ impl Pool {
             branch: ArcSwapOption::new(Some(branch)),
             file: ArcSwapOption::from_pointee(file),
             no_flush,
+            unseen_owners: Mutex::default(),
             writable: access_mode(flags) != libc::O_RDONLY,
         });
         state.handles.push(Arc::downgrade(&opened));
@@ -263,6 +260,9 @@ impl Pool {
         drop(file);
         let mut open = node.open.lock();
         if let Some(state) = open.as_mut() {
+            for owner in std::mem::take(&mut *opened.unseen_owners.lock()) {
+                state.locks.release(owner);
+            }
             let this = Arc::as_ptr(&opened);
             state
                 .handles
@@ -300,6 +300,21 @@ pub(crate) fn same_search(a: Policy, b: Policy) -> bool {
         )
     };
     a == b || (first(a) && first(b))
+}
+
+/// Whether the kernel need not report each close of such an open: one that can neither meet a late
+/// write error nor, most likely, end a lock. The locks taken through it all the same end at its
+/// last close. `O_CREAT` is left in the flags of a file that was made by this very open.
+fn closes_unseen(rule: FlushOnClose, branch: &Branch, flags: i32) -> bool {
+    match rule {
+        FlushOnClose::Never => true,
+        FlushOnClose::Always => false,
+        FlushOnClose::OpenedForWrite => match access_mode(flags) {
+            libc::O_RDONLY => true,
+            libc::O_WRONLY => flags & libc::O_CREAT != 0 && !branch.reports_at_close(),
+            _ => false,
+        },
+    }
 }
 
 /// Whether `passthrough.io` lets an open of these flags pass through.

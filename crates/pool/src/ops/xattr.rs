@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustix::io::Errno;
 use strandfs_fuse::{Context, NodeId, SetXattr};
@@ -16,6 +16,12 @@ use crate::sys;
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
 const CAPABILITY: &[u8] = b"security.capability";
+const SELINUX: &[u8] = b"security.selinux";
+/// Whether this kernel gives files SELinux labels: it has their filesystem only then.
+static SELINUX_RUNS: LazyLock<bool> = LazyLock::new(|| {
+    let known = std::fs::read_to_string("/proc/filesystems");
+    known.is_ok_and(|known| known.split_whitespace().any(|word| word == "selinuxfs"))
+});
 const ACCESS_ACL: &str = "system.posix_acl_access";
 
 /// The part of a pool attribute's name after the prefix.
@@ -59,7 +65,12 @@ impl Pool {
             return give(&value, out);
         }
         let located = self.locate_by(&view, &node, view.settings.policies.getxattr)?;
-        sys::getxattr(located.fd(), name, out)
+        match sys::getxattr(located.fd(), name, out) {
+            // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
+            // just none on this file) it asks once.
+            Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => Err(Errno::OPNOTSUPP),
+            other => other,
+        }
     }
 
     /// Where a node is: `basepath`, `relpath`, `fullpath`, `allpaths` (NUL between).

@@ -1,0 +1,193 @@
+//! How many requests the kernel sends for what programs do. Each number here is a promise; why
+//! each request is needed stands in docs/requests.md.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use support::files::put;
+use support::{Pool, run};
+
+/// Files each operation works on; one more goes first and is not counted.
+const FILES: u64 = 50;
+
+/// Requests that asking the server for its counters may cause.
+const SLACK: u64 = 6;
+
+fn name(number: u64) -> String {
+    format!("f{number:03}")
+}
+
+/// A pool whose directory `d` has files of which the kernel knows nothing.
+fn pool_with_files() -> Pool {
+    let mut pool = Pool::tmpfs(1).prepare();
+    for number in 0..=FILES {
+        put(pool.on(0, format!("d/{}", name(number))), "content");
+    }
+    pool.start();
+    pool
+}
+
+fn lstat(path: PathBuf) {
+    rustix::fs::lstat(path).unwrap();
+}
+
+/// Asserts what `step` on each file costs in requests that the caller waits for, per file.
+fn costs(pool: &Pool, what: &str, allowed: &[(&str, u64)], step: impl FnMut(PathBuf)) {
+    if let Err(why) = measure(pool, allowed, step) {
+        panic!("{what}: {why}");
+    }
+}
+
+/// As `costs`, for a step that can be taken again: others on this machine may empty the kernel's
+/// caches in the middle of it.
+fn costs_in_the_end(
+    pool: &Pool,
+    what: &str,
+    allowed: &[(&str, u64)],
+    mut step: impl FnMut(PathBuf),
+) {
+    let mut why = String::new();
+    for _ in 0..10 {
+        match measure(pool, allowed, &mut step) {
+            Ok(()) => return,
+            Err(too_many) => why = too_many,
+        }
+    }
+    panic!("{what}: {why}");
+}
+
+fn measure(
+    pool: &Pool,
+    allowed: &[(&str, u64)],
+    mut step: impl FnMut(PathBuf),
+) -> Result<(), String> {
+    step(pool.path(format!("d/{}", name(0))));
+    let before = counted(pool);
+    for number in 1..=FILES {
+        step(pool.path(format!("d/{}", name(number))));
+    }
+    let after = counted(pool);
+    let made =
+        |operation: &str| after.get(operation).unwrap_or(&0) - before.get(operation).unwrap_or(&0);
+    for (operation, each) in allowed {
+        let (made, limit) = (made(operation), each * FILES + SLACK);
+        if made > limit {
+            return Err(format!("{made} {operation} for {FILES} files"));
+        }
+    }
+    let total: u64 = after.keys().map(|operation| made(operation)).sum();
+    let limit = allowed.iter().map(|(_, each)| each * FILES).sum::<u64>() + SLACK;
+    match total <= limit {
+        true => Ok(()),
+        false => Err(format!(
+            "{total} requests for {FILES} files: {before:?} {after:?}"
+        )),
+    }
+}
+
+/// Requests that somebody waits for, by operation. FORGET and RELEASE come when they come.
+fn counted(pool: &Pool) -> BTreeMap<String, u64> {
+    let status = pool.status();
+    let counted = status["connection"]["requests"].as_object().unwrap();
+    let unawaited = ["forget", "batchforget", "release", "releasedir"];
+    counted
+        .iter()
+        .filter(|(operation, _)| !unawaited.contains(&operation.as_str()))
+        .map(|(operation, count)| (operation.clone(), count.as_u64().unwrap()))
+        .collect()
+}
+
+fn all(pool: &Pool) -> u64 {
+    counted(pool).values().sum()
+}
+
+#[test]
+fn a_new_file_costs_a_lookup_and_a_create() {
+    let pool = Pool::tmpfs(1).mount();
+    fs::create_dir(pool.path("d")).unwrap();
+    // After a change the kernel asks for the directory's own attributes again: it forgot them.
+    let create = [("lookup", 1), ("create", 1), ("getattr", 1), ("flush", 0)];
+    costs(&pool, "create + close", &create, |path| {
+        let mut options = File::options();
+        options.write(true).create_new(true).open(path).unwrap();
+    });
+    costs(&pool, "unlink", &[("unlink", 1), ("getattr", 1)], |path| {
+        fs::remove_file(path).unwrap();
+    });
+    let mkdir = [("lookup", 1), ("mkdir", 1), ("getattr", 1)];
+    costs(&pool, "mkdir", &mkdir, |path| fs::create_dir(path).unwrap());
+    costs(&pool, "rmdir", &[("rmdir", 1), ("getattr", 1)], |path| {
+        fs::remove_dir(path).unwrap();
+    });
+    let symlinked = [("lookup", 1), ("symlink", 1), ("getattr", 1)];
+    costs(&pool, "symlink", &symlinked, |path| {
+        symlink("target", path).unwrap();
+    });
+}
+
+#[test]
+fn a_known_file_costs_nothing_to_look_at_and_one_request_to_open() {
+    let pool = pool_with_files();
+    costs(&pool, "stat, cold", &[("lookup", 1)], lstat);
+    costs_in_the_end(&pool, "stat, warm", &[], lstat);
+    costs(
+        &pool,
+        "open + close",
+        &[("open", 1), ("flush", 0)],
+        |path| {
+            File::open(path).unwrap();
+        },
+    );
+    let renamed = [("lookup", 1), ("rename", 1), ("getattr", 1)];
+    costs(&pool, "rename", &renamed, |path| {
+        fs::rename(&path, path.with_extension("new")).unwrap();
+    });
+    costs(&pool, "a missing name", &[("lookup", 1)], |path| {
+        assert!(!path.exists());
+    });
+    costs_in_the_end(&pool, "a missing name, again", &[], |path| {
+        assert!(rustix::fs::lstat(path).is_err());
+    });
+}
+
+/// `ls -l` asks each file for its ACL, and for an SELinux label unless told there are none.
+#[test]
+fn a_long_listing_costs_a_request_per_file_at_first_and_none_again() {
+    let pool = pool_with_files();
+    let list = || {
+        let before = all(&pool);
+        run("ls", ["-l", pool.path("d").to_str().unwrap()]).ok();
+        all(&pool) - before
+    };
+    let cold = list();
+    assert!(cold <= FILES + 20, "{cold} requests for {FILES} files");
+    // Others on this machine may empty the kernel's caches between two listings.
+    let warm = (0..10).map(|_| list()).min().unwrap();
+    assert!(warm <= 20, "{warm} requests for {FILES} files");
+}
+
+#[test]
+fn selinux_labels_that_are_there_are_shown_and_others_unsupported() {
+    need_root!();
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    if known.contains("selinuxfs") {
+        return;
+    }
+    let pool = pool_with_files();
+    let (path, other) = (pool.path("d/f001"), pool.path("d/f002"));
+    let label = "security.selinux";
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, label, b"a:b:c\0", flags).unwrap();
+    let mut value = [0_u8; 16];
+    let len = rustix::fs::getxattr(&path, label, &mut value).unwrap();
+    assert_eq!(&value[..len], b"a:b:c\0");
+    assert_eq!(
+        rustix::fs::getxattr(&other, label, &mut value).unwrap_err(),
+        rustix::io::Errno::OPNOTSUPP
+    );
+}
