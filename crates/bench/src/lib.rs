@@ -5,17 +5,24 @@
 //! disturbs both sides, and the interval beside the ratio says how much was left.
 #![forbid(unsafe_code)]
 
+pub mod counters;
+pub mod data;
 pub mod environment;
 pub mod error;
+pub mod fit;
 pub mod format;
 pub mod metadata;
+pub mod pattern;
 pub mod progress;
 pub mod regime;
 pub mod requests;
 pub mod result;
 pub mod scratch;
+pub mod sentinel;
+pub mod spread;
 pub mod stats;
 pub mod storage;
 pub mod subject;
+pub mod trial;
 
 pub use error::BenchError;

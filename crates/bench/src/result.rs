@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::regime::Regime;
+pub use crate::sentinel::Noise;
 use crate::stats::{Estimate, estimate, speed_ratio};
 use crate::storage::Storage;
 
@@ -57,6 +58,9 @@ pub struct Report {
     pub subjects: Vec<Subject>,
     /// The measurements, in the order of their rows.
     pub series: Vec<Series>,
+    /// What others did meanwhile, by repetition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub noise: Vec<Noise>,
     /// Sentences that belong under the figures, most important first.
     pub warnings: Vec<String>,
     /// The answer in sentences, for the benchmarks that give one.
@@ -175,6 +179,13 @@ pub struct Traffic {
     /// Written to the device by anyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_write_bytes: Option<u64>,
+    /// Bytes the subject's server read by system calls: those of the data it serves, and its
+    /// requests. Next to nothing in passthrough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_read_bytes: Option<u64>,
+    /// Bytes it wrote by system calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_write_bytes: Option<u64>,
 }
 
 /// How long the operations of one sample took.
@@ -232,6 +243,7 @@ impl Report {
             settings: BTreeMap::new(),
             subjects: Vec::new(),
             series: Vec::new(),
+            noise: Vec::new(),
             warnings: Vec::new(),
             verdicts: Vec::new(),
         }

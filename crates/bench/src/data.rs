@@ -1,0 +1,459 @@
+//! The data workloads: what is timed, what is prepared before, and what is checked. A subject that
+//! loses or changes a byte has no figure.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::error::BenchError;
+use crate::pattern::{Aligned, Pattern};
+use crate::result::{Cache, Work};
+
+/// Bytes from which on a workload's time is given for a MiB, below it for an operation.
+const LARGE_BLOCK: usize = 64 << 10;
+/// Operations between looks at the clock and at Ctrl-C.
+const LOOK_EVERY: u64 = 16;
+/// A sample of fewer operations says nothing about one operation.
+const FEWEST_OPERATIONS: u64 = 8;
+/// Offsets that no other file uses, so that its pieces are unlike theirs.
+const WRITTEN_FROM: u64 = 1 << 48;
+/// The file that is read, and the one that is written anew.
+const READ_FILE: &str = "data";
+const WRITTEN_FILE: &str = "written";
+
+/// What is done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A new file from its beginning, and its fdatasync.
+    Write,
+    /// Places of a file that exists, in random order, and its fdatasync.
+    RandomWrite,
+    /// From the beginning.
+    Read,
+    /// Places in random order.
+    RandomRead,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// What is done.
+    pub action: Action,
+    /// Bytes of one system call.
+    pub block_bytes: usize,
+    /// Where the data are when it begins.
+    pub cache: Cache,
+}
+
+impl Workload {
+    /// A row.
+    pub fn new(name: &str, action: Action, block_bytes: usize, cache: Cache) -> Self {
+        Self {
+            name: name.to_owned(),
+            action,
+            block_bytes,
+            cache,
+        }
+    }
+
+    /// Whether its time is that of a MiB rather than of an operation.
+    pub fn is_by_mib(&self) -> bool {
+        self.block_bytes >= LARGE_BLOCK
+    }
+
+    /// The most operations that a file of this size has room for.
+    pub fn room(&self, file_bytes: u64) -> u64 {
+        (file_bytes / self.block_bytes.max(1) as u64).max(1)
+    }
+}
+
+/// A time and what it is the time of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// All of it, with the fdatasync of a write.
+    pub seconds: f64,
+    /// Of the fdatasync.
+    pub sync_seconds: Option<f64>,
+    /// What was done.
+    pub work: Work,
+}
+
+/// Where and with what.
+pub struct Ground<'a> {
+    /// The directory, on the subject.
+    pub dir: &'a Path,
+    /// The same directory past the subject, on its branch: its caches have to go too.
+    pub below: Option<&'a Path>,
+    /// The images below (loop devices): likewise.
+    pub images: &'a [PathBuf],
+    /// Bytes of the file that is read.
+    pub file_bytes: u64,
+    /// What is written.
+    pub pattern: &'a mut Pattern,
+    /// Room for the largest block.
+    pub buffer: &'a mut Aligned,
+    /// Draws the places of random access.
+    pub random: fastrand::Rng,
+    /// Turns true when the user has enough.
+    pub stop: &'a AtomicBool,
+}
+
+/// How much one sample does.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount {
+    /// System calls, at most.
+    pub operations: u64,
+    /// Whether to end before that at some time (for finding out how many there can be).
+    pub limit: Option<Duration>,
+}
+
+impl Ground<'_> {
+    /// Writes the file that is read; past the subject when it would throw the bytes away.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn prepare(&mut self, past_subject: bool) -> Result<(), BenchError> {
+        let dir = match self.below {
+            Some(below) if past_subject => below,
+            _ => self.dir,
+        };
+        let path = dir.join(READ_FILE);
+        let mut file = File::create(&path).map_err(BenchError::io("making", &path))?;
+        let block_bytes = self.buffer.slice().len();
+        self.pattern.seek(0);
+        let mut left = self.file_bytes;
+        while left > 0 {
+            self.go_on()?;
+            let length = left.min(block_bytes as u64) as usize;
+            let block = self.pattern.block(length);
+            file.write_all(block)
+                .map_err(BenchError::io("writing", &path))?;
+            left -= length as u64;
+        }
+        file.sync_data().map_err(BenchError::io("syncing", &path))
+    }
+
+    /// Reads both files and compares every byte with what was written.
+    ///
+    /// # Errors
+    /// A sentence about the first byte that differs.
+    pub fn verify(&mut self) -> Result<(), String> {
+        for (name, from) in [(READ_FILE, 0), (WRITTEN_FILE, WRITTEN_FROM)] {
+            let path = self.dir.join(name);
+            let mut file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(format!("{}: {error}", path.display())),
+            };
+            let mut at = 0;
+            loop {
+                let buffer = self.buffer.slice();
+                let found = read_whole(&mut file, buffer).map_err(|error| error.to_string())?;
+                let Some(bytes) = buffer.get(..found).filter(|it| !it.is_empty()) else {
+                    break;
+                };
+                let same = self.pattern.check(from + at, bytes);
+                same.map_err(|why| format!("{}: {why}", path.display()))?;
+                at += found as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the caches into the state the workload is about, outside the timed part.
+    ///
+    /// # Errors
+    /// Those of the calls it makes.
+    pub fn set_caches(&mut self, workload: &Workload) -> Result<(), BenchError> {
+        match (workload.cache, workload.action) {
+            (Cache::Cold, _) => self.drop_caches(),
+            (Cache::Warm, Action::Read | Action::RandomRead) => {
+                let path = self.dir.join(READ_FILE);
+                let mut file = File::open(&path).map_err(BenchError::io("opening", &path))?;
+                loop {
+                    let found = file
+                        .read(self.buffer.slice())
+                        .map_err(BenchError::io("reading", &path))?;
+                    if found == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The subject's pages first, then those of the files below: what is above keeps what is below
+    /// from being dropped only while it is dirty.
+    fn drop_caches(&self) -> Result<(), BenchError> {
+        let of_dirs = [Some(self.dir), self.below].into_iter().flatten();
+        let files = of_dirs
+            .map(|dir| dir.join(READ_FILE))
+            .chain(self.images.iter().cloned());
+        for path in files {
+            let file = File::open(&path).map_err(BenchError::io("opening", &path))?;
+            // Only clean pages can be dropped. A read-only handle may sync.
+            file.sync_data().map_err(BenchError::io("syncing", &path))?;
+            fadvise(&file, 0, None, Advice::DontNeed)
+                .map_err(BenchError::io("dropping the cache of", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Does the work and times it.
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`], or those of the calls it makes. A short read or write is one.
+    pub fn measure(&mut self, workload: &Workload, amount: Amount) -> Result<Measured, BenchError> {
+        let places = match workload.action {
+            Action::RandomRead | Action::RandomWrite => Some(self.places(workload, amount)),
+            _ => None,
+        };
+        match workload.action {
+            Action::Write | Action::RandomWrite => self.write(workload, amount, places.as_deref()),
+            Action::Read | Action::RandomRead => self.read(workload, amount, places.as_deref()),
+        }
+    }
+
+    /// Offsets in random order, none twice.
+    fn places(&mut self, workload: &Workload, amount: Amount) -> Vec<u64> {
+        let count = workload.room(self.file_bytes);
+        let mut places: Vec<u64> = (0..count)
+            .map(|it| it * workload.block_bytes as u64)
+            .collect();
+        self.random.shuffle(&mut places);
+        places.truncate(amount.operations as usize);
+        places
+    }
+
+    fn write(
+        &mut self,
+        workload: &Workload,
+        amount: Amount,
+        places: Option<&[u64]>,
+    ) -> Result<Measured, BenchError> {
+        let name = places.map_or(WRITTEN_FILE, |_| READ_FILE);
+        let path = self.dir.join(name);
+        let file = match places {
+            Some(_) => OpenOptions::new().write(true).open(&path),
+            None => {
+                // The pages of the last time are given back outside the timed part.
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                    _ => OpenOptions::new().write(true).create_new(true).open(&path),
+                }
+            }
+        };
+        let mut file = file.map_err(BenchError::io("opening", &path))?;
+        self.pattern.seek(WRITTEN_FROM);
+        let start = Instant::now();
+        let mut done = 0;
+        while done < amount.operations {
+            if done % LOOK_EVERY == 0 && self.is_over(start, done, amount)? {
+                break;
+            }
+            let written = match places {
+                None => file.write_all(self.pattern.block(workload.block_bytes)),
+                Some(places) => {
+                    let Some(&place) = places.get(done as usize) else {
+                        break;
+                    };
+                    self.pattern.seek(place);
+                    file.write_all_at(self.pattern.block(workload.block_bytes), place)
+                }
+            };
+            written.map_err(BenchError::io("writing", &path))?;
+            done += 1;
+        }
+        let before_sync = start.elapsed();
+        file.sync_data().map_err(BenchError::io("syncing", &path))?;
+        let all = start.elapsed();
+        Ok(Measured {
+            seconds: all.as_secs_f64(),
+            sync_seconds: Some((all - before_sync).as_secs_f64()),
+            work: work(workload, done),
+        })
+    }
+
+    fn read(
+        &mut self,
+        workload: &Workload,
+        amount: Amount,
+        places: Option<&[u64]>,
+    ) -> Result<Measured, BenchError> {
+        let path = self.dir.join(READ_FILE);
+        let mut file = File::open(&path).map_err(BenchError::io("opening", &path))?;
+        let start = Instant::now();
+        let mut done = 0;
+        while done < amount.operations {
+            if done % LOOK_EVERY == 0 && self.is_over(start, done, amount)? {
+                break;
+            }
+            let buffer = self.buffer.slice();
+            let length = workload.block_bytes.min(buffer.len());
+            let Some(block) = buffer.get_mut(..length) else {
+                break;
+            };
+            let found = match places {
+                None => read_whole(&mut file, block),
+                Some(places) => {
+                    let Some(&place) = places.get(done as usize) else {
+                        break;
+                    };
+                    file.read_exact_at(block, place).map(|()| length)
+                }
+            };
+            if found.map_err(BenchError::io("reading", &path))? < length {
+                let short = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+                return Err(BenchError::io("reading", &path)(short));
+            }
+            done += 1;
+        }
+        Ok(Measured {
+            seconds: start.elapsed().as_secs_f64(),
+            sync_seconds: None,
+            work: work(workload, done),
+        })
+    }
+
+    fn is_over(&self, start: Instant, done: u64, amount: Amount) -> Result<bool, BenchError> {
+        self.go_on()?;
+        let late = amount.limit.is_some_and(|limit| start.elapsed() > limit);
+        Ok(late && done >= FEWEST_OPERATIONS)
+    }
+
+    fn go_on(&self) -> Result<(), BenchError> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(BenchError::Interrupted),
+            false => Ok(()),
+        }
+    }
+}
+
+fn work(workload: &Workload, operations: u64) -> Work {
+    Work {
+        operations,
+        bytes: operations * workload.block_bytes as u64,
+    }
+}
+
+/// Fills `buffer` unless the file ends; servers may answer in pieces.
+fn read_whole(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|it| !it.is_empty()) {
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with its file, and what works on it.
+    fn with_ground(work: impl FnOnce(&mut Ground<'_>)) {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut ground = Ground {
+            dir: dir.path(),
+            below: None,
+            images: &[],
+            file_bytes: 3 << 20,
+            pattern: &mut Pattern::new(1 << 20, 5),
+            buffer: &mut Aligned::new(1 << 20),
+            random: fastrand::Rng::with_seed(1),
+            stop: &stop,
+        };
+        ground.prepare(false).unwrap();
+        work(&mut ground);
+    }
+
+    fn all(operations: u64) -> Amount {
+        Amount {
+            operations,
+            limit: None,
+        }
+    }
+
+    #[test]
+    fn every_workload_moves_what_it_says_and_leaves_the_right_bytes() {
+        with_ground(|ground| {
+            for (action, block_bytes, cache) in [
+                (Action::Write, 1 << 20, Cache::Any),
+                (Action::RandomWrite, 4096, Cache::Any),
+                (Action::Read, 512, Cache::Warm),
+                (Action::RandomRead, 4096, Cache::Cold),
+                (Action::Write, 512, Cache::Any),
+            ] {
+                let workload = Workload::new("it", action, block_bytes, cache);
+                let room = workload.room(ground.file_bytes);
+                assert_eq!(room * block_bytes as u64, 3 << 20);
+                ground.set_caches(&workload).unwrap();
+                let found = ground.measure(&workload, all(room)).unwrap();
+                assert_eq!((found.work.operations, found.work.bytes), (room, 3 << 20));
+                ground.verify().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn the_sync_is_inside_the_time() {
+        with_ground(|ground| {
+            let workload = Workload::new("write", Action::Write, 1 << 20, Cache::Any);
+            let found = ground.measure(&workload, all(3)).unwrap();
+            let sync = found.sync_seconds.unwrap();
+            assert!(sync > 0.0 && sync < found.seconds, "{found:?}");
+        });
+    }
+
+    #[test]
+    fn one_wrong_byte_anywhere_is_found() {
+        with_ground(|ground| {
+            let path = ground.dir.join(READ_FILE);
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[2_345_678] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            let said = ground.verify().unwrap_err();
+            assert!(said.contains("byte 2345678"), "{said}");
+        });
+    }
+
+    #[test]
+    fn a_short_file_and_a_stop_are_no_samples() {
+        with_ground(|ground| {
+            let workload = Workload::new("read", Action::Read, 1 << 20, Cache::Any);
+            let error = ground.measure(&workload, all(4)).unwrap_err();
+            assert!(matches!(error, BenchError::Io { .. }), "{error}");
+            ground.stop.store(true, Ordering::Relaxed);
+            assert!(matches!(
+                ground.measure(&workload, all(1)),
+                Err(BenchError::Interrupted)
+            ));
+        });
+    }
+
+    #[test]
+    fn a_limit_ends_a_slow_sample_but_not_before_it_says_something() {
+        with_ground(|ground| {
+            let workload = Workload::new("read", Action::Read, 512, Cache::Warm);
+            let amount = Amount {
+                operations: 6000,
+                limit: Some(Duration::ZERO),
+            };
+            let done = ground.measure(&workload, amount).unwrap().work.operations;
+            assert!((FEWEST_OPERATIONS..6000).contains(&done), "{done}");
+        });
+    }
+}

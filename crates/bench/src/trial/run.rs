@@ -1,0 +1,429 @@
+//! Carries a trial out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Dir, Outcome, Place, Row, Trial};
+use crate::counters::Meter;
+use crate::data::{Amount, Ground, Measured};
+use crate::error::BenchError;
+use crate::metadata::workload::{self as names, Workload as NameWorkload};
+use crate::pattern::{Aligned, Pattern, memory_seconds};
+use crate::progress::{Progress, Step};
+use crate::result::{self, Sample, Series, Unit, Work};
+use crate::sentinel::Watch;
+use crate::spread::is_unstable;
+
+/// Most names that a sample of the metadata row makes.
+const MOST_NAMES: usize = 400;
+/// The warm-up's names.
+const WARM_NAMES: usize = 24;
+/// What the metadata row does with every name, in this order.
+const NAME_WORK: [NameWorkload; 5] = [
+    NameWorkload::Create,
+    NameWorkload::OpenClose,
+    NameWorkload::StatMissing,
+    NameWorkload::Rename,
+    NameWorkload::Unlink,
+];
+
+/// A cell of the table: row and contender.
+type Cell = (usize, usize);
+
+/// A run in progress.
+struct Run<'a> {
+    trial: &'a Trial,
+    stop: &'a AtomicBool,
+    pattern: Pattern,
+    buffer: Aligned,
+    random: fastrand::Rng,
+    /// Operations of a sample; a cell that failed has none.
+    amounts: BTreeMap<Cell, u64>,
+    samples: BTreeMap<Cell, Vec<Option<Sample>>>,
+    outcome: Outcome,
+    steps: (usize, usize),
+}
+
+/// Measures.
+///
+/// # Errors
+/// Those of preparing a contender, and [`BenchError::Interrupted`] before the first repetition was
+/// complete. A row that fails on a contender is left out there and named in [`Outcome::failures`].
+pub fn run(
+    trial: &Trial,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Outcome, BenchError> {
+    let largest = trial.rows.iter().map(|row| match row {
+        Row::Data(workload) => workload.block_bytes,
+        Row::Names => 0,
+    });
+    let largest = largest.max().unwrap_or(0).max(1 << 20);
+    let cells = trial.rows.len() * trial.contenders.len();
+    let mut run = Run {
+        trial,
+        stop,
+        pattern: Pattern::new(largest, trial.seed),
+        buffer: Aligned::new(largest),
+        random: fastrand::Rng::with_seed(trial.seed),
+        amounts: BTreeMap::new(),
+        samples: BTreeMap::new(),
+        outcome: Outcome::default(),
+        steps: (0, cells * (trial.repetitions + 1)),
+    };
+    run.warm_up(progress)?;
+    let rows: Vec<usize> = (0..trial.rows.len()).collect();
+    while run.outcome.repetitions < trial.most_repetitions.max(trial.repetitions) {
+        let due = if run.outcome.repetitions < trial.repetitions {
+            rows.clone()
+        } else {
+            run.unstable_rows()
+        };
+        if due.is_empty() {
+            break;
+        }
+        match run.repetition(&due, progress) {
+            Err(BenchError::Interrupted) => {
+                run.outcome.interrupted = true;
+                break;
+            }
+            other => other?,
+        }
+    }
+    Ok(run.finish())
+}
+
+impl Run<'_> {
+    fn warm_up(&mut self, progress: &mut Progress<'_>) -> Result<(), BenchError> {
+        for contender in 0..self.trial.contenders.len() {
+            if let Some(dir) = self.dir(contender) {
+                self.ground(&dir).prepare(!dir.keeps_data)?;
+            }
+        }
+        for row in 0..self.trial.rows.len() {
+            for contender in 0..self.trial.contenders.len() {
+                self.say((row, contender), "warm-up", progress);
+                let found = self.once((row, contender), None);
+                self.note_amount((row, contender), found)?;
+            }
+        }
+        for contender in 0..self.trial.contenders.len() {
+            let Some(dir) = self.dir(contender).filter(|it| it.keeps_data) else {
+                continue;
+            };
+            if let Err(why) = self.ground(&dir).verify() {
+                let name = self.name(contender).to_owned();
+                self.amounts.retain(|cell, _| cell.1 != contender);
+                self.fail(format!(
+                    "{name} gave back other bytes than were written, so it has no figures: {why}"
+                ));
+            }
+        }
+        self.share_amounts();
+        Ok(())
+    }
+
+    fn note_amount(
+        &mut self,
+        cell: Cell,
+        found: Result<(Work, Sample), BenchError>,
+    ) -> Result<(), BenchError> {
+        match found {
+            Ok((work, _)) if work.operations > 0 => {
+                self.amounts.insert(cell, work.operations);
+            }
+            Ok(_) => {}
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            Err(error) => {
+                let name = self.name(cell.1).to_owned();
+                self.fail(format!("{name}: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same amount for all of a group: what its slowest got done.
+    fn share_amounts(&mut self) {
+        let mut least: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+        for (&(row, contender), &amount) in &self.amounts {
+            let shared = least.entry((row, self.group(contender))).or_insert(amount);
+            *shared = (*shared).min(amount);
+        }
+        let groups: Vec<usize> = self.trial.contenders.iter().map(|it| it.group).collect();
+        for (&(row, contender), amount) in &mut self.amounts {
+            let group = groups.get(contender).copied().unwrap_or(0);
+            if let Some(shared) = least.get(&(row, group)) {
+                *amount = *shared;
+            }
+        }
+    }
+
+    /// One sample of every cell in `rows`, kept only when all are there.
+    fn repetition(
+        &mut self,
+        rows: &[usize],
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BenchError> {
+        let number = self.outcome.repetitions + 1;
+        let watch = Watch::start(&self.servers());
+        let mut taken: BTreeMap<Cell, Sample> = BTreeMap::new();
+        let mut order: Vec<usize> = (0..self.trial.contenders.len()).collect();
+        for &row in rows {
+            self.random.shuffle(&mut order);
+            for &contender in &order {
+                let cell = (row, contender);
+                self.say(cell, &format!("repetition {number}"), progress);
+                let Some(&operations) = self.amounts.get(&cell) else {
+                    continue;
+                };
+                match self.once(cell, Some(operations)) {
+                    Ok((_, sample)) => {
+                        taken.insert(cell, sample);
+                    }
+                    Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                    Err(error) => {
+                        let name = self.name(contender).to_owned();
+                        self.fail(format!("{name}: {error}"));
+                    }
+                }
+            }
+        }
+        for cell in self.amounts.keys() {
+            let place = self.samples.entry(*cell).or_default();
+            place.push(taken.remove(cell));
+        }
+        self.outcome.noise.extend(watch.stop());
+        self.outcome.repetitions = number;
+        Ok(())
+    }
+
+    /// Does the work of a cell; `None`: as much as fits into the time of a sample.
+    fn once(&mut self, cell: Cell, operations: Option<u64>) -> Result<(Work, Sample), BenchError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(BenchError::Interrupted);
+        }
+        let (Some(row), Some(contender)) = (
+            self.trial.rows.get(cell.0),
+            self.trial.contenders.get(cell.1),
+        ) else {
+            return Ok((Work::default(), Sample::default()));
+        };
+        let device = contender.facts.storage.as_ref();
+        let device = device.and_then(|it| it.device.clone());
+        match (row, &contender.place) {
+            (Row::Names, Place::Memory) => Ok((Work::default(), Sample::default())),
+            (Row::Data(workload), Place::Memory) => {
+                let room = workload.room(self.trial.file_bytes);
+                let operations = operations.unwrap_or(room);
+                let length = workload.block_bytes;
+                let pattern = &mut self.pattern;
+                let value = memory_seconds(pattern, &mut self.buffer, length, operations)?;
+                let work = Work {
+                    operations,
+                    bytes: operations * length as u64,
+                };
+                let sample = Sample {
+                    value,
+                    ..Sample::default()
+                };
+                Ok((work, sample))
+            }
+            (Row::Data(workload), Place::Dir(dir)) => {
+                let amount = Amount {
+                    operations: operations.unwrap_or(workload.room(self.trial.file_bytes)),
+                    limit: operations.is_none().then_some(self.trial.sample_limit),
+                };
+                let mut ground = self.ground(dir);
+                ground.set_caches(workload)?;
+                let meter = Meter::start(dir.server, device.as_deref());
+                let found = ground.measure(workload, amount)?;
+                let traffic = meter.stop();
+                Ok((found.work, sample(found, traffic)))
+            }
+            (Row::Names, Place::Dir(dir)) => self.names(dir, operations, device.as_deref()),
+        }
+    }
+
+    /// The metadata row: a directory of its own, made and removed outside the timed part.
+    fn names(
+        &self,
+        dir: &Dir,
+        operations: Option<u64>,
+        device: Option<&str>,
+    ) -> Result<(Work, Sample), BenchError> {
+        let each = NAME_WORK.len() as u64;
+        let files = operations.map_or(WARM_NAMES, |it| (it / each) as usize);
+        let own = dir.path.join("names");
+        fs::create_dir(&own).map_err(BenchError::io("making", &own))?;
+        let ground = names::Ground {
+            dir: own,
+            files,
+            stop: self.stop,
+        };
+        let meter = Meter::start(dir.server, device);
+        let mut seconds = 0.0;
+        let mut outcome = Ok(());
+        for work in NAME_WORK {
+            let step = ground
+                .prepare(work)
+                .map_err(names::Trouble::Failed)
+                .and_then(|()| ground.measure(work));
+            match step {
+                Ok(time) => seconds += time,
+                Err(names::Trouble::Failed(error)) => {
+                    outcome = Err(error);
+                    break;
+                }
+                Err(names::Trouble::Wrong(why)) => {
+                    let wrong = std::io::Error::other(why);
+                    outcome = Err(BenchError::io(work.name(), &ground.dir)(wrong));
+                    break;
+                }
+            }
+        }
+        let traffic = meter.stop();
+        fs::remove_dir_all(&ground.dir).map_err(BenchError::io("removing", &ground.dir))?;
+        outcome?;
+        let done = match operations {
+            Some(done) => done,
+            // How many would have fitted.
+            None => {
+                let name_seconds = seconds / files as f64;
+                let fit = self.trial.sample_limit.as_secs_f64() / name_seconds.max(1e-9);
+                each * (fit as usize).clamp(WARM_NAMES, MOST_NAMES) as u64
+            }
+        };
+        let work = Work {
+            operations: done,
+            bytes: 0,
+        };
+        let sample = Sample {
+            value: seconds,
+            traffic: Some(traffic),
+            ..Sample::default()
+        };
+        Ok((work, sample))
+    }
+
+    /// Rows with a cell whose interval is too wide.
+    fn unstable_rows(&self) -> Vec<usize> {
+        let mut rows: Vec<usize> = self
+            .samples
+            .iter()
+            .filter(|(_, samples)| is_too_wide(samples))
+            .map(|(cell, _)| cell.0)
+            .collect();
+        rows.dedup();
+        rows
+    }
+
+    fn finish(mut self) -> Outcome {
+        let mut series = Vec::new();
+        for (&(row, contender), &operations) in &self.amounts {
+            let (Some(what), Some(who)) = (
+                self.trial.rows.get(row),
+                self.trial.contenders.get(contender),
+            ) else {
+                continue;
+            };
+            let samples = self.samples.remove(&(row, contender)).unwrap_or_default();
+            let block_bytes = match what {
+                Row::Data(workload) => workload.block_bytes as u64,
+                Row::Names => 0,
+            };
+            series.push(Series {
+                subject: who.facts.name.clone(),
+                workload: what.name().to_owned(),
+                unit: Unit::Seconds,
+                work: Work {
+                    operations,
+                    bytes: operations * block_bytes,
+                },
+                cache: what.cache(),
+                unstable: is_too_wide(&samples),
+                samples,
+            });
+        }
+        self.outcome.series = series;
+        self.outcome
+    }
+
+    fn ground<'b>(&'b mut self, dir: &'b Dir) -> Ground<'b> {
+        Ground {
+            dir: &dir.path,
+            below: dir.below.as_deref(),
+            images: &dir.images,
+            file_bytes: self.trial.file_bytes,
+            pattern: &mut self.pattern,
+            buffer: &mut self.buffer,
+            random: self.random.fork(),
+            stop: self.stop,
+        }
+    }
+
+    fn dir(&self, contender: usize) -> Option<Dir> {
+        match &self.trial.contenders.get(contender)?.place {
+            Place::Dir(dir) => Some(dir.clone()),
+            Place::Memory => None,
+        }
+    }
+
+    fn group(&self, contender: usize) -> usize {
+        self.trial
+            .contenders
+            .get(contender)
+            .map_or(0, |it| it.group)
+    }
+
+    fn name(&self, contender: usize) -> &str {
+        let found = self.trial.contenders.get(contender);
+        found.map_or("", |it| it.facts.name.as_str())
+    }
+
+    fn servers(&self) -> Vec<u32> {
+        let servers = self
+            .trial
+            .contenders
+            .iter()
+            .filter_map(|it| match &it.place {
+                Place::Dir(dir) => dir.server,
+                Place::Memory => None,
+            });
+        servers.collect()
+    }
+
+    /// A sentence once, however often it happens.
+    fn fail(&mut self, sentence: String) {
+        if !self.outcome.failures.contains(&sentence) {
+            self.outcome.failures.push(sentence);
+        }
+    }
+
+    fn say(&mut self, cell: Cell, stage: &str, progress: &mut Progress<'_>) {
+        let (row, contender) = cell;
+        let row = self.trial.rows.get(row).map_or("", Row::name);
+        let what = format!("{stage}: {row} on {}", self.name(contender));
+        let (done, total) = self.steps;
+        progress(&Step {
+            done,
+            total: total.max(done + 1),
+            what: &what,
+        });
+        self.steps.0 += 1;
+    }
+}
+
+fn is_too_wide(samples: &[Option<Sample>]) -> bool {
+    let values: Vec<f64> = samples.iter().flatten().map(|it| it.value).collect();
+    crate::stats::estimate(&values).is_some_and(|it| is_unstable(&it))
+}
+
+fn sample(found: Measured, traffic: result::Traffic) -> Sample {
+    Sample {
+        value: found.seconds,
+        sync_seconds: found.sync_seconds,
+        traffic: Some(traffic),
+        latency: None,
+    }
+}
