@@ -18,7 +18,7 @@ pub use io_priority::{adopt_io_priority, drop_io_priority};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
     ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of, removexattr,
-    rename_flags, setxattr, statx_fd, statx_name,
+    rename_flags, setxattr, statx_fd, statx_name, truncate,
 };
 
 /// Result of a system call.

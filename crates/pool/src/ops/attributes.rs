@@ -3,12 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
 
 use crate::attr::{extended_attr, file_attr};
-use crate::locate::reopen;
 use crate::node::Node;
 use crate::pool::Pool;
 use crate::relocate::is_full;
@@ -135,9 +134,8 @@ impl Pool {
         }
         let view = self.view();
         let rule = view.settings.policies.truncate;
-        self.change_copies(&view, node, rule, |fd| {
-            rustix::fs::ftruncate(reopen(fd, OFlags::WRONLY)?, size_bytes)
-        })
+        // Not through an open file: a truncation to the same size then moves the times on XFS.
+        self.change_copies(&view, node, rule, |fd| sys::truncate(fd, size_bytes))
     }
 }
 

@@ -56,12 +56,12 @@ impl Pool {
         let view = self.view();
         let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);
-        let (branch, file, mode) = match self.open_by_policy(&view, &node, wanted)? {
-            Some(opened) => opened,
-            None => match self.open_inode(&node, wanted) {
-                Err(Errno::ACCESS) => self.open_refused(&view, &node, wanted)?,
-                other => other?,
-            },
+        let (branch, file, mode) = match self.open_wanted(&view, &node, wanted) {
+            // An append-only file (chattr +a) opens in no other way.
+            Err(Errno::PERM) if flags & libc::O_APPEND != 0 => {
+                self.open_wanted(&view, &node, wanted | OFlags::APPEND)?
+            }
+            other => other?,
         };
         if branch.read_only()
             && (access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0)
@@ -83,6 +83,22 @@ impl Pool {
         // The handle holds a reference of its own.
         self.unref(&node, 1);
         opened
+    }
+
+    /// The copy that `func.open` names, or else the node's own inode.
+    fn open_wanted(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        wanted: OFlags,
+    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+        match self.open_by_policy(view, node, wanted)? {
+            Some(opened) => Ok(opened),
+            None => match self.open_inode(node, wanted) {
+                Err(Errno::ACCESS) => self.open_refused(view, node, wanted),
+                other => other,
+            },
+        }
     }
 
     /// `func.open` may name another copy than the one `func.getattr` shows; while the file is

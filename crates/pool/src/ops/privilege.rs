@@ -26,6 +26,18 @@ pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
         .is_some_and(|effective| effective & 1 << CAP_FSETID != 0)
 }
 
+/// Whether the caller may leave set-group-id on an inode of this group when its access list goes:
+/// with CAP_FSETID, and as a member. Asked of `/proc` as in [`keeps_set_id`].
+pub(crate) fn keeps_set_group_id(cx: &Context<'_>, gid: u32) -> bool {
+    let among = |line: Option<String>, skipped: usize| {
+        let line = line.unwrap_or_default();
+        let mut listed = line.split_whitespace().skip(skipped);
+        listed.any(|listed| listed.parse() == Ok(gid))
+    };
+    // Of real, effective and saved, only the last counts for files.
+    keeps_set_id(cx) || among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
+}
+
 /// The user the caller acts as, as the kernel says it or else `/proc`; none if it is not known
 /// for certain.
 pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {

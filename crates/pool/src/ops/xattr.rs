@@ -11,6 +11,7 @@ use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
 use crate::node::Node;
+use crate::ops::privilege::{has_set_id, keeps_set_group_id};
 use crate::pool::{Pool, View};
 use crate::sys;
 
@@ -154,7 +155,16 @@ impl Pool {
         let node = self.node(id)?;
         let _held = node.hold(cx);
         let rule = view.settings.policies.removexattr;
-        self.change_copies(&view, &node, rule, |fd| sys::removexattr(fd.as_fd(), name))
+        self.change_copies(&view, &node, rule, |fd| {
+            if name == ACCESS_ACL {
+                // The kernel does not say whether set-group-id is to fall, as it does for setting.
+                let stat = sys::statx_fd(fd.as_fd())?;
+                let mode = u32::from(stat.stx_mode);
+                let keeps = !has_set_id(mode) || keeps_set_group_id(cx, stat.stx_gid);
+                sys::want_fsetid(keeps)?;
+            }
+            sys::removexattr(fd.as_fd(), name)
+        })
     }
 
     fn check_settable(&self, view: &View, name: &OsStr) -> sys::Result<()> {

@@ -175,6 +175,18 @@ pub fn removexattr(fd: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     checked(result as isize).map(drop)
 }
 
+/// `truncate(2)` of the inode behind `fd`, which may be `O_PATH`.
+///
+/// # Errors
+/// Those of `truncate(2)`; EFBIG for a size no file can have.
+pub fn truncate(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<()> {
+    let size_bytes = libc::off64_t::try_from(size_bytes).map_err(|_| Errno::FBIG)?;
+    let path = ProcPath::new(fd);
+    // SAFETY: the path ends with NUL.
+    let result = unsafe { libc::truncate64(path.as_c_str().as_ptr(), size_bytes) };
+    checked(result as isize).map(drop)
+}
+
 /// An ioctl whose argument points to `data`, read and written in place.
 ///
 /// The caller must know that `command` touches no more than `data.len()` bytes; [`fs_ioctl`]
