@@ -1,8 +1,8 @@
 //! Notices a reader stuck in a request that did not say it may block, and hands its role on.
 //!
-//! While requests come it looks every millisecond whether the reader is still at the same one.
-//! After a pause it sleeps until the reader wakes it: that costs one system call after a pause,
-//! and a load per request.
+//! While requests come it looks every millisecond whether the reader is still at the same one, and
+//! every four while it never was: each look wakes a CPU. After a pause it sleeps until the reader
+//! wakes it: that costs one system call after a pause, and a load per request.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,9 @@ use super::seat::Seat;
 
 /// Time between looks; a sleeping reader is relieved after one to two of them.
 const TICK: Duration = Duration::from_millis(1);
+/// Time between looks while every one of the last [`SMOOTH_TICKS`] found another request.
+const SMOOTH_TICK: Duration = Duration::from_millis(4);
+const SMOOTH_TICKS: u32 = 16;
 /// Looks after which even a reader that is running, or waiting for a CPU, is relieved. One that
 /// sleeps is relieved at the first: to the others a new reader helps only if there is a CPU for
 /// it, and it moves the work to another one.
@@ -67,10 +70,11 @@ impl Watchdog {
 
 fn watch(crew: &Arc<Crew>) {
     let mut seen: Option<(Arc<Seat>, u64)> = None;
-    let (mut quiet, mut stuck) = (0, 0);
+    let (mut quiet, mut stuck, mut smooth) = (0, 0, 0);
     let mut ticks: u32 = 0;
     while !crew.life.has_ended() {
-        thread::park_timeout(TICK);
+        let is_smooth = smooth >= SMOOTH_TICKS;
+        thread::park_timeout(if is_smooth { SMOOTH_TICK } else { TICK });
         ticks = ticks.wrapping_add(1);
         let pressing = ticks.is_multiple_of(PRESS_TICKS) && crew.press_interrupts();
         let Some(reader) = crew.roster.lock().reader.clone() else {
@@ -79,6 +83,7 @@ fn watch(crew: &Arc<Crew>) {
         let word = reader.word();
         let same =
             matches!(&seen, Some((seat, last)) if Arc::ptr_eq(seat, &reader) && *last == word);
+        smooth = if same { 0 } else { smooth + 1 };
         if !same {
             (quiet, stuck) = (0, 0);
         } else if Seat::is_handling(word) {

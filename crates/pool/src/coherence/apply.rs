@@ -32,9 +32,12 @@ impl Listener {
                 }
             }
             None => {
-                for (volume, ino) in event.target.iter().flat_map(|id| pool.inodes_of(id)) {
+                let Some(target) = &event.target else {
+                    return;
+                };
+                for (volume, ino) in pool.inodes_of(target) {
                     if event.mask & libc::FAN_MODIFY != 0 {
-                        self.calm(pool, volume, ino);
+                        self.calm(pool, (volume, ino), target);
                     }
                     self.inode_changed(pool, volume, ino);
                 }
@@ -103,18 +106,21 @@ impl Listener {
     }
 
     /// Holds back reports of a file that is written to without end.
-    fn calm(&mut self, pool: &Pool, volume: VolumeId, ino: u64) {
+    fn calm(&mut self, pool: &Pool, file: (VolumeId, u64), id: &FileId) {
         // Cached data must follow every write.
         if pool.view().settings.cache_files != CacheFiles::Off {
             return;
         }
         let now = Instant::now();
-        if !self.storms.count((volume, ino), now) || pool.coherence.hot.holds(volume, ino) {
+        if !self.storms.count(file, now) || pool.coherence.hot.holds(file.0, file.1) {
             return;
         }
-        if let Ok((fd, _)) = pool.volumes.open_any_generation(volume, ino) {
-            self.storms
-                .hold(&pool.coherence.hot, (volume, ino), fd, now);
+        // By the event's own handle: the generation may be one nobody has asked about yet.
+        let opened = pool.volumes.with_mount(file.0, |at, _| {
+            sys::open_by_handle(at, &id.handle, OFlags::PATH | OFlags::NOFOLLOW)
+        });
+        if let Some(Ok(fd)) = opened {
+            self.storms.hold(&pool.coherence.hot, file, fd, now);
         }
     }
 

@@ -21,6 +21,11 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// After this many wake-ups without a pause between them the thread lets events gather.
 const BUSY_ROUNDS: u32 = 4;
 const GATHER: Duration = Duration::from_millis(1);
+/// The same while they were all of our own making, which nobody has to be told about.
+const GATHER_OWN: Duration = Duration::from_millis(5);
+/// Room that the largest event may need (`struct fanotify_event_metadata`, a handle and a name for
+/// each of its directories, and a handle of its target): a read that left more emptied the queue.
+const EVENT_BYTES_MAX: usize = 4096;
 /// What may have met an answer on its way is told again after each of these.
 const REPEAT_AFTER: [Duration; 3] = [
     Duration::from_millis(5),
@@ -89,6 +94,7 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
         storms: Storms::new(Arc::clone(&groups.inodes)),
         repeats: Repeats::default(),
         own_pid: i32::try_from(std::process::id()).unwrap_or(0),
+        all_own: false,
     };
     std::thread::Builder::new()
         .name("strandfs-events".to_owned())
@@ -113,6 +119,8 @@ pub(super) struct Listener {
     pub storms: Storms,
     pub repeats: Repeats,
     own_pid: i32,
+    /// Everything read last was of our own making.
+    all_own: bool,
 }
 
 impl Listener {
@@ -131,8 +139,9 @@ impl Listener {
             // Many single wake-ups cost more than the events: a storm is read in batches.
             busy = if waited > GATHER { 0 } else { busy + 1 };
             if busy > BUSY_ROUNDS {
-                std::thread::sleep(GATHER);
+                std::thread::sleep(if self.all_own { GATHER_OWN } else { GATHER });
             }
+            self.all_own = true;
             let Some(pool) = self.pool.upgrade() else {
                 return;
             };
@@ -186,8 +195,12 @@ impl Listener {
                     );
                     pool.expire_everything();
                 } else if event.pid != self.own_pid {
+                    self.all_own = false;
                     self.apply(pool, &event);
                 }
+            }
+            if read + EVENT_BYTES_MAX < buffer.len() {
+                return;
             }
         }
     }
