@@ -161,13 +161,18 @@ impl Pool {
             entries.extend(beneath);
         }
         // A copy that left while others stay belongs elsewhere now; only where all have left is
-        // it the directory itself that moved, and a process standing in it goes on.
-        if entries.is_empty() {
-            let elsewhere = view
+        // it the directory itself that moved, and a process standing in it goes on. So it is
+        // where another directory has taken its name.
+        let is_known = |entry: &DirEntry| copies.contains(&entry.identity);
+        if !entries.iter().any(is_known) {
+            let elsewhere: SmallVec<[DirEntry; 2]> = view
                 .branches
                 .iter()
-                .filter_map(|branch| finder.by_identity(branch, name.is_some()));
-            entries.extend(elsewhere);
+                .filter_map(|branch| finder.by_identity(branch, name.is_some()))
+                .collect();
+            if !elsewhere.is_empty() {
+                entries = elsewhere;
+            }
         }
         if entries.is_empty() {
             return Err(finder.error.unwrap_or(Errno::NOENT));

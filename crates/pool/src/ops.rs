@@ -1,5 +1,6 @@
 //! The operations, one file per group.
 
+mod alteration;
 mod attributes;
 mod change;
 mod clone_path;

@@ -161,7 +161,7 @@ impl Pool {
     }
 
     /// The nodes that an inode of a branch may belong to, as far as the kernel knows them.
-    pub(super) fn known_nodes(&self, volume: VolumeId, ino: u64) -> Nodes {
+    pub(crate) fn known_nodes(&self, volume: VolumeId, ino: u64) -> Nodes {
         self.coherence.index.find(&self.nodes, volume, ino)
     }
 

@@ -1,14 +1,17 @@
 //! GETATTR, STATX and SETATTR.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
 
 use crate::attr::{extended_attr, file_attr};
+use crate::faults::blame;
+use crate::locate::reopen;
 use crate::node::Node;
+use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
 use crate::pool::Pool;
 use crate::relocate::is_full;
 use crate::sys;
@@ -90,14 +93,12 @@ impl Pool {
             let mode = Mode::from_raw_mode(mode & 0o7777);
             // The kernel has decided already whether the caller may set S_ISGID here.
             sys::want_fsetid(true)?;
-            self.change_copies(&view, node, rules.chmod, |fd| set_mode(fd, mode))?;
+            self.change_copies(&view, node, rules.chmod, &ToMode(mode))?;
         }
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             sys::want_fsetid(!change.kill_suidgid)?;
-            self.change_copies(&view, node, rules.chown, |fd| {
-                rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
-            })?;
+            self.change_copies(&view, node, rules.chown, &ToOwner(uid, gid))?;
         }
         if let Some(size_bytes) = change.size_bytes {
             sys::want_fsetid(!change.kill_suidgid)?;
@@ -108,10 +109,7 @@ impl Pool {
                 last_access: timespec(change.atime),
                 last_modification: timespec(change.mtime),
             };
-            self.change_copies(&view, node, rules.utimens, |fd| {
-                let path = sys::ProcPath::new(fd);
-                rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &times, AtFlags::empty())
-            })?;
+            self.change_copies(&view, node, rules.utimens, &ToTimes(times))?;
         }
         self.do_getattr(node.id, change.handle)
     }
@@ -133,15 +131,26 @@ impl Pool {
             return rustix::fs::ftruncate(&*self.writable_file(node, handle)?, size_bytes);
         }
         let view = self.view();
-        let rule = view.settings.policies.truncate;
-        // Not through an open file: a truncation to the same size then moves the times on XFS.
-        self.change_copies(&view, node, rule, |fd| sys::truncate(fd, size_bytes))
+        let copies = self.copies_to_change(&view, node, view.settings.policies.truncate)?;
+        if copies.len() > 1 {
+            // What is cut off cannot be put back: all must be writable before one is cut.
+            for copy in &copies {
+                reopen(copy.fd.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK)
+                    .map_err(|errno| blame(&copy.branch, errno))?;
+            }
+        }
+        // The one that users see is the last.
+        for copy in copies.iter().rev() {
+            // Not through an open file: a truncation to the same size then moves the times on XFS.
+            sys::truncate(copy.fd.as_fd(), size_bytes).map_err(|errno| {
+                if copies.len() > 1 {
+                    tracing::error!(branch = %copy.branch.path.display(), %errno, "a copy could not be truncated; copies of it on other branches may have been");
+                }
+                blame(&copy.branch, errno)
+            })?;
+        }
+        Ok(())
     }
-}
-
-fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> sys::Result<()> {
-    let path = sys::ProcPath::new(fd);
-    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

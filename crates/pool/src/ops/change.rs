@@ -1,10 +1,10 @@
 //! Acting on the copies of a node: which there are, which a policy picks, whose outcome counts.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, Statx};
+use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::Policy;
@@ -14,6 +14,7 @@ use crate::faults::blame;
 use crate::identity::kind_of;
 use crate::locate::Located;
 use crate::node::Node;
+use crate::ops::alteration::{Alteration, Role, Way};
 use crate::ops::open::same_search;
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
@@ -39,7 +40,7 @@ impl Holder {
     }
 }
 
-type Holders = SmallVec<[Holder; 2]>;
+pub(crate) type Holders = SmallVec<[Holder; 2]>;
 
 /// Branches that have a name, with its attributes there.
 pub(crate) type Found = SmallVec<[(Arc<Branch>, Statx); 2]>;
@@ -132,54 +133,90 @@ impl Pool {
         found
     }
 
-    /// Changes every copy the policy picks. All is checked before anything is done: if the copy
-    /// that users see may not be changed, none is.
+    /// The copies that the policy picks for a change, the one that users see first.
     ///
     /// # Errors
-    /// EROFS if the policy picks nothing writable; else the outcome on the visible copy, or the
-    /// first error where that copy was not picked and nothing worked.
-    pub(crate) fn change_copies(
+    /// EROFS if none may be changed, or not the one that users see where the policy means all;
+    /// EPERM if one of several is immutable.
+    pub(crate) fn copies_to_change(
         &self,
         view: &View,
         node: &Arc<Node>,
         rule: Policy,
-        change: impl Fn(BorrowedFd<'_>) -> sys::Result<()>,
-    ) -> sys::Result<()> {
+    ) -> sys::Result<Holders> {
         let holders = self.holders(view, node, policy::needs(rule, Category::Action).mtime)?;
         let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
             .iter()
             .map(|holder| (Arc::clone(&holder.branch), holder.stat))
             .collect();
         let picked = self.pick_for_action(view, rule, &listed)?;
-        let visible = holders.iter().position(|holder| holder.primary);
+        let mut copies: Holders = holders
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| picked.contains(index))
+            .map(|(_, holder)| holder)
+            .collect();
+        copies.sort_by_key(|copy| !copy.primary);
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
-        if takes_all && visible.is_some_and(|index| !picked.contains(&index)) {
-            return Err(Errno::ROFS);
+        match copies.first() {
+            None => return Err(Errno::NOENT),
+            Some(first) if takes_all && !first.primary => return Err(Errno::ROFS),
+            Some(_) => {}
         }
-        let mut first_error = None;
-        let mut any_success = false;
-        let mut visible_outcome = None;
-        for index in picked {
-            let Some(holder) = holders.get(index) else {
-                continue;
-            };
-            let outcome = change(holder.fd.as_fd());
-            match outcome {
-                Ok(()) => any_success = true,
-                Err(errno) => {
-                    tracing::debug!(branch = %holder.branch.path.display(), %errno, "a copy could not be changed");
-                    first_error = first_error.or(Some(blame(&holder.branch, errno)));
+        if copies.len() > 1 {
+            for copy in &copies {
+                let stat = sys::statx_fd(copy.fd.as_fd())?;
+                if stat.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
+                    return Err(blame(&copy.branch, Errno::PERM));
                 }
             }
-            if holder.primary {
-                visible_outcome = Some(outcome);
+        }
+        Ok(copies)
+    }
+
+    /// Changes every copy the policy picks, or none: the one that users see first, and if another
+    /// refuses, those before it are put back. A branch whose filesystem cannot do such a thing at
+    /// all is passed over, unless it has the copy that users see.
+    ///
+    /// # Errors
+    /// As for [`Pool::copies_to_change`]; else the first refusal.
+    pub(crate) fn change_copies(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        rule: Policy,
+        change: &dyn Alteration,
+    ) -> sys::Result<()> {
+        let copies = self.copies_to_change(view, node, rule)?;
+        if let [only] = &copies[..] {
+            return change
+                .make(only.fd.as_fd(), Role::Leading)
+                .map_err(|errno| blame(&only.branch, errno));
+        }
+        let mut done: SmallVec<[(&Holder, Way<'_>); 2]> = SmallVec::new();
+        for (index, copy) in copies.iter().enumerate() {
+            let role = if index == 0 {
+                Role::Leading
+            } else {
+                Role::Following
+            };
+            let outcome = change.way_back(copy.fd.as_fd()).and_then(|way| {
+                change.make(copy.fd.as_fd(), role)?;
+                done.push((copy, way));
+                Ok(())
+            });
+            match outcome {
+                Ok(()) => {}
+                Err(errno) if role == Role::Following && passed_over(copy, errno) => {
+                    tracing::debug!(branch = %copy.branch.path.display(), %errno, "a copy cannot be changed like the one that is shown");
+                }
+                Err(errno) => {
+                    put_back(done);
+                    return Err(blame(&copy.branch, errno));
+                }
             }
         }
-        match (visible_outcome, any_success, first_error) {
-            (Some(outcome), _, _) => outcome,
-            (None, true, _) => Ok(()),
-            (None, false, error) => Err(error.unwrap_or(Errno::NOENT)),
-        }
+        Ok(())
     }
 
     /// The copy of a node that the search policy `rule` picks.
@@ -227,5 +264,28 @@ impl Pool {
             }
         }
         Ok(found)
+    }
+}
+
+/// Whether a copy that users do not see is left as it is: its filesystem has no such thing, or
+/// gives the server no right to it (FAT, NFS). One that somebody fixed on purpose is not.
+fn passed_over(copy: &Holder, errno: Errno) -> bool {
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    match errno {
+        Errno::OPNOTSUPP | Errno::NOSYS => true,
+        Errno::PERM | Errno::ACCESS => {
+            sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !stat.stx_attributes.intersects(fixed))
+        }
+        _ => false,
+    }
+}
+
+fn put_back(done: SmallVec<[(&Holder, Way<'_>); 2]>) {
+    for (copy, way) in done.into_iter().rev() {
+        // What was set-id is to be so again, whoever asked for the change.
+        let back = sys::want_fsetid(true).and_then(|()| way(copy.fd.as_fd()));
+        if let Err(errno) = back {
+            tracing::error!(branch = %copy.branch.path.display(), %errno, "a change that another branch refused could not be taken back");
+        }
     }
 }

@@ -191,13 +191,18 @@ impl Pool {
             .collect();
         let nodes = self.nodes_of_first(set, name, found);
         let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
-        if found.iter().any(is_dir) {
-            self.remove_dirs(view, set, name, found)?;
-        }
+        let directories = match found.iter().any(is_dir) {
+            true => self.remove_dirs(view, set, name, found),
+            false => Ok(()),
+        };
         let rule = view.settings.policies.rmdir;
-        self.remove_from(view, rule, set, name, &links, false)?;
-        forget_name(&nodes, parent, name);
-        Ok(())
+        let removed =
+            directories.and_then(|()| self.remove_from(view, rule, set, name, &links, false));
+        if removed.is_ok() {
+            forget_name(&nodes, parent, name);
+        }
+        self.coherence.structure_changed();
+        removed
     }
 }
 

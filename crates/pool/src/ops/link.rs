@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
+use strandfs_options::Policy;
 
+use crate::faults::blame;
+use crate::node::{DirEntry, Node};
 use crate::ops::change::Holder;
 use crate::policy::{self, Category};
 use crate::pool::{Pool, View};
@@ -41,19 +45,18 @@ impl Pool {
             .map(|holder| (Arc::clone(&holder.branch), None))
             .collect();
         let picked = self.pick_for_action(&view, rule, &listed)?;
-        let mut linked = false;
-        let mut first_error = None;
-        for holder in picked.iter().filter_map(|index| holders.get(*index)) {
-            match self.link_copy(&view, holder, &parent, new_name) {
-                Ok(()) => linked = true,
-                Err(errno) => first_error = first_error.or(Some(errno)),
-            }
+        let copies: SmallVec<[&Holder; 2]> = picked
+            .iter()
+            .filter_map(|index| holders.get(*index))
+            .collect();
+        let takes_all = matches!(rule, Policy::All | Policy::EpAll);
+        if takes_all && !copies.iter().any(|copy| copy.primary) {
+            // The new name would show another copy than the old one.
+            return Err(Errno::ROFS);
         }
-        if !linked {
-            return match first_error {
-                Some(Errno::XDEV) => self.link_exdev(&view, &node, &parent, new_name),
-                error => Err(error.unwrap_or(Errno::NOENT)),
-            };
+        match self.link_copies(&view, &copies, &parent, new_name) {
+            Err(Errno::XDEV) => return self.link_exdev(&view, &node, &parent, new_name),
+            outcome => outcome?,
         }
         let shown_otherwise = node.follows() || node.is_symlinkified();
         if !shown_otherwise {
@@ -67,13 +70,47 @@ impl Pool {
         Ok(entry)
     }
 
+    /// Gives every copy the new name, the one that users see before all others, or none. Other
+    /// copies whose branch lacks the directory, and is not to get it, go without.
+    ///
+    /// # Errors
+    /// The first refusal; EXDEV if the copy that users see has to go without.
+    fn link_copies(
+        &self,
+        view: &View,
+        copies: &[&Holder],
+        parent: &Arc<Node>,
+        name: &OsStr,
+    ) -> sys::Result<()> {
+        let mut linked: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        let shown = copies.iter().position(|copy| copy.primary).unwrap_or(0);
+        let first = copies.get(shown).ok_or(Errno::NOENT)?;
+        let others = copies.iter().enumerate().filter(|(at, _)| *at != shown);
+        for copy in [first].into_iter().chain(others.map(|(_, copy)| copy)) {
+            match self.link_copy(view, copy, parent, name) {
+                Ok(dir) => linked.push(dir),
+                Err(Errno::XDEV) if !linked.is_empty() => {}
+                Err(errno) => {
+                    for dir in linked {
+                        let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
+                        if let Err(errno) = undone {
+                            tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
+                        }
+                    }
+                    return Err(blame(&copy.branch, errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn link_copy(
         &self,
         view: &View,
         holder: &Holder,
-        parent: &Arc<crate::node::Node>,
+        parent: &Arc<Node>,
         name: &OsStr,
-    ) -> sys::Result<()> {
+    ) -> sys::Result<DirEntry> {
         let present = self.dir_set(parent)?.on(holder.branch.id).cloned();
         let dir = match present {
             Some(dir) => dir,
@@ -82,7 +119,8 @@ impl Pool {
         };
         let path = sys::ProcPath::new(holder.fd.as_fd());
         let follow = AtFlags::SYMLINK_FOLLOW;
-        rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)
+        rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)?;
+        Ok(dir)
     }
 
     /// Whether rename and link keep to branches that already hold the target's directory.

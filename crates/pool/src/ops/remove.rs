@@ -1,10 +1,10 @@
 //! UNLINK and RMDIR: every copy the policy picks, after all has been checked.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Statx};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
@@ -13,6 +13,7 @@ use strandfs_options::Policy;
 use crate::branch::Branch;
 use crate::faults::blame;
 use crate::identity::{Face, kind_of};
+use crate::metadata::copy_metadata;
 use crate::node::{DirEntry, DirSet, Held, Node};
 use crate::ops::create::unlink_flags;
 use crate::pool::{Pool, View};
@@ -46,7 +47,13 @@ impl Pool {
             forget_name(&nodes, &parent, name);
             return Ok(());
         }
-        let found = self.branches_with(&set, name)?;
+        let mut found = self.branches_with(&set, name)?;
+        if let Some(seen) = found.first().map(|(_, stat)| kind_of(stat))
+            && seen != FileKind::Directory
+        {
+            // A directory that the file hides is none of its copies.
+            found.retain(|(_, stat)| kind_of(stat) != FileKind::Directory);
+        }
         let nodes = self.nodes_of_first(&set, name, &found);
         let _held = self.hold_found(cx, file_among(&nodes), moves)?;
         self.remove_from(&view, rule, &set, name, &found, false)?;
@@ -87,10 +94,17 @@ impl Pool {
             Some((_, stat)) if kind_of(stat) != FileKind::Directory => return Err(Errno::NOTDIR),
             Some(_) => {}
         }
-        let nodes = self.nodes_of_first(&set, name, &found);
-        self.remove_dirs(&view, &set, name, &found)?;
-        forget_name(&nodes, &parent, name);
-        Ok(())
+        let nodes = self.nodes_named(&parent, &set, name, &found);
+        let removed = self.remove_dirs(&view, &set, name, &found);
+        if removed.is_ok() {
+            forget_name(&nodes, &parent, name);
+        }
+        if view.branches.len() > 1 {
+            // Some copies may be left, or be put back as new ones. After the name, by which
+            // somebody may look for the directory meanwhile.
+            self.coherence.structure_changed();
+        }
+        removed
     }
 
     /// Removes the directories among what was found, if all of them are empty.
@@ -115,17 +129,15 @@ impl Pool {
             }
         }
         let rule = view.settings.policies.rmdir;
-        let removed = self.remove_from(view, rule, set, name, &directories, true);
-        if view.branches.len() > 1 {
-            // Some copies may be left, or be put back as new ones.
-            self.coherence.structure_changed();
-        }
-        removed
+        self.remove_from(view, rule, set, name, &directories, true)
     }
 
     /// Removes a name from the branches the policy picks out of those that have it. With the
     /// policies that mean "all", one that may not be changed stops everything: removing the
     /// others would only make that copy show again.
+    ///
+    /// All is checked before anything is removed. The copy that users see goes last: should a
+    /// branch fail all the same, it is still there. Directories are put back.
     pub(crate) fn remove_from(
         &self,
         view: &View,
@@ -142,31 +154,40 @@ impl Pool {
             .iter()
             .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
             .collect();
-        let picked = self.pick_for_action(view, rule, &listed)?;
+        let mut picked = self.pick_for_action(view, rule, &listed)?;
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
         if takes_all && picked.len() < found.len() {
             return Err(Errno::ROFS);
         }
-        let mut removed: SmallVec<[(&DirEntry, &Statx); 2]> = SmallVec::new();
-        for index in picked {
-            let Some((branch, stat)) = found.get(index) else {
-                continue;
-            };
-            let Some(dir) = set.on(branch.id) else {
-                continue;
+        picked.sort_unstable();
+        let doomed: SmallVec<[(&DirEntry, &Statx); 2]> = picked
+            .iter()
+            .rev()
+            .filter_map(|index| found.get(*index))
+            .filter_map(|(branch, stat)| Some((set.on(branch.id)?, stat)))
+            .collect();
+        if doomed.len() > 1 {
+            for (dir, stat) in &doomed {
+                may_remove(dir, stat)?;
+            }
+        }
+        let mut removed: SmallVec<[Removed<'_>; 2]> = SmallVec::new();
+        for (dir, stat) in doomed {
+            let kept = if directory {
+                open_kept(dir, name)
+            } else {
+                None
             };
             match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
-                Ok(()) => removed.push((dir, stat)),
+                Ok(()) => removed.push(Removed { dir, stat, kept }),
                 Err(Errno::NOENT) => {}
-                Err(errno) if removed.is_empty() => return Err(blame(branch, errno)),
-                Err(errno) if directory => {
-                    restore_dirs(&removed, name);
-                    return Err(errno);
-                }
                 Err(errno) => {
-                    // A file cannot be brought back: say what stays.
-                    tracing::error!(branch = %branch.path.display(), ?name, %errno, "removed from other branches but not from this one");
-                    return Err(errno);
+                    if directory {
+                        restore_dirs(&removed, name);
+                    } else if !removed.is_empty() {
+                        tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a file could not be removed here; its copies on later branches are gone");
+                    }
+                    return Err(blame(&dir.branch, errno));
                 }
             }
         }
@@ -185,6 +206,37 @@ impl Pool {
     ) -> Faced {
         let dir = found.first().and_then(|(branch, _)| set.on(branch.id));
         dir.map(|dir| self.nodes_at(dir, name)).unwrap_or_default()
+    }
+
+    /// The live nodes that a name leads to. A directory is found by any of its copies: the one
+    /// that its node was made from may be none of the first.
+    pub(crate) fn nodes_named(
+        &self,
+        parent: &Node,
+        set: &DirSet,
+        name: &OsStr,
+        found: &[(Arc<Branch>, Statx)],
+    ) -> Faced {
+        let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
+        if !found.first().is_some_and(is_dir) {
+            return self.nodes_of_first(set, name, found);
+        }
+        let mut nodes = Faced::new();
+        for (branch, stat) in found.iter().filter(|copy| is_dir(copy)) {
+            let device = (stat.stx_dev_major, stat.stx_dev_minor);
+            let Some(volume) = self.volumes.of_device(branch.id, device) else {
+                continue;
+            };
+            // A copy may be noted for directories that it has left.
+            let known = self.known_nodes(volume, stat.stx_ino);
+            for node in known.into_iter().filter(|node| node.is_dir()) {
+                let named = node.place().names.newest_is(parent.id, name);
+                if named && !nodes.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                    nodes.push(node);
+                }
+            }
+        }
+        nodes
     }
 
     /// The live nodes under a name on a branch: at most one for each face.
@@ -218,25 +270,66 @@ pub(crate) fn forget_name(nodes: &[Arc<Node>], parent: &Arc<Node>, name: &OsStr)
     }
 }
 
+/// A copy that is gone already.
+struct Removed<'a> {
+    dir: &'a DirEntry,
+    stat: &'a Statx,
+    /// The directory itself, which keeps its attributes while it is held.
+    kept: Option<OwnedFd>,
+}
+
+fn open_kept(dir: &DirEntry, name: &OsStr) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()
+}
+
 /// Puts back directories removed before another branch refused.
-fn restore_dirs(removed: &[(&DirEntry, &Statx)], name: &OsStr) {
-    for (dir, stat) in removed {
-        let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
-        let outcome =
-            sys::with_umask(0, || rustix::fs::mkdirat(&dir.fd, name, mode)).and_then(|()| {
-                let uid = rustix::fs::Uid::from_raw(stat.stx_uid);
-                let gid = rustix::fs::Gid::from_raw(stat.stx_gid);
-                rustix::fs::chownat(
-                    &dir.fd,
-                    name,
-                    Some(uid),
-                    Some(gid),
-                    AtFlags::SYMLINK_NOFOLLOW,
-                )
-            });
-        if let Err(errno) = outcome {
+fn restore_dirs(removed: &[Removed<'_>], name: &OsStr) {
+    for Removed { dir, stat, kept } in removed {
+        if let Err(errno) = restore_dir(dir, name, stat, kept.as_ref()) {
             tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "an empty directory could not be put back");
         }
+    }
+}
+
+fn restore_dir(
+    dir: &DirEntry,
+    name: &OsStr,
+    stat: &Statx,
+    kept: Option<&OwnedFd>,
+) -> sys::Result<()> {
+    // Closed to others until its owner and ACL are in place.
+    sys::with_umask(0, || rustix::fs::mkdirat(&dir.fd, name, Mode::RWXU))?;
+    let made = open_kept(dir, name).ok_or(Errno::NOENT)?;
+    let model = kept.unwrap_or(&made);
+    copy_metadata(model.as_fd(), made.as_fd(), stat)
+}
+
+/// Whether a name may be removed or renamed as far as can be told without trying: to be asked
+/// where several branches have to agree.
+///
+/// # Errors
+/// EPERM for what `chattr` has fixed (the inode or its directory), EBUSY for a mountpoint, EROFS,
+/// and EACCES for a server without the right to write to the directory.
+pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> sys::Result<()> {
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    let refusal = if stat.stx_attributes.intersects(fixed) {
+        Some(Errno::PERM)
+    } else if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        Some(Errno::BUSY)
+    } else {
+        let home = sys::statx_fd(dir.fd.as_fd())?;
+        home.stx_attributes
+            .intersects(fixed)
+            .then_some(Errno::PERM)
+            .or_else(|| {
+                let wanted = Access::WRITE_OK | Access::EXEC_OK;
+                rustix::fs::accessat(&dir.fd, c".", wanted, AtFlags::EACCESS).err()
+            })
+    };
+    match refusal {
+        None => Ok(()),
+        Some(errno) => Err(blame(&dir.branch, errno)),
     }
 }
 

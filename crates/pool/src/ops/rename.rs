@@ -14,7 +14,7 @@ use crate::branch::Branch;
 use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::change::Found;
-use crate::ops::remove::{Faced, dir_is_empty, file_among};
+use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
 use crate::ops::rename_plan::{Ends, Plan};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -83,12 +83,14 @@ impl Pool {
                 outcome => outcome,
             }
         };
+        if renamed.is_ok() {
+            settle_names(&old, &new, &nodes, exchange);
+        }
+        // After the names: whoever looked for a directory by its old one has to look again.
         if source_kind == FileKind::Directory || exchange {
             self.coherence.structure_changed();
         }
-        renamed?;
-        settle_names(&old, &new, &nodes, exchange);
-        Ok(())
+        renamed
     }
 
     fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> sys::Result<Side<'a>> {
@@ -104,7 +106,7 @@ impl Pool {
     }
 
     fn nodes_of(&self, side: &Side<'_>) -> Faced {
-        self.nodes_of_first(&side.set, side.name, &side.found)
+        self.nodes_named(&side.parent, &side.set, side.name, &side.found)
     }
 
     fn replace(&self, view: &View, old: &Side<'_>, new: &Side<'_>, flags: u32) -> sys::Result<()> {
@@ -117,6 +119,16 @@ impl Pool {
             .collect();
         if stale.iter().any(|(branch, _)| branch.read_only()) {
             return Err(Errno::ROFS);
+        }
+        if moving.len() + stale.len() > 1 {
+            // Before a directory is made anywhere for the new name.
+            for branch in &moving {
+                check_side(old, branch)?;
+                check_side(new, branch)?;
+            }
+            for (branch, _) in &stale {
+                check_side(new, branch)?;
+            }
         }
         let mut plan = Plan::default();
         for branch in &moving {
@@ -187,6 +199,10 @@ impl Pool {
         {
             return Err(Errno::ROFS);
         }
+        for (branch, _) in old.found.iter().chain(&new.found) {
+            check_side(old, branch)?;
+            check_side(new, branch)?;
+        }
         let mut plan = Plan::default();
         for (branch, _) in &old.found {
             let ends = self.ends(view, old, new, branch)?;
@@ -204,6 +220,14 @@ impl Pool {
             plan.move_name(self.ends(view, new, old, branch)?, None);
         }
         plan.run(libc::RENAME_EXCHANGE)
+    }
+}
+
+/// Whether what is under the name on a branch may go away from there; true where nothing is.
+fn check_side(side: &Side<'_>, branch: &Branch) -> sys::Result<()> {
+    match (side.set.on(branch.id), side.has(branch)) {
+        (Some(dir), Some(stat)) => may_remove(dir, stat),
+        _ => Ok(()),
     }
 }
 

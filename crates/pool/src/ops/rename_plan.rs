@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
+use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
 use crate::sys;
@@ -112,8 +113,7 @@ impl<'a> Plan<'a> {
                 return Err(errno);
             }
         }
-        self.finish(flags);
-        Ok(())
+        self.finish(flags)
     }
 
     fn undo(&self, count: usize) {
@@ -130,16 +130,30 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Removes what was replaced. It is no longer visible under the new name on the branches
-    /// that moved, so a failure here is reported, not undone.
-    fn finish(&self, flags: u32) {
-        for step in &self.steps {
-            if let Step::Replace(ends, kind) = step {
-                remove(&ends.from, ends.from_name, *kind);
+    /// Removes what was replaced. While nothing is removed yet a refusal still undoes everything;
+    /// after that the rest stays and is reported.
+    fn finish(&self, flags: u32) -> sys::Result<()> {
+        // Those that would show again before those that the moved name hides.
+        let stale = self
+            .stale
+            .iter()
+            .map(|stale| (&stale.dir, stale.name, stale.kind));
+        let replaced = self.steps.iter().filter_map(|step| match step {
+            Step::Replace(ends, kind) => Some((&ends.from, ends.from_name, *kind)),
+            Step::Move(_) | Step::Swap(_) => None,
+        });
+        let mut any_removed = false;
+        for (dir, name, kind) in stale.chain(replaced) {
+            match remove(dir, name, kind) {
+                Ok(()) => any_removed = true,
+                Err(errno) if !any_removed => {
+                    self.undo(self.steps.len());
+                    return Err(blame(&dir.branch, errno));
+                }
+                Err(errno) => {
+                    tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a replaced name could not be removed");
+                }
             }
-        }
-        for stale in &self.stale {
-            remove(&stale.dir, stale.name, stale.kind);
         }
         if flags & libc::RENAME_WHITEOUT != 0
             && let Some(Step::Move(ends) | Step::Replace(ends, _)) = self.steps.first()
@@ -151,15 +165,14 @@ impl<'a> Plan<'a> {
                 tracing::error!(name = ?ends.from_name, %errno, "the whiteout could not be made");
             }
         }
+        Ok(())
     }
 }
 
-fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) {
+fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<()> {
     let flags = unlink_flags(kind == FileKind::Directory);
     match rustix::fs::unlinkat(&dir.fd, name, flags) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => {
-            tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a replaced name could not be removed");
-        }
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }

@@ -2,7 +2,7 @@
 //! where a file is.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, LazyLock};
 
@@ -11,6 +11,7 @@ use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
 use crate::node::Node;
+use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::privilege::{has_set_id, keeps_set_group_id};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -137,9 +138,12 @@ impl Pool {
         // The branch clears set-group-id itself for whom it does not trust to keep it.
         sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS_ACL))?;
         let rule = view.settings.policies.setxattr;
-        self.change_copies(&view, &node, rule, |fd| {
-            sys::setxattr(fd.as_fd(), args.name, args.value, args.flags)
-        })
+        let change = WithAttr {
+            name: args.name,
+            value: args.value,
+            flags: args.flags,
+        };
+        self.change_copies(&view, &node, rule, &change)
     }
 
     /// REMOVEXATTR.
@@ -155,16 +159,21 @@ impl Pool {
         let node = self.node(id)?;
         let _held = node.hold(cx);
         let rule = view.settings.policies.removexattr;
-        self.change_copies(&view, &node, rule, |fd| {
+        let before = |fd: BorrowedFd<'_>| {
             if name == ACCESS_ACL {
                 // The kernel does not say whether set-group-id is to fall, as it does for setting.
-                let stat = sys::statx_fd(fd.as_fd())?;
+                let stat = sys::statx_fd(fd)?;
                 let mode = u32::from(stat.stx_mode);
                 let keeps = !has_set_id(mode) || keeps_set_group_id(cx, stat.stx_gid);
                 sys::want_fsetid(keeps)?;
             }
-            sys::removexattr(fd.as_fd(), name)
-        })
+            Ok(())
+        };
+        let change = WithoutAttr {
+            name,
+            before: &before,
+        };
+        self.change_copies(&view, &node, rule, &change)
     }
 
     fn check_settable(&self, view: &View, name: &OsStr) -> sys::Result<()> {

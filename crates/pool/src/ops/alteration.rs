@@ -1,0 +1,182 @@
+//! Changes to an inode that may have copies on several branches, each with its way back.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::metadata::set_times;
+use crate::sys;
+
+/// The longest value that Linux keeps (`XATTR_SIZE_MAX` of linux/limits.h).
+const VALUE_MAX_BYTES: usize = 65_536;
+const CAPABILITY: &str = "security.capability";
+
+/// Which copy is being changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The one whose outcome is the caller's.
+    Leading,
+    /// One that is to become like it.
+    Following,
+}
+
+/// Takes a change back.
+pub(crate) type Way<'a> = Box<dyn FnOnce(BorrowedFd<'_>) -> sys::Result<()> + 'a>;
+
+/// One change, to be made on every copy or on none.
+pub(crate) trait Alteration {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Those of the branch.
+    fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()>;
+
+    /// The way back to what the copy is now. Asked for only where there are several.
+    ///
+    /// # Errors
+    /// What keeps the present state from being read.
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>>;
+}
+
+/// chmod.
+pub(crate) struct ToMode(pub Mode);
+
+impl Alteration for ToMode {
+    fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
+        set_mode(fd, self.0)
+    }
+
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+        let mode = mode_of(&sys::statx_fd(fd)?);
+        Ok(Box::new(move |fd| set_mode(fd, mode)))
+    }
+}
+
+/// chown; `None` leaves one as it is.
+pub(crate) struct ToOwner(pub Option<Uid>, pub Option<Gid>);
+
+impl Alteration for ToOwner {
+    fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
+        rustix::fs::chownat(fd, c"", self.0, self.1, AtFlags::EMPTY_PATH)
+    }
+
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+        let stat = sys::statx_fd(fd)?;
+        let capability = value_of(fd, OsStr::new(CAPABILITY))?;
+        Ok(Box::new(move |fd| {
+            let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
+            rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+            // A new owner costs a file its set-id bits and capabilities.
+            if stat.stx_mode & 0o170_000 != 0o120_000 {
+                set_mode(fd, mode_of(&stat))?;
+            }
+            match capability {
+                Some(value) => sys::setxattr(fd, OsStr::new(CAPABILITY), &value, 0),
+                None => Ok(()),
+            }
+        }))
+    }
+}
+
+/// utimensat.
+pub(crate) struct ToTimes(pub Timestamps);
+
+impl Alteration for ToTimes {
+    fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
+        let path = sys::ProcPath::new(fd);
+        rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &self.0, AtFlags::empty())
+    }
+
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+        let stat = sys::statx_fd(fd)?;
+        Ok(Box::new(move |fd| set_times(fd, &stat)))
+    }
+}
+
+/// setxattr.
+pub(crate) struct WithAttr<'a> {
+    /// The attribute.
+    pub name: &'a OsStr,
+    /// Its new value.
+    pub value: &'a [u8],
+    /// `XATTR_CREATE`, `XATTR_REPLACE` or neither: a question to the leading copy.
+    pub flags: i32,
+}
+
+impl Alteration for WithAttr<'_> {
+    fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()> {
+        let flags = match role {
+            Role::Leading => self.flags,
+            Role::Following => 0,
+        };
+        sys::setxattr(fd, self.name, self.value, flags)
+    }
+
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+        attr_way_back(self.name, fd)
+    }
+}
+
+/// removexattr.
+pub(crate) struct WithoutAttr<'a> {
+    /// The attribute.
+    pub name: &'a OsStr,
+    /// What each copy needs before.
+    pub before: &'a dyn Fn(BorrowedFd<'_>) -> sys::Result<()>,
+}
+
+impl Alteration for WithoutAttr<'_> {
+    fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()> {
+        (self.before)(fd)?;
+        match sys::removexattr(fd, self.name) {
+            Err(Errno::NODATA) if role == Role::Following => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+        attr_way_back(self.name, fd)
+    }
+}
+
+/// An access ACL and the mode are two views of one thing: both go back.
+fn attr_way_back<'a>(name: &'a OsStr, fd: BorrowedFd<'_>) -> sys::Result<Way<'a>> {
+    let before = value_of(fd, name)?;
+    let stat = sys::statx_fd(fd)?;
+    Ok(Box::new(move |fd| {
+        match &before {
+            Some(value) => sys::setxattr(fd, name, value, 0)?,
+            None => match sys::removexattr(fd, name) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            },
+        }
+        if name == "system.posix_acl_access" {
+            set_mode(fd, mode_of(&stat))?;
+        }
+        Ok(())
+    }))
+}
+
+fn value_of(fd: BorrowedFd<'_>, name: &OsStr) -> sys::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; VALUE_MAX_BYTES];
+    match sys::getxattr(fd, name, Some(&mut value)) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn mode_of(stat: &rustix::fs::Statx) -> Mode {
+    Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777)
+}
+
+fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> sys::Result<()> {
+    let path = sys::ProcPath::new(fd);
+    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())
+}
