@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod control;
+pub mod volume;
 
 use std::path::PathBuf;
 
@@ -48,6 +49,9 @@ pub enum Command {
     Branch(control::BranchArgs),
     /// Have a mounted pool read its configuration again, as SIGHUP does: all of it or nothing.
     Reload(control::ReloadArgs),
+    /// Make a block device of one file: for disk images, encrypted containers, filesystems.
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
     /// Explain mount options: all in brief, or those named in full.
     Options(OptionsArgs),
     /// Measure, with statistics that say how sure they are.

@@ -12,8 +12,8 @@ use crate::mounts;
 ///
 /// # Errors
 /// It does not exist, is no directory, or something is mounted on it already and `over` is false.
-pub fn mountpoint(given: &str, over: bool) -> Result<PathBuf, Failure> {
-    let path = PathBuf::from(given);
+pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Failure> {
+    let path = given.into();
     let refuse = |why: String| Failure::Mountpoint {
         path: path.clone(),
         why,

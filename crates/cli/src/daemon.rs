@@ -1,6 +1,7 @@
 //! Serving in the background: `mount` starts the server as a child, waits until it serves, and
 //! returns with its word.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
@@ -12,16 +13,27 @@ use crate::failure::Failure;
 /// What the server writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready";
 
-/// Starts this program again as the server and waits for it to be ready. Returns its exit code, 0
-/// if it serves.
+/// Starts this program again as the server of a pool, see [`start`].
+///
+/// # Errors
+/// As [`start`].
+pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
+    start(
+        ["mount", "--background-server"]
+            .into_iter()
+            .chain(mount_arguments(args)),
+    )
+}
+
+/// Starts this program again with these arguments, as a server, and waits for it to be ready.
+/// Returns its exit code, 0 if it serves.
 ///
 /// # Errors
 /// The child could not be started. A child that fails has said why on standard error.
-pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
+pub fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
     let mut child = Command::new(program)
-        .args(["mount", "--background-server"])
-        .args(mount_arguments(args))
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

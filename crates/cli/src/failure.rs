@@ -7,6 +7,7 @@ use strandfs_bench::BenchError;
 use strandfs_fuse::{MountError, SessionError};
 use strandfs_options::{ConfigErrors, OptionError};
 use strandfs_pool::PoolError;
+use strandfs_volume::VolumeError;
 
 /// Exit code for what the user can set right.
 pub const USAGE: u8 = 2;
@@ -31,6 +32,28 @@ pub enum Failure {
     /// Serving failed.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A volume cannot be had.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// What was asked for does not go with the state of a volume.
+    #[error("{path}: {why}")]
+    VolumeUse {
+        /// The volume, or what is on it, as named by the user.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// No volume goes by that name.
+    #[error("{0} is no volume that is served; `strandfs volume list` shows those that are")]
+    NoVolume(PathBuf),
+    /// Another program failed.
+    #[error("{program} failed: {why}")]
+    Tool {
+        /// Its name.
+        program: String,
+        /// What came of it.
+        why: String,
+    },
     /// A measurement failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -176,8 +199,11 @@ impl Failure {
     /// 2 for what the user can set right, 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Failure::Volume(error) if error.is_usage() => USAGE,
             Failure::Option(_)
             | Failure::Pool(_)
+            | Failure::VolumeUse { .. }
+            | Failure::NoVolume(_)
             | Failure::Mount(_)
             | Failure::Bench(BenchError::Usage(_))
             | Failure::NoBranches
@@ -194,6 +220,8 @@ impl Failure {
             | Failure::Refused(_)
             | Failure::Save { .. } => USAGE,
             Failure::Session(_)
+            | Failure::Volume(_)
+            | Failure::Tool { .. }
             | Failure::Bench(_)
             | Failure::BranchMissing { .. }
             | Failure::NotMounted(_)

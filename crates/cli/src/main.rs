@@ -30,6 +30,7 @@ mod status;
 mod turn;
 mod umount;
 mod units;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Command::Set(set) => control::set(&set),
         Command::Branch(branch) => control::branch(&branch),
         Command::Reload(reload) => control::reload(&reload),
+        Command::Volume(command) => volume::run(&command),
     };
     match outcome {
         Ok(code) => code,

@@ -17,16 +17,36 @@ const MERGERFS_TYPE: &[u8] = b"fuse.mergerfs";
 /// The types that pool directories.
 const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, MERGERFS_TYPE];
 
+/// One line of the kernel's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The type.
+    pub kind: Vec<u8>,
+    /// What is mounted there, in words of the filesystem's.
+    pub source: PathBuf,
+    /// Major and minor number of the filesystem's device.
+    pub device: (u32, u32),
+}
+
+/// Everything that is mounted, in the order of mounting.
+///
+/// # Errors
+/// `/proc/self/mountinfo` cannot be read.
+pub fn list() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
 /// Mountpoints of all pools.
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> io::Result<Vec<PathBuf>> {
-    let list = parse(&std::fs::read("/proc/self/mountinfo")?);
-    let pools = list.into_iter().filter(|(mountpoint, kind)| {
-        kind == FILESYSTEM_TYPE || (kind == MERGERFS_TYPE && answers_as_ours(mountpoint))
+    let pools = list()?.into_iter().filter(|it| {
+        it.kind == FILESYSTEM_TYPE || (it.kind == MERGERFS_TYPE && answers_as_ours(&it.mountpoint))
     });
-    Ok(pools.map(|(mountpoint, _)| mountpoint).collect())
+    Ok(pools.map(|it| it.mountpoint).collect())
 }
 
 /// Whether a server that calls itself mergerfs is this program: mergerfs knows no such attribute.
@@ -40,10 +60,9 @@ fn answers_as_ours(mountpoint: &Path) -> bool {
 /// # Errors
 /// As for [`all`].
 pub fn holder(mountpoint: &Path) -> io::Result<Option<String>> {
-    let list = parse(&std::fs::read("/proc/self/mountinfo")?);
-    let mut here = list.into_iter().filter(|(found, _)| found == mountpoint);
-    let pool = here.find(|(_, kind)| POOL_TYPES.contains(&kind.as_slice()));
-    Ok(pool.map(|(_, kind)| String::from_utf8_lossy(&kind).into_owned()))
+    let mut here = list()?.into_iter().filter(|it| it.mountpoint == mountpoint);
+    let pool = here.find(|it| POOL_TYPES.contains(&it.kind.as_slice()));
+    Ok(pool.map(|it| String::from_utf8_lossy(&it.kind).into_owned()))
 }
 
 /// The pool mounted exactly here.
@@ -55,14 +74,21 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Lines as in proc(5): id parent dev root MOUNTPOINT options [tags...] - TYPE source options.
-fn parse(mountinfo: &[u8]) -> Vec<(PathBuf, Vec<u8>)> {
+fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
     mountinfo
         .split(|byte| *byte == b'\n')
         .filter_map(|line| {
             let mut fields = line.split(|byte| *byte == b' ');
-            let mountpoint = fields.nth(4)?;
-            let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-            Some((unescape(mountpoint), kind.to_vec()))
+            let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+            let (major, minor) = device.split_once(':')?;
+            let mountpoint = fields.nth(1)?;
+            let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+            Some(Mounted {
+                mountpoint: unescape(mountpoint),
+                kind: rest.next()?.to_vec(),
+                source: unescape(rest.next().unwrap_or_default()),
+                device: (major.parse().ok()?, minor.parse().ok()?),
+            })
         })
         .collect()
 }
@@ -122,11 +148,13 @@ mod tests {
             45 20 0:50 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.strandfs x:y rw\n\
             46 20 0:51 / /mnt/c rw - fuse.mergerfs x:y rw\n";
         let found = parse(text);
-        let kinds: Vec<&[u8]> = found.iter().map(|(_, kind)| kind.as_slice()).collect();
+        let kinds: Vec<&[u8]> = found.iter().map(|it| it.kind.as_slice()).collect();
         assert_eq!(
             kinds,
             [b"ext4".as_slice(), b"fuse.strandfs", b"fuse.mergerfs"]
         );
-        assert_eq!(found[1].0, PathBuf::from("/mnt/a b"));
+        assert_eq!(found[1].mountpoint, PathBuf::from("/mnt/a b"));
+        assert_eq!(found[0].source, PathBuf::from("/dev/sda"));
+        assert_eq!((found[0].device, found[1].device), ((8, 1), (0, 50)));
     }
 }

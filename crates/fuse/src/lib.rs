@@ -35,5 +35,5 @@ pub use request::{Dialect, Request};
 pub use session::{End, Session, SessionConfig, SessionError, Unmounter};
 pub use signals::Signals;
 pub use traffic::TrafficReport;
-pub use transport::Placement;
+pub use transport::{Link, Placement, Transport};
 pub use types::*;

@@ -17,7 +17,7 @@ use crate::filesystem::Filesystem;
 use crate::mount::{self, Mount, MountError, MountOptions, Way};
 use crate::negotiate::{Negotiated, Wants};
 use crate::signals::Signals;
-use crate::transport::Placement;
+use crate::transport::{Placement, Transport};
 use crate::types::Errno;
 
 /// How a session is to run.
@@ -182,6 +182,16 @@ impl Session {
     /// [`on_hangup`](Self::on_hangup).
     pub fn serve_with_signals(self, signals: Signals) -> Result<End, SessionError> {
         serve::serve(self, Some(signals))
+    }
+
+    /// Like [`serve_with_signals`](Self::serve_with_signals), but `transport` carries the
+    /// requests, in place of those of this crate.
+    pub fn serve_over(
+        self,
+        transport: &mut dyn Transport,
+        signals: Signals,
+    ) -> Result<End, SessionError> {
+        serve::serve_over(self, Some(signals), transport)
     }
 }
 

@@ -5,6 +5,7 @@ mod buffer;
 mod crew;
 mod device;
 mod interrupt;
+mod link;
 mod placement;
 mod seat;
 mod undo;
@@ -13,6 +14,7 @@ mod watchdog;
 use std::sync::Arc;
 
 pub(crate) use crew::Crew;
+pub use link::{Link, Transport};
 pub use placement::Placement;
 
 use crate::connection::Connection;

@@ -16,6 +16,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/pool/src/sys",
     "crates/cli/src/sys",
     "crates/preload/src/sys",
+    "crates/volume/src/sys",
 ];
 
 /// What must not be called outside tests: each ends the server, and with it everyone's files.

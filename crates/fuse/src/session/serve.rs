@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use super::{End, Session, SessionError};
 use crate::request::Dialect;
 use crate::signals::Signals;
-use crate::transport::{Crew, Server};
+use crate::transport::{Crew, Link, Server, Transport};
 use crate::types::Errno;
 
 /// How long requests that outlive the mount are waited for.
@@ -19,21 +19,46 @@ const LAST_REQUESTS: Duration = Duration::from_millis(400);
 
 /// Serves until the mount ends.
 pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<End, SessionError> {
-    let server = Server {
+    let placement = std::mem::take(&mut session.placement);
+    let (life, max_threads) = (session.life.clone(), session.max_threads);
+    let crew = Crew::new(server(&session), life, max_threads, placement);
+    crew.start().map_err(SessionError::Threads)?;
+    until_the_end(session, signals, || crew.disband(LAST_REQUESTS))
+}
+
+/// The same over a transport of the caller's own.
+pub(super) fn serve_over(
+    session: Session,
+    signals: Option<Signals>,
+    transport: &mut dyn Transport,
+) -> Result<End, SessionError> {
+    let link = Link::new(server(&session), session.life.clone());
+    transport.start(link).map_err(SessionError::Threads)?;
+    until_the_end(session, signals, || transport.stop(LAST_REQUESTS))
+}
+
+fn server(session: &Session) -> Server {
+    Server {
         filesystem: session.filesystem.clone(),
         connection: session.connection().clone(),
         dialect: Dialect::from(session.negotiated()),
         payload_bytes: session.negotiated().payload_bytes(),
-    };
-    let placement = std::mem::take(&mut session.placement);
-    let crew = Crew::new(server, session.life.clone(), session.max_threads, placement);
-    crew.start().map_err(SessionError::Threads)?;
-    announce(&mut session)?;
-    let waited = wait_for_end(&session, signals.as_ref());
-    if let Err(errno) = waited {
-        session.life.end(Err(SessionError::Wait(errno.into())));
     }
-    crew.disband(LAST_REQUESTS);
+}
+
+/// Somebody serves: waits for the end and clears up.
+fn until_the_end(
+    mut session: Session,
+    signals: Option<Signals>,
+    stop: impl FnOnce(),
+) -> Result<End, SessionError> {
+    let waited = announce(&mut session).and_then(|()| {
+        wait_for_end(&session, signals.as_ref()).map_err(|errno| SessionError::Wait(errno.into()))
+    });
+    if let Err(error) = waited {
+        session.life.end(Err(error));
+    }
+    stop();
     // Ours may still be seen after an abort or an error; leaving it would leave ENOTCONN behind.
     if let Err(error) = session.mount.unmount(true) {
         tracing::debug!(%error, "unmounting after the end");

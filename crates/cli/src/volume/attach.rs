@@ -1,0 +1,228 @@
+//! `strandfs volume attach`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use strandfs_volume::{loop_device, sector};
+
+use super::detach;
+use super::found::{self, Found};
+use super::serve;
+use crate::args::volume::{AttachArgs, ServeArgs};
+use crate::daemon;
+use crate::failure::Failure;
+
+/// Where volumes are served that nobody chose a place for.
+const PLACES: &str = "/run/strandfs/volumes";
+/// How much of a volume must be zeros for a filesystem to be made on it.
+const BLANK_BYTES: usize = 1 << 20;
+
+/// Serves the volume, sets up the block device, mounts what is on it.
+///
+/// # Errors
+/// Whatever keeps one of the steps from being done; those before are undone.
+pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
+    check_mount(args)?;
+    let known = found::find(&args.backing)?;
+    if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
+        return Err(Failure::VolumeUse {
+            path: args.backing.clone(),
+            why: format!("it is attached already, as {}", device.path.display()),
+        });
+    }
+    let started = known.is_none();
+    let found = match known {
+        Some(found) => found,
+        None => match start(args)? {
+            Ok(found) => found,
+            // The server has said why.
+            Err(code) => return Ok(ExitCode::from(code)),
+        },
+    };
+    match make_device(args, &found) {
+        Ok(device) => {
+            println!("{}", device.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => {
+            let now = found::find(&found.mountpoint)?;
+            if let Some(found) = now.filter(|_| started)
+                && let Err(error) = detach::undo(&found)
+            {
+                eprintln!("strandfs: {error}");
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// What is certain to fail later fails before anything is done.
+fn check_mount(args: &AttachArgs) -> Result<(), Failure> {
+    match &args.mount {
+        Some(mount) if !mount.is_dir() => Err(Failure::Mountpoint {
+            path: mount.clone(),
+            why: "is no directory: create it first".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Starts a server in the background, in a directory made for it; its exit code if it refuses.
+fn start(args: &AttachArgs) -> Result<Result<Found, u8>, Failure> {
+    let place = place_for(&args.backing);
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755);
+    builder
+        .create(&place)
+        .map_err(Failure::system("making a directory below /run/strandfs"))?;
+    let serve = ServeArgs {
+        backing: args.backing.clone(),
+        mountpoint: place.clone(),
+        how: args.how.clone(),
+        foreground: false,
+        background_server: false,
+    };
+    let code = daemon::start(serve::arguments(&serve));
+    if !matches!(code, Ok(0)) {
+        forget_directory(&place);
+    }
+    match code? {
+        0 => {}
+        code => return Ok(Err(code)),
+    }
+    found::find(&place)?.map(Ok).ok_or(Failure::NoVolume(place))
+}
+
+/// One directory for each backing file: its path with the separators made harmless.
+fn place_for(backing: &Path) -> PathBuf {
+    let parent = backing.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let parent = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
+    let real = std::fs::canonicalize(backing).unwrap_or_else(|_| {
+        parent
+            .unwrap_or_default()
+            .join(backing.file_name().unwrap_or_default())
+    });
+    let mut name = String::new();
+    for byte in real.as_os_str().as_bytes() {
+        match byte {
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' => name.push(char::from(*byte)),
+            _ => name.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    let name = name.trim_start_matches('-');
+    // Longer names than a directory can have end alike rather than begin alike.
+    let from = name.len().saturating_sub(255);
+    Path::new(PLACES).join(name.get(from..).unwrap_or(name))
+}
+
+/// Removes a directory that [`start`] made.
+pub fn forget_directory(mountpoint: &Path) {
+    if mountpoint.parent() == Some(Path::new(PLACES)) {
+        // Not empty: then it is not only ours.
+        let _ = std::fs::remove_dir(mountpoint);
+    }
+}
+
+/// The block device over a served volume, formatted and mounted as asked for.
+fn make_device(args: &AttachArgs, found: &Found) -> Result<PathBuf, Failure> {
+    let file = found.file();
+    let mut start = vec![0; BLANK_BYTES];
+    let length = File::open(&file)
+        .and_then(|volume| volume.read_at(&mut start, 0))
+        .map_err(Failure::system("reading the start of the volume"))?;
+    start.truncate(length);
+    if args.mkfs.is_some() && start.iter().any(|byte| *byte != 0) {
+        return Err(Failure::VolumeUse {
+            path: args.backing.clone(),
+            why: "there is something on it: --mkfs makes filesystems on blank volumes only"
+                .to_owned(),
+        });
+    }
+    let sample = start.get(..sector::SAMPLE_BYTES).unwrap_or(&start);
+    let sector_bytes = match args.sector_size.as_deref().map(str::parse) {
+        Some(Ok(given)) => given,
+        _ => sector::choose(sample),
+    };
+    let attached = loop_device::attach(&file, sector_bytes)?;
+    let device = attached.path;
+    if !attached.discards {
+        eprintln!(
+            "strandfs: {} does not discard, so fstrim will free no space: its backing filesystem \
+             punches no holes, or somebody switched it off in \
+             /sys/block/{}/queue/discard_max_bytes",
+            device.display(),
+            device.file_name().unwrap_or_default().display()
+        );
+    }
+    let finished = finish(args, &device);
+    if finished.is_err()
+        && let Err(errno) = loop_device::detach(&device, &file, detach::PATIENCE)
+    {
+        eprintln!("strandfs: {} stays: {errno}", device.display());
+    }
+    finished.map(|()| device)
+}
+
+fn finish(args: &AttachArgs, device: &Path) -> Result<(), Failure> {
+    if let Some(kind) = &args.mkfs {
+        let mut command = Command::new(format!("mkfs.{kind}"));
+        let quiet = matches!(kind.as_str(), "xfs" | "ext2" | "ext3" | "ext4" | "btrfs");
+        command.args(quiet.then_some("-q")).arg(device);
+        finish_command(command)?;
+    }
+    if let Some(mount) = &args.mount {
+        let mut command = Command::new("mount");
+        for options in &args.options {
+            command.arg("-o").arg(options);
+        }
+        command.arg("--").arg(device).arg(mount);
+        finish_command(command)?;
+    }
+    Ok(())
+}
+
+/// Runs a tool to its end; what it says goes to the user.
+fn finish_command(mut command: Command) -> Result<(), Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    // Standard output is for the device's name.
+    let out = io::stderr();
+    command.stdin(Stdio::null()).stdout(out);
+    let failed = |why: String| Failure::Tool {
+        program: program.clone(),
+        why,
+    };
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(failed(format!("it ended with {status}"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(failed("it is not installed".to_owned()))
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_backing_file_has_a_place_of_its_own() {
+        let place = |path: &str| place_for(Path::new(path)).display().to_string();
+        assert_eq!(place("/no/such/a.img"), "/run/strandfs/volumes/a.img");
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("a-b"), dir.path().join("a"));
+        assert_ne!(place_for(&one), place_for(&other.join("b")));
+        assert!(place_for(&one).ends_with(Path::new(&format!(
+            "{}-a\\x2db",
+            dir.path().canonicalize().unwrap().display().to_string()[1..].replace('/', "-")
+        ))));
+        let long = dir.path().join("x".repeat(250));
+        let name = place_for(&long).file_name().unwrap().len();
+        assert_eq!(name, 255);
+    }
+}

@@ -1,0 +1,99 @@
+//! `strandfs volume detach`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use strandfs_volume::loop_device;
+
+use super::attach;
+use super::found::{self, Found};
+use crate::args::volume::DetachArgs;
+use crate::failure::Failure;
+
+/// How long a block device may take to be let go of, and a server to end.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Unmounts what is on the volume, lets go of its block devices, ends its server, in this order.
+///
+/// # Errors
+/// Somebody uses it, or no volume goes by that name. What was undone until then stays undone.
+pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
+    let target = &args.target;
+    let Some(found) = found::find(target)? else {
+        return Err(Failure::NoVolume(target.clone()));
+    };
+    if let (Ok(status), false) = (&found.status, args.discard)
+        && !status.backing_exists
+    {
+        return Err(Failure::VolumeUse {
+            path: target.clone(),
+            why: format!(
+                "its backing file was removed, so what is on the volume is gone once it is \
+                 detached: copy {} first, or give --discard",
+                found.file().display()
+            ),
+        });
+    }
+    undo(&found)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// See [`run`].
+pub fn undo(found: &Found) -> Result<(), Failure> {
+    for device in found.devices.iter().rev() {
+        for mount in device.mounts.iter().rev() {
+            rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW)
+                .map_err(|errno| refused(mount, errno))?;
+        }
+        loop_device::detach(&device.path, &found.file(), PATIENCE)
+            .map_err(|errno| refused(&device.path, errno))?;
+    }
+    strandfs_fuse::unmount(&found.mountpoint, false).map_err(|error| {
+        refused(
+            &found.mountpoint,
+            Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        )
+    })?;
+    if let Ok(status) = &found.status {
+        wait_for(status.pid)?;
+    }
+    attach::forget_directory(&found.mountpoint);
+    Ok(())
+}
+
+fn refused(path: &Path, errno: Errno) -> Failure {
+    let why = match errno {
+        Errno::BUSY => {
+            "it is in use (`fuser -vm` shows by whom); close what uses it and detach again"
+                .to_owned()
+        }
+        Errno::PERM | Errno::ACCESS => "not permitted: run as root".to_owned(),
+        errno => std::io::Error::from(errno).to_string(),
+    };
+    Failure::VolumeUse {
+        path: path.to_owned(),
+        why,
+    }
+}
+
+/// The server has the backing file until it has ended.
+fn wait_for(pid: u32) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let process = Path::new("/proc").join(pid.to_string());
+    // A process that has ended and is still to be reaped has no program.
+    while std::fs::read_link(process.join("exe")).is_ok() {
+        if Instant::now() > deadline {
+            return Err(Failure::System {
+                what: "waiting for the server to end",
+                source: Errno::TIMEDOUT.into(),
+            });
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Volumes that are served, and what lies on them.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use strandfs_volume::{FILE_NAME, Status, loop_device, status};
+
+use crate::failure::Failure;
+use crate::mounts::{self, Mounted};
+
+/// A volume that is mounted.
+pub struct Found {
+    /// Where it is served.
+    pub mountpoint: PathBuf,
+    /// The backing file as the kernel's list of mounts has it.
+    pub backing: PathBuf,
+    /// What the server says; an error if it is dead.
+    pub status: Result<Status, String>,
+    /// The block devices over it.
+    pub devices: Vec<Device>,
+}
+
+/// A block device over a volume.
+pub struct Device {
+    /// `/dev/loopN`.
+    pub path: PathBuf,
+    /// Where filesystems on it or its partitions are mounted, in the order of mounting.
+    pub mounts: Vec<PathBuf>,
+}
+
+impl Found {
+    /// The file that is served.
+    pub fn file(&self) -> PathBuf {
+        self.mountpoint.join(FILE_NAME)
+    }
+
+    /// Whether a user who names `target` means this one.
+    fn is_meant(&self, target: &Path) -> bool {
+        let device = |device: &Device| {
+            device.path == target || device.mounts.iter().any(|mount| mount == target)
+        };
+        self.mountpoint == target
+            || self.file() == target
+            || self.backing == target
+            || self.devices.iter().any(device)
+    }
+}
+
+/// Whether a volume may be served here.
+///
+/// # Errors
+/// One is served already.
+pub fn is_free(mountpoint: &Path) -> Result<(), Failure> {
+    match all()?.iter().any(|found| found.mountpoint == mountpoint) {
+        true => Err(Failure::VolumeUse {
+            path: mountpoint.to_owned(),
+            why: "a volume is served here already; choose another directory".to_owned(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Every volume that is mounted.
+///
+/// # Errors
+/// `/proc/self/mountinfo` cannot be read.
+pub fn all() -> Result<Vec<Found>, Failure> {
+    let mounted = mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    let kind = format!("fuse.{}", strandfs_volume::SUBTYPE);
+    let volumes = mounted.iter().filter(|it| it.kind == kind.as_bytes());
+    Ok(volumes.map(|volume| look_at(volume, &mounted)).collect())
+}
+
+fn look_at(volume: &Mounted, mounted: &[Mounted]) -> Found {
+    let mountpoint = volume.mountpoint.clone();
+    let devices = loop_device::on(&mountpoint.join(FILE_NAME));
+    let devices = devices.into_iter().map(|path| Device {
+        mounts: mounts_of(&path, mounted),
+        path,
+    });
+    Found {
+        status: ask(&mountpoint),
+        backing: volume.source.clone(),
+        devices: devices.collect(),
+        mountpoint,
+    }
+}
+
+/// What is mounted of a device, whatever name it was mounted by, or of its partitions.
+fn mounts_of(device: &Path, mounted: &[Mounted]) -> Vec<PathBuf> {
+    let number = std::fs::metadata(device).map(|device| {
+        let number = device.rdev();
+        (rustix::fs::major(number), rustix::fs::minor(number))
+    });
+    let partition = format!("{}p", device.display());
+    let here = mounted.iter().filter(|it| {
+        number.as_ref().is_ok_and(|number| it.device == *number)
+            || it.source.to_string_lossy().starts_with(&partition)
+    });
+    here.map(|it| it.mountpoint.clone()).collect()
+}
+
+fn ask(mountpoint: &Path) -> Result<Status, String> {
+    let mut answer = vec![0; 65_536];
+    let length = rustix::fs::getxattr(mountpoint, status::ATTRIBUTE, &mut answer);
+    let length = length.map_err(|errno| match errno {
+        Errno::NOTCONN => "its server is dead".to_owned(),
+        errno => io::Error::from(errno).to_string(),
+    })?;
+    serde_json::from_slice(answer.get(..length).unwrap_or_default())
+        .map_err(|error| format!("its server is of another version: {error}"))
+}
+
+/// The one that `target` names: by its backing file, its block device, or where it or what is on
+/// it is mounted. `None` if no volume goes by that name.
+///
+/// # Errors
+/// As [`all`].
+pub fn find(target: &Path) -> Result<Option<Found>, Failure> {
+    // What is mounted over a dead server cannot be resolved; its name is taken as it is.
+    let real = std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    Ok(all()?.into_iter().find(|found| found.is_meant(&real)))
+}

@@ -1,0 +1,108 @@
+//! `strandfs volume serve`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use strandfs_fuse::{End, Signals};
+use strandfs_options::Settings;
+use strandfs_volume::{Io, Plan, Transport, Volume};
+
+use super::found;
+use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
+use crate::failure::{self, Failure};
+use crate::turn::Turn;
+use crate::{check, daemon, logging};
+
+/// Serves; in the background unless told otherwise, and then returns when the volume is there.
+///
+/// # Errors
+/// Anything that keeps it from being served; nothing is mounted then.
+pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
+    if !args.foreground && !args.background_server {
+        return daemon::start(arguments(args)).map(ExitCode::from);
+    }
+    let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
+    let home = match args.background_server {
+        true => logging::Home::Background,
+        false => logging::Home::Foreground,
+    };
+    logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    let mountpoint = check::mountpoint(&args.mountpoint, false)?;
+    let turn = Turn::take(&mountpoint);
+    // Somebody may have been faster.
+    found::is_free(&mountpoint)?;
+    let mut volume = Volume::mount(&plan(args))?;
+    drop(turn);
+    let status = volume.status();
+    tracing::info!(
+        mountpoint = %volume.mountpoint().display(),
+        backing = %status.backing.display(),
+        size_bytes = status.size_bytes,
+        io = status.io,
+        io_reason = status.io_reason,
+        transport = status.transport,
+        transport_reason = status.transport_reason,
+        "serving a volume"
+    );
+    for warning in &status.warnings {
+        tracing::warn!("{warning}");
+    }
+    if args.background_server {
+        volume.on_ready(daemon::report_ready);
+    }
+    let end = volume.serve(signals)?;
+    tracing::info!(?end, "the volume is served no more");
+    logging::finish();
+    Ok(match end {
+        End::Unmounted | End::Signal(_) => ExitCode::SUCCESS,
+        _ => ExitCode::from(failure::FAILED),
+    })
+}
+
+fn plan(args: &ServeArgs) -> Plan {
+    let how = &args.how;
+    Plan {
+        backing: args.backing.clone(),
+        mountpoint: args.mountpoint.clone(),
+        size_bytes: how.size,
+        io: match how.io {
+            IoArg::Auto => Io::Auto,
+            IoArg::Passthrough => Io::Passthrough,
+            IoArg::Uring => Io::Uring,
+            IoArg::Sync => Io::Sync,
+        },
+        transport: match how.transport {
+            TransportArg::Auto => Transport::Auto,
+            TransportArg::Dev => Transport::Dev,
+            TransportArg::Uring => Transport::Uring,
+        },
+        queue_depth: how.queue_depth,
+    }
+}
+
+/// The same command for the server in the background.
+pub fn arguments(args: &ServeArgs) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["volume".into(), "serve".into()];
+    arguments.push("--background-server".into());
+    arguments.extend(how_arguments(&args.how));
+    arguments.push("--".into());
+    arguments.push(args.backing.clone().into());
+    arguments.push(args.mountpoint.clone().into());
+    arguments
+}
+
+fn how_arguments(how: &HowArgs) -> Vec<OsString> {
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    };
+    let mut arguments = vec![
+        format!("--queue-depth={}", how.queue_depth),
+        format!("--transport={}", name(how.transport.to_possible_value())),
+        format!("--io={}", name(how.io.to_possible_value())),
+    ];
+    arguments.extend(how.size.map(|size| format!("--size={size}")));
+    arguments.into_iter().map(OsString::from).collect()
+}

@@ -1,0 +1,413 @@
+//! The backing file: made, locked, and read and written within the size of the volume.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
+};
+use strandfs_fuse::Errno;
+
+use crate::error::VolumeError;
+use crate::{GRAIN_BYTES, check_size, loop_device};
+
+/// Sectors are never smaller.
+const SMALLEST_SECTOR_BYTES: u64 = 512;
+/// `STATX_DIOALIGN` of linux/stat.h.
+const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// An open backing file, locked against a second server as long as this lives.
+pub struct Backing {
+    path: PathBuf,
+    plain: OwnedFd,
+    direct: Option<Direct>,
+    size_bytes: AtomicU64,
+    /// Held while the size changes.
+    growing: Mutex<()>,
+    in_memory: bool,
+    complained: AtomicBool,
+}
+
+/// What direct I/O can read to.
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+/// The same file past the page cache.
+struct Direct {
+    file: OwnedFd,
+    /// What offsets and lengths must be multiples of.
+    offset_align: u64,
+}
+
+impl Backing {
+    /// Opens and locks `path`. A file that is not there is made, sparse, with `size_bytes`; one
+    /// that is smaller is extended to it.
+    ///
+    /// # Errors
+    /// The file is no regular file, is no multiple of 512 bytes long, is larger than
+    /// `size_bytes`, is served already or in use by a loop device; or there is none and
+    /// `size_bytes` is not given. Nothing was changed then.
+    pub fn open(path: &Path, size_bytes: Option<u64>) -> Result<Backing, VolumeError> {
+        if let Some(size) = size_bytes {
+            check_size(size)?;
+        }
+        let (plain, made) = open_or_make(path, size_bytes)?;
+        let opened = Self::from_file(path, plain, size_bytes);
+        if opened.is_err() && made {
+            // Ours and empty. An error of removing it does not matter beside the one at hand.
+            let _ = rustix::fs::unlink(path);
+        }
+        opened
+    }
+
+    /// Like [`open`](Self::open), but does not make a file.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_existing(path: &Path, size_bytes: u64) -> Result<Backing, VolumeError> {
+        check_size(size_bytes)?;
+        if let Err(errno) = rustix::fs::stat(path) {
+            return Err(VolumeError::File {
+                path: path.to_owned(),
+                what: "looking for it",
+                errno,
+            });
+        }
+        let (plain, _) = open_or_make(path, None)?;
+        Self::from_file(path, plain, Some(size_bytes))
+    }
+
+    fn from_file(
+        path: &Path,
+        plain: OwnedFd,
+        size_bytes: Option<u64>,
+    ) -> Result<Backing, VolumeError> {
+        let os = |what| {
+            move |errno| VolumeError::File {
+                path: path.to_owned(),
+                what,
+                errno,
+            }
+        };
+        let refuse = |why: String| VolumeError::Backing {
+            path: path.to_owned(),
+            why,
+        };
+        match rustix::fs::flock(&plain, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(refuse(
+                    "it is in use: another server holds its lock (`strandfs volume list`)".into(),
+                ));
+            }
+            Err(errno) => return Err(os("locking it")(errno)),
+        }
+        let stat = rustix::fs::fstat(&plain).map_err(os("looking at it"))?;
+        if let Some(device) = loop_device::straight_on(&stat) {
+            return Err(refuse(format!(
+                "{} is set up straight on it: two ways to the same blocks would destroy what is \
+                 on them; detach that first (losetup -d {0})",
+                device.display()
+            )));
+        }
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let size = size_of(&stat, size_bytes).map_err(refuse)?;
+        let statfs = rustix::fs::fstatfs(&plain).map_err(os("looking at its filesystem"))?;
+        let backing = Backing {
+            direct: open_direct(&plain),
+            in_memory: MEMORY_FILESYSTEMS.contains(&statfs.f_type.cast_unsigned()),
+            path: path.clone(),
+            plain,
+            size_bytes: AtomicU64::new(stat.st_size.cast_unsigned()),
+            growing: Mutex::new(()),
+            complained: AtomicBool::new(false),
+        };
+        if size > backing.size_bytes() {
+            backing.grow(size).map_err(|errno| VolumeError::File {
+                path,
+                what: "extending it",
+                errno,
+            })?;
+        }
+        Ok(backing)
+    }
+
+    /// Where the file is, without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The size of the volume.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether the file lies in memory: reading and writing it never waits for a device.
+    pub fn in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Whether the page cache is left out, and for which alignment, in bytes.
+    pub fn direct_align(&self) -> Option<u64> {
+        self.direct.as_ref().map(|direct| direct.offset_align)
+    }
+
+    /// The file through the page cache.
+    pub fn plain(&self) -> BorrowedFd<'_> {
+        self.plain.as_fd()
+    }
+
+    /// The file for a transfer: past the page cache if the transfer is aligned for it.
+    pub fn file_for(&self, offset_bytes: u64, len: usize) -> BorrowedFd<'_> {
+        match &self.direct {
+            Some(direct) if (offset_bytes | len as u64).is_multiple_of(direct.offset_align) => {
+                direct.file.as_fd()
+            }
+            _ => self.plain.as_fd(),
+        }
+    }
+
+    /// The file past the page cache, where it can be had.
+    pub fn direct(&self) -> Option<BorrowedFd<'_>> {
+        self.direct.as_ref().map(|direct| direct.file.as_fd())
+    }
+
+    /// As much of a transfer as lies within the volume.
+    pub fn within(&self, offset_bytes: u64, len: usize) -> usize {
+        let room = self.size_bytes().saturating_sub(offset_bytes);
+        len.min(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+
+    /// Extends the volume; the new end reads as zeros.
+    ///
+    /// # Errors
+    /// EPERM for a smaller size: what lies behind it would be lost. Those of ftruncate(2).
+    pub fn grow(&self, size_bytes: u64) -> Result<(), Errno> {
+        let _turn = self.growing.lock();
+        if size_bytes < self.size_bytes() {
+            return Err(Errno::PERM);
+        }
+        if !size_bytes.is_multiple_of(SMALLEST_SECTOR_BYTES) {
+            return Err(Errno::INVAL);
+        }
+        rustix::fs::ftruncate(&self.plain, size_bytes)?;
+        rustix::fs::fsync(&self.plain)?;
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads; less than `out` only at the end of the volume.
+    ///
+    /// # Errors
+    /// Those of pread(2); EIO if the backing file ends before the volume does.
+    pub fn read_at(&self, out: &mut [u8], offset_bytes: u64) -> Result<usize, Errno> {
+        let want = self.within(offset_bytes, out.len());
+        let mut done = 0;
+        while let Some(rest) = out.get_mut(done..want).filter(|rest| !rest.is_empty()) {
+            let at = offset_bytes + done as u64;
+            let file = self.file_for(at, rest.len());
+            match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *rest, at)) {
+                Ok(0) => return Err(self.cut_short()),
+                Ok(len) => done += len,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `data` that lies within the volume; returns how much that was.
+    ///
+    /// # Errors
+    /// ENOSPC at the end of the volume. Those of pwrite(2), even if part was written: a loop
+    /// device takes a short write for a whole one.
+    pub fn write_at(&self, data: &[u8], offset_bytes: u64) -> Result<usize, Errno> {
+        let want = self.within(offset_bytes, data.len());
+        if want == 0 && !data.is_empty() {
+            return Err(Errno::NOSPC);
+        }
+        let mut done = 0;
+        while let Some(rest) = data.get(done..want).filter(|rest| !rest.is_empty()) {
+            let at = offset_bytes + done as u64;
+            let file = self.file_for(at, rest.len());
+            match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, rest, at)) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(len) => done += len,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes what was written last.
+    ///
+    /// # Errors
+    /// Those of fsync(2); EIO if the backing file has become shorter than the volume: what was
+    /// cut off had perhaps been acknowledged.
+    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
+        if data_only {
+            rustix::fs::fdatasync(&self.plain)?;
+        } else {
+            rustix::fs::fsync(&self.plain)?;
+        }
+        self.check_whole()
+    }
+
+    /// # Errors
+    /// EIO if the backing file is shorter than the volume.
+    pub fn check_whole(&self) -> Result<(), Errno> {
+        let expected = self.size_bytes();
+        match self.stat()?.st_size.cast_unsigned() < expected {
+            true => Err(self.cut_short()),
+            false => Ok(()),
+        }
+    }
+
+    /// Somebody truncated the file under us.
+    pub fn cut_short(&self) -> Errno {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                backing = %self.path.display(),
+                volume_bytes = self.size_bytes(),
+                "the backing file has become shorter than the volume: what was cut off is lost, \
+                 and reading it gives EIO; unmount, and check the filesystem on the volume"
+            );
+        }
+        Errno::IO
+    }
+
+    /// fallocate(2) within the volume: allocate, punch a hole, or zero a range.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for other modes, and for those that the backing filesystem does not know;
+    /// ENOSPC beyond the end of the volume and where there is no space.
+    pub fn allocate(&self, mode: u32, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        let mode = FallocateFlags::from_bits_retain(mode);
+        let kinds = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        if !(kinds | FallocateFlags::KEEP_SIZE).contains(mode) || mode.contains(kinds) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let size = self.size_bytes();
+        let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        if end > size && !mode.contains(FallocateFlags::KEEP_SIZE) {
+            return Err(Errno::NOSPC);
+        }
+        let len = end.min(size).saturating_sub(offset_bytes);
+        if len == 0 {
+            return Ok(());
+        }
+        rustix::fs::fallocate(&self.plain, mode, offset_bytes, len)
+    }
+
+    /// SEEK_DATA or SEEK_HOLE.
+    ///
+    /// # Errors
+    /// ENXIO at the end of the volume, EINVAL for another `whence`.
+    pub fn seek(&self, offset_bytes: u64, whence: u32) -> Result<u64, Errno> {
+        let from = match whence.cast_signed() {
+            libc::SEEK_DATA => SeekFrom::Data(offset_bytes),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset_bytes),
+            _ => return Err(Errno::INVAL),
+        };
+        rustix::fs::seek(&self.plain, from)
+    }
+
+    /// fstat(2) of the file.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn stat(&self) -> Result<Stat, Errno> {
+        rustix::fs::fstat(&self.plain)
+    }
+}
+
+fn open_or_make(path: &Path, size_bytes: Option<u64>) -> Result<(OwnedFd, bool), VolumeError> {
+    let os = |what| {
+        move |errno| VolumeError::File {
+            path: path.to_owned(),
+            what,
+            errno,
+        }
+    };
+    let refuse = |why: &str| VolumeError::Backing {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    };
+    // NONBLOCK: opening a fifo must not wait for its other end.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => return Ok((file, false)),
+        Err(Errno::NOENT) => {}
+        Err(Errno::ISDIR) => {
+            return Err(refuse(
+                "is a directory: name the file in it that is to hold the volume",
+            ));
+        }
+        Err(errno) => return Err(os("opening it")(errno)),
+    }
+    if size_bytes.is_none() {
+        return Err(refuse(
+            "does not exist: give --size SIZE to have it made, as in --size 10G",
+        ));
+    }
+    let flags = flags | OFlags::CREATE | OFlags::EXCL;
+    let file =
+        rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(os("making it"))?;
+    // A new file whose name is lost in a crash takes all that was acknowledged with it.
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| {
+            os("making its name last")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
+    Ok((file, true))
+}
+
+/// The size the volume is to have, or why this file is none.
+fn size_of(stat: &Stat, wanted: Option<u64>) -> Result<u64, String> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err("is no regular file: a volume lies in one".to_owned());
+    }
+    let found = stat.st_size.cast_unsigned();
+    if !found.is_multiple_of(SMALLEST_SECTOR_BYTES) {
+        return Err(format!(
+            "is {found} bytes long, no multiple of 512: it is not the image of a block device, \
+             and is left alone"
+        ));
+    }
+    match wanted {
+        Some(wanted) if wanted < found => Err(format!(
+            "is {found} bytes long: a volume of {wanted} would cut off what lies behind; leave \
+             --size out to serve it as it is"
+        )),
+        Some(wanted) => Ok(wanted),
+        None if found == 0 => Err("is empty: give --size SIZE, as in --size 10G".to_owned()),
+        None => Ok(found),
+    }
+}
+
+/// The file past the page cache. Alignment is what statx(2) says; where it says nothing, a page,
+/// if reading one works.
+fn open_direct(plain: &OwnedFd) -> Option<Direct> {
+    let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(plain));
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = rustix::fs::open(name, flags, Mode::empty()).ok()?;
+    let found = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, STATX_DIOALIGN).ok()?;
+    if found.stx_mask & STATX_DIOALIGN.bits() != 0 {
+        let offset_align = u64::from(found.stx_dio_offset_align);
+        // Buffers of transfers are aligned to a page.
+        let usable = (1..=GRAIN_BYTES).contains(&offset_align)
+            && u64::from(found.stx_dio_mem_align) <= GRAIN_BYTES;
+        return usable.then_some(Direct { file, offset_align });
+    }
+    let mut page = Box::new(Page([0; 4096]));
+    rustix::io::pread(&file, &mut page.0, 0).ok()?;
+    Some(Direct {
+        file,
+        offset_align: GRAIN_BYTES,
+    })
+}

@@ -1,0 +1,312 @@
+//! The mount: a directory with one file, `volume`.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use strandfs_fuse::{
+    AttrReply, BackingId, Connection, Context, DirSink, Entry, Errno, Fallocate, FileAttr,
+    FileKind, Filesystem, Handle, LockOwner, Negotiated, NodeId, OpenFlags, OpenReply, Read,
+    Release, Result, SetAttr, StatfsReply, Timestamp, Write,
+};
+
+use crate::FILE_NAME;
+use crate::backing::Backing;
+use crate::status::{ATTRIBUTE, Status};
+
+const FILE: NodeId = NodeId(2);
+/// Names never change. Sizes change through the mount, which tells the kernel.
+const NAME_VALID: Duration = Duration::from_secs(3600);
+const ATTR_VALID: Duration = Duration::from_secs(1);
+
+/// One backing file as a filesystem.
+pub(crate) struct VolumeFs {
+    backing: Backing,
+    /// Whether the kernel is to be asked for passthrough.
+    try_passthrough: bool,
+    connection: OnceLock<Connection>,
+    passthrough: OnceLock<std::result::Result<BackingId, Errno>>,
+    /// What is said to those who ask; set before serving.
+    status: OnceLock<Status>,
+}
+
+impl VolumeFs {
+    pub(crate) fn new(backing: Backing, try_passthrough: bool) -> Self {
+        Self {
+            backing,
+            try_passthrough,
+            connection: OnceLock::new(),
+            passthrough: OnceLock::new(),
+            status: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// The backing file, for another attempt at mounting.
+    pub(crate) fn into_backing(self) -> Backing {
+        self.backing
+    }
+
+    /// Whether reads and writes are passed through, once the mount is made; else why not.
+    pub(crate) fn passthrough(&self) -> std::result::Result<(), Errno> {
+        match self.passthrough.get() {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(errno)) => Err(*errno),
+            None => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    pub(crate) fn set_status(&self, status: Status) {
+        // Set once: a volume is served once.
+        let _ = self.status.set(status);
+    }
+
+    fn attr(&self, node: NodeId) -> Result<FileAttr> {
+        let stat = self.backing.stat()?;
+        let time = |seconds: i64, nanoseconds: u64| Timestamp {
+            seconds,
+            nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+        };
+        let mut attr = FileAttr {
+            ino: node.0,
+            atime: time(stat.st_atime, stat.st_atime_nsec),
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            block_size_bytes: 4096,
+            ..FileAttr::default()
+        };
+        match node {
+            NodeId::ROOT => (attr.mode, attr.nlink) = (libc::S_IFDIR | 0o755, 2),
+            FILE => {
+                attr.mode = libc::S_IFREG | stat.st_mode & 0o666;
+                attr.nlink = 1;
+                attr.size_bytes = self.backing.size_bytes();
+                attr.blocks = stat.st_blocks.cast_unsigned();
+            }
+            _ => return Err(Errno::NOENT),
+        }
+        Ok(attr)
+    }
+
+    /// [`Status`] as it is now.
+    fn describe(&self) -> Result<Vec<u8>> {
+        let mut status = self.status.get().ok_or(Errno::AGAIN)?.clone();
+        let stat = self.backing.stat()?;
+        status.backing_exists = stat.st_nlink > 0;
+        status.size_bytes = self.backing.size_bytes();
+        status.allocated_bytes = stat.st_blocks.cast_unsigned() * 512;
+        serde_json::to_vec(&status).map_err(|_| Errno::IO)
+    }
+}
+
+/// Only the file has content.
+fn only_file(node: NodeId) -> Result<()> {
+    match node {
+        FILE => Ok(()),
+        NodeId::ROOT => Err(Errno::ISDIR),
+        _ => Err(Errno::NOENT),
+    }
+}
+
+impl Filesystem for VolumeFs {
+    fn init(&self, _: &Negotiated, connection: &Connection) -> Result<()> {
+        let _ = self.connection.set(connection.clone());
+        Ok(())
+    }
+
+    fn ready(&self) {
+        if let (true, Some(connection)) = (self.try_passthrough, self.connection.get()) {
+            let id = connection.open_backing(self.backing.plain().as_fd());
+            let _ = self.passthrough.set(id);
+        }
+    }
+
+    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        let node = match (parent, name.to_str()) {
+            (NodeId::ROOT, Some(FILE_NAME)) => FILE,
+            (NodeId::ROOT, Some(".")) | (FILE, Some("..")) => NodeId::ROOT,
+            _ => return Err(Errno::NOENT),
+        };
+        Ok(Entry {
+            node,
+            generation: 0,
+            entry_valid: NAME_VALID,
+            attr_valid: ATTR_VALID,
+            attr: self.attr(node)?,
+        })
+    }
+
+    fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
+        Ok(AttrReply {
+            attr: self.attr(node)?,
+            attr_valid: ATTR_VALID,
+        })
+    }
+
+    /// Only the size changes, and only upwards. Times are the backing file's own business.
+    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
+        only_file(node)?;
+        if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
+            return Err(Errno::PERM);
+        }
+        if let Some(size) = change.size_bytes {
+            cx.may_block();
+            self.backing.grow(size)?;
+        }
+        self.getattr(cx, node, None)
+    }
+
+    fn open(&self, _: &Context<'_>, node: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+        only_file(node)?;
+        let handle = Handle(0);
+        Ok(match self.passthrough.get() {
+            Some(Ok(id)) => OpenReply {
+                handle,
+                flags: OpenFlags::PASSTHROUGH | OpenFlags::NOFLUSH,
+                backing: Some(*id),
+            },
+            // Past the page cache: it would hold a second copy of what the device above caches.
+            _ => OpenReply {
+                handle,
+                flags: OpenFlags::DIRECT_IO
+                    | OpenFlags::PARALLEL_DIRECT_WRITES
+                    | OpenFlags::NOFLUSH,
+                backing: None,
+            },
+        })
+    }
+
+    fn read(&self, cx: &Context<'_>, node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
+        only_file(node)?;
+        if !self.backing.in_memory() {
+            cx.may_block();
+        }
+        self.backing.read_at(out, args.offset_bytes)
+    }
+
+    fn write(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Result<usize> {
+        only_file(node)?;
+        if !self.backing.in_memory() {
+            cx.may_block();
+        }
+        self.backing.write_at(args.data, args.offset_bytes)
+    }
+
+    fn flush(&self, _: &Context<'_>, _: NodeId, _: Handle, _: LockOwner) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+
+    fn release(&self, _: &Context<'_>, _: NodeId, _: &Release) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, cx: &Context<'_>, node: NodeId, _: Handle, data_only: bool) -> Result<()> {
+        only_file(node)?;
+        cx.may_block();
+        self.backing.sync(data_only)
+    }
+
+    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn syncfs(&self, cx: &Context<'_>, _: NodeId) -> Result<()> {
+        cx.may_block();
+        self.backing.sync(false)
+    }
+
+    fn fallocate(&self, cx: &Context<'_>, node: NodeId, args: &Fallocate) -> Result<()> {
+        only_file(node)?;
+        cx.may_block();
+        let &Fallocate {
+            mode,
+            offset_bytes,
+            len_bytes,
+            ..
+        } = args;
+        self.backing.allocate(mode, offset_bytes, len_bytes)
+    }
+
+    fn lseek(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset_bytes: u64,
+        whence: u32,
+    ) -> Result<u64> {
+        only_file(node)?;
+        cx.may_block();
+        self.backing.seek(offset_bytes, whence)
+    }
+
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: i32) -> Result<OpenReply> {
+        Err(Errno::NOSYS)
+    }
+
+    fn readdir(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset: u64,
+        sink: &mut DirSink<'_>,
+    ) -> Result<()> {
+        if node != NodeId::ROOT {
+            return Err(Errno::NOTDIR);
+        }
+        let entries = [
+            (NodeId::ROOT, FileKind::Directory, "."),
+            (NodeId::ROOT, FileKind::Directory, ".."),
+            (FILE, FileKind::Regular, FILE_NAME),
+        ];
+        let given = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (place, (node, kind, name)) in (1..).zip(entries).skip(given) {
+            if !sink.push(node.0, place, Some(kind), OsStr::new(name)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The backing filesystem's: its block size is the grain in which a loop device discards.
+    fn statfs(&self, cx: &Context<'_>, _: NodeId) -> Result<StatfsReply> {
+        cx.may_block();
+        let found = rustix::fs::fstatvfs(self.backing.plain())?;
+        let narrow = |wide: u64| u32::try_from(wide).unwrap_or(u32::MAX);
+        Ok(StatfsReply {
+            blocks: found.f_blocks,
+            blocks_free: found.f_bfree,
+            blocks_available: found.f_bavail,
+            files: 1,
+            files_free: 0,
+            block_size_bytes: narrow(found.f_bsize),
+            fragment_size_bytes: narrow(found.f_frsize),
+            name_max_bytes: narrow(found.f_namemax),
+        })
+    }
+
+    fn getxattr(
+        &self,
+        _: &Context<'_>,
+        _: NodeId,
+        name: &OsStr,
+        out: Option<&mut [u8]>,
+    ) -> Result<usize> {
+        if name != ATTRIBUTE {
+            return Err(Errno::NODATA);
+        }
+        let text = self.describe()?;
+        if let Some(out) = out {
+            let room = out.get_mut(..text.len()).ok_or(Errno::RANGE)?;
+            room.copy_from_slice(&text);
+        }
+        Ok(text.len())
+    }
+}
