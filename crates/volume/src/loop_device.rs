@@ -69,6 +69,19 @@ pub(crate) fn straight_on(stat: &Stat) -> Option<PathBuf> {
     found.next().map(|(device, _)| device)
 }
 
+/// Whether this process may set up loop devices, before anything is done for one.
+///
+/// # Errors
+/// It may not, or there are none.
+pub fn check() -> Result<(), VolumeError> {
+    open(Path::new(CONTROL))
+        .map(drop)
+        .map_err(|errno| VolumeError::Loop {
+            what: format!("opening {CONTROL}"),
+            why: explain(errno),
+        })
+}
+
 /// Puts a free loop device on `file` with direct I/O and sectors of `sector_bytes`; both are
 /// verified.
 ///

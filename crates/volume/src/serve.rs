@@ -71,6 +71,7 @@ impl Volume {
     /// See [`VolumeError`]. Nothing is mounted then, and a backing file that was not there is
     /// not there.
     pub fn mount(plan: &Plan) -> Result<Volume, VolumeError> {
+        refuse_what_is_to_come(plan)?;
         let warnings = steady::prepare();
         let mut backing = Backing::open(&plan.backing, plan.size_bytes)?;
         let mut io_reason = None;
@@ -151,6 +152,18 @@ impl Volume {
     pub fn serve(self, signals: Signals) -> Result<End, VolumeError> {
         Ok(self.session.serve_with_signals(signals)?)
     }
+}
+
+fn refuse_what_is_to_come(plan: &Plan) -> Result<(), VolumeError> {
+    let asked = match (plan.io, plan.transport) {
+        (Io::Uring, _) => "--io uring",
+        (_, Transport::Uring) => "--transport uring",
+        _ => return Ok(()),
+    };
+    Err(VolumeError::Way {
+        asked: asked.to_owned(),
+        why: "this version does not have it".to_owned(),
+    })
 }
 
 /// What came of mounting.

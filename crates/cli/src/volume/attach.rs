@@ -27,6 +27,7 @@ const BLANK_BYTES: usize = 1 << 20;
 /// Whatever keeps one of the steps from being done; those before are undone.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     check_mount(args)?;
+    loop_device::check()?;
     let known = found::find(&args.backing)?;
     if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
         return Err(Failure::VolumeUse {

@@ -1,0 +1,221 @@
+//! What goes wrong is said in a sentence, and nothing is lost by it.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::Errno;
+
+use crate::ground::{Ground, WAYS, text};
+use crate::support::files::{Aligned, errno, get, names, open_with, pattern, put};
+use crate::support::{Kind, command, run, strandfs};
+use crate::{need_root, need_tool};
+
+#[test]
+fn mistakes_cost_one_sentence_and_change_nothing() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    let (disk, served) = (ground.disk(), ground.served());
+    fs::create_dir(disk.join("dir")).unwrap();
+    put(disk.join("text"), "no image of a block device\n");
+    put(disk.join("large"), vec![7; 8 << 20]);
+    put(disk.join("empty"), "");
+    symlink("nowhere", disk.join("dangling")).unwrap();
+    run("mkfifo", [text(&disk.join("fifo"))]).ok();
+    let before = names(&disk);
+    for (name, args, said) in [
+        ("new", &[][..], "give --size"),
+        ("new", &["--size", "0"], "multiple of 4096"),
+        ("new", &["--size", "1000"], "multiple of 4096"),
+        ("new", &["--size", "10X"], "powers of 1024"),
+        ("new", &["--size", "-5"], "unexpected argument"),
+        ("new", &["--size", "16777216T"], "powers of 1024"),
+        ("dir", &["--size", "16M"], "is a directory"),
+        ("fifo", &["--size", "16M"], "no regular file"),
+        ("text", &["--size", "16M"], "no multiple of 512"),
+        ("large", &["--size", "4M"], "would cut off"),
+        ("empty", &[], "is empty"),
+        ("new", &["--size", "16M", "--queue-depth", "0"], "1..=1024"),
+        ("new", &["--size", "16M", "--io", "best"], "possible values"),
+    ] {
+        let path = disk.join(name);
+        let places = ["volume", "serve", text(&path), text(&served)];
+        let run = strandfs([&places[..], args].concat());
+        assert_eq!(run.code(), 2, "{name} {args:?}: {run:?}");
+        assert!(run.stderr.contains(said), "{name} {args:?}: {}", run.stderr);
+        assert_eq!(names(&disk), before, "{name} {args:?}");
+    }
+    assert_eq!(get(disk.join("text")), b"no image of a block device\n");
+    assert_eq!(get(disk.join("large")), vec![7; 8 << 20]);
+    assert_eq!(ground.listed(), None);
+    let nothing = ground.detach(&disk.join("large"));
+    assert_eq!(nothing.code(), 2, "{nothing:?}");
+    assert!(nothing.stderr.contains("is no volume"), "{nothing:?}");
+}
+
+#[test]
+fn a_file_is_served_once_and_never_beside_a_loop_device_on_it() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    ground.serve(&["--size", "16M"]).ok();
+    let (backing, other) = (ground.backing(), ground.mounted());
+    let twice = strandfs(["volume", "serve", text(&backing), text(&other)]);
+    assert_eq!(twice.code(), 2, "{twice:?}");
+    assert!(twice.stderr.contains("in use"), "{twice:?}");
+    let second = ground.disk().join("second.img");
+    let place = ground.served();
+    let args = [
+        "volume",
+        "serve",
+        text(&second),
+        text(&place),
+        "--size",
+        "1M",
+    ];
+    let covered = strandfs(args);
+    assert_eq!(covered.code(), 2, "{covered:?}");
+    assert!(
+        covered.stderr.contains("served here already"),
+        "{covered:?}"
+    );
+    assert!(!second.exists());
+    ground.detach(&place).ok();
+
+    let direct = run("losetup", ["-f", "--show", text(&backing)]).ok().stdout;
+    let beside = ground.serve(&[]);
+    run("losetup", ["-d", direct.trim()]).ok();
+    assert_eq!(beside.code(), 2, "{beside:?}");
+    assert!(beside.stderr.contains(direct.trim()), "{beside:?}");
+}
+
+#[test]
+fn a_full_disk_is_enospc_above_and_what_was_there_stays() {
+    need_root!();
+    for (way, args) in WAYS {
+        let ground = Ground::new(Kind::Tmpfs("8m"));
+        ground.serve(&[&["--size", "32M"], *args].concat()).ok();
+        let device = ground.attach(&[]).ok().stdout.trim().to_owned();
+        let data = pattern(1, 1 << 20);
+        let mut aligned = Aligned::new(&data);
+        for path in [device.as_str(), text(&ground.file())] {
+            let file = open_with(path, libc::O_DIRECT).unwrap();
+            let mut written = 0;
+            let error = loop {
+                match file.write_all_at(aligned.slice(), written << 20) {
+                    Ok(()) => written += 1,
+                    Err(error) => break error,
+                }
+                assert!(written < 32, "{way}: {path} takes more than there is");
+            };
+            assert_eq!(errno::<()>(Err(error)), Errno::NOSPC, "{way} {path}");
+            assert!(written >= 6, "{way} {path}: {written} MiB");
+            let mut back = Aligned::new(&vec![0; 1 << 20]);
+            for place in 0..written {
+                file.read_exact_at(back.slice(), place << 20).unwrap();
+                assert!(back.slice() == data, "{way} {path}: MiB {place}");
+            }
+        }
+        ground.detach(&ground.backing()).ok();
+    }
+}
+
+#[test]
+fn a_backing_file_cut_short_gives_errors_and_no_zeros() {
+    need_root!();
+    for (way, args) in WAYS {
+        let ground = Ground::new(Kind::Tmpfs("64m"));
+        ground.serve(&[&["--size", "16M"], *args].concat()).ok();
+        let device = ground.attach(&[]).ok().stdout.trim().to_owned();
+        let data = pattern(1, 1 << 20);
+        let mut aligned = Aligned::new(&data);
+        let file = open_with(&device, libc::O_DIRECT).unwrap();
+        file.write_all_at(aligned.slice(), 0).unwrap();
+        file.write_all_at(aligned.slice(), 8 << 20).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(ground.backing())
+            .and_then(|backing| backing.set_len(4 << 20))
+            .unwrap();
+        let mut back = Aligned::new(&vec![0; 1 << 20]);
+        file.read_exact_at(back.slice(), 0).unwrap();
+        assert!(back.slice() == data, "{way}: what is left is right");
+        let lost = file.read_exact_at(back.slice(), 8 << 20);
+        assert_eq!(errno(lost), Errno::IO, "{way}: what is lost is an error");
+        assert_eq!(errno(file.sync_all()), Errno::IO, "{way}");
+        drop(file);
+        ground.detach(&ground.backing()).ok();
+    }
+}
+
+#[test]
+fn a_removed_backing_file_serves_on_and_is_not_thrown_away_unasked() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    ground.serve(&["--size", "16M"]).ok();
+    let data = pattern(1, 1 << 20);
+    let volume = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(ground.file())
+        .unwrap();
+    volume.write_all_at(&data, 0).unwrap();
+    fs::remove_file(ground.backing()).unwrap();
+    assert_eq!(ground.listed().unwrap()["backing_exists"], false);
+    let refused = ground.detach(&ground.served());
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains("copy"), "{refused:?}");
+    assert!(get(ground.file())[..1 << 20] == data);
+    drop(volume);
+    strandfs(["volume", "detach", text(&ground.served()), "--discard"]).ok();
+    assert_eq!(ground.listed(), None);
+}
+
+#[test]
+fn a_volume_shows_nobody_more_than_its_backing_file_does() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    ground.serve(&["--size", "16M"]).ok();
+    let volume = ground.file();
+    let mut cat = Command::new("cat");
+    cat.arg(&volume).uid(65534).gid(65534);
+    let output = cat.output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("denied"));
+    for change in [
+        fs::set_permissions(&volume, std::os::unix::fs::PermissionsExt::from_mode(0o666)),
+        OpenOptions::new()
+            .write(true)
+            .open(&volume)
+            .unwrap()
+            .set_len(4096),
+        fs::remove_file(&volume),
+    ] {
+        assert!(change.is_err());
+    }
+    assert!(errno(File::create(&volume)) == Errno::PERM, "truncating");
+    assert_eq!(volume.metadata().unwrap().len(), 16 << 20);
+}
+
+#[test]
+fn without_permission_for_loop_devices_nothing_is_begun() {
+    need_root!();
+    need_tool!("mkfs.xfs");
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(ground.disk(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut attach = Command::new(command::binary());
+    attach
+        .args(["volume", "attach", text(&ground.backing()), "--size", "16M"])
+        .uid(65534)
+        .gid(65534);
+    let output = attach.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("/dev/loop-control") && said.contains("run as root"),
+        "{said}"
+    );
+    assert!(!ground.backing().exists());
+    assert_eq!(ground.listed(), None);
+}

@@ -1,0 +1,192 @@
+//! Where volumes of a test lie, and what undoes them however the test ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::command::Run;
+use crate::support::{Kind, eventually, mounts, run, say, strandfs, system};
+
+/// The ways data takes, each with the arguments that ask for it.
+pub const WAYS: &[(&str, &[&str])] = &[
+    ("passthrough", &["--io", "passthrough"]),
+    ("sync", &["--io", "sync", "--transport", "dev"]),
+];
+
+/// A directory with a disk, and two places to mount on.
+pub struct Ground {
+    dir: Option<TempDir>,
+    root: PathBuf,
+}
+
+impl Ground {
+    pub fn new(disk: Kind) -> Ground {
+        mounts::own_namespace();
+        let dir = tempfile::Builder::new()
+            .prefix("strandfs-volume-")
+            .tempdir()
+            .unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for name in ["disk", "served", "mounted"] {
+            fs::create_dir(root.join(name)).unwrap();
+        }
+        mounts::make_branch(&root.join("disk"), disk);
+        Ground {
+            dir: Some(dir),
+            root,
+        }
+    }
+
+    /// The filesystem that holds the backing file.
+    pub fn disk(&self) -> PathBuf {
+        self.root.join("disk")
+    }
+
+    pub fn backing(&self) -> PathBuf {
+        self.root.join("disk/backing.img")
+    }
+
+    /// Where the volume is served.
+    pub fn served(&self) -> PathBuf {
+        self.root.join("served")
+    }
+
+    /// The volume.
+    pub fn file(&self) -> PathBuf {
+        self.root.join("served/volume")
+    }
+
+    /// Where the filesystem on the volume is mounted.
+    pub fn mounted(&self) -> PathBuf {
+        self.root.join("mounted")
+    }
+
+    /// `volume serve` with these arguments besides.
+    pub fn serve(&self, args: &[&str]) -> Run {
+        let (backing, served) = (self.backing(), self.served());
+        let places = [text(&backing), text(&served)];
+        strandfs([&["volume", "serve"], &places[..], args].concat())
+    }
+
+    /// `volume attach` with these arguments besides; the device if it works.
+    pub fn attach(&self, args: &[&str]) -> Run {
+        strandfs([&["volume", "attach", text(&self.backing())], args].concat())
+    }
+
+    pub fn detach(&self, target: &Path) -> Run {
+        strandfs(["volume", "detach", text(target)])
+    }
+
+    /// What `volume list` says about the one volume here.
+    pub fn listed(&self) -> Option<serde_json::Value> {
+        let output = strandfs(["volume", "list", "--json"]).ok();
+        let all: Vec<serde_json::Value> = serde_json::from_str(&output.stdout).unwrap();
+        all.into_iter().find(|it| {
+            it["backing"]
+                .as_str()
+                .is_some_and(|path| path.starts_with(text(&self.root)))
+        })
+    }
+
+    /// What the backing file takes on its filesystem.
+    pub fn allocated_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(self.backing()).unwrap().blocks() * 512
+    }
+
+    /// The server's process.
+    pub fn server(&self) -> i32 {
+        self.listed().expect("a volume")["pid"].as_i64().unwrap() as i32
+    }
+
+    /// Kills the server, and clears away what it leaves behind.
+    pub fn kill(&self) {
+        let pid = rustix::process::Pid::from_raw(self.server()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        eventually("the server is gone", Duration::from_secs(30), || {
+            rustix::process::test_kill_process(pid).is_err()
+        });
+    }
+
+    /// After a kill: takes down device and mounts.
+    pub fn bury(&self) {
+        mounts::detach(&self.mounted());
+        // The filesystem on the device ends later than its mount.
+        eventually(
+            "the device can be let go of",
+            Duration::from_secs(30),
+            || {
+                self.devices().iter().for_each(|device| {
+                    run("losetup", ["-d", device]);
+                });
+                self.devices().is_empty()
+            },
+        );
+        for place in self.places() {
+            mounts::detach(&place);
+            fs::remove_dir(&place).ok();
+        }
+        fs::create_dir(self.served()).ok();
+    }
+
+    /// Every place where a volume of this test is served.
+    fn places(&self) -> Vec<PathBuf> {
+        // What makes this directory's name its own is in the names of places made for it.
+        let name = text(&self.root).rsplit('-').next().unwrap().to_owned();
+        let volumes = mounts::list().into_iter();
+        volumes
+            .filter(|(path, kind, _)| {
+                kind == "fuse.strandfs-volume"
+                    && (path.starts_with(&self.root) || path.to_str().unwrap().contains(&name))
+            })
+            .map(|(path, _, _)| path)
+            .collect()
+    }
+
+    fn devices(&self) -> Vec<String> {
+        let mut devices = Vec::new();
+        for place in self.places() {
+            let file = place.join("volume");
+            let found = run("losetup", ["-j", text(&file), "-n", "-O", "NAME"]);
+            devices.extend(found.stdout.lines().map(str::to_owned));
+            // Without the server losetup cannot look at the file: by its name.
+            for entry in fs::read_dir("/sys/block").unwrap().flatten() {
+                let its = fs::read_to_string(entry.path().join("loop/backing_file"));
+                if its.is_ok_and(|its| its.trim_end() == text(&file)) {
+                    devices.push(format!("/dev/{}", entry.file_name().to_str().unwrap()));
+                }
+            }
+        }
+        devices.sort();
+        devices.dedup();
+        devices
+    }
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        mounts::detach(&self.mounted());
+        for device in self.devices() {
+            run("losetup", ["-d", &device]);
+        }
+        for place in self.places() {
+            drop(system::Daemons::at(&place));
+            fs::remove_dir(&place).ok();
+        }
+        mounts::detach(&self.disk());
+        if let Some(dir) = self.dir.take()
+            && mounts::any_below(dir.path())
+        {
+            say(&format!(
+                "left in place, still mounted below: {}",
+                dir.keep().display()
+            ));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Making, finding and undoing volumes.
+
+use std::path::{Path, PathBuf};
+
+use crate::ground::{Ground, text};
+use crate::support::files::{get, names, pattern, put};
+use crate::support::{Kind, Pool, mounts, run, strandfs};
+use crate::{need_root, need_tool};
+
+fn queue(device: &str, name: &str) -> String {
+    let device = device.trim().trim_start_matches("/dev/");
+    let path = format!("/sys/block/{device}/{name}");
+    std::fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn attach_makes_a_mounted_filesystem_of_nothing_and_detach_undoes_it() {
+    need_root!();
+    need_tool!("mkfs.xfs");
+    let ground = Ground::new(Kind::Tmpfs("400m"));
+    let mounted = ground.mounted();
+    let args = [
+        text(&mounted),
+        "--size",
+        "320M",
+        "--mkfs",
+        "xfs",
+        "-o",
+        "noatime",
+    ];
+    let device = ground.attach(&args).ok().stdout.trim().to_owned();
+    assert!(device.starts_with("/dev/loop"), "{device}");
+    assert_eq!(queue(&device, "loop/dio"), "1", "direct I/O");
+    assert_eq!(queue(&device, "queue/logical_block_size"), "4096", "blank");
+    let options = run("findmnt", ["-n", "-o", "FSTYPE,OPTIONS", text(&mounted)]).ok();
+    assert!(options.stdout.starts_with("xfs") && options.stdout.contains("noatime"));
+    put(mounted.join("file"), pattern(1, 100_000));
+
+    let listed = ground.listed().expect("it is listed");
+    assert_eq!(listed["io"], "passthrough");
+    assert_eq!(listed["devices"][0]["device"], device.as_str());
+    assert_eq!(listed["devices"][0]["mounts"][0], text(&mounted));
+    let place = PathBuf::from(listed["mountpoint"].as_str().unwrap());
+    assert!(place.starts_with("/run/strandfs/volumes"), "{place:?}");
+    let shown = strandfs(["volume", "list"]).ok().stdout;
+    assert!(
+        shown.contains(&device) && shown.contains("io passthrough"),
+        "{shown}"
+    );
+
+    let again = ground.attach(&[]);
+    assert_eq!(again.code(), 2, "{again:?}");
+    assert!(again.stderr.contains("attached already"), "{again:?}");
+
+    let open = std::fs::File::open(mounted.join("file")).unwrap();
+    let busy = ground.detach(&mounted);
+    assert_eq!(busy.code(), 2, "{busy:?}");
+    assert!(busy.stderr.contains("in use"), "{busy:?}");
+    assert!(
+        get(mounted.join("file")) == pattern(1, 100_000),
+        "still there"
+    );
+    drop(open);
+    ground.detach(&mounted).ok();
+    assert_eq!(ground.listed(), None);
+    assert!(
+        !Path::new(&format!("/proc/{}", listed["pid"]))
+            .join("exe")
+            .exists()
+    );
+    assert!(!place.exists());
+    assert_eq!(names(&mounted), [""; 0]);
+
+    // What was on it is there the next time, and is not formatted over.
+    let formatting = ground.attach(&["--mkfs", "xfs"]);
+    assert_eq!(formatting.code(), 2, "{formatting:?}");
+    assert!(
+        formatting.stderr.contains("blank volumes only"),
+        "{formatting:?}"
+    );
+    assert_eq!(ground.listed(), None, "a failed attach leaves nothing");
+    assert!(!place.exists());
+    ground.attach(&[text(&mounted)]).ok();
+    assert!(get(mounted.join("file")) == pattern(1, 100_000));
+    ground.detach(&ground.backing()).ok();
+}
+
+#[test]
+fn what_is_on_the_volume_decides_about_its_sectors() {
+    need_root!();
+    need_tool!("mkfs.xfs");
+    let ground = Ground::new(Kind::Tmpfs("400m"));
+    let args = ["--size", "320M", "--sector-size", "512", "--mkfs", "xfs"];
+    let small = ground.attach(&args).ok().stdout;
+    assert_eq!(queue(&small, "queue/logical_block_size"), "512");
+    ground.detach(Path::new(small.trim())).ok();
+    let again = ground.attach(&[text(&ground.mounted())]).ok().stdout;
+    assert_eq!(queue(&again, "queue/logical_block_size"), "512");
+    ground.detach(&ground.mounted()).ok();
+}
+
+#[test]
+fn a_pool_can_hold_the_backing_file() {
+    need_root!();
+    need_tool!("mkfs.ext4", "fsck.ext4");
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "200M"), "")
+        .branch(Kind::Loop("ext4", "200M"), "")
+        .mount();
+    let ground = Ground::new(Kind::Dir);
+    let (backing, mounted) = (pool.path("volume.img"), ground.mounted());
+    let places = [text(&backing), text(&mounted)];
+    let args = ["--size", "64M", "--mkfs", "ext4"];
+    let attach = [&["volume", "attach"], &places[..], &args].concat();
+    let device = strandfs(attach).ok().stdout.trim().to_owned();
+    put(mounted.join("file"), pattern(7, 5 << 20));
+    run("sync", ["-f", text(&mounted)]).ok();
+    let holders = pool.holders("volume.img");
+    assert_eq!(holders.len(), 1);
+    strandfs(["volume", "detach", &device]).ok();
+    let real = pool.on(holders[0], "volume.img");
+    run("fsck.ext4", ["-f", "-n", text(&real)]).ok();
+    strandfs(["volume", "attach", text(&backing), text(&mounted)]).ok();
+    assert!(get(mounted.join("file")) == pattern(7, 5 << 20));
+    strandfs(["volume", "detach", text(&mounted)]).ok();
+}
+
+#[test]
+fn a_signal_ends_the_server_cleanly_and_the_backing_file_is_free() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    ground.serve(&["--size", "16M"]).ok();
+    let pid = rustix::process::Pid::from_raw(ground.server()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    crate::support::eventually("it has ended", std::time::Duration::from_secs(20), || {
+        ground.listed().is_none() && rustix::process::test_kill_process(pid).is_err()
+    });
+    assert!(!mounts::any_below(&ground.served()));
+    ground.serve(&[]).ok();
+    ground.detach(&ground.served()).ok();
+    assert!(ground.served().exists(), "the user's directory stays");
+}
