@@ -61,6 +61,9 @@ _strandfs() {
             strandfs,unmount)
                 cmd="strandfs__subcmd__umount"
                 ;;
+            strandfs,volume)
+                cmd="strandfs__subcmd__volume"
+                ;;
             strandfs__subcmd__bench,metadata)
                 cmd="strandfs__subcmd__bench__subcmd__metadata"
                 ;;
@@ -85,6 +88,21 @@ _strandfs() {
             strandfs__subcmd__config,show)
                 cmd="strandfs__subcmd__config__subcmd__show"
                 ;;
+            strandfs__subcmd__volume,attach)
+                cmd="strandfs__subcmd__volume__subcmd__attach"
+                ;;
+            strandfs__subcmd__volume,detach)
+                cmd="strandfs__subcmd__volume__subcmd__detach"
+                ;;
+            strandfs__subcmd__volume,list)
+                cmd="strandfs__subcmd__volume__subcmd__list"
+                ;;
+            strandfs__subcmd__volume,resize)
+                cmd="strandfs__subcmd__volume__subcmd__resize"
+                ;;
+            strandfs__subcmd__volume,serve)
+                cmd="strandfs__subcmd__volume__subcmd__serve"
+                ;;
             *)
                 ;;
         esac
@@ -92,7 +110,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload options bench completions"
+            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload volume options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -486,6 +504,142 @@ _strandfs() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume)
+            opts="-h --help serve attach detach list resize"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume__subcmd__attach)
+            opts="-o -h --size --queue-depth --transport --io --mkfs --options --sector-size --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queue-depth)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --transport)
+                    COMPREPLY=($(compgen -W "auto dev uring" -- "${cur}"))
+                    return 0
+                    ;;
+                --io)
+                    COMPREPLY=($(compgen -W "auto passthrough uring sync" -- "${cur}"))
+                    return 0
+                    ;;
+                --mkfs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --options)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sector-size)
+                    COMPREPLY=($(compgen -W "512 4096" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume__subcmd__detach)
+            opts="-h --discard --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume__subcmd__resize)
+            opts="-h --size --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__volume__subcmd__serve)
+            opts="-f -h --size --queue-depth --transport --io --foreground --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queue-depth)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --transport)
+                    COMPREPLY=($(compgen -W "auto dev uring" -- "${cur}"))
+                    return 0
+                    ;;
+                --io)
+                    COMPREPLY=($(compgen -W "auto passthrough uring sync" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

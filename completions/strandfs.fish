@@ -38,6 +38,7 @@ complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "get" -d 'Show opt
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "set" -d 'Change options of a mounted pool, all of those named or none'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "branch" -d 'Show, add, remove or change branches of a mounted pool'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "reload" -d 'Have a mounted pool read its configuration again, as SIGHUP does: all of it or nothing'
+complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "volume" -d 'Make a block device of one file: for disk images, encrypted containers, filesystems'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "options" -d 'Explain mount options: all in brief, or those named in full'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "bench" -d 'Measure, with statistics that say how sure they are'
 complete -c strandfs -n "__fish_strandfs_needs_command" -f -a "completions" -d 'Print the completions of a shell'
@@ -90,6 +91,43 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -l save -d 'Write the change into the TOML file the pool was mounted from, too'
 complete -c strandfs -n "__fish_strandfs_using_subcommand branch; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand reload" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "serve" -d 'Serve a backing file as the file MOUNTPOINT/volume'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "attach" -d 'Serve a backing file, make a block device of it and perhaps mount what is on it; prints the device'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "detach" -d 'Undo `attach`: unmount, let go of the block device, end the server'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "list" -d 'Show the volumes that are served'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "resize" -d 'Make a volume larger, in use or not'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l size -d 'Size of the volume, as 512M or 10G; needed for a new one. A smaller one grows to it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l transport -d 'How requests reach the server: over /dev/fuse, or over io_uring' -r -f -a "auto\t''
+dev\t''
+uring\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l io -d 'How data gets to the backing file: past the server in the kernel, by the server many requests at a time, or by the server a thread for each. Auto is the first that works' -r -f -a "auto\t''
+passthrough\t''
+uring\t''
+sync\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -s f -l foreground -d 'Stay in the foreground and log to standard error'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l size -d 'Size of the volume, as 512M or 10G; needed for a new one. A smaller one grows to it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l transport -d 'How requests reach the server: over /dev/fuse, or over io_uring' -r -f -a "auto\t''
+dev\t''
+uring\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l io -d 'How data gets to the backing file: past the server in the kernel, by the server many requests at a time, or by the server a thread for each. Auto is the first that works' -r -f -a "auto\t''
+passthrough\t''
+uring\t''
+sync\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l mkfs -d 'Make a filesystem of this type, such as xfs, first; only on a blank volume' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -s o -l options -d 'Options for the mount of the filesystem' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l sector-size -d 'Size of the block device\'s sectors; what is on the volume decides if left out, and a blank one gets 4096' -r -f -a "512\t''
+4096\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from detach" -l discard -d 'Detach even if the backing file was removed, and lose what is on the volume'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from detach" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from list" -l json -d 'For programs'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -l size -d 'The new size, as 512M or 10G; never smaller' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'

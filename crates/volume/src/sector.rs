@@ -37,7 +37,9 @@ pub fn choose(start: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    fn start(parts: &[(usize, &[u8])]) -> Vec<u8> {
+    type Part = (usize, &'static [u8]);
+
+    fn start(parts: &[Part]) -> Vec<u8> {
         let mut bytes = vec![0; SAMPLE_BYTES];
         for (at, part) in parts {
             bytes[*at..at + part.len()].copy_from_slice(part);
@@ -47,8 +49,8 @@ mod tests {
 
     #[test]
     fn what_is_on_the_volume_decides() {
-        for (expected, parts) in [
-            (LARGE, &[][..]),
+        let cases: [(u32, &[Part]); 8] = [
+            (LARGE, &[]),
             (SMALL, &[(0, b"XFSB"), (102, &[2, 0])]),
             (LARGE, &[(0, b"XFSB"), (102, &[0x10, 0])]),
             (SMALL, &[(1080, &[0x53, 0xef]), (1048, &[0])]),
@@ -56,7 +58,8 @@ mod tests {
             (SMALL, &[(510, &[0x55, 0xaa]), (512, b"EFI PART")]),
             (LARGE, &[(510, &[0x55, 0xaa]), (4096, b"EFI PART")]),
             (SMALL, &[(0, b"LUKS\xba\xbe")]),
-        ] {
+        ];
+        for (expected, parts) in cases {
             assert_eq!(choose(&start(parts)), expected, "{parts:?}");
         }
         assert_eq!(choose(&[]), LARGE);

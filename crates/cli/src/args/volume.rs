@@ -84,7 +84,7 @@ pub struct AttachArgs {
     /// What `serve` has, too.
     #[command(flatten)]
     pub how: HowArgs,
-    /// Make a filesystem of this type (xfs, ext4, …) first; only on a blank volume.
+    /// Make a filesystem of this type, such as xfs, first; only on a blank volume.
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
     /// Options for the mount of the filesystem.
