@@ -171,9 +171,11 @@ impl Pool {
                 may_remove(dir, stat)?;
             }
         }
+        // Only what another branch may yet refuse is ever put back.
+        let several = doomed.len() > 1;
         let mut removed: SmallVec<[Removed<'_>; 2]> = SmallVec::new();
         for (dir, stat) in doomed {
-            let kept = if directory {
+            let kept = if directory && several {
                 open_kept(dir, name)
             } else {
                 None
