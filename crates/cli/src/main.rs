@@ -24,6 +24,7 @@ mod mount;
 mod mount_helper;
 mod mounts;
 mod plan;
+mod privileges;
 mod remount;
 mod resources;
 mod status;

@@ -12,7 +12,9 @@ use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::turn::Turn;
-use crate::{as_user, auto_unmount, branch_mounts, check, daemon, live, logging, resources};
+use crate::{
+    as_user, auto_unmount, branch_mounts, check, daemon, live, logging, privileges, resources,
+};
 
 /// `strandfs mount`.
 ///
@@ -55,6 +57,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     // Before the first thread, the log's.
     let refused_priority = resources::set_priority(&settings);
+    let still_had = privileges::give_up(&settings);
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
         for line in said {
@@ -70,6 +73,9 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     }
     waited.reap();
     raise_descriptor_limit();
+    for refusal in still_had {
+        tracing::warn!("more privileges than the server needs: {refusal}");
+    }
     if let Some(refusal) = refused_priority {
         tracing::warn!("{refusal}");
     }

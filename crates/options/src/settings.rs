@@ -116,6 +116,7 @@ pub struct Settings {
     /// `None`: on when mounting as root.
     pub allow_other: Option<bool>,
     pub auto_unmount: bool,
+    pub core_dumps: bool,
     /// `None`: the server runs as whoever mounts.
     pub setuid: Option<String>,
     pub mount_flags: MountFlags,
@@ -200,6 +201,7 @@ impl Default for Settings {
             lazy_umount_mountpoint: false,
             allow_other: None,
             auto_unmount: false,
+            core_dumps: false,
             setuid: None,
             mount_flags: MountFlags::default(),
             contexts: SecurityContexts::default(),

@@ -164,6 +164,10 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("allow-idmap", "mapped_users_own_what_they_make"),
     ("async-read", "async_read_is_agreed_with_the_kernel_or_not"),
     ("auto-unmount", "auto_unmount_leaves_no_dead_mount_behind"),
+    (
+        "core-dumps",
+        "the_servers_memory_is_kept_from_disk_and_debuggers",
+    ),
     ("cache.readdir", "cache_readdir_keeps_listings"),
     ("cache.writeback", "cache_writeback_collects_small_writes"),
     (
