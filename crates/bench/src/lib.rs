@@ -6,13 +6,17 @@
 #![forbid(unsafe_code)]
 
 pub mod counters;
+pub mod credibility;
+pub mod crosscheck;
 pub mod data;
 pub mod environment;
 pub mod error;
 pub mod fit;
 pub mod format;
+pub mod layers;
 pub mod metadata;
 pub mod pattern;
+pub mod probe;
 pub mod progress;
 pub mod regime;
 pub mod requests;
@@ -24,5 +28,6 @@ pub mod stats;
 pub mod storage;
 pub mod subject;
 pub mod trial;
+pub mod verdict;
 
 pub use error::BenchError;

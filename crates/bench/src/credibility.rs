@@ -1,0 +1,280 @@
+//! Whether a figure is of what it says: where the bytes came from, whether the server saw them,
+//! whether the data generator was fast enough.
+
+use crate::result::{Cache, Report, Sample, Series, Subject};
+use crate::stats::median;
+use crate::storage::Medium;
+
+/// Less of the bytes from storage than this, and a cold read was not cold.
+const COLD: f64 = 0.9;
+/// More of the bytes from storage than this, and a warm read was not warm.
+const WARM: f64 = 0.1;
+/// More of the bytes through the server than this, and it was no passthrough.
+const PASSED: f64 = 0.1;
+/// A generator has to be so many times as fast as what it feeds.
+const HEADROOM: f64 = 5.0;
+
+/// Where the bytes of a read came from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Origin {
+    /// This machine's memory, though a device lies below.
+    Memory,
+    /// Storage that is memory: tmpfs, zram.
+    MemoryStorage,
+    /// A device or another machine.
+    Storage,
+    /// So much of it from storage, 0 to 1.
+    Mixed(f64),
+    /// The kernel does not count it for this kind of storage.
+    Unknown,
+}
+
+impl Origin {
+    /// One or two words for a table.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Memory => "page cache".to_owned(),
+            Self::MemoryStorage => "RAM".to_owned(),
+            Self::Storage => "storage".to_owned(),
+            Self::Mixed(share) => format!("{:.0} % storage", share * 100.0),
+            Self::Unknown => "not known".to_owned(),
+        }
+    }
+}
+
+/// Where a series' bytes came from, by the kernel's counters; the median of the samples. `None` for
+/// writes, metadata and samples without counters.
+pub fn origin(subject: &Subject, series: &Series) -> Option<Origin> {
+    if series.cache == Cache::Any || series.work.bytes == 0 {
+        return None;
+    }
+    let share = storage_share(series)?;
+    let medium = subject.storage.as_ref().map(|it| it.medium);
+    Some(match medium {
+        Some(Medium::Memory) => Origin::MemoryStorage,
+        _ if share >= COLD => Origin::Storage,
+        // FUSE filesystems and networks are not counted there.
+        None | Some(Medium::Network | Medium::Other) if share <= WARM => Origin::Unknown,
+        _ if share <= WARM => Origin::Memory,
+        _ => Origin::Mixed(share),
+    })
+}
+
+fn storage_share(series: &Series) -> Option<f64> {
+    let bytes = series.work.bytes as f64;
+    let share = |sample: &Sample| Some(sample.traffic?.storage_read_bytes as f64 / bytes);
+    let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
+    median(&shares)
+}
+
+/// The share of a series' bytes that the server read or wrote by system calls; `None` without a
+/// server.
+pub fn server_share(series: &Series, is_write: bool) -> Option<f64> {
+    let bytes = series.work.bytes as f64;
+    let share = |sample: &Sample| {
+        let traffic = sample.traffic?;
+        let moved = match is_write {
+            true => traffic.server_write_bytes?,
+            false => traffic.server_read_bytes?,
+        };
+        Some(moved as f64 / bytes)
+    };
+    let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
+    median(&shares)
+}
+
+/// Whether a pool that was to pass data through let its server have them.
+pub fn is_passed_through(series: &Series) -> Option<bool> {
+    Some(server_share(series, true)? <= PASSED)
+}
+
+/// Sentences about the caches of every series that was not in the state it is named for.
+pub fn cache_notes(report: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    let mut memory: Vec<&str> = Vec::new();
+    for series in &report.series {
+        let Some(subject) = report.subjects.iter().find(|it| it.name == series.subject) else {
+            continue;
+        };
+        let (row, name, asked) = (&series.workload, &series.subject, mib(series.work.bytes));
+        match (series.cache, origin(subject, series)) {
+            (Cache::Cold | Cache::Direct, Some(Origin::Memory)) => said.push(format!(
+                "{row} on {name}: of {asked} MiB storage was asked for next to nothing: this was \
+                 RAM"
+            )),
+            (Cache::Cold | Cache::Direct, Some(Origin::Mixed(share))) => said.push(format!(
+                "{row} on {name}: only {:.0} % of {asked} MiB came from storage, the rest from RAM",
+                share * 100.0
+            )),
+            (Cache::Warm, Some(Origin::Storage | Origin::Mixed(_))) => said.push(format!(
+                "{row} on {name}: the data did not stay in the page cache; give a smaller --size"
+            )),
+            (Cache::Cold, Some(Origin::MemoryStorage)) if !memory.contains(&name.as_str()) => {
+                memory.push(name);
+            }
+            _ => {}
+        }
+    }
+    if !memory.is_empty() {
+        said.push(format!(
+            "always RAM, also where a row says cold: {}",
+            memory.join(", ")
+        ));
+    }
+    said
+}
+
+/// Sentences about rows that the data generator may have held up: `memory` is the subject that only
+/// makes and copies them.
+pub fn generator_notes(report: &Report, memory: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    for row in report.workloads() {
+        let Some(generator) = report.find(memory, row) else {
+            continue;
+        };
+        let speeds = report
+            .series
+            .iter()
+            .filter(|it| it.workload == row && it.subject != memory);
+        let slow = speeds.filter_map(|it| {
+            let speed = it.speed(generator)?;
+            (speed.median * HEADROOM > 1.0).then_some((it, speed.median))
+        });
+        if let Some((fastest, speed)) = slow.max_by(|one, other| one.1.total_cmp(&other.1)) {
+            said.push(format!(
+                "{row}: making the data takes {:.0} % of the time on {}; its real speed is higher \
+                 by that",
+                speed * 100.0,
+                fastest.subject
+            ));
+        }
+    }
+    said
+}
+
+/// Whether the page cache can hold what is read: then a cold row rests on dropping it alone.
+pub fn working_set_note(report: &Report, file_bytes: u64) -> Option<String> {
+    let memory = report.environment.memory_bytes;
+    (file_bytes < memory && !report.environment.root).then(|| {
+        format!(
+            "the files ({} MiB) fit into memory ({} MiB) and only root can empty all caches: cold \
+             rows are cold as far as the counters below them say",
+            mib(file_bytes),
+            mib(memory)
+        )
+    })
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Kind, Traffic, Unit, Work};
+    use crate::storage::Storage;
+
+    const BYTES: u64 = 64 << 20;
+
+    fn subject(name: &str, medium: Medium) -> Subject {
+        Subject {
+            name: name.to_owned(),
+            storage: Some(Storage {
+                filesystem: "some".to_owned(),
+                mount_options: String::new(),
+                source: String::new(),
+                medium,
+                device: None,
+                model: None,
+                firmware: None,
+                rotational: None,
+                scheduler: None,
+                queue_depth: None,
+                free_bytes: 0,
+                total_bytes: 0,
+            }),
+            ..Subject::default()
+        }
+    }
+
+    fn series(subject: &str, row: &str, cache: Cache, from_storage: u64, seconds: f64) -> Series {
+        let sample = Sample {
+            value: seconds,
+            traffic: Some(Traffic {
+                storage_read_bytes: from_storage,
+                server_write_bytes: Some(from_storage),
+                ..Traffic::default()
+            }),
+            ..Sample::default()
+        };
+        Series {
+            subject: subject.to_owned(),
+            workload: row.to_owned(),
+            unit: Unit::Seconds,
+            work: Work {
+                operations: 64,
+                bytes: BYTES,
+            },
+            cache,
+            samples: vec![Some(sample); 5],
+            unstable: false,
+        }
+    }
+
+    #[test]
+    fn a_cold_read_that_was_ram_is_said_to_be() {
+        let disk = subject("disk", Medium::Local);
+        let judge = |cache, bytes| origin(&disk, &series("disk", "read", cache, bytes, 1.0));
+        assert_eq!(judge(Cache::Cold, 0), Some(Origin::Memory));
+        assert_eq!(judge(Cache::Cold, BYTES), Some(Origin::Storage));
+        assert_eq!(judge(Cache::Cold, BYTES / 2), Some(Origin::Mixed(0.5)));
+        assert_eq!(judge(Cache::Any, BYTES), None);
+        let network = subject("far", Medium::Network);
+        let far = series("far", "read", Cache::Cold, 0, 1.0);
+        assert_eq!(origin(&network, &far), Some(Origin::Unknown));
+
+        let mut report = Report::new(Kind::Layers, Regime::Quiet, 1);
+        report.subjects = vec![disk, subject("shm", Medium::Memory)];
+        report.series = vec![
+            series("disk", "cold", Cache::Cold, 1 << 20, 1.0),
+            series("disk", "half", Cache::Cold, BYTES / 2, 1.0),
+            series("disk", "warm", Cache::Warm, BYTES, 1.0),
+            series("disk", "fine", Cache::Warm, 0, 1.0),
+            series("shm", "cold", Cache::Cold, 0, 1.0),
+        ];
+        let said = cache_notes(&report);
+        assert_eq!(said.len(), 4, "{said:?}");
+        assert!(said[0].starts_with("cold on disk") && said[0].contains("this was RAM"));
+        assert!(said[1].contains("only 50 % of 64 MiB"), "{said:?}");
+        assert!(said[2].starts_with("warm on disk"), "{said:?}");
+        assert!(
+            said[3].contains("always RAM") && said[3].ends_with("shm"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_saw_the_bytes_was_no_passthrough() {
+        let seen = series("pool", "write", Cache::Any, BYTES, 1.0);
+        let spared = series("pool", "write", Cache::Any, 4096, 1.0);
+        assert_eq!(is_passed_through(&seen), Some(false));
+        assert_eq!(is_passed_through(&spared), Some(true));
+    }
+
+    #[test]
+    fn a_generator_that_is_not_five_times_as_fast_is_named() {
+        let mut report = Report::new(Kind::Layers, Regime::Quiet, 1);
+        report.series = vec![
+            series("memory", "write", Cache::Any, 0, 0.3),
+            series("slow", "write", Cache::Any, 0, 3.0),
+        ];
+        assert_eq!(generator_notes(&report, "memory"), [""; 0]);
+        report
+            .series
+            .push(series("fast", "write", Cache::Any, 0, 1.0));
+        let said = generator_notes(&report, "memory");
+        assert!(said[0].contains("30 % of the time on fast"), "{said:?}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Our own sequential figures beside those of dd and fio, taken in turn on the same files: a
+//! harness that disagrees with what everybody has is not to be believed.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::error::BenchError;
+use crate::result::{Cache, Sample, Series, Subject, Unit, Work};
+use crate::stats::Estimate;
+use crate::subject::find_program;
+
+/// Our own name among the subjects.
+pub const OURS: &str = "cross-check: strandfs bench";
+const BLOCK_BYTES: usize = 1 << 20;
+/// fio gives its run time in milliseconds: one reading of the file would be too short for that.
+const FIO_LOOPS: u32 = 16;
+/// An interval that comes nearer to 1 than this agrees: dd and fio differ among each other by more.
+const TOLERANCE: f64 = 0.1;
+
+/// The checks' samples.
+#[derive(Debug, Default)]
+pub struct Check {
+    /// This program first, then dd and fio as far as they are installed.
+    pub subjects: Vec<Subject>,
+    /// A row for each operation that both can do.
+    pub series: Vec<Series>,
+}
+
+/// Writes and reads `bytes` (whole MiB) in `dir`, `repetitions` times each, with every program in
+/// turn.
+///
+/// # Errors
+/// Those of the files and of the programs; [`BenchError::Interrupted`].
+pub fn run(
+    dir: &Path,
+    bytes: u64,
+    repetitions: usize,
+    stop: &AtomicBool,
+) -> Result<Check, BenchError> {
+    let path = dir.join("cross-check");
+    let blocks = (bytes / BLOCK_BYTES as u64).max(1);
+    let mut check = Check::default();
+    let tools = Tool::ALL.iter().copied().filter(|it| it.is_here());
+    for tool in tools {
+        let base = (tool != Tool::Ours).then(|| OURS.to_owned());
+        check.subjects.push(Subject {
+            name: tool.name().to_owned(),
+            base,
+            ..Subject::default()
+        });
+        for row in [WRITE, READ].into_iter().filter(|row| tool.can(row)) {
+            check.series.push(series(tool.name(), row, blocks));
+        }
+    }
+    let taken = take(&mut check, &path, blocks, repetitions, stop);
+    let _ = fs::remove_file(&path);
+    taken.map(|()| check)
+}
+
+const WRITE: &str = "write 1 MiB zeros, fdatasync";
+const READ: &str = "read 1 MiB, cached";
+
+fn take(
+    check: &mut Check,
+    path: &Path,
+    blocks: u64,
+    repetitions: usize,
+    stop: &AtomicBool,
+) -> Result<(), BenchError> {
+    // The first is for warming up.
+    for repetition in 0..=repetitions {
+        for row in [WRITE, READ] {
+            for tool in Tool::ALL {
+                let mut all = check.series.iter_mut();
+                let Some(series) = all.find(|it| it.subject == tool.name() && it.workload == row)
+                else {
+                    continue;
+                };
+                if stop.load(Ordering::Relaxed) {
+                    return Err(BenchError::Interrupted);
+                }
+                let seconds = tool.time(row, path, blocks)?;
+                if repetition > 0 {
+                    series.samples.push(Some(Sample {
+                        value: seconds,
+                        ..Sample::default()
+                    }));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn series(subject: &str, row: &str, blocks: u64) -> Series {
+    Series {
+        subject: subject.to_owned(),
+        workload: row.to_owned(),
+        unit: Unit::Seconds,
+        work: Work {
+            operations: blocks,
+            bytes: blocks * BLOCK_BYTES as u64,
+        },
+        cache: Cache::Any,
+        samples: Vec::new(),
+        unstable: false,
+    }
+}
+
+impl Check {
+    /// Our speed against each program's in each row, and whether they agree.
+    pub fn ratios(&self) -> Vec<(String, Estimate, bool)> {
+        let ours = |row: &str| {
+            let mut all = self.series.iter();
+            all.find(|it| it.subject == OURS && it.workload == row)
+        };
+        let others = self.series.iter().filter(|it| it.subject != OURS);
+        let ratio = |theirs: &Series| {
+            let ratio = ours(&theirs.workload)?.speed(theirs)?;
+            let agrees = ratio.low <= 1.0 + TOLERANCE && ratio.high >= 1.0 - TOLERANCE;
+            Some((
+                format!("{}, {}", theirs.subject, theirs.workload),
+                ratio,
+                agrees,
+            ))
+        };
+        others.filter_map(ratio).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    Ours,
+    Dd,
+    Fio,
+}
+
+impl Tool {
+    const ALL: [Tool; 3] = [Self::Ours, Self::Dd, Self::Fio];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ours => OURS,
+            Self::Dd => "cross-check: dd",
+            Self::Fio => "cross-check: fio",
+        }
+    }
+
+    fn is_here(self) -> bool {
+        match self {
+            Self::Ours => true,
+            Self::Dd => find_program("dd").is_some(),
+            Self::Fio => find_program("fio").is_some(),
+        }
+    }
+
+    /// fio writes its own data, which is another workload.
+    fn can(self, row: &str) -> bool {
+        self != Self::Fio || row == READ
+    }
+
+    fn time(self, row: &str, path: &Path, blocks: u64) -> Result<f64, BenchError> {
+        let is_write = row == WRITE;
+        match self {
+            Self::Ours if is_write => copy(Path::new("/dev/zero"), path, blocks, true),
+            Self::Ours => copy(path, Path::new("/dev/null"), blocks, false),
+            Self::Dd => dd(path, blocks, is_write),
+            Self::Fio => fio(path, blocks),
+        }
+    }
+}
+
+/// What dd does, in our own way of timing: open, then the clock.
+fn copy(from: &Path, to: &Path, blocks: u64, sync: bool) -> Result<f64, BenchError> {
+    let mut input = File::open(from).map_err(BenchError::io("opening", from))?;
+    let mut output = File::create(to).map_err(BenchError::io("opening", to))?;
+    let mut block = vec![0; BLOCK_BYTES];
+    let start = Instant::now();
+    for _ in 0..blocks {
+        input
+            .read_exact(&mut block)
+            .map_err(BenchError::io("reading", from))?;
+        output
+            .write_all(&block)
+            .map_err(BenchError::io("writing", to))?;
+    }
+    if sync {
+        output.sync_data().map_err(BenchError::io("syncing", to))?;
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn dd(path: &Path, blocks: u64, is_write: bool) -> Result<f64, BenchError> {
+    let mut command = Command::new("dd");
+    command
+        .env("LC_ALL", "C")
+        .args(["bs=1M".to_owned(), format!("count={blocks}")]);
+    let file = path.display();
+    match is_write {
+        true => command.args([
+            "if=/dev/zero".to_owned(),
+            format!("of={file}"),
+            "conv=fdatasync".to_owned(),
+        ]),
+        false => command.args([format!("if={file}"), "of=/dev/null".to_owned()]),
+    };
+    let said = output(command, path)?.1;
+    dd_seconds(&said).ok_or_else(|| no_figure("dd", path, &said))
+}
+
+/// From `67108864 bytes (67 MB, 64 MiB) copied, 0.0353641 s, 1.9 GB/s`.
+fn dd_seconds(said: &str) -> Option<f64> {
+    let after = said.split("copied, ").nth(1)?;
+    after.split(' ').next()?.parse().ok()
+}
+
+fn fio(path: &Path, blocks: u64) -> Result<f64, BenchError> {
+    let mut command = Command::new("fio");
+    command.args([
+        "--name=cross-check",
+        "--rw=read",
+        "--bs=1m",
+        "--ioengine=psync",
+        // Else fio empties the cache first, unseen.
+        "--invalidate=0",
+        "--output-format=json",
+    ]);
+    command.arg(format!("--loops={FIO_LOOPS}"));
+    command.arg(format!("--filename={}", path.display()));
+    command.arg(format!("--size={}m", blocks));
+    let said = output(command, path)?.0;
+    fio_seconds(&said).ok_or_else(|| no_figure("fio", path, &said))
+}
+
+/// The time of one loop. (The latencies it also gives leave out what lies between the reads.)
+fn fio_seconds(said: &str) -> Option<f64> {
+    let found: serde_json::Value = serde_json::from_str(said).ok()?;
+    let runtime_ms = found.get("jobs")?.get(0)?.get("read")?.get("runtime")?;
+    Some(runtime_ms.as_f64()? / 1e3 / f64::from(FIO_LOOPS))
+}
+
+/// Runs to the end and gives what it wrote on standard output and standard error.
+fn output(mut command: Command, path: &Path) -> Result<(String, String), BenchError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(BenchError::io("starting a program for", path))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = (text(&done.stdout), text(&done.stderr));
+    match done.status.success() {
+        true => Ok(said),
+        false => Err(no_figure(&program, path, &said.1)),
+    }
+}
+
+fn no_figure(program: &str, path: &Path, said: &str) -> BenchError {
+    let why = std::io::Error::other(format!("{program}: {}", said.trim()));
+    BenchError::io("timing with another program", path)(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_programs_say_is_understood() {
+        let said = "8+0 records in\n8+0 records out\n\
+            67108864 bytes (67 MB, 64 MiB) copied, 0.0353641 s, 1.9 GB/s\n";
+        assert_eq!(dd_seconds(said), Some(0.035_364_1));
+        assert_eq!(dd_seconds("dd: failed to open"), None);
+        let said = r#"{"jobs":[{"read":{"runtime":160}}]}"#;
+        assert_eq!(fio_seconds(said), Some(0.01));
+    }
+
+    /// In memory, so that no disk's mood comes between; the machine may be busy, so the tolerance is
+    /// that of the check itself and a wide interval agrees.
+    #[test]
+    fn our_sequential_figures_agree_with_dd_and_fio() {
+        let shm = Path::new("/dev/shm");
+        let parent = if shm.is_dir() { shm } else { Path::new("/tmp") };
+        let dir = tempfile::tempdir_in(parent).unwrap();
+        let check = run(dir.path(), 32 << 20, 9, &AtomicBool::new(false)).unwrap();
+        let ratios = check.ratios();
+        assert!(find_program("dd").is_none() || ratios.len() >= 2);
+        for (what, ratio, agrees) in ratios {
+            assert!(agrees, "{what}: {ratio:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
