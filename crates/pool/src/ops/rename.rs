@@ -130,10 +130,26 @@ impl Pool {
                 check_side(new, branch)?;
             }
         }
+        let foremost = |branches: &mut dyn Iterator<Item = &Arc<Branch>>| {
+            branches.map(|branch| view.position(branch.id)).min()
+        };
+        let first_stale = foremost(&mut stale.iter().map(|(branch, _)| branch));
+        let first_moving = foremost(&mut moving.iter());
+        // Directories unite: one further ahead, which is empty, hides nothing.
+        let is_file = old
+            .found
+            .iter()
+            .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
+        let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
         let mut plan = Plan::default();
         for branch in &moving {
             let ends = self.ends(view, old, new, branch)?;
-            plan.move_name(ends, new.has(branch).map(kind_of));
+            let target = new.has(branch).map(kind_of);
+            if hidden && Some(view.position(branch.id)) == first_moving {
+                plan.move_behind(ends, target);
+            } else {
+                plan.move_name(ends, target);
+            }
         }
         for (branch, stat) in stale {
             let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
@@ -40,6 +40,40 @@ impl Ends<'_> {
         }
     }
 
+    /// The new name as a further one of the same file; where the branch has no such thing it
+    /// loses the old one now.
+    fn link(&self) -> sys::Result<()> {
+        let none = AtFlags::empty();
+        match rustix::fs::linkat(
+            &self.from.fd,
+            self.from_name,
+            &self.to.fd,
+            self.to_name,
+            none,
+        ) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+                self.rename_if_able(libc::RENAME_NOREPLACE)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes [`Ends::link`] back.
+    fn unlink_new(&self) -> sys::Result<()> {
+        if sys::statx_name(self.from.fd.as_fd(), self.from_name).is_err() {
+            return self.rename_back();
+        }
+        rustix::fs::unlinkat(&self.to.fd, self.to_name, AtFlags::empty())
+    }
+
+    /// Completes [`Ends::link`].
+    fn unlink_old(&self) -> sys::Result<()> {
+        match rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
     fn rename_back(&self) -> sys::Result<()> {
         let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
         sys::rename_flags(to, self.to_name, from, self.from_name, 0)
@@ -53,6 +87,10 @@ enum Step<'a> {
     Replace(Ends<'a>, FileKind),
     /// Both names exist and are to be swapped.
     Swap(Ends<'a>),
+    /// A copy of the target on a branch further ahead hides the new name until it is removed:
+    /// up to then the file keeps the old one. If the new name is free here the file gets it as a
+    /// further name, else it takes it at last.
+    Behind(Ends<'a>, Option<FileKind>),
 }
 
 /// What is left under the new name on a branch where nothing moves.
@@ -78,6 +116,12 @@ impl<'a> Plan<'a> {
         });
     }
 
+    /// Moves the name of a file that users see, where what it replaces lies (also) on a branch
+    /// further ahead.
+    pub(crate) fn move_behind(&mut self, ends: Ends<'a>, target: Option<FileKind>) {
+        self.steps.push(Step::Behind(ends, target));
+    }
+
     /// Swaps two names on a branch.
     pub(crate) fn swap(&mut self, ends: Ends<'a>) {
         self.steps.push(Step::Swap(ends));
@@ -96,7 +140,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
         if let ([step], []) = (&self.steps[..], &self.stale[..]) {
             return match step {
-                Step::Move(ends) | Step::Replace(ends, _) => {
+                Step::Move(ends) | Step::Replace(ends, _) | Step::Behind(ends, _) => {
                     ends.rename(flags & !libc::RENAME_EXCHANGE)
                 }
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
@@ -107,6 +151,8 @@ impl<'a> Plan<'a> {
                 Step::Move(ends) => ends.rename_if_able(libc::RENAME_NOREPLACE),
                 Step::Replace(ends, _) => ends.rename_if_able(libc::RENAME_EXCHANGE),
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
+                Step::Behind(ends, None) => ends.link(),
+                Step::Behind(_, Some(_)) => Ok(()),
             };
             if let Err(errno) = outcome {
                 self.undo(index);
@@ -123,6 +169,8 @@ impl<'a> Plan<'a> {
                 Step::Swap(ends) | Step::Replace(ends, _) => {
                     (ends, ends.rename(libc::RENAME_EXCHANGE))
                 }
+                Step::Behind(ends, None) => (ends, ends.unlink_new()),
+                Step::Behind(_, Some(_)) => continue,
             };
             if let Err(errno) = outcome {
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
@@ -133,30 +181,37 @@ impl<'a> Plan<'a> {
     /// Removes what was replaced. While nothing is removed yet a refusal still undoes everything;
     /// after that the rest stays and is reported.
     fn finish(&self, flags: u32) -> sys::Result<()> {
-        // Those that would show again before those that the moved name hides.
-        let stale = self
-            .stale
-            .iter()
-            .map(|stale| (&stale.dir, stale.name, stale.kind));
-        let replaced = self.steps.iter().filter_map(|step| match step {
-            Step::Replace(ends, kind) => Some((&ends.from, ends.from_name, *kind)),
-            Step::Move(_) | Step::Swap(_) => None,
-        });
         let mut any_removed = false;
-        for (dir, name, kind) in stale.chain(replaced) {
-            match remove(dir, name, kind) {
+        // From the last branch to the first: what users see goes last.
+        for stale in self.stale.iter().rev() {
+            match remove(&stale.dir, stale.name, stale.kind) {
                 Ok(()) => any_removed = true,
                 Err(errno) if !any_removed => {
                     self.undo(self.steps.len());
-                    return Err(blame(&dir.branch, errno));
+                    return Err(blame(&stale.dir.branch, errno));
                 }
-                Err(errno) => {
-                    tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a replaced name could not be removed");
+                Err(errno) => unremoved(&stale.dir, stale.name, errno),
+            }
+        }
+        for step in &self.steps {
+            let (ends, outcome) = match step {
+                Step::Replace(ends, kind) => (ends, remove(&ends.from, ends.from_name, *kind)),
+                Step::Behind(ends, None) => (ends, ends.unlink_old()),
+                Step::Behind(ends, Some(_)) => (ends, ends.rename(0)),
+                Step::Move(_) | Step::Swap(_) => continue,
+            };
+            match outcome {
+                Ok(()) => any_removed = true,
+                Err(errno) if !any_removed => {
+                    self.undo(self.steps.len());
+                    return Err(blame(&ends.from.branch, errno));
                 }
+                Err(errno) => unremoved(&ends.from, ends.from_name, errno),
             }
         }
         if flags & libc::RENAME_WHITEOUT != 0
-            && let Some(Step::Move(ends) | Step::Replace(ends, _)) = self.steps.first()
+            && let Some(Step::Move(ends) | Step::Replace(ends, _) | Step::Behind(ends, _)) =
+                self.steps.first()
         {
             let whiteout = (FileType::CharacterDevice, Mode::empty());
             let outcome =
@@ -167,6 +222,10 @@ impl<'a> Plan<'a> {
         }
         Ok(())
     }
+}
+
+fn unremoved(dir: &DirEntry, name: &OsStr, errno: Errno) {
+    tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a replaced name could not be removed");
 }
 
 fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<()> {
