@@ -186,3 +186,39 @@ fn without_the_option_all_names_change() {
         get(pool.path("a")) == b"older"
     });
 }
+
+/// Kills the server at each step of a break in turn.
+#[test]
+fn a_crash_at_any_step_leaves_both_names_whole_and_nothing_else() {
+    need_root!();
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let options = "link-cow=true,category.create=ff";
+    let mut pool = Pool::tmpfs(2).option(options).prepare();
+    let mut step = 1;
+    loop {
+        pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", &step.to_string());
+        pool.start();
+        put(pool.path("d/e/a"), "old");
+        fs::hard_link(pool.path("d/e/a"), pool.path("d/b")).unwrap();
+        let opened = OpenOptions::new().append(true).open(pool.path("d/e/a"));
+        if opened.is_ok() {
+            break;
+        }
+        drop(opened);
+        pool.bury();
+        pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", "0");
+        pool.start();
+        assert_eq!(names(pool.on(0, "")), ["d"], "step {step}");
+        assert_eq!(names(pool.on(0, "d")), ["b", "e"], "step {step}");
+        assert_eq!(names(pool.on(0, "d/e")), ["a"], "step {step}");
+        append(&pool, "d/e/a", " and new");
+        assert_eq!(get(pool.path("d/e/a")), b"old and new", "step {step}");
+        assert_eq!(get(pool.path("d/b")), b"old", "step {step}");
+        fs::remove_dir_all(pool.path("d")).unwrap();
+        pool.stop();
+        step += 1;
+    }
+    assert!(step > 5, "only {} steps were tried", step - 1);
+}

@@ -598,3 +598,44 @@ fn files_that_only_look_left_over_stay() {
     assert_eq!(get(pool.on(0, part)), b"without a record");
     assert_eq!(get(pool.on(0, ".strandfs-move-notes")), b"mine");
 }
+
+#[test]
+fn what_a_crash_left_is_mended_when_its_branch_joins() {
+    need_root!();
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    // Step 4: the copy is made and not yet filled.
+    let mut pool = builder(&["2m", "8m"], "moveonenospc=mfs").prepare();
+    pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", "4");
+    pool.start();
+    put(pool.path("d/f"), "");
+    let (_, died) = write_until_death(&pool, "d/f", &pattern(15, 4 * MIB));
+    assert!(died);
+    pool.bury();
+    let left = leftovers(&pool, 2);
+    assert_eq!(left.len(), 2, "{left:?}");
+    // Served by a pool that has the branch only later.
+    let (branch, late) = (pool.outside("other"), pool.on(1, ""));
+    fs::create_dir(&branch).unwrap();
+    let mountpoint = pool.root().to_str().unwrap().to_owned();
+    support::strandfs([
+        "mount",
+        "-o",
+        "minfreespace=0",
+        branch.to_str().unwrap(),
+        &mountpoint,
+    ])
+    .ok();
+    let daemon = support::system::Daemons::at(pool.root());
+    let joined = format!("+>{}", late.display());
+    set_attr(
+        &pool.path(".strandfs"),
+        "user.strandfs.branches",
+        joined.as_bytes(),
+    );
+    assert_eq!(leftovers(&pool, 2), Vec::<String>::new());
+    // The directory that held the rest can go.
+    fs::remove_dir(pool.path("d")).unwrap();
+    drop(daemon);
+}

@@ -24,6 +24,7 @@ use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
+use crate::relocate::{Mending, mend};
 use crate::sys;
 
 /// What is in force at one moment; requests keep the view they started with.
@@ -151,7 +152,7 @@ impl Pool {
             branches.push(Arc::new(opened));
         }
         for branch in &branches {
-            crate::relocate::mend(branch, &branches);
+            mend(branch, &branches, Mending::AtMount);
         }
         let volumes = Volumes::default();
         let coherence = Coherence::new(settings.coherence);

@@ -35,8 +35,9 @@ use crate::pool::{Pool, View};
 use crate::sys;
 pub(crate) use copy::copy_data;
 pub(crate) use names::own_name;
-pub(crate) use record::mend;
+pub(crate) use record::{Mending, Record, mend};
 use source::Source;
+pub(crate) use step::step;
 
 /// Why a file stays where it is.
 #[derive(Debug, thiserror::Error)]

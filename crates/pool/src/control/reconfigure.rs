@@ -15,6 +15,7 @@ use crate::branch::{Branch, BranchId};
 use crate::identity::btime_ns;
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
+use crate::relocate::{Mending, mend};
 use crate::{features, sys};
 
 /// Attempts at a request while options and branches keep changing under it.
@@ -160,6 +161,12 @@ impl Pool {
         // Last, because what it does is not undone.
         if let Some(watcher) = self.watcher.get() {
             watcher(&old.settings, &settings)?;
+        }
+        for branch in branches
+            .iter()
+            .filter(|branch| old.branch(branch.id).is_none())
+        {
+            mend(branch, &branches, Mending::WhileServing);
         }
         self.watch_branches(&branches);
         if !options.is_empty() {

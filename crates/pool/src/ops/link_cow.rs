@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
@@ -22,7 +23,7 @@ use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
 use crate::node::{DirEntry, Node};
 use crate::ops::lookup::Faces;
 use crate::pool::{Pool, View};
-use crate::relocate::copy_data;
+use crate::relocate::{Record, copy_data, step};
 use crate::sys;
 
 /// A look-up that has not come by now belongs to something else.
@@ -31,6 +32,12 @@ const AWAITED_MS: u64 = 60_000;
 const FAILED_MS: u64 = 10_000;
 /// A file that changes on its branch while it is copied is copied again this often.
 const TRIES: usize = 3;
+
+/// A directory on one branch, and its path below the branch's root.
+struct Place<'a> {
+    dir: &'a DirEntry,
+    path: &'a Path,
+}
 
 /// What is known of a task that wants to write to a file with several names.
 #[derive(Clone, Copy)]
@@ -49,7 +56,6 @@ pub(crate) struct LinkCow {
     count: AtomicUsize,
     /// One copy at a time on each branch (of sixteen; further ones share).
     copying: [Mutex<()>; 16],
-    next_name: AtomicU64,
 }
 
 impl LinkCow {
@@ -175,8 +181,10 @@ impl Pool {
         }
         cx.may_block();
         let _held = node.hold(cx);
+        let path = self.relative_path(&parent).ok_or(Errno::STALE)?;
         for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
-            let outcome = self.break_on(dir, name, &node);
+            let place = Place { dir, path: &path };
+            let outcome = self.break_on(&place, name, &node);
             if let Err(errno) = outcome {
                 self.link_cow.await_name(cx.pid, node.id, Some(errno));
                 return Err(blame(&dir.branch, errno));
@@ -202,7 +210,8 @@ impl Pool {
         Ok(nodes.into_iter().find(|node| node.id == awaited))
     }
 
-    fn break_on(&self, dir: &DirEntry, name: &OsStr, node: &Node) -> sys::Result<()> {
+    fn break_on(&self, place: &Place<'_>, name: &OsStr, node: &Node) -> sys::Result<()> {
+        let dir = place.dir;
         let _alone = self.link_cow.one_at_a_time(dir.branch.id);
         for _ in 0..TRIES {
             let stat = match sys::statx_name(dir.fd.as_fd(), name) {
@@ -216,53 +225,70 @@ impl Pool {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let source = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
             let copy = own_copy(dir, source.as_fd(), &stat)?;
-            if unchanged(source.as_fd(), &stat)? && self.take_name(dir, name, &copy, &stat)? {
+            if unchanged(source.as_fd(), &stat)? && take_name(place, name, &copy, &stat)? {
                 tracing::debug!(branch = %dir.branch.path.display(), ?name, "link-cow: a name got its own copy");
                 return Ok(());
             }
         }
         Err(Errno::BUSY)
     }
+}
 
-    /// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if
-    /// it leads elsewhere by now. Whatever the name leads to is never without a name.
-    fn take_name(
-        &self,
-        dir: &DirEntry,
-        name: &OsStr,
-        copy: &OwnedFd,
-        stat: &Statx,
-    ) -> sys::Result<bool> {
-        let number = self.link_cow.next_name.fetch_add(1, Ordering::Relaxed);
-        let other = format!(".strandfs-cow-{:x}-{number:x}", std::process::id());
-        let other = OsStr::new(&other);
-        let path = sys::ProcPath::new(copy);
-        let follow = AtFlags::SYMLINK_FOLLOW;
-        rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, other, follow)?;
-        let fd = dir.fd.as_fd();
-        let exchange = || sys::rename_flags(fd, other, fd, name, libc::RENAME_EXCHANGE);
-        let drop_other = || rustix::fs::unlinkat(&dir.fd, other, AtFlags::empty());
-        match exchange() {
-            Ok(()) => {}
-            Err(errno) => {
-                drop_other()?;
-                return match errno {
-                    Errno::NOENT => Ok(false),
-                    Errno::INVAL => Err(Errno::OPNOTSUPP),
-                    errno => Err(errno),
-                };
-            }
-        }
-        let out = sys::statx_name(fd, other)?;
-        let right = (out.stx_ino, out.stx_dev_major, out.stx_dev_minor)
-            == (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
-        if !right {
-            // Someone gave the name to another file meanwhile: it gets it back.
-            exchange()?;
-        }
-        drop_other()?;
-        Ok(right)
+/// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if it
+/// leads elsewhere by now. Whatever the name leads to is never without a name, and what a crash
+/// leaves under the other one the next server takes away.
+fn take_name(place: &Place<'_>, name: &OsStr, copy: &OwnedFd, stat: &Statx) -> sys::Result<bool> {
+    let made = sys::statx_fd(copy.as_fd())?;
+    let branch = &place.dir.branch;
+    step();
+    let record = Record::of_own_copy(branch, place.path, name, stat, &made)?;
+    let other = record.part_name();
+    step();
+    let outcome = change_places(place.dir, name, &other, copy, stat);
+    step();
+    // Where our name could not be removed the record stays with it.
+    let left = sys::statx_name(place.dir.fd.as_fd(), &other);
+    if matches!(left, Err(Errno::NOENT)) {
+        record.end();
     }
+    outcome
+}
+
+fn change_places(
+    dir: &DirEntry,
+    name: &OsStr,
+    other: &OsStr,
+    copy: &OwnedFd,
+    stat: &Statx,
+) -> sys::Result<bool> {
+    let path = sys::ProcPath::new(copy);
+    let follow = AtFlags::SYMLINK_FOLLOW;
+    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, other, follow)?;
+    step();
+    let fd = dir.fd.as_fd();
+    let exchange = || sys::rename_flags(fd, other, fd, name, libc::RENAME_EXCHANGE);
+    let drop_other = || rustix::fs::unlinkat(&dir.fd, other, AtFlags::empty());
+    match exchange() {
+        Ok(()) => {}
+        Err(errno) => {
+            drop_other()?;
+            return match errno {
+                Errno::NOENT => Ok(false),
+                Errno::INVAL => Err(Errno::OPNOTSUPP),
+                errno => Err(errno),
+            };
+        }
+    }
+    step();
+    let out = sys::statx_name(fd, other)?;
+    let right = (out.stx_ino, out.stx_dev_major, out.stx_dev_minor)
+        == (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    if !right {
+        // Someone gave the name to another file meanwhile: it gets it back.
+        exchange()?;
+    }
+    drop_other()?;
+    Ok(right)
 }
 
 /// A nameless file like the one of `stat`, safe on the branch's disk.

@@ -56,7 +56,7 @@ impl Print {
 }
 
 /// A move that has begun.
-pub(super) struct Record {
+pub(crate) struct Record {
     branch: Arc<Branch>,
     name: OsString,
     file: OwnedFd,
@@ -69,6 +69,31 @@ impl Record {
     /// # Errors
     /// Those of making, locking and syncing a file.
     pub(super) fn begin(branch: &Arc<Branch>, dir: &Path) -> sys::Result<Record> {
+        Record::write_new(branch, &text(dir, None))
+    }
+
+    /// Notes on `branch` that `name` in the directory `dir` is about to change places with a
+    /// copy of its own, `made`, which bears the record's other name.
+    ///
+    /// # Errors
+    /// As for [`Record::begin`].
+    pub(crate) fn of_own_copy(
+        branch: &Arc<Branch>,
+        dir: &Path,
+        name: &OsStr,
+        original: &Statx,
+        made: &Statx,
+    ) -> sys::Result<Record> {
+        let switch = Switch {
+            name: name.to_owned(),
+            source_branch: branch.path.clone(),
+            source: Print::of(original),
+            target: Print::of(made),
+        };
+        Record::write_new(branch, &text(dir, Some(&switch)))
+    }
+
+    fn write_new(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
         let name = record_name(crate::policy::random()());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(branch.root(), &name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -77,9 +102,8 @@ impl Record {
             name,
             file,
         };
-        let text = text(dir, None);
         let begun = sys::flock(record.file.as_fd(), libc::LOCK_EX | libc::LOCK_NB)
-            .and_then(|()| record.write(&text));
+            .and_then(|()| record.write(text));
         if let Err(errno) = begun {
             record.end();
             return Err(errno);
@@ -88,7 +112,7 @@ impl Record {
     }
 
     /// What the file is called until it has its name.
-    pub(super) fn part_name(&self) -> OsString {
+    pub(crate) fn part_name(&self) -> OsString {
         part_name(&self.name)
     }
 
@@ -123,7 +147,7 @@ impl Record {
     }
 
     /// The move is over, or undone.
-    pub(super) fn end(self) {
+    pub(crate) fn end(self) {
         if let Err(errno) = rustix::fs::unlinkat(self.branch.root(), &self.name, AtFlags::empty()) {
             tracing::warn!(branch = %self.branch.path.display(), name = ?self.name, %errno, "the record of a move could not be removed");
         }
@@ -192,9 +216,19 @@ fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
     Some((dir, Some(switch)))
 }
 
-/// Mends on `branch` what servers that are gone left of their moves. Called before the pool
-/// serves; a branch that cannot be changed stays as it is.
-pub(crate) fn mend(branch: &Arc<Branch>, branches: &[Arc<Branch>]) {
+/// When a branch is mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mending {
+    /// Before the pool serves.
+    AtMount,
+    /// As it joins a pool that serves: of two files that both have their name, either may be
+    /// open, so both stay until the next mount.
+    WhileServing,
+}
+
+/// Mends on `branch` what servers that are gone left of their moves; a branch that cannot be
+/// changed stays as it is.
+pub(crate) fn mend(branch: &Arc<Branch>, branches: &[Arc<Branch>], when: Mending) {
     if branch.read_only() {
         return;
     }
@@ -202,7 +236,7 @@ pub(crate) fn mend(branch: &Arc<Branch>, branches: &[Arc<Branch>]) {
         if own_name(&name) != Some(OwnName::Record) {
             continue;
         }
-        if let Err(errno) = mend_one(branch, branches, &name) {
+        if let Err(errno) = mend_one(branch, branches, &name, when) {
             tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
         }
     }
@@ -220,7 +254,12 @@ fn names_at_root(branch: &Branch) -> Vec<OsString> {
         .collect()
 }
 
-fn mend_one(branch: &Arc<Branch>, branches: &[Arc<Branch>], name: &OsStr) -> sys::Result<()> {
+fn mend_one(
+    branch: &Arc<Branch>,
+    branches: &[Arc<Branch>],
+    name: &OsStr,
+    when: Mending,
+) -> sys::Result<()> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(branch.root(), name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
@@ -236,11 +275,18 @@ fn mend_one(branch: &Arc<Branch>, branches: &[Arc<Branch>], name: &OsStr) -> sys
     let len = rustix::io::pread(&file, &mut text, 0)?;
     text.truncate(len);
     // A record cut short was never followed by a file.
-    if let Some((dir, switch)) = parse(&text) {
-        remove_part(branch, &dir, &part_name(name))?;
-        if let Some(switch) = switch {
-            finish_switch(branch, branches, &dir, &switch)?;
+    match parse(&text) {
+        Some((dir, Some(switch))) if switch.source_branch == branch.path => {
+            finish_own_copy(branch, &dir, &switch, &part_name(name))?;
         }
+        Some((_, Some(_))) if when == Mending::WhileServing => return Ok(()),
+        Some((dir, switch)) => {
+            remove_part(branch, &dir, &part_name(name))?;
+            if let Some(switch) = switch {
+                finish_switch(branch, branches, &dir, &switch)?;
+            }
+        }
+        None => {}
     }
     rustix::fs::unlinkat(branch.root(), name, AtFlags::empty())
 }
@@ -259,6 +305,37 @@ fn remove_part(branch: &Branch, dir: &Path, part: &OsStr) -> sys::Result<()> {
         Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+/// The name and its own copy had changed places, or not yet: what is left over under our name is
+/// the original, which other names lead to, or the copy. A third file is somebody else's, caught
+/// in between: it gets its name back.
+fn finish_own_copy(
+    branch: &Branch,
+    dir_path: &Path,
+    switch: &Switch,
+    part: &OsStr,
+) -> sys::Result<()> {
+    let dir = match open_dir(branch.root(), dir_path) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    let inode = |name: &OsStr| match sys::statx_name(dir.as_fd(), name) {
+        Ok(stat) => Ok(Some(stat.stx_ino)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    };
+    let Some(left) = inode(part)? else {
+        return Ok(());
+    };
+    if left != switch.source.ino && left != switch.target.ino {
+        if inode(&switch.name)? != Some(switch.target.ino) {
+            return Err(Errno::BUSY);
+        }
+        let fd = dir.as_fd();
+        sys::rename_flags(fd, part, fd, &switch.name, libc::RENAME_EXCHANGE)?;
+    }
+    remove_part(branch, dir_path, part)
 }
 
 /// The file had its name on both branches: the old one goes if neither was touched since.

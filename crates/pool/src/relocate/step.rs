@@ -4,7 +4,7 @@
 /// number is in `STRANDFS_DIE_AT_MOVE_STEP`, counted from 1 over the life of the server, so that
 /// tests can look at what a crash leaves.
 #[cfg(debug_assertions)]
-pub(super) fn step() {
+pub(crate) fn step() {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU32, Ordering};
     static DIE_AT: LazyLock<Option<u32>> = LazyLock::new(|| {
@@ -25,4 +25,4 @@ pub(super) fn step() {
 
 /// Marks a point between two changes.
 #[cfg(not(debug_assertions))]
-pub(super) fn step() {}
+pub(crate) fn step() {}
