@@ -169,6 +169,8 @@ function __strandfs_options
             printf '%s\n' "$head"'passthrough.io='{auto,off,ro,wo,rw}
         case 'preload=*'
             printf '%s\n' "$head"'preload='{true,false}
+        case 'on-missing=*'
+            printf '%s\n' "$head"'on-missing='{fail,readonly,degrade,wait}
         case 'moveonenospc=*'
             printf '%s\n' "$head"'moveonenospc='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
         case 'link-exdev=*'
@@ -300,6 +302,11 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'passthrough.io=' 'opens whose data the kernel moves without the server'
             printf '%s\t%s\n' "$head"'preload=' 'answer the preload library: data past the server'
             printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
+            printf '%s\t%s\n' "$head"'on-missing=' 'what to do while a branch is missing'
+            printf '%s\t%s\n' "$head"'branch-marker=' 'a file that every branch has in its root'
+            printf '%s\t%s\n' "$head"'branch-check-interval=' 'how often each branch is checked'
+            printf '%s\t%s\n' "$head"'branch-slow-after=' 'when a branch that does not answer counts as slow'
+            printf '%s\t%s\n' "$head"'branch-deadline=' 'when a branch that does not answer counts as missing'
             printf '%s\t%s\n' "$head"'moveonenospc=' 'move a file on when its branch is full'
             printf '%s\t%s\n' "$head"'passthrough.headroom=' 'free space a branch needs for writing in passthrough'
             printf '%s\t%s\n' "$head"'link-exdev=' 'what a hard link between branches becomes'

@@ -1,12 +1,15 @@
 //! `branches-mount-timeout`: branches that are mounts of their own, and not there yet.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use strandfs_options::words::OnMissing;
 use strandfs_options::{BranchSpec, Settings};
+use strandfs_pool::health;
 
 use crate::failure::Failure;
 
@@ -53,8 +56,44 @@ pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
     let timeout = settings.branches_mount_timeout;
     let mut waited = Waited::default();
     if timeout.is_zero() {
+        wait_for_marks(settings);
         return Ok(waited);
     }
+    let outcome = wait_for_mounts(settings, mountpoint, &mut waited);
+    wait_for_marks(settings);
+    outcome.map(|()| waited)
+}
+
+/// Waits for branches that lack their mark, if the pool is not to start without them.
+fn wait_for_marks(settings: &Settings) {
+    let Some(marker) = &settings.branch_marker else {
+        return;
+    };
+    if settings.on_missing != OnMissing::Wait {
+        return;
+    }
+    for branch in &settings.branches {
+        let is_there = || {
+            let root = health::open(&branch.path);
+            root.is_ok_and(|root| health::is_marked(root.as_fd(), marker))
+        };
+        if is_there() {
+            continue;
+        }
+        let path = branch.path.display();
+        eprintln!("strandfs: waiting for branch {path}: it has no {marker}, so it is not mounted");
+        while !is_there() {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn wait_for_mounts(
+    settings: &Settings,
+    mountpoint: &Path,
+    waited: &mut Waited,
+) -> Result<(), Failure> {
+    let timeout = settings.branches_mount_timeout;
     let deadline = Instant::now() + timeout;
     let beneath = std::fs::metadata(mountpoint).map_or(0, |metadata| metadata.dev());
     let mut missing: Vec<&BranchSpec> = settings.branches.iter().collect();
@@ -76,7 +115,7 @@ pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
             .unfinished
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         if missing.is_empty() {
-            return Ok(waited);
+            return Ok(());
         }
         if Instant::now() >= deadline {
             break;
@@ -97,7 +136,7 @@ pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
             .notices
             .push(format!("branch {}: {why}", path.display()));
     }
-    Ok(waited)
+    Ok(())
 }
 
 /// Has `mount` do what fstab says of the path. Its words would mix with ours; the user is told to

@@ -11,6 +11,8 @@ use strandfs_volume::VolumeError;
 
 /// Exit code for what the user can set right.
 pub const USAGE: u8 = 2;
+/// It works, with a warning that matters.
+pub const DEGRADED: u8 = 3;
 /// Exit code for what went wrong by itself.
 pub const FAILED: u8 = 1;
 

@@ -98,6 +98,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     check::is_free(mountpoint, over)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
     strandfs_pool::coherence::start(&pool).map_err(Failure::system("watching the branches"))?;
+    strandfs_pool::health::start(&pool).map_err(Failure::system("looking after the branches"))?;
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
-use crate::failure::Failure;
+use crate::failure::{DEGRADED, Failure};
 use crate::mounts;
 
-/// Shows one pool or all.
+/// Shows one pool or all; the exit code says whether all branches are well.
 ///
 /// # Errors
 /// No pool is mounted where one was asked for.
@@ -25,6 +25,15 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         }
     }
     let pools: Vec<Value> = found.iter().map(|mountpoint| ask(mountpoint)).collect();
+    let well = |pool: &Value| {
+        let mut branches = pool
+            .get("branches")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        branches.all(|branch| text(branch, "health") == "ok")
+    };
+    let all_well = pools.iter().all(well);
     if args.json {
         println!("{:#}", Value::Array(pools));
     } else if pools.is_empty() {
@@ -32,7 +41,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     } else {
         pools.iter().for_each(show::print);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match all_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(DEGRADED),
+    })
 }
 
 fn ask(mountpoint: &Path) -> Value {

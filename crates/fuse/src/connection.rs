@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
@@ -23,6 +23,13 @@ struct Shared {
     retrievals: Mutex<Retrievals>,
     traffic: Traffic,
     number: OnceLock<u32>,
+    substitute: OnceLock<Weak<dyn Substitute>>,
+}
+
+/// Answers requests in the place of threads that do not come back.
+pub(crate) trait Substitute: Send + Sync {
+    /// See [`Connection::give_up`].
+    fn answer_for(&self, thread: u32, errno: Errno) -> bool;
 }
 
 /// Who waits for data asked for by a RETRIEVE notification.
@@ -46,8 +53,24 @@ impl Connection {
                 retrievals,
                 traffic: Traffic::new(),
                 number: OnceLock::new(),
+                substitute: OnceLock::new(),
             }),
         }
+    }
+
+    /// Answers the request that a thread of the session (by its kernel id) is carrying out with
+    /// `errno`, so that its caller goes on though the thread does not come back. What the thread
+    /// answers when it does is taken back, as for an interrupted request; what it did stays
+    /// done. False if the thread carries none out, it was answered already, or the transport
+    /// cannot.
+    pub fn give_up(&self, thread: u32, errno: Errno) -> bool {
+        let substitute = self.shared.substitute.get().and_then(Weak::upgrade);
+        substitute.is_some_and(|substitute| substitute.answer_for(thread, errno))
+    }
+
+    /// Who answers for threads that do not come back; once.
+    pub(crate) fn set_substitute(&self, substitute: Weak<dyn Substitute>) {
+        let _ = self.shared.substitute.set(substitute);
     }
 
     /// The kernel's number of the connection: a directory of that name is beneath

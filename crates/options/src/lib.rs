@@ -52,5 +52,6 @@ pub use size::{MessageSize, MinFreeSpace};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
-    PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
+    OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
+    XattrMode,
 };

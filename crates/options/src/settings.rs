@@ -14,8 +14,8 @@ use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
-    PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype, XattrMode,
-    parse_bool,
+    OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
+    XattrMode, parse_bool,
 };
 
 mod mount;
@@ -31,6 +31,14 @@ pub struct Settings {
     pub branches: Vec<BranchSpec>,
     pub branches_mount_timeout: Duration,
     pub branches_mount_timeout_fail: bool,
+    pub on_missing: OnMissing,
+    /// `None`: branches are told apart by their filesystems alone.
+    pub branch_marker: Option<String>,
+    /// Zero: only when something is mounted or unmounted.
+    pub branch_check_interval: Duration,
+    pub branch_slow_after: Duration,
+    /// Zero: never.
+    pub branch_deadline: Duration,
     /// `None`: the last argument of the command line.
     pub mountpoint: Option<String>,
     pub minfreespace: MinFreeSpace,
@@ -137,6 +145,11 @@ impl Default for Settings {
             branches: Vec::new(),
             branches_mount_timeout: Duration::ZERO,
             branches_mount_timeout_fail: false,
+            on_missing: OnMissing::Fail,
+            branch_marker: None,
+            branch_check_interval: Duration::from_secs(5),
+            branch_slow_after: Duration::from_secs(1),
+            branch_deadline: Duration::from_secs(30),
             mountpoint: None,
             minfreespace: MinFreeSpace::default(),
             fsname: None,

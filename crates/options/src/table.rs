@@ -344,6 +344,7 @@ macro_rules! value {
 mod attributes;
 mod caching;
 mod compatibility;
+mod health;
 mod logging;
 mod mount;
 mod policies;
@@ -355,6 +356,7 @@ mod threads;
 
 const GROUPS: &[&[OptionDef]] = &[
     pool::OPTIONS,
+    health::OPTIONS,
     relocation::OPTIONS,
     policies::OPTIONS,
     caching::OPTIONS,

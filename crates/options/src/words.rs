@@ -139,6 +139,20 @@ words! {
 }
 
 words! {
+    /// What becomes of requests that may need a branch that is not there.
+    OnMissing {
+        /// They fail.
+        Fail = "fail",
+        /// They fail, and the pool is read-only.
+        ReadOnly = "readonly",
+        /// The pool is what the other branches hold.
+        Degrade = "degrade",
+        /// They wait for the branch.
+        Wait = "wait",
+    }
+}
+
+words! {
     /// When closing a file sends a FLUSH request.
     FlushOnClose {
         /// Never.

@@ -7,6 +7,7 @@ use rustix::fs::Statx;
 use smallvec::SmallVec;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
+use crate::faults::blame;
 use crate::node::{DirSet, Node};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -98,11 +99,20 @@ impl Pool {
     pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
         let mut stats: SmallVec<[Statx; 4]> = SmallVec::new();
         let mut error = rustix::io::Errno::NOENT;
+        let mut late = None;
+        if let [only] = &set.entries[..] {
+            return merge_dirs(&[sys::statx_fd(only.fd.as_fd())?], ino).ok_or(error);
+        }
+        let view = self.view();
         for entry in &set.entries {
-            match sys::statx_fd(entry.fd.as_fd()) {
-                Ok(stat) => stats.push(stat),
-                Err(errno) => error = errno,
+            match self.stat_if_quick(&view, entry) {
+                Some(Ok(stat)) => stats.push(stat),
+                Some(Err(errno)) => error = blame(&entry.branch, errno),
+                None => late = late.or(Some(entry)),
             }
+        }
+        if let (true, Some(entry)) = (stats.is_empty(), late) {
+            stats.push(sys::statx_fd(entry.fd.as_fd())?);
         }
         merge_dirs(&stats, ino).ok_or(error)
     }
@@ -110,7 +120,7 @@ impl Pool {
     /// Attributes of any node.
     pub(crate) fn attr(&self, node: &Arc<Node>) -> sys::Result<FileAttr> {
         if node.is_dir() {
-            let set = self.dir_set(node)?;
+            let set = self.dir_set_quickly(node)?;
             return self.dir_attr(&set, node.ino);
         }
         self.shown_attr(&self.view(), node, &self.stat_file(node)?)

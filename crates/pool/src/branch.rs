@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use strandfs_options::branch::{BranchMode, BranchSpec};
 use strandfs_options::size::MinFreeSpace;
 
+use crate::health::{Health, Mark, Missing};
 use crate::identity::stable_hash;
 use crate::sys;
 pub use medium::{Latency, Medium};
@@ -59,6 +60,9 @@ struct Learnt {
     space: SpaceCache,
     passthrough: Mutex<PassthroughState>,
     reports_at_close: bool,
+    medium: Medium,
+    mark: Mark,
+    health: Arc<Health>,
 }
 
 impl fmt::Debug for Branch {
@@ -73,8 +77,18 @@ impl Branch {
     /// # Errors
     /// Those of `open(2)`: ENOENT, ENOTDIR, EACCES.
     pub fn open(id: BranchId, spec: &BranchSpec) -> sys::Result<Branch> {
+        let health = Arc::new(Health::new(&spec.path));
+        Self::open_as(id, spec, &health)
+    }
+
+    /// Opens the root of a branch whose health is known.
+    ///
+    /// # Errors
+    /// As [`Branch::open`].
+    pub fn open_as(id: BranchId, spec: &BranchSpec, health: &Arc<Health>) -> sys::Result<Branch> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
+        let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
         let reports_at_close =
             !rustix::fs::fstatfs(&root).is_ok_and(|fs| is_local(fs.f_type as u64));
         Ok(Branch {
@@ -88,8 +102,40 @@ impl Branch {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
                 reports_at_close,
+                medium,
+                mark,
+                health: Arc::clone(health),
             }),
         })
+    }
+
+    /// What stays of the branch while it is fenced.
+    pub fn as_missing(&self) -> Missing {
+        Missing {
+            id: self.id,
+            spec: BranchSpec {
+                path: self.path.clone(),
+                mode: self.mode,
+                min_free_space: self.min_free_space,
+            },
+            health: Arc::clone(&self.learnt.health),
+            mark: Some(self.learnt.mark.clone()),
+        }
+    }
+
+    /// How it is.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.learnt.health
+    }
+
+    /// Who its root directory is.
+    pub fn mark(&self) -> &Mark {
+        &self.learnt.mark
+    }
+
+    /// What it is made of.
+    pub fn medium(&self) -> &Medium {
+        &self.learnt.medium
     }
 
     /// Whether mode and minimum free space are those of `spec`.

@@ -49,11 +49,11 @@ impl Pool {
             .min_free_space
             .as_ref()
             .unwrap_or(&settings.minfreespace);
-        branch
-            .space()
-            .get(branch.root(), settings.cache_statfs, |total| {
-                min_free.bytes(total)
-            })
+        let min_free = |total| min_free.bytes(total);
+        let ask = || self.statvfs(view, branch);
+        let mut space = branch.space().get(settings.cache_statfs, min_free, ask)?;
+        space.read_only_fs |= branch.health().is_read_only();
+        Ok(space)
     }
 
     /// Asks a create policy where something new goes in the directory of `node`. Branches in
@@ -62,6 +62,28 @@ impl Pool {
     /// # Errors
     /// ENOSPC, EROFS or ENOENT: why no branch will have it.
     pub(crate) fn pick_for_create(
+        &self,
+        view: &View,
+        rule: Policy,
+        node: &Arc<Node>,
+        set: &DirSet,
+        tried: &[BranchId],
+    ) -> sys::Result<Picked> {
+        let slow = |branch: &Arc<Branch>| branch.health().is_slow();
+        if view.branches.iter().any(slow) {
+            let mut passed_over: SmallVec<[BranchId; 4]> = SmallVec::from_slice(tried);
+            let ids = view.branches.iter().filter(|b| slow(b)).map(|b| b.id);
+            passed_over.extend(ids);
+            let picked = self.pick_among_others(view, rule, node, set, &passed_over);
+            if picked.is_ok() {
+                return picked;
+            }
+        }
+        self.pick_among_others(view, rule, node, set, tried)
+    }
+
+    /// As [`Pool::pick_for_create`], of the branches that are not among those `tried`.
+    fn pick_among_others(
         &self,
         view: &View,
         rule: Policy,

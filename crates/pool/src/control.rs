@@ -8,7 +8,7 @@ mod reconfigure;
 pub mod request;
 pub mod socket;
 
-pub(crate) use recall::Recall;
 pub use recall::Recalled;
+pub(crate) use recall::{Reason, Recall};
 pub(crate) use reconfigure::Changes;
 pub use reconfigure::{Changed, ReconfigureError};

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::Branch;
+use crate::health::is_impatient;
 use crate::identity::{Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, View};
@@ -91,7 +92,10 @@ impl Pool {
         }
         let place = node.place();
         let set = place.dirs.as_ref()?;
-        if set.generation < view.branches_since || !self.still_true(&view, set, now_ms) {
+        if set.generation < view.branches_since
+            || !self.still_true(&view, set, now_ms)
+            || set.unasked && !is_impatient()
+        {
             return None;
         }
         if !set.recently_used.load(Ordering::Relaxed) {
@@ -151,6 +155,7 @@ impl Pool {
             old: old.as_deref(),
             copies: &copies,
             error: None,
+            unasked: false,
         };
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
         if let (Some(set), Some(name)) = (&parent_set, &name) {
@@ -177,7 +182,8 @@ impl Pool {
         if entries.is_empty() {
             return Err(finder.error.unwrap_or(Errno::NOENT));
         }
-        let set = DirSet::new(entries, now_ms, view.generation, structure);
+        let mut set = DirSet::new(entries, now_ms, view.generation, structure);
+        set.unasked = finder.unasked;
         Ok(self.install(node, set, old.as_ref()))
     }
 
@@ -257,6 +263,8 @@ struct Finder<'a> {
     old: Option<&'a DirSet>,
     copies: &'a [Identity],
     error: Option<Errno>,
+    /// A slow branch was passed over.
+    unasked: bool,
 }
 
 impl Finder<'_> {
@@ -268,6 +276,16 @@ impl Finder<'_> {
         name: &OsStr,
     ) -> Option<DirEntry> {
         let old = self.old.and_then(|set| set.on(branch.id));
+        if branch.health().is_slow() {
+            // What was known before it was slow will do.
+            if self.old.is_some_and(|set| !set.unasked) {
+                return old.map(|entry| entry.under(branch));
+            }
+            if is_impatient() {
+                self.unasked = true;
+                return None;
+            }
+        }
         match sys::statx_name(parent.fd.as_fd(), name) {
             Ok(stat) if kind_of(&stat) == FileKind::Directory => {
                 if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat)) {

@@ -14,6 +14,7 @@ use crate::pool::Pool;
 type Fault = (Errno, &'static str, &'static str);
 
 const DISK: &str = "the branch's disk or filesystem failed: see the kernel's log (dmesg)";
+const OUT_OF_USE: &str = "the branch is out of use (see strandfs status and on-missing)";
 const DAMAGED: &str = "the branch's filesystem is damaged: unmount and check it";
 const NETWORK: &str = "the server of the branch's network filesystem does not answer";
 const LIMIT: &str = "the server has too many open files: raise LimitNOFILE or fs.file-max";
@@ -72,7 +73,13 @@ pub(crate) fn meant(errno: Errno) -> Errno {
 
 /// Notes which branch an error comes from, on its way to the caller.
 pub(crate) fn blame(branch: &Branch, errno: Errno) -> Errno {
-    CULPRIT.set(Some((branch.id, errno)));
+    branch.health().note(errno);
+    blame_missing(branch.id, errno)
+}
+
+/// Notes for which branch, being out of use, a request fails.
+pub(crate) fn blame_missing(branch: BranchId, errno: Errno) -> Errno {
+    CULPRIT.set(Some((branch, errno)));
     errno
 }
 
@@ -100,10 +107,19 @@ impl Pool {
             Some(file.primary()?.branch)
         };
         let view = self.view();
-        let branch = blamed
-            .or_else(own)
-            .and_then(|id| view.branch(id))
-            .map(|branch| branch.path.display().to_string());
+        let culprit = blamed.or_else(own);
+        if let (Some(branch), None) = (culprit.and_then(|id| view.branch(id)), blamed) {
+            branch.health().note(*errno);
+        }
+        let missing = view.missing.iter().find(|m| Some(m.id) == culprit);
+        let (branch, advice) = match missing {
+            Some(missing) => (Some(&missing.spec.path), OUT_OF_USE),
+            None => {
+                let branch = culprit.and_then(|id| view.branch(id));
+                (branch.map(|branch| &branch.path), *advice)
+            }
+        };
+        let branch = branch.map(|path| path.display().to_string());
         let operation = format!("{:?}", failed.operation).to_lowercase();
         let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
         if minor {

@@ -271,6 +271,29 @@ impl Volumes {
         self.list.store(Arc::new(list));
     }
 
+    /// The filesystem of a branch that comes back has another device number: what was known by
+    /// the former one is known by this one.
+    pub fn renumber(&self, branch: BranchId, from: (u32, u32), to: (u32, u32)) {
+        if from == to {
+            return;
+        }
+        let _adding = self.adding.lock();
+        let mut list = Vec::clone(&self.list.load());
+        let known = |v: &&mut Arc<Volume>| v.branch == branch && v.closed && v.device == from;
+        if let Some(volume) = list.iter_mut().find(known) {
+            *volume = Arc::new(Volume {
+                branch,
+                device: to,
+                layout: None,
+                mount: None,
+                strict: volume.strict,
+                seed: volume.seed,
+                closed: true,
+            });
+        }
+        self.list.store(Arc::new(list));
+    }
+
     /// The identity of `name` in `dir` (or of `dir` itself when the name is empty), whose
     /// attributes are `stat`. One `name_to_handle_at` where the filesystem has usable handles.
     ///

@@ -10,6 +10,7 @@ mod dir_set;
 mod explain;
 mod faults;
 pub mod features;
+pub mod health;
 pub mod identity;
 mod inode_number;
 mod listing_workers;

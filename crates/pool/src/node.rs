@@ -70,6 +70,8 @@ pub struct DirSet {
     pub entries: SmallVec<[DirEntry; 2]>,
     /// When presence on the branches was last checked (coarse monotonic milliseconds).
     pub verified_ms: AtomicU64,
+    /// A slow branch was not asked whether it holds the directory, and it was not known before.
+    pub unasked: bool,
     /// The view it was made under, see [`crate::pool::View::generation`].
     pub generation: u64,
     /// The state of all directories (`Coherence::structure`) when that check
@@ -113,6 +115,7 @@ impl DirSet {
     ) -> Self {
         DirSet {
             entries,
+            unasked: false,
             generation,
             verified_ms: AtomicU64::new(now_ms),
             structure: AtomicU64::new(structure),
@@ -125,6 +128,14 @@ impl DirSet {
     pub fn distrust(&self) {
         self.verified_ms.store(0, Ordering::Relaxed);
         self.structure.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The same without some branches.
+    pub fn without(&self, unwanted: impl Fn(&Branch) -> bool) -> DirSet {
+        let entries = self.entries.iter().filter(|entry| !unwanted(&entry.branch));
+        let mut rest = DirSet::new(entries.cloned().collect(), 0, self.generation, 0);
+        rest.unasked = true;
+        rest
     }
 
     /// The entry on `branch`.

@@ -6,6 +6,7 @@ mod change;
 mod clone_path;
 mod create;
 mod dispatch;
+mod do_without;
 mod exdev;
 mod export;
 mod follow;

@@ -18,6 +18,7 @@ use crate::control::{Changes, Recall};
 use crate::dir_handle::DirHandles;
 use crate::dir_set::DirFdCache;
 use crate::features::passthrough_ruled_out;
+use crate::health::{Missing, Ward};
 use crate::identity::Volumes;
 use crate::listing_workers::Crews;
 use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
@@ -25,7 +26,7 @@ use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
 use crate::relocate::{Mending, mend};
-use crate::sys;
+use crate::{health, sys};
 
 /// What is in force at one moment; requests keep the view they started with.
 pub struct View {
@@ -39,6 +40,8 @@ pub struct View {
     pub settings: Settings,
     /// The branches, in the order that policies see.
     pub branches: Vec<Arc<Branch>>,
+    /// Branches that are out of use until they are back.
+    pub missing: Vec<Arc<Missing>>,
 }
 
 impl View {
@@ -99,6 +102,7 @@ pub struct Pool {
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
     pub(crate) link_cow: LinkCow,
+    pub(crate) ward: Ward,
 }
 
 /// The pool could not be set up.
@@ -111,6 +115,14 @@ pub enum PoolError {
         path: std::path::PathBuf,
         /// Why.
         errno: Errno,
+    },
+    /// A branch's root is not the branch.
+    #[error("branch {path}: it has no {marker}, so it is not mounted; mount it, or see on-missing")]
+    Unmarked {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// What every branch has (`branch-marker`).
+        marker: String,
     },
     /// Too many branches.
     #[error("more than 1000 branches")]
@@ -142,14 +154,14 @@ impl Pool {
     /// [`PoolError`] if a branch cannot be opened.
     pub fn new(settings: Settings) -> Result<Arc<Pool>, PoolError> {
         let mut branches = Vec::with_capacity(settings.branches.len());
+        let mut missing = Vec::new();
         for (index, spec) in settings.branches.iter().enumerate() {
             let id = u16::try_from(index).ok().filter(|id| *id < 1000);
             let id = BranchId(id.ok_or(PoolError::TooManyBranches)?);
-            let opened = Branch::open(id, spec).map_err(|errno| PoolError::Branch {
-                path: spec.path.clone(),
-                errno,
-            })?;
-            branches.push(Arc::new(opened));
+            match health::open_at_mount(id, spec, &settings)? {
+                Ok(branch) => branches.push(Arc::new(branch)),
+                Err(absent) => missing.push(Arc::new(absent)),
+            }
         }
         for branch in &branches {
             mend(branch, &branches, Mending::AtMount);
@@ -158,13 +170,14 @@ impl Pool {
         let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &branches, 0)?);
         let pool = Arc::new(Pool {
-            changes: Mutex::new(Changes::after(branches.len())),
+            changes: Mutex::new(Changes::after(branches.len() + missing.len())),
             view: ArcSwap::from_pointee(View {
                 generation: 0,
                 branches_since: 0,
                 root: Arc::clone(&root),
                 settings,
                 branches,
+                missing,
             }),
             nodes: NodeTable::default(),
             volumes,
@@ -187,6 +200,7 @@ impl Pool {
             reload: OnceLock::new(),
             preload_told: PreloadTold::default(),
             link_cow: LinkCow::default(),
+            ward: Ward::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -3,16 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
-use rustix::io::Errno;
 use serde_json::{Value, json};
 use strandfs_options::table::Status;
 use strandfs_options::{BranchMode, TABLE};
 
-use crate::branch::{Branch, Medium, PassthroughState};
-use crate::policy::Space;
+use crate::branch::{Branch, PassthroughState};
+use crate::health::Missing;
 use crate::pool::{PassthroughVerdict, Pool, View};
-use crate::sys;
 
 impl Pool {
     /// Tells the pool where it is mounted; once.
@@ -23,10 +20,15 @@ impl Pool {
     /// The pool's state.
     pub fn status(&self) -> Value {
         let view = self.view();
-        let branches: Vec<Value> = view
-            .branches
+        let specs = &view.settings.branches;
+        let branches: Vec<Value> = specs
             .iter()
-            .map(|branch| self.branch_status(&view, branch))
+            .filter_map(|spec| {
+                let here = view.branches.iter().find(|b| b.path == spec.path);
+                let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);
+                here.map(|branch| self.branch_status(&view, branch))
+                    .or_else(|| missing().map(|missing| missing_status(missing)))
+            })
             .collect();
         let options: serde_json::Map<String, Value> = TABLE
             .iter()
@@ -110,11 +112,7 @@ impl Pool {
     }
 
     pub(crate) fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
-        let mode = match branch.mode {
-            BranchMode::ReadWrite => "RW",
-            BranchMode::ReadOnly => "RO",
-            BranchMode::NoCreate => "NC",
-        };
+        let mode = mode_word(branch.mode);
         let passthrough = match (self.passthrough_verdict(), branch.passthrough()) {
             (PassthroughVerdict::On, PassthroughState::Works) => json!({ "on": true }),
             (PassthroughVerdict::On, PassthroughState::Untried) => {
@@ -128,12 +126,12 @@ impl Pool {
                 json!({ "on": null, "reason": "not decided yet" })
             }
         };
-        let space = self.space(view, branch);
-        let health = health(branch, space.as_ref());
-        let space = space.ok();
-        let medium = Medium::of(branch.root());
+        let space = self.space(view, branch).ok();
+        let medium = branch.medium();
+        let (state, _) = branch.health().state();
         json!({
-            "health": health,
+            "health": state.name(),
+            "condition": branch.health().describe(),
             "latency": medium.latency.name(),
             "filesystem": medium.filesystem,
             "source": medium.source,
@@ -151,23 +149,20 @@ impl Pool {
     }
 }
 
-/// "ok", or what is wrong with the branch.
-fn health(branch: &Branch, space: Result<&Space, &Errno>) -> String {
-    let of = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
-    let root = match sys::statx_fd(branch.root()) {
-        Ok(stat) => stat,
-        Err(errno) => return format!("failed: {errno}"),
-    };
-    let now = rustix::fs::statx(CWD, &branch.path, AtFlags::empty(), StatxFlags::INO);
-    match (now, space) {
-        (_, Err(errno)) => format!("failed: {errno}"),
-        (Err(errno), _) => format!("its path leads nowhere any more: {errno}"),
-        (Ok(now), _) if of(&now) != of(&root) => {
-            "its path leads to another directory now; the pool still uses the former".to_owned()
-        }
-        (_, Ok(space)) if space.read_only_fs && !branch.read_only() => {
-            "its filesystem is read-only".to_owned()
-        }
-        _ => "ok".to_owned(),
+/// A branch that is out of use: what can be said without it.
+fn missing_status(missing: &Missing) -> Value {
+    json!({
+        "health": missing.health.state().0.name(),
+        "condition": missing.health.describe(),
+        "path": missing.spec.path.to_string_lossy(),
+        "mode": mode_word(missing.spec.mode),
+    })
+}
+
+fn mode_word(mode: BranchMode) -> &'static str {
+    match mode {
+        BranchMode::ReadWrite => "RW",
+        BranchMode::ReadOnly => "RO",
+        BranchMode::NoCreate => "NC",
     }
 }

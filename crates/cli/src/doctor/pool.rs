@@ -97,10 +97,17 @@ fn health(status: &Value) -> Vec<Check> {
     listed(status)
         .filter(|branch| text(branch, "health") != "ok")
         .map(|branch| {
+            let condition = branch.get("condition").unwrap_or(&Value::Null);
             Check::fail(
                 "health of a branch",
-                format!("{}: {}", text(branch, "path"), text(branch, "health")),
-                "see the kernel's log (dmesg); check that its disk is mounted, then mount the pool again",
+                format!(
+                    "{}: {}: {}",
+                    text(branch, "path"),
+                    text(branch, "health"),
+                    text(condition, "reason")
+                ),
+                "see the kernel's log (dmesg) and whether its disk is mounted; the pool takes it \
+                 back by itself",
             )
         })
         .collect()
@@ -227,7 +234,7 @@ mod tests {
         let mut odd = status(9);
         odd["branches"][1]["passthrough"] = json!({ "on": false, "reason": "stacked" });
         assert!(verdicts(&odd, &[]).contains(&("passthrough of a branch", Warn)));
-        odd["branches"][0]["health"] = json!("failed: EIO");
+        odd["branches"][0]["health"] = json!("failed");
         assert!(verdicts(&odd, &[]).contains(&("health of a branch", Fail)));
         let exported = [("/etc/exports", "/pool *(rw)\n")];
         assert!(verdicts(&status(9), &exported).contains(&("NFS", Warn)));

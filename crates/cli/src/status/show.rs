@@ -33,6 +33,16 @@ pub fn print(pool: &Value) {
 }
 
 fn branch(branch: &Value) {
+    let condition = branch.get("condition").unwrap_or(&Value::Null);
+    if branch.get("filesystem").is_none() {
+        println!(
+            "  branch {} {}:",
+            text(branch, "path"),
+            text(branch, "mode")
+        );
+        println!("    {}", health(condition));
+        return;
+    }
     println!(
         "  branch {} {}: {} free of {}, minfreespace {}",
         text(branch, "path"),
@@ -43,12 +53,33 @@ fn branch(branch: &Value) {
     );
     println!(
         "    {}, {} ({}), passthrough {}, watched {}",
-        text(branch, "health"),
+        health(condition),
         text(branch, "latency"),
         text(branch, "filesystem"),
         switch(branch, "passthrough"),
         switch(branch, "watched"),
     );
+}
+
+/// The state of a branch, since when, and why.
+fn health(condition: &Value) -> String {
+    let mut said = text(condition, "state").to_owned();
+    if said != "ok" {
+        let since = std::time::Duration::from_secs(number(condition, "since_seconds"));
+        let since = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since);
+        said = format!(
+            "{} since {since}: {}",
+            said.to_uppercase(),
+            text(condition, "reason")
+        );
+    }
+    match (
+        number(condition, "io_errors"),
+        text(condition, "last_error"),
+    ) {
+        (0, _) => said,
+        (errors, last) => format!("{said}; {errors} failed calls, the last with: {last}"),
+    }
 }
 
 fn connection(connection: &Value) {

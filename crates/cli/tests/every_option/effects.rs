@@ -6,6 +6,23 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("mountpoint", "the_mountpoint_can_be_an_option"),
     ("config", "options_come_from_the_file_that_config_names"),
     ("mount-over", "a_second_mount_is_refused_unless_asked_for"),
+    (
+        "on-missing",
+        "what_is_on_a_vanished_branch_does_not_look_deleted",
+    ),
+    ("branch-marker", "a_branch_without_its_marker_is_not_there"),
+    (
+        "branch-check-interval",
+        "a_renamed_branch_directory_is_noticed_by_the_next_check",
+    ),
+    (
+        "branch-slow-after",
+        "a_stuck_branch_delays_only_those_who_need_it",
+    ),
+    (
+        "branch-deadline",
+        "who_needs_a_stuck_branch_fails_at_the_deadline",
+    ),
     ("minfreespace", "reserves_keep_branches_from_filling"),
     ("fsname", "r21_the_source_shown_has_whole_names"),
     ("subtype", "a_pool_can_show_the_type_of_mergerfs"),

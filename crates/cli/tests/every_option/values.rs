@@ -46,6 +46,12 @@ pub fn value(option: &OptionDef, pool: &Pool) -> String {
         }
         // The example is what passthrough.io=rw chooses by itself.
         "cache.files" => "partial".to_owned(),
+        "branch-marker" => {
+            for branch in 0..pool.branch_args().len() {
+                std::fs::write(pool.on(branch, option.example), "").unwrap();
+            }
+            option.example.to_owned()
+        }
         "log.file" => pool.outside("server.log").display().to_string(),
         _ => option.example.to_owned(),
     }

@@ -30,7 +30,8 @@ impl Mounted {
 
 /// Everything mounted on exactly this path, the topmost last.
 pub(super) fn mounts_at(path: &Path) -> io::Result<Vec<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    // The thread's: it may have mounts of its own.
+    let table = std::fs::read("/proc/thread-self/mountinfo")?;
     let all = table.split(|&byte| byte == b'\n').filter_map(parse);
     Ok(all.filter(|mounted| mounted.mountpoint == path).collect())
 }

@@ -2,7 +2,7 @@
 //! while they were, or are parked. The lock is taken only when a role changes.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,10 @@ use super::device;
 use super::placement::{Placement, Role};
 use super::seat::{Baton, Seat};
 use super::watchdog::Watchdog;
+use crate::connection::Substitute;
 use crate::session::Life;
 use crate::sys;
+use crate::types::Errno;
 
 /// Parked threads that are kept for ever.
 const KEPT: usize = 4;
@@ -86,6 +88,8 @@ impl Crew {
 
     /// Starts the reader and the watchdog.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let own: Weak<Self> = Arc::downgrade(self);
+        self.server.connection.set_substitute(own);
         sys::install_wake_handler()?;
         let mut roster = self.roster.lock();
         let first = self.recruit(&mut roster)?;
@@ -231,5 +235,17 @@ impl Crew {
         if !roster.seats.is_empty() {
             tracing::warn!(threads = roster.seats.len(), "requests outlive the mount");
         }
+    }
+}
+
+impl Substitute for Crew {
+    /// The kernel takes one answer to a request: the thread's own finds nobody waiting.
+    fn answer_for(&self, thread: u32, errno: Errno) -> bool {
+        let unique = {
+            let roster = self.roster.lock();
+            let seat = roster.seats.iter().find(|seat| seat.is_thread(thread));
+            seat.map_or(0, |seat| seat.relieved_request())
+        };
+        unique != 0 && device::answer_with_error(&self.server, unique, errno)
     }
 }

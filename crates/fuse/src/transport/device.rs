@@ -10,7 +10,9 @@ use super::crew::{Crew, Next};
 use super::placement::Role;
 use super::seat::{Baton, Seat};
 use super::undo;
-use crate::abi::InHeader;
+use zerocopy::IntoBytes;
+
+use crate::abi::{InHeader, OutHeader};
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
 use crate::message::Message;
@@ -197,6 +199,17 @@ fn send(
             Sent::Refused
         }
     }
+}
+
+/// Answers a request with an error, from any thread; false if nobody waits for the answer.
+pub(super) fn answer_with_error(server: &Server, unique: u64, errno: Errno) -> bool {
+    let header = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: -errno.raw_os_error(),
+        unique,
+    };
+    let device = server.connection.device();
+    rustix::io::retry_on_intr(|| rustix::io::write(device, header.as_bytes())).is_ok()
 }
 
 /// The transport's side of a request.

@@ -149,6 +149,11 @@ impl Seat {
         self.may_block.store(unique, Ordering::Release);
     }
 
+    /// Whether this is the place of the thread that the kernel calls so.
+    pub(super) fn is_thread(&self, tid: u32) -> bool {
+        self.tid.load(Ordering::Acquire) == tid
+    }
+
     /// Marks the request as interrupted; false if it was already.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
         self.interrupted.swap(unique, Ordering::AcqRel) != unique

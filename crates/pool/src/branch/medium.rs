@@ -23,6 +23,11 @@ pub enum Latency {
 }
 
 impl Latency {
+    /// Whether a call may wait for something that does not end by itself.
+    pub fn may_hang(self) -> bool {
+        matches!(self, Self::Network | Self::Server)
+    }
+
     /// For people and programs.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,5 @@
 //! Free space of a branch, remembered for a short while.
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,76 +17,79 @@ const AUTO_LIFE_MS: u64 = 100;
 /// The last `fstatvfs` of a branch's root and when it was made.
 #[derive(Default)]
 pub struct SpaceCache {
-    last: Mutex<Option<(u64, Sample)>>,
+    last: Mutex<Last>,
 }
 
-#[derive(Clone, Copy)]
-struct Sample {
-    available_bytes: u64,
-    used_bytes: u64,
-    total_bytes: u64,
-    read_only_fs: bool,
-}
-
-impl Sample {
-    fn new(stat: &StatVfs) -> Self {
-        Sample {
-            available_bytes: stat.f_frsize.saturating_mul(stat.f_bavail),
-            used_bytes: stat
-                .f_frsize
-                .saturating_mul(stat.f_blocks.saturating_sub(stat.f_bavail)),
-            total_bytes: stat.f_frsize.saturating_mul(stat.f_blocks),
-            read_only_fs: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
-        }
-    }
+#[derive(Default)]
+struct Last {
+    made_ms: u64,
+    stat: Option<StatVfs>,
+    /// To be asked for anew before it is relied on.
+    stale: bool,
 }
 
 impl SpaceCache {
     /// The branch's space; `life` as `cache.statfs` says (`None` = auto), `min_free` computes
-    /// the threshold from the filesystem's size.
+    /// the threshold from the filesystem's size, `ask` asks the filesystem.
     ///
     /// # Errors
-    /// Those of `fstatvfs(2)`.
+    /// Those of `ask`.
     pub fn get(
         &self,
-        root: BorrowedFd<'_>,
         life: Option<Duration>,
         min_free: impl Fn(u64) -> u64,
+        ask: impl FnOnce() -> sys::Result<StatVfs>,
     ) -> sys::Result<Space> {
         let now_ms = mono_coarse_ms();
-        let cached = *self.last.lock();
-        if let Some((made_ms, sample)) = cached {
-            let life_ms = match life {
-                Some(life) => life.as_millis() as u64,
-                None if sample.available_bytes
-                    > min_free(sample.total_bytes).saturating_add(AUTO_MARGIN_BYTES) =>
-                {
-                    AUTO_LIFE_MS
+        {
+            let last = self.last.lock();
+            if let (Some(stat), false) = (&last.stat, last.stale) {
+                let space = space_of(stat, &min_free);
+                let margin = space.min_free_bytes.saturating_add(AUTO_MARGIN_BYTES);
+                let life_ms = match life {
+                    Some(life) => life.as_millis() as u64,
+                    None if space.available_bytes > margin => AUTO_LIFE_MS,
+                    None => 0,
+                };
+                if now_ms.saturating_sub(last.made_ms) < life_ms {
+                    return Ok(space);
                 }
-                None => 0,
-            };
-            if now_ms.saturating_sub(made_ms) < life_ms {
-                return Ok(sample.space(&min_free));
             }
         }
-        let sample = Sample::new(&rustix::fs::fstatvfs(root)?);
-        *self.last.lock() = Some((now_ms, sample));
-        Ok(sample.space(&min_free))
+        Ok(space_of(&ask()?, min_free))
     }
 
-    /// Forgets the sample: the next question asks the filesystem.
+    /// What the filesystem said last, however long ago.
+    pub fn last(&self) -> Option<StatVfs> {
+        self.last.lock().stat.as_ref().map(copy_of)
+    }
+
+    /// Notes what the filesystem says.
+    pub fn note(&self, stat: &StatVfs) {
+        *self.last.lock() = Last {
+            made_ms: mono_coarse_ms(),
+            stat: Some(copy_of(stat)),
+            stale: false,
+        };
+    }
+
+    /// The next question asks the filesystem.
     pub fn forget(&self) {
-        *self.last.lock() = None;
+        self.last.lock().stale = true;
     }
 }
 
-impl Sample {
-    fn space(&self, min_free: impl Fn(u64) -> u64) -> Space {
-        Space {
-            available_bytes: self.available_bytes,
-            used_bytes: self.used_bytes,
-            read_only_fs: self.read_only_fs,
-            min_free_bytes: min_free(self.total_bytes),
-        }
+/// The type cannot be cloned.
+fn copy_of(stat: &StatVfs) -> StatVfs {
+    StatVfs { ..*stat }
+}
+
+fn space_of(stat: &StatVfs, min_free: impl Fn(u64) -> u64) -> Space {
+    let bytes = |blocks: u64| stat.f_frsize.saturating_mul(blocks);
+    Space {
+        available_bytes: bytes(stat.f_bavail),
+        used_bytes: bytes(stat.f_blocks.saturating_sub(stat.f_bavail)),
+        read_only_fs: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+        min_free_bytes: min_free(bytes(stat.f_blocks)),
     }
 }

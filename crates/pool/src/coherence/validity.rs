@@ -89,7 +89,7 @@ impl Pool {
 
     /// Whether reports of changes tell of all that matters.
     fn vouches(&self, view: &View) -> bool {
-        self.coherence.watching() && as_they_are(view)
+        self.coherence.watching() && as_they_are(view) && view.missing.is_empty()
     }
 
     /// How long to trust a name and attributes that are on no branch.
@@ -165,7 +165,8 @@ impl Pool {
         since: Moment,
     ) -> Duration {
         let given = view.settings.cache_negative_entry;
-        if self.coherence.strict() {
+        // A missing branch may be back at any moment.
+        if self.coherence.strict() || !view.missing.is_empty() {
             return Duration::ZERO;
         }
         if !self.vouches(view) || !self.dirs_watched(set) {

@@ -58,6 +58,24 @@ impl Reason {
         }
     }
 
+    /// A branch is out of use: the kernel may know names that are on it alone.
+    pub fn branch_vanished() -> Reason {
+        Reason {
+            names: true,
+            branches_left: true,
+            joined: Vec::new(),
+        }
+    }
+
+    /// A branch is back: it may have what was missing, and copies that count.
+    pub fn branch_returned(id: BranchId) -> Reason {
+        Reason {
+            names: true,
+            branches_left: false,
+            joined: vec![id],
+        }
+    }
+
     fn is_nothing(&self) -> bool {
         !self.names && !self.branches_left && self.joined.is_empty()
     }

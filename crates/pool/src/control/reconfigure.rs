@@ -12,6 +12,7 @@ use strandfs_options::{
 
 use super::recall::{Reason, Recalled};
 use crate::branch::{Branch, BranchId};
+use crate::health::Missing;
 use crate::identity::btime_ns;
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
@@ -20,6 +21,9 @@ use crate::{features, sys};
 
 /// Attempts at a request while options and branches keep changing under it.
 const ATTEMPTS: usize = 16;
+
+/// Branches in use, and out of use.
+type Members = (Vec<Arc<Branch>>, Vec<Arc<Missing>>);
 
 /// What changes need to remember. Locked while one is made: they follow each other.
 pub(crate) struct Changes {
@@ -147,8 +151,8 @@ impl Pool {
                 .chain(news)
                 .map(|notice| notice.to_string()),
         );
-        let branches = match settings.branches == old.settings.branches {
-            true => old.branches.clone(),
+        let (branches, missing) = match settings.branches == old.settings.branches {
+            true => (old.branches.clone(), old.missing.clone()),
             false => self.next_branches(&old, &settings.branches, &mut changes)?,
         };
         let generation = old.generation + 1;
@@ -178,6 +182,7 @@ impl Pool {
             root,
             settings,
             branches,
+            missing,
         });
         self.welcome_and_retire(&old, &mut changes);
         notices.extend(self.change_readahead(&old));
@@ -200,10 +205,15 @@ impl Pool {
         old: &View,
         specs: &[BranchSpec],
         changes: &mut Changes,
-    ) -> Result<Vec<Arc<Branch>>, PoolError> {
+    ) -> Result<Members, PoolError> {
         let mut next: Vec<Arc<Branch>> = Vec::with_capacity(specs.len());
+        let mut missing = Vec::new();
         let mut marks: Vec<RootMark> = Vec::with_capacity(specs.len());
         for spec in specs {
+            if let Some(known) = old.missing.iter().find(|m| m.spec.path == spec.path) {
+                missing.push(Arc::new(known.with_rules_of(spec)));
+                continue;
+            }
             let stays = old.branches.iter().find(|known| known.path == spec.path);
             let branch = match stays {
                 Some(known) if known.follows(spec) => Arc::clone(known),
@@ -224,7 +234,7 @@ impl Pool {
             marks.push(mark);
             next.push(branch);
         }
-        Ok(next)
+        Ok((next, missing))
     }
 
     fn open_new(&self, spec: &BranchSpec, changes: &mut Changes) -> Result<Branch, PoolError> {
@@ -259,7 +269,7 @@ impl Pool {
     }
 
     /// The root on the new branches; those that stay are not asked again.
-    fn next_root(
+    pub(crate) fn next_root(
         &self,
         old: &View,
         branches: &[Arc<Branch>],
@@ -296,11 +306,7 @@ impl Pool {
             .filter(|branch| old.branch(branch.id).is_none())
             .cloned()
             .collect();
-        if let (PassthroughVerdict::On, Some(connection)) =
-            (self.passthrough_verdict(), self.connection.get())
-        {
-            self.probe_passthrough(connection, &joined);
-        }
+        self.welcome(&joined);
         changes
             .retired
             .retain(|gone| joined.iter().all(|branch| branch.id != gone.id));
@@ -317,6 +323,15 @@ impl Pool {
                     root,
                 });
             }
+        }
+    }
+
+    /// Tries passthrough on branches that joined.
+    pub(crate) fn welcome(&self, joined: &[Arc<Branch>]) {
+        if let (PassthroughVerdict::On, Some(connection)) =
+            (self.passthrough_verdict(), self.connection.get())
+        {
+            self.probe_passthrough(connection, joined);
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::Policy;
 
-use crate::branch::Branch;
+use crate::branch::{Branch, BranchId};
 use crate::faults::blame;
 use crate::identity::kind_of;
 use crate::locate::Located;
@@ -65,7 +65,7 @@ impl Pool {
             set.entries.iter().enumerate().map(to_holder).collect()
         } else {
             let own = self.locate(node)?;
-            let mut holders = self.namesakes(view, node, &own.branch);
+            let mut holders = self.namesakes(view, node, own.branch.id);
             holders.push(Holder {
                 branch: own.branch,
                 fd: own.fd,
@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// Files of the node's newest name and kind on branches other than its own.
-    fn namesakes(&self, view: &View, node: &Arc<Node>, own: &Branch) -> Holders {
+    pub(crate) fn namesakes(&self, view: &View, node: &Arc<Node>, own: BranchId) -> Holders {
         let mut found = Holders::new();
         if view.branches.len() < 2 {
             return found;
@@ -113,7 +113,7 @@ impl Pool {
             return found;
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for entry in set.entries.iter().filter(|entry| entry.branch.id != own.id) {
+        for entry in set.entries.iter().filter(|entry| entry.branch.id != own) {
             let Ok(fd) = rustix::fs::openat(&entry.fd, &*name.name, flags, Mode::empty()) else {
                 continue;
             };

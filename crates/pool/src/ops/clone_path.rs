@@ -89,7 +89,8 @@ impl Pool {
             entries.push(entry.clone());
             entries.sort_by_key(|entry| view.position(entry.branch.id));
             let structure = set.structure.load(Ordering::Acquire);
-            let wider = DirSet::new(entries, sys::mono_coarse_ms(), set.generation, structure);
+            let mut wider = DirSet::new(entries, sys::mono_coarse_ms(), set.generation, structure);
+            wider.unasked = set.unasked;
             if self.install(node, wider, Some(&set)).is_some() {
                 return;
             }

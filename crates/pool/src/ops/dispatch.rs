@@ -24,6 +24,7 @@ impl Filesystem for Pool {
 
     fn destroy(&self) {
         self.coherence.end();
+        self.ward.end();
     }
 
     fn ready(&self) {
@@ -37,12 +38,12 @@ impl Filesystem for Pool {
 
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match name.as_encoded_bytes() {
-            b"." => self.steady(|| self.do_lookup_self(parent)),
-            b".." => self.steady(|| self.do_lookup_parent(parent)),
+            b"." => self.finding(cx, || self.do_lookup_self(parent)),
+            b".." => self.finding(cx, || self.do_lookup_parent(parent)),
             _ if is_control_name(parent, name) => self.control_entry(name),
             _ => {
                 self.break_link(cx, parent, name)?;
-                self.steady(|| self.do_lookup(parent, name))
+                self.finding(cx, || self.do_lookup(parent, name))
             }
         }
     }
@@ -53,21 +54,16 @@ impl Filesystem for Pool {
         }
     }
 
-    fn getattr(
-        &self,
-        _cx: &Context<'_>,
-        node: NodeId,
-        handle: Option<Handle>,
-    ) -> Result<AttrReply> {
+    fn getattr(&self, cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply> {
         if is_control_node(node) {
             return Ok(self.control_getattr(node));
         }
-        self.steady(|| self.do_getattr(node, handle))
+        self.finding(cx, || self.do_getattr(node, handle))
     }
 
     fn statx(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         handle: Option<Handle>,
         _mask: u32,
@@ -76,7 +72,7 @@ impl Filesystem for Pool {
         if is_control_node(node) {
             return Ok(self.control_statx(node));
         }
-        self.steady(|| self.do_statx(node, handle))
+        self.finding(cx, || self.do_statx(node, handle))
     }
 
     fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
@@ -87,11 +83,11 @@ impl Filesystem for Pool {
             kill_suidgid,
             ..*change
         };
-        self.steady(|| self.do_setattr(cx, node, change))
+        self.changing(cx, || self.do_setattr(cx, node, change))
     }
 
-    fn readlink(&self, _cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
-        self.steady(|| self.do_readlink(node, out))
+    fn readlink(&self, cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.finding(cx, || self.do_readlink(node, out))
     }
 
     fn symlink(
@@ -103,36 +99,36 @@ impl Filesystem for Pool {
     ) -> Result<Entry> {
         refuse_control_name(parent, name)?;
         refuse_own_name(name)?;
-        self.steady(|| self.do_symlink(cx, parent, name, target))
+        self.changing_names(cx, || self.do_symlink(cx, parent, name, target))
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
         refuse_control_name(parent, args.name)?;
         refuse_own_name(args.name)?;
-        self.steady(|| self.do_mknod(cx, parent, args))
+        self.changing_names(cx, || self.do_mknod(cx, parent, args))
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
         refuse_control_name(parent, args.name)?;
         refuse_own_name(args.name)?;
-        self.steady(|| self.do_mkdir(cx, parent, args))
+        self.changing_names(cx, || self.do_mkdir(cx, parent, args))
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         refuse_control_name(parent, name)?;
-        self.steady(|| self.do_unlink(cx, parent, name))
+        self.changing_names(cx, || self.do_unlink(cx, parent, name))
     }
 
-    fn rmdir(&self, _cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         refuse_control_name(parent, name)?;
-        self.steady(|| self.do_rmdir(parent, name))
+        self.changing_names(cx, || self.do_rmdir(parent, name))
     }
 
     fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
         refuse_control_name(parent, args.name)?;
         refuse_control_name(args.new_parent, args.new_name)?;
         refuse_own_name(args.new_name)?;
-        self.steady(|| self.do_rename(cx, parent, args))
+        self.changing_names(cx, || self.do_rename(cx, parent, args))
     }
 
     fn link(
@@ -145,7 +141,7 @@ impl Filesystem for Pool {
         refuse_control_node(node)?;
         refuse_control_name(new_parent, new_name)?;
         refuse_own_name(new_name)?;
-        self.steady(|| self.do_link(cx, node, new_parent, new_name))
+        self.changing_names(cx, || self.do_link(cx, node, new_parent, new_name))
     }
 
     fn open(
@@ -157,7 +153,11 @@ impl Filesystem for Pool {
     ) -> Result<OpenReply> {
         refuse_control_node(node)?;
         let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
-        self.steady(|| self.do_open(cx, node, flags, kill_suidgid))
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        match writes {
+            true => self.changing(cx, || self.do_open(cx, node, flags, kill_suidgid)),
+            false => self.finding(cx, || self.do_open(cx, node, flags, kill_suidgid)),
+        }
     }
 
     fn create(
@@ -168,7 +168,7 @@ impl Filesystem for Pool {
     ) -> Result<(Entry, OpenReply)> {
         refuse_control_name(parent, args.name)?;
         refuse_own_name(args.name)?;
-        self.steady(|| self.do_create(cx, parent, args))
+        self.changing_names(cx, || self.do_create(cx, parent, args))
     }
 
     fn tmpfile(
@@ -177,7 +177,7 @@ impl Filesystem for Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
-        self.steady(|| self.do_tmpfile(cx, parent, args))
+        self.changing(cx, || self.do_tmpfile(cx, parent, args))
     }
 
     fn read(&self, cx: &Context<'_>, _node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
@@ -223,24 +223,24 @@ impl Filesystem for Pool {
 
     fn readdir(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         _node: NodeId,
         handle: Handle,
         offset: u64,
         sink: &mut DirSink<'_>,
     ) -> Result<()> {
-        self.do_readdir(handle, offset, sink)
+        self.do_readdir(cx, handle, offset, sink)
     }
 
     fn readdirplus(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         _node: NodeId,
         handle: Handle,
         offset: u64,
         sink: &mut DirPlusSink<'_>,
     ) -> Result<()> {
-        self.do_readdirplus(handle, offset, sink)
+        self.do_readdirplus(cx, handle, offset, sink)
     }
 
     fn releasedir(&self, _cx: &Context<'_>, _node: NodeId, args: &Release) -> Result<()> {
@@ -269,7 +269,7 @@ impl Filesystem for Pool {
         if is_control_node(node) {
             return self.control_setxattr(cx, args);
         }
-        self.steady(|| self.do_setxattr(cx, node, args))
+        self.changing(cx, || self.do_setxattr(cx, node, args))
     }
 
     fn getxattr(
@@ -285,33 +285,33 @@ impl Filesystem for Pool {
         if name.as_encoded_bytes().starts_with(SELF_PREFIX) {
             return self.getxattr_of_self(cx, node, name, out);
         }
-        self.steady(|| self.do_getxattr(node, name, out.as_deref_mut()))
+        self.finding(cx, || self.do_getxattr(node, name, out.as_deref_mut()))
     }
 
     fn listxattr(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         mut out: Option<&mut [u8]>,
     ) -> Result<usize> {
         if is_control_node(node) {
             return self.control_listxattr(node, out);
         }
-        self.steady(|| self.do_listxattr(node, out.as_deref_mut()))
+        self.finding(cx, || self.do_listxattr(node, out.as_deref_mut()))
     }
 
     fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
         if is_control_node(node) {
             return Err(Errno::NODATA);
         }
-        self.steady(|| self.do_removexattr(cx, node, name))
+        self.changing(cx, || self.do_removexattr(cx, node, name))
     }
 
     fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
         if is_control_node(node) {
             return self.control_access(cx, mask);
         }
-        self.steady(|| self.do_access(node, mask))
+        self.finding(cx, || self.do_access(node, mask))
     }
 
     fn getlk(&self, _cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {

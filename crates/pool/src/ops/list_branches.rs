@@ -8,14 +8,15 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
-use strandfs_options::ReaddirRule;
 use strandfs_options::readdir::Workers;
+use strandfs_options::{OnMissing, ReaddirRule};
 
 use crate::control::file::is_control_name;
 use crate::dir_handle::Listing;
+use crate::faults::blame;
 use crate::listing_workers::Task;
 use crate::node::{DirEntry, DirSet, Node};
-use crate::pool::Pool;
+use crate::pool::{Pool, View};
 use crate::relocate::own_name;
 use crate::sys;
 
@@ -27,6 +28,7 @@ impl Pool {
     /// listing with names missing would be taken for the truth (and mirrored, and deleted).
     pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         let view = self.view();
+        view.complete()?;
         let found = match self.dir_set(node) {
             // Directories that appeared on further branches belong into the listing.
             Ok(set) if view.branches.len() > 1 && !self.dirs_known(&set) => self.dir_set_now(node),
@@ -41,11 +43,20 @@ impl Pool {
             tracing::error!("the pool has no usable branch; its root cannot be listed");
             return Err(Errno::IO);
         }
+        let in_use;
+        let set = match view.settings.on_missing {
+            // A branch that is slow now would be left out when it is missing.
+            OnMissing::Degrade if set.entries.iter().any(|e| e.branch.health().is_slow()) => {
+                in_use = set.without(|branch| branch.health().is_slow());
+                &in_use
+            }
+            _ => &*set,
+        };
         let mut listing = match view.settings.func_readdir {
-            _ if set.entries.len() == 1 => self.list_in_turn(&set)?,
-            ReaddirRule::Sequential => self.list_in_turn(&set)?,
-            ReaddirRule::OpenTogether(workers) => self.list_opened_together(&set, workers)?,
-            ReaddirRule::ReadTogether(workers) => self.list_read_together(&set, workers)?,
+            _ if set.entries.len() == 1 => self.list_in_turn(&view, set)?,
+            ReaddirRule::Sequential => self.list_in_turn(&view, set)?,
+            ReaddirRule::OpenTogether(workers) => self.list_opened_together(set, workers)?,
+            ReaddirRule::ReadTogether(workers) => self.list_read_together(set, workers)?,
         };
         if node.id == NodeId::ROOT {
             // A file on a branch that has the control file's name is hidden by it.
@@ -59,9 +70,17 @@ impl Pool {
         Ok(listing)
     }
 
-    fn list_in_turn(&self, set: &DirSet) -> sys::Result<Listing> {
+    fn list_in_turn(&self, view: &View, set: &DirSet) -> sys::Result<Listing> {
         let mut listing = Listing::default();
+        let degrades = view.settings.on_missing == OnMissing::Degrade;
         for dir in &set.entries {
+            if degrades && dir.branch.medium().latency.may_hang() {
+                let fd = Arc::clone(&dir.fd);
+                if let Some(read) = self.ask(view, move || list_one(fd)) {
+                    self.add_names(dir, read, &mut listing)?;
+                }
+                continue;
+            }
             let outcome = open_for_reading(dir.fd.as_fd())
                 .and_then(|fd| self.read_branch(dir, fd, &mut listing));
             tolerate(dir, outcome)?;
@@ -81,23 +100,27 @@ impl Pool {
     }
 
     fn list_read_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
-        let reading = self.give_out(set, workers, |fd| {
-            let mut listing = Listing::default();
-            let fd = open_for_reading(fd.as_fd())?;
-            let stat = sys::statx_fd(fd.as_fd())?;
-            read_names(fd, &mut listing)?;
-            Ok((stat, listing))
-        });
+        let reading = self.give_out(set, workers, list_one);
         let mut listing = Listing::default();
         for (dir, task) in set.entries.iter().zip(reading) {
-            let outcome = task.finish().and_then(|(stat, names)| {
-                let start = listing.len();
-                listing.append(&names);
-                self.note_origin(dir, &stat, start, &mut listing)
-            });
-            tolerate(dir, outcome)?;
+            self.add_names(dir, task.finish(), &mut listing)?;
         }
         Ok(listing)
+    }
+
+    /// Adds what was read of a branch's directory.
+    fn add_names(
+        &self,
+        dir: &DirEntry,
+        read: sys::Result<(Statx, Listing)>,
+        listing: &mut Listing,
+    ) -> sys::Result<()> {
+        let outcome = read.and_then(|(stat, names)| {
+            let start = listing.len();
+            listing.append(&names);
+            self.note_origin(dir, &stat, start, listing)
+        });
+        tolerate(dir, outcome)
     }
 
     /// Gives one task for each branch to the threads.
@@ -146,13 +169,22 @@ impl Pool {
     }
 }
 
+/// The names in a directory, and its attributes.
+fn list_one(dir: Arc<OwnedFd>) -> sys::Result<(Statx, Listing)> {
+    let mut listing = Listing::default();
+    let fd = open_for_reading(dir.as_fd())?;
+    let stat = sys::statx_fd(fd.as_fd())?;
+    read_names(fd, &mut listing)?;
+    Ok((stat, listing))
+}
+
 /// A branch that has lost the directory meanwhile is no error.
 fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
     match outcome {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => {
             tracing::warn!(branch = %dir.branch.path.display(), %errno, "a directory cannot be listed");
-            Err(errno)
+            Err(blame(&dir.branch, errno))
         }
     }
 }

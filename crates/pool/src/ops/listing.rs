@@ -52,12 +52,13 @@ impl Pool {
     /// READDIR.
     pub(crate) fn do_readdir(
         &self,
+        cx: &Context<'_>,
         handle: Handle,
         offset: u64,
         sink: &mut DirSink<'_>,
     ) -> sys::Result<()> {
         let opened = self.dirs.get(handle).ok_or(Errno::BADF)?;
-        let listing = self.listing(&opened, offset)?;
+        let listing = self.listing(cx, &opened, offset)?;
         for (at, name) in [(0, "."), (1, "..")] {
             if offset <= at
                 && !sink.push(
@@ -91,12 +92,13 @@ impl Pool {
     /// out; one that cannot be looked up is listed without attributes, so that nothing hides.
     pub(crate) fn do_readdirplus(
         &self,
+        cx: &Context<'_>,
         handle: Handle,
         offset: u64,
         sink: &mut DirPlusSink<'_>,
     ) -> sys::Result<()> {
         let opened = self.dirs.get(handle).ok_or(Errno::BADF)?;
-        let listing = self.listing(&opened, offset)?;
+        let listing = self.listing(cx, &opened, offset)?;
         for (at, name) in [(0, "."), (1, "..")] {
             if offset <= at
                 && !sink.push_plain(
@@ -110,7 +112,7 @@ impl Pool {
             }
         }
         let view = self.view();
-        let set = self.steady(|| self.dir_set(&opened.node))?;
+        let set = self.finding(cx, || self.dir_set(&opened.node))?;
         let place = self.place(&view, &opened.node, &set);
         for (entry, name) in listing.after(offset) {
             if !sink.has_room(name.len()) {
@@ -118,7 +120,8 @@ impl Pool {
             }
             let since = self.coherence.now();
             match self.lookup_listed(&view, &opened.node, set.on(entry.branch), name, since) {
-                Err(Errno::NOENT) => {}
+                // Its branch may have vanished since it was listed.
+                Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {
                     let (ino, kind) = self.listed_as(&place, name, &entry);
                     if !sink.push_plain(ino, entry.cookie, kind, name) {
@@ -182,7 +185,12 @@ impl Pool {
     }
 
     /// The listing of an open directory, made anew when reading starts over.
-    fn listing(&self, opened: &OpenDir, offset: u64) -> sys::Result<Arc<Listing>> {
+    fn listing(
+        &self,
+        cx: &Context<'_>,
+        opened: &OpenDir,
+        offset: u64,
+    ) -> sys::Result<Arc<Listing>> {
         if offset != 0
             && let Some(made) = &*opened.listing.read()
         {
@@ -194,7 +202,7 @@ impl Pool {
             return Ok(Arc::clone(listing));
         }
         let since = self.coherence.now();
-        let made = Arc::new(self.steady(|| self.listing_between_moves(&opened.node))?);
+        let made = Arc::new(self.finding(cx, || self.listing_between_moves(&opened.node))?);
         self.note_listing(&opened.node, Some(since));
         *opened.listing.write() = Some((since, Arc::clone(&made)));
         Ok(made)

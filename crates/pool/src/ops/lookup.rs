@@ -49,7 +49,7 @@ impl Copy<'_> {
     }
 
     /// Whether it is shown as something else.
-    fn face(&self) -> Face {
+    pub(crate) fn face(&self) -> Face {
         match self.link {
             Some(_) => Face::Other,
             None => Face::Own,
@@ -91,10 +91,13 @@ impl Pool {
         if own_name(name).is_some() {
             return Err(Errno::NOENT);
         }
-        let set = self.dir_set(&parent)?;
+        let mut set = self.dir_set_quickly(&parent)?;
         for _ in 0..RACES_MAX {
             let moves = self.moves();
             let wider;
+            if set.unasked && !self.leads_to_dir(&view, &set, name, faces)? {
+                set = self.dir_set(&parent)?;
+            }
             let mut searched = &set;
             let mut copies = self.find_copies(&view, searched, name, faces)?;
             if copies.is_empty()
@@ -195,7 +198,23 @@ impl Pool {
         );
         let mut copies = Copies::new();
         let mut error = None;
-        for dir in &set.entries {
+        let mut slow: SmallVec<[&DirEntry; 2]> = SmallVec::new();
+        let mut asked_slow = false;
+        let mut entries = set.entries.iter();
+        loop {
+            let dir = match entries.next() {
+                Some(dir) if dir.branch.health().is_slow() => {
+                    slow.push(dir);
+                    continue;
+                }
+                Some(dir) => dir,
+                None if self.can_do_without(view, &slow, name, &copies) => break,
+                // Its copy may be the one that counts, or the only one.
+                None => {
+                    asked_slow = true;
+                    slow.remove(0)
+                }
+            };
             match sys::statx_name(dir.fd.as_fd(), name) {
                 Ok(stat) => {
                     let copy = match faces {
@@ -209,7 +228,7 @@ impl Pool {
                     let directory = kind_of(&copy.stat) == FileKind::Directory;
                     copies.push(copy);
                     if first_wins && !directory {
-                        break;
+                        entries = [].iter();
                     }
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
@@ -218,6 +237,9 @@ impl Pool {
         }
         if copies.is_empty() {
             return error.map_or(Ok(copies), Err);
+        }
+        if asked_slow {
+            copies.sort_by_key(|copy| view.position(copy.dir.branch.id));
         }
         if !first_wins {
             self.prefer(view, rule, &mut copies)?;
@@ -308,7 +330,7 @@ impl Pool {
     }
 
     /// The live node whose inode `stat` shows, judged by number and birth time.
-    fn known(
+    pub(crate) fn known(
         &self,
         dir: &DirEntry,
         stat: &Statx,
@@ -407,6 +429,13 @@ impl Pool {
         let now_ms = sys::mono_coarse_ms();
         let view = self.view();
         let mut ordered: SmallVec<[Identity; 1]> = SmallVec::from_slice(identities);
+        // A slow branch was not asked: what was known there still holds.
+        let is_slow = |id| view.branch(id).is_some_and(|b| b.health().is_slow());
+        for copy in &node.place().copies {
+            if is_slow(copy.branch) && ordered.iter().all(|known| known.branch != copy.branch) {
+                ordered.push(*copy);
+            }
+        }
         ordered.sort_by_key(|identity| view.position(identity.branch));
         {
             let place = node.place();

@@ -1,6 +1,7 @@
 //! OPEN and RELEASE: which inode, in which I/O mode, under which cache rule.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +13,9 @@ use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Rel
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, Policy};
 
 use crate::branch::{Branch, PassthroughState};
+use crate::faults::blame;
 use crate::features::passthrough_ruled_out;
+use crate::health::is_failure;
 use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
@@ -61,6 +64,7 @@ impl Pool {
             Err(Errno::PERM) if flags & libc::O_APPEND != 0 => {
                 self.open_wanted(&view, &node, wanted | OFlags::APPEND)?
             }
+            Err(errno) if is_failure(errno) => self.open_stand_in(&view, &node, flags, errno)?,
             other => other?,
         };
         if branch.read_only()
@@ -99,6 +103,48 @@ impl Pool {
                 other => other,
             },
         }
+    }
+
+    /// Where the branch fails to open a file for reading, the next copy of it serves. Not for
+    /// writing: the failed copy, if it came back, would hide what was written to the other.
+    fn open_stand_in(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        flags: i32,
+        failure: Errno,
+    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+        let own = node.primary().ok_or(failure)?;
+        if let Some(branch) = view.branch(own.branch) {
+            blame(branch, failure);
+        }
+        if access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+            return Err(failure);
+        }
+        for copy in self.namesakes(view, node, own.branch) {
+            let wanted = server_flags(view, flags);
+            let Ok(file) = crate::locate::reopen(copy.fd.as_fd(), wanted) else {
+                continue;
+            };
+            let mode = rustix::fs::fstat(&file)?.st_mode;
+            // Opens that pass through share the first one's file, which must be the node's own.
+            let mut open = node.open.lock();
+            let state = open.get_or_insert_with(|| Box::new(OpenState::new(IoMode::Server)));
+            if state.mode != IoMode::Server {
+                return Err(failure);
+            }
+            drop(open);
+            let path = self.relative_path(node);
+            tracing::warn!(
+                path = ?path,
+                failed = %view.branch(own.branch).map_or(Path::new("?"), |b| &b.path).display(),
+                branch = %copy.branch.path.display(),
+                errno = %failure,
+                "the file cannot be opened on its branch: another branch's copy is read"
+            );
+            return Ok((copy.branch, file, mode));
+        }
+        Err(failure)
     }
 
     /// `func.open` may name another copy than the one `func.getattr` shows; while the file is

@@ -32,17 +32,28 @@ impl Pool {
         };
         let mut parts: Vec<((u32, u32), Part)> = Vec::with_capacity(view.branches.len());
         for branch in &view.branches {
-            let at = match &set {
-                None => branch.root(),
+            let holder = match &set {
+                None => None,
                 Some(holders) => match holders.iter().find(|h| h.branch.id == branch.id) {
-                    Some(holder) => holder.fd.as_fd(),
+                    Some(holder) => Some(holder),
                     None => continue,
                 },
             };
-            let (Ok(identity), Ok(stat)) = (sys::statx_fd(at), rustix::fs::fstatvfs(at)) else {
-                continue;
+            let may_hang = branch.health().is_slow() || branch.medium().latency.may_hang();
+            let (device, stat) = match holder.filter(|_| !may_hang) {
+                None => match self.statvfs(&view, branch) {
+                    Ok(stat) => (branch.mark().device, stat),
+                    Err(_) => continue,
+                },
+                Some(holder) => {
+                    let at = holder.fd.as_fd();
+                    let (Ok(identity), Ok(stat)) = (sys::statx_fd(at), rustix::fs::fstatvfs(at))
+                    else {
+                        continue;
+                    };
+                    ((identity.stx_dev_major, identity.stx_dev_minor), stat)
+                }
             };
-            let device = (identity.stx_dev_major, identity.stx_dev_minor);
             let usable = counts_as_free(view.settings.statfs_ignore, branch, &stat);
             match parts.iter_mut().find(|(known, _)| *known == device) {
                 // Several branches on one filesystem: free if any of them may use it.

@@ -1,0 +1,220 @@
+//! A branch that does not answer delays only who needs it, and not for ever.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use support::delay_fs::{DelayFs, Mood};
+use support::files::{errno, get, names, put};
+use support::{Kind, Pool, eventually, say, strandfs};
+
+const SOON: Duration = Duration::from_secs(30);
+/// `branch-slow-after` in these tests.
+const SLOW: Duration = Duration::from_millis(500);
+/// What answers without the branch may take: it is asked until it counts as slow, several times
+/// in a row, on a busy machine.
+const PROMPT: Duration = Duration::from_secs(3);
+
+/// A pool whose first branch may hang. The fields are dropped in order.
+struct Hanging {
+    branch: DelayFs,
+    pool: Pool,
+}
+
+impl Hanging {
+    fn new(options: &str) -> Hanging {
+        let mut pool = Pool::build()
+            .branch(Kind::Dir, "")
+            .branch(Kind::Tmpfs("64m"), "")
+            .option("branch-slow-after=500ms,branch-check-interval=1s,category.create=epff")
+            .option(options)
+            .prepare();
+        let behind = pool.outside("behind");
+        put(behind.join("there/f"), "there");
+        put(behind.join("both/f"), "first");
+        let branch = DelayFs::mount(&behind, &pool.on(0, ""));
+        put(pool.on(1, "here/f"), "here");
+        put(pool.on(1, "both/f"), "second");
+        put(pool.on(1, "both/g"), "g");
+        pool.start();
+        Hanging { branch, pool }
+    }
+
+    fn health(&self) -> String {
+        let health = &self.pool.status()["branches"][0]["health"];
+        health.as_str().unwrap().to_owned()
+    }
+
+    fn expect(&self, health: &str) {
+        eventually(health, SOON, || self.health() == health);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.pool.path(name)
+    }
+
+    /// A program that reads a file, for which it has to wait.
+    fn reader(&self, name: &str) -> Child {
+        Command::new("cat")
+            .arg(self.path(name))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    /// The 99th percentile of operations on the other branch.
+    fn p99(&self, rounds: usize) -> Duration {
+        let mut times: Vec<Duration> = (0..rounds)
+            .map(|round| {
+                let new = self.path(&format!("here/new{round}"));
+                let start = Instant::now();
+                assert_eq!(get(self.path("here/f")), b"here");
+                fs::write(&new, "x").unwrap();
+                fs::metadata(&new).unwrap();
+                fs::remove_file(&new).unwrap();
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        times[rounds * 99 / 100]
+    }
+}
+
+#[track_caller]
+fn promptly<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let outcome = call();
+    let time = start.elapsed();
+    assert!(time < PROMPT, "{what} took {time:?}");
+    outcome
+}
+
+#[test]
+fn a_stuck_branch_delays_only_those_who_need_it() {
+    need_root!();
+    let rounds = 300;
+    let hanging = Hanging::new("branch-deadline=0,on-missing=degrade");
+    let before = hanging.p99(rounds);
+    assert_eq!(get(hanging.path("there/f")), b"there");
+    hanging.branch.set(Mood::Stuck);
+    let mut reader = hanging.reader("there/f");
+    let mountpoint = hanging.pool.root().to_path_buf();
+    promptly("statfs", || rustix::fs::statvfs(&mountpoint).unwrap());
+    promptly("stat of the root", || fs::metadata(&mountpoint).unwrap());
+    promptly("status", || hanging.pool.status());
+    promptly("ls", || names(&mountpoint));
+    hanging.expect("slow");
+    let with_stuck = hanging.p99(rounds);
+    say(&format!(
+        "p99 on the other branch: {before:?}, with one stuck {with_stuck:?}"
+    ));
+    let limit = (before * 2).max(Duration::from_millis(30));
+    assert!(with_stuck < limit, "{with_stuck:?} instead of {before:?}");
+    let free = promptly("statfs", || rustix::fs::statvfs(&mountpoint).unwrap());
+    assert!(free.f_blocks > 1 << 19, "the stuck branch still counts");
+    assert_eq!(promptly("ls", || names(&mountpoint)), ["both", "here"]);
+    // New files go elsewhere, though their directory is on both.
+    assert!(reader.try_wait().unwrap().is_none());
+    assert!(hanging.branch.waiting() > 0);
+    hanging.branch.set(Mood::Well);
+    let output = reader.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"there");
+    hanging.expect("ok");
+    assert_eq!(names(&mountpoint), ["both", "here", "there"]);
+    assert_eq!(get(hanging.path("both/f")), b"first");
+}
+
+#[test]
+fn who_needs_a_stuck_branch_fails_at_the_deadline() {
+    need_root!();
+    let hanging = Hanging::new("branch-deadline=2s,on-missing=fail");
+    let open = File::open(hanging.path("there/f")).unwrap();
+    hanging.branch.set(Mood::Stuck);
+    let start = Instant::now();
+    let waiting: Vec<Child> = ["there/f", "both/f", "both/none"]
+        .map(|name| hanging.reader(name))
+        .into();
+    hanging.expect("slow");
+    hanging.expect("failed");
+    assert!(start.elapsed() >= Duration::from_secs(2));
+    for reader in waiting {
+        let output = reader.wait_with_output().unwrap();
+        // One that came late finds the branch gone and another copy.
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.is_empty() || text == "second", "{text}");
+    }
+    assert!(start.elapsed() < SOON);
+    let path = |name| hanging.path(name);
+    assert_eq!(errno(fs::metadata(path("there/f"))), Errno::IO);
+    assert_eq!(errno(fs::metadata(path("both/none"))), Errno::IO);
+    assert_eq!(get(path("both/g")), b"g");
+    assert_eq!(get(path("here/f")), b"here");
+    drop(open);
+    // It comes back by itself.
+    hanging.branch.set(Mood::Well);
+    hanging.expect("ok");
+    assert_eq!(get(path("there/f")), b"there");
+    assert_eq!(get(path("both/f")), b"first");
+    assert_eq!(errno(fs::metadata(path("both/none"))), Errno::NOENT);
+    assert!(
+        hanging.pool.log().contains("answered with EIO"),
+        "{}",
+        hanging.pool.log()
+    );
+}
+
+#[test]
+fn what_a_slow_branch_may_have_is_not_taken_for_absent() {
+    need_root!();
+    // Nothing in these directories was looked at before.
+    let hanging = Hanging::new("branch-deadline=0,on-missing=fail");
+    hanging.branch.set(Mood::Stuck);
+    let one = hanging.reader("there/f");
+    hanging.expect("slow");
+    let two = hanging.reader("both/f");
+    let three = hanging.reader("both/g");
+    std::thread::sleep(SLOW * 2);
+    hanging.branch.set(Mood::Well);
+    let read = |child: Child| child.wait_with_output().unwrap().stdout;
+    assert_eq!(read(one), b"there");
+    assert_eq!(read(two), b"first");
+    assert_eq!(read(three), b"g");
+    hanging.expect("ok");
+}
+
+#[test]
+fn a_file_that_one_branch_cannot_open_is_read_from_the_next() {
+    need_root!();
+    for passthrough in ["auto", "off"] {
+        let hanging = Hanging::new(&format!("passthrough.io={passthrough}"));
+        assert_eq!(get(hanging.path("both/f")), b"first");
+        hanging.branch.set(Mood::Failing(Errno::IO));
+        assert_eq!(get(hanging.path("both/f")), b"second");
+        // The first copy would hide what is written to the second.
+        let write = fs::OpenOptions::new()
+            .write(true)
+            .open(hanging.path("both/f"));
+        assert_eq!(errno(write), Errno::IO);
+        assert_eq!(errno(fs::read(hanging.path("there/f"))), Errno::IO);
+        let status = hanging.pool.status();
+        let condition = &status["branches"][0]["condition"];
+        assert!(
+            condition["io_errors"].as_u64().unwrap() >= 3,
+            "{condition:#}"
+        );
+        assert_eq!(condition["state"], "ok", "errors alone fence nothing");
+        hanging.branch.set(Mood::Well);
+        assert_eq!(get(hanging.path("both/f")), b"first");
+        assert_eq!(get(hanging.pool.on(1, "both/f")), b"second");
+        let text = strandfs(["status", hanging.pool.root().to_str().unwrap()])
+            .ok()
+            .stdout;
+        assert!(text.contains("failed calls"), "{text}");
+    }
+}

@@ -1,0 +1,358 @@
+//! The thread that looks after the branches. It makes no call that a branch could hold up:
+//! helpers make those, and how long they take is part of what is looked at.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
+use strandfs_options::{BranchMode, Settings};
+
+use super::mark::Found;
+use super::stuck::{Stuck, Waits};
+use super::{Missing, State};
+use crate::branch::{Branch, BranchId};
+use crate::pool::{Pool, View};
+
+/// How often a missing branch is looked for, where the options do not say.
+const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
+/// Looks for every `branch-slow-after`.
+const LOOKS: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Ends the monitor.
+#[derive(Default)]
+pub(super) struct Stop {
+    event: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Stop {
+    pub(super) fn stop(&self) {
+        if let Some(event) = self.event.get() {
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Starts looking after the pool's branches. Once.
+///
+/// # Errors
+/// The thread cannot be started, or `/proc` is not there.
+pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let _ = pool.ward.stop.event.set(Arc::clone(&stop));
+    let monitor = Monitor {
+        pool: Arc::downgrade(pool),
+        stop,
+        // Shows changes of the mounts from here on.
+        mounts: File::open("/proc/self/mountinfo")?,
+        checks: HashMap::new(),
+        waits: Waits::default(),
+        requests: 0,
+        suspects: false,
+    };
+    std::thread::Builder::new()
+        .name("strandfs-health".to_owned())
+        .spawn(move || monitor.run())
+        .map(drop)
+}
+
+/// What a helper found out about a branch.
+enum Verdict {
+    /// It is where it was; whether its filesystem takes no changes.
+    There { read_only: bool },
+    /// It is not what it was.
+    Gone(State, String),
+    /// It is the same, by another mount.
+    Remounted,
+    /// It was missing and is back.
+    Back,
+}
+
+/// One branch, as the monitor sees it.
+struct Check {
+    next: Instant,
+    /// A helper is at it.
+    asked: Option<(Instant, Arc<Mutex<Option<Verdict>>>)>,
+}
+
+struct Monitor {
+    pool: Weak<Pool>,
+    stop: Arc<OwnedFd>,
+    mounts: File,
+    checks: HashMap<BranchId, Check>,
+    waits: Waits,
+    /// How many there had been at the last look.
+    requests: u64,
+    /// Some thread was waiting at the last look.
+    suspects: bool,
+}
+
+impl Monitor {
+    fn run(mut self) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let Some(remounted) = self.wait(pause) else {
+                return;
+            };
+            let Some(pool) = self.pool.upgrade() else {
+                return;
+            };
+            if remounted {
+                let now = Instant::now();
+                self.checks.values_mut().for_each(|check| check.next = now);
+            }
+            let view = Arc::clone(&pool.view());
+            self.look(&pool, &view);
+            pause = (view.settings.branch_slow_after / LOOKS).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether mounts have changed; `None` at the end.
+    fn wait(&self, pause: Duration) -> Option<bool> {
+        let mut fds = [
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&self.mounts, PollFlags::PRI),
+        ];
+        let pause = Timespec {
+            tv_sec: pause.as_secs().cast_signed(),
+            tv_nsec: i64::from(pause.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&pause)) {
+            Err(errno) if errno != Errno::INTR => None,
+            _ if fds[0].revents().contains(PollFlags::IN) => None,
+            _ => Some(fds[1].revents().contains(PollFlags::PRI)),
+        }
+    }
+
+    fn look(&mut self, pool: &Arc<Pool>, view: &View) {
+        let now = Instant::now();
+        let stuck = self.stuck(pool, &view.settings, now);
+        for branch in &view.branches {
+            self.look_at(pool, view, branch, &stuck, now);
+        }
+        for missing in &view.missing {
+            self.look_for(pool, &view.settings, missing, &stuck, now);
+        }
+        let known = |id: &BranchId| {
+            view.branch(*id).is_some() || view.missing.iter().any(|missing| missing.id == *id)
+        };
+        self.checks.retain(|id, _| known(id));
+    }
+
+    /// Threads that wait for something. None are looked for while no request comes.
+    fn stuck(&mut self, pool: &Pool, settings: &Settings, now: Instant) -> Vec<Stuck> {
+        let counts = pool.connection.get().map(|c| c.traffic().requests);
+        let requests = counts.into_iter().flatten().map(|(_, count)| count).sum();
+        let news = std::mem::replace(&mut self.requests, requests) != requests;
+        if !news && !self.suspects {
+            return Vec::new();
+        }
+        let stuck = self.waits.look(now, settings.branch_slow_after / 2);
+        // Something that was begun at the last look is not suspect yet.
+        self.suspects = news || !stuck.is_empty();
+        let after = settings.branch_slow_after;
+        stuck.into_iter().filter(|s| s.time >= after).collect()
+    }
+
+    /// A branch in use.
+    fn look_at(
+        &mut self,
+        pool: &Arc<Pool>,
+        view: &View,
+        branch: &Arc<Branch>,
+        stuck: &[Stuck],
+        now: Instant,
+    ) {
+        let settings = &view.settings;
+        let check = self
+            .checks
+            .entry(branch.id)
+            .or_insert_with(|| Check::new(now));
+        let waiting = || stuck.iter().filter(|s| s.mount == branch.mark().mount());
+        let asked_for = check
+            .asked
+            .as_ref()
+            .map(|(since, _)| now.duration_since(*since));
+        let verdict = check.take_verdict();
+        let time = match &verdict {
+            Some(_) => None,
+            None => asked_for.filter(|time| *time >= settings.branch_slow_after),
+        };
+        let longest = waiting().map(|stuck| stuck.time).chain(time).max();
+        match verdict {
+            Some(Verdict::Gone(state, reason)) => {
+                pool.fence(branch.id, state, &reason);
+                return;
+            }
+            Some(Verdict::Remounted) => {
+                pool.fence(branch.id, State::Missing, "it was mounted anew");
+                return;
+            }
+            Some(Verdict::There { read_only }) if longest.is_none() => {
+                pool.note_answer(branch, read_only);
+            }
+            _ => {}
+        }
+        if let Some(longest) = longest {
+            let many = waiting().count() * 2 >= pool.most_threads();
+            let late = !settings.branch_deadline.is_zero() && longest >= settings.branch_deadline;
+            let reason = format!("a call has been waiting for {} s", longest.as_secs());
+            if late || many {
+                if pool.fence(branch.id, State::Failed, &reason) {
+                    pool.give_up(waiting());
+                }
+                return;
+            }
+            branch.health().change(State::Slow, &reason);
+        }
+        if check.asked.is_none() && (now >= check.next || branch.health().is_slow()) {
+            check.next = match settings.branch_check_interval {
+                Duration::ZERO => now + Duration::from_secs(365 * 24 * 3600),
+                interval => now + interval,
+            };
+            let (branch, marker) = (Arc::clone(branch), settings.branch_marker.clone());
+            check.ask(pool, move |_| look(&branch, marker.as_deref()));
+        }
+    }
+
+    /// A branch out of use: it is taken back once nothing waits for it any more.
+    fn look_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        settings: &Settings,
+        missing: &Arc<Missing>,
+        stuck: &[Stuck],
+        now: Instant,
+    ) {
+        let check = self
+            .checks
+            .entry(missing.id)
+            .or_insert_with(|| Check::new(now));
+        match check.take_verdict() {
+            Some(Verdict::Gone(state, reason)) => missing.health.change(state, &reason),
+            // A mount that takes the branch's place is looked at without delay.
+            Some(Verdict::Remounted) => check.next = now,
+            _ => {}
+        }
+        let mount = missing.mark.as_ref().map(super::Mark::mount);
+        let waiting = stuck.iter().filter(|s| Some(s.mount) == mount);
+        pool.give_up(waiting.clone());
+        if check.asked.is_some() || waiting.count() > 0 || now < check.next {
+            return;
+        }
+        let interval = settings.branch_check_interval;
+        check.next = now
+            + if interval.is_zero() {
+                LOOK_FOR_MISSING
+            } else {
+                interval
+            };
+        let missing = Arc::clone(missing);
+        check.ask(pool, move |pool| match pool.take_back(&missing) {
+            Ok(()) => Verdict::Back,
+            Err((state, reason)) => Verdict::Gone(state, reason),
+        });
+    }
+}
+
+impl Check {
+    fn new(now: Instant) -> Check {
+        Check {
+            next: now,
+            asked: None,
+        }
+    }
+
+    /// What the helper found out; it is at it no more then.
+    fn take_verdict(&mut self) -> Option<Verdict> {
+        let (_, answer) = self.asked.as_ref()?;
+        let verdict = answer.lock().take()?;
+        self.asked = None;
+        Some(verdict)
+    }
+
+    fn ask(&mut self, pool: &Arc<Pool>, call: impl FnOnce(&Pool) -> Verdict + Send + 'static) {
+        let answer = Arc::new(Mutex::new(None));
+        self.asked = Some((Instant::now(), Arc::clone(&answer)));
+        let asking = Arc::downgrade(pool);
+        pool.ward.helpers.run(move || {
+            if let Some(pool) = asking.upgrade() {
+                let verdict = call(&pool);
+                *answer.lock() = Some(verdict);
+            }
+        });
+    }
+}
+
+/// Looks at a branch. May take for ever.
+fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
+    match branch.mark().check(&branch.path, marker) {
+        Found::Gone((state, reason)) => return Verdict::Gone(state, reason),
+        Found::Remounted => return Verdict::Remounted,
+        Found::Same => {}
+    }
+    let read_only = match rustix::fs::fstatvfs(branch.root()) {
+        Ok(stat) => {
+            branch.space().note(&stat);
+            stat.f_flag.contains(StatVfsMountFlags::RDONLY)
+        }
+        Err(errno) => {
+            branch.health().note(errno);
+            false
+        }
+    };
+    // ext4 refuses changes after an error without saying so in its flags.
+    let read_only = read_only || branch.health().is_read_only() && refuses_changes(branch);
+    Verdict::There { read_only }
+}
+
+/// Makes a nameless file, which leaves nothing behind.
+fn refuses_changes(branch: &Branch) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR);
+    made.err() == Some(Errno::ROFS)
+}
+
+impl Pool {
+    /// A branch is where it was and answers.
+    fn note_answer(&self, branch: &Branch, read_only: bool) {
+        let health = branch.health();
+        let was_slow = health.is_slow();
+        if read_only && branch.mode != BranchMode::ReadOnly {
+            health.change(State::ReadOnly, "its filesystem is mounted read-only");
+        } else {
+            health.change(State::Ok, "");
+        }
+        if was_slow {
+            // Directories were looked for without it.
+            self.coherence.structure_changed();
+        }
+    }
+
+    fn most_threads(&self) -> usize {
+        let connection = self.connection.get();
+        connection.map_or(usize::MAX, |c| c.traffic().most_threads)
+    }
+
+    /// Answers the requests of these threads, which may never come back, in their place.
+    fn give_up<'a>(&self, stuck: impl Iterator<Item = &'a Stuck>) {
+        let Some(connection) = self.connection.get() else {
+            return;
+        };
+        for stuck in stuck {
+            if connection.give_up(stuck.thread, Errno::IO) {
+                tracing::warn!(
+                    thread = stuck.thread,
+                    seconds = stuck.time.as_secs(),
+                    "a request that waits for a branch out of use was answered with EIO"
+                );
+            }
+        }
+    }
+}

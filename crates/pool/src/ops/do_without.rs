@@ -1,0 +1,62 @@
+//! What a look-up can do without while a branch is slow.
+
+use std::ffi::OsStr;
+
+use strandfs_fuse::FileKind;
+use strandfs_options::Policy;
+
+use crate::identity::kind_of;
+use crate::node::{DirEntry, DirSet};
+use crate::ops::lookup::{Copies, Faces};
+use crate::ops::open::same_search;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+impl Pool {
+    /// Whether a name leads to a directory as far as is known without the slow branches; they may
+    /// have what else it leads to.
+    pub(crate) fn leads_to_dir(
+        &self,
+        view: &View,
+        set: &DirSet,
+        name: &OsStr,
+        faces: Faces,
+    ) -> sys::Result<bool> {
+        let copies = self.find_copies(view, set, name, faces)?;
+        let first = copies.first();
+        Ok(first.is_some_and(|copy| kind_of(&copy.stat) == FileKind::Directory))
+    }
+
+    /// Whether slow branches need not be asked for a name: for a directory what was known of them
+    /// will do; a file must be known not to have another copy there that counts more.
+    pub(crate) fn can_do_without(
+        &self,
+        view: &View,
+        slow: &[&DirEntry],
+        name: &OsStr,
+        copies: &Copies<'_>,
+    ) -> bool {
+        if slow.is_empty() {
+            return true;
+        }
+        let Some(first) = copies.first() else {
+            return false;
+        };
+        if kind_of(&first.stat) == FileKind::Directory {
+            return true;
+        }
+        if !same_search(view.settings.policies.getattr, Policy::Ff) {
+            return false;
+        }
+        let found_at = view.position(first.dir.branch.id);
+        let ahead = |dir: &&DirEntry| view.position(dir.branch.id) < found_at;
+        if !slow.iter().any(ahead) {
+            return true;
+        }
+        // It counted when it was found last.
+        let known = self.known(first.dir, first.own_stat(), name, first.face());
+        known.is_ok_and(|node| {
+            node.is_some_and(|node| node.place().names.iter().any(|n| *n.name == *name))
+        })
+    }
+}
