@@ -1,0 +1,68 @@
+//! Feeding parsers with what nobody would write: mutations of a kept corpus, for a bounded time.
+//!
+//! The tools that are led by coverage need a nightly compiler; this needs none and runs with the
+//! other tests. `STRANDFS_FUZZ_SECONDS` says how long for each target (default 3), and
+//! `STRANDFS_FUZZ_SEED` repeats a run.
+//!
+//! An input at which a target panics, or which it takes too long for, is printed in the form of
+//! the corpus: fix the fault and add the line, so that it is tried first from then on.
+#![forbid(unsafe_code)]
+
+mod corpus;
+mod mutate;
+
+pub use corpus::{escape, unescape};
+pub use mutate::Mutator;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// A parser takes no longer than this for any input, however loaded the machine.
+const TOO_LONG: Duration = Duration::from_secs(5);
+
+/// How long each target is run.
+pub fn duration() -> Duration {
+    let given = std::env::var("STRANDFS_FUZZ_SECONDS").ok();
+    Duration::from_secs(given.and_then(|text| text.parse().ok()).unwrap_or(3))
+}
+
+/// Runs `target` on every line of `corpus`, then on mutations of them until the time is over.
+/// Returns how many inputs were tried.
+///
+/// # Errors
+/// The first input at which it panicked or took too long, as a line of the corpus.
+pub fn run(corpus: &str, words: &[&str], mut target: impl FnMut(&[u8])) -> Result<u64, String> {
+    let seeds = corpus::parse(corpus)?;
+    let seed = std::env::var("STRANDFS_FUZZ_SEED").ok();
+    let seed = seed.and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    let mut mutator = Mutator::new(seeds.clone(), words, seed);
+    let deadline = Instant::now() + duration();
+    let mut tried = 0;
+    let mut seeds = seeds.into_iter();
+    loop {
+        let input = match seeds.next() {
+            Some(seed) => seed,
+            None if Instant::now() > deadline => return Ok(tried),
+            None => mutator.next_input(),
+        };
+        tried += 1;
+        let start = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| target(&input)));
+        let took = start.elapsed();
+        let line = escape(&input);
+        match outcome {
+            Err(_) => {
+                return Err(format!(
+                    "a panic, with seed {seed}; for the corpus:\n{line}"
+                ));
+            }
+            Ok(()) if took > TOO_LONG => {
+                return Err(format!(
+                    "it took {took:?}, with seed {seed}; for the corpus:\n{line}"
+                ));
+            }
+            Ok(()) => {}
+        }
+    }
+}
