@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
+use crate::logging::one_line;
 use crate::mounts;
 
 /// The kernel's limit for an attribute's value.
@@ -35,9 +36,20 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if args.json {
         println!("{answer:#}");
     } else {
+        make_plain(&mut answer);
         print!("{}", show::text(&answer));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names are others' to choose: none may command the terminal or pass for a line of ours.
+fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = one_line(text),
+        Value::Array(items) => items.iter_mut().for_each(make_plain),
+        Value::Object(fields) => fields.values_mut().for_each(make_plain),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Asks about a path, or the nearest directory above it that exists.

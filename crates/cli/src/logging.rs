@@ -18,6 +18,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+pub use line::one_line;
 use sink::Sink;
 pub use sink::system_log_exists;
 use writer::Writer;

@@ -83,6 +83,43 @@ fn r2_misspelt_options_are_refused() {
     assert!(!support::mounts::is_mounted(pool.root()));
 }
 
+/// R3: options that are switches were fatal without a value.
+#[test]
+fn r3_switches_need_no_value() {
+    need_root!();
+    let pool = Pool::tmpfs(1)
+        .option("debug,allow-idmap,xattr=noattr")
+        .mount();
+    put(pool.path("f"), "served");
+    let option = |name: &str| pool.status()["options"][name].clone();
+    assert!(
+        pool.log().contains("DEBUG"),
+        "debug is on: {}",
+        option("debug")
+    );
+}
+
+/// R5: cache.statfs given at mount did nothing; given again while mounted it worked.
+#[test]
+fn r5_free_space_is_cached_as_the_mount_says() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Tmpfs("8m"), "")
+        .option("category.create=mfs,cache.statfs=3600")
+        .mount();
+    put(pool.path("first"), "x");
+    // Behind the pool: nothing tells it to look again.
+    put(pool.on(0, "ballast"), vec![1; 12 << 20]);
+    put(pool.path("second"), "x");
+    assert_eq!(pool.holders("second"), [0], "from memory");
+    let flags = rustix::fs::XattrFlags::empty();
+    let control = pool.path(".strandfs");
+    rustix::fs::setxattr(control, "user.strandfs.cache.statfs", b"0", flags).unwrap();
+    put(pool.path("third"), "x");
+    assert_eq!(pool.holders("third"), [1], "asked again");
+}
+
 /// R4: branch modes in lower case were fatal.
 #[test]
 fn r4_branch_modes_are_read_in_either_case() {

@@ -106,16 +106,21 @@ impl Pool {
         match self.move_by_policy(&view, node, rule, need_bytes, &alone) {
             Ok(branch) => {
                 self.moved.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(path = ?self.relative_path(node), to = %branch.path.display(), "moved a file from a full branch");
+                tracing::info!(path = self.shown_path(node), to = %branch.path.display(), "moved a file from a full branch");
                 drop(alone);
                 self.attributes_are_elsewhere(node);
                 Ok(())
             }
             Err(stay) => {
-                tracing::debug!(path = ?self.relative_path(node), %stay, "a file on a full branch stays");
+                tracing::debug!(path = self.shown_path(node), %stay, "a file on a full branch stays");
                 Err(refusal)
             }
         }
+    }
+
+    fn shown_path(&self, node: &Arc<Node>) -> Option<String> {
+        let path = self.relative_path(node)?;
+        Some(format!("/{}", path.display()))
     }
 
     /// Reports of changes do not find a file by its new inode, so what the kernel holds of it must

@@ -88,7 +88,7 @@ impl Visit for Line {
 }
 
 /// Control characters made visible.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         if character.is_control() {
