@@ -129,9 +129,10 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -l size -d 'The new size, as 512M or 10G; never smaller' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix requests" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix requests" -f -a "matrix" -d 'One large file on filesystems made with different mkfs and mount options (root)'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
@@ -144,6 +145,20 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l no-peers -d 'Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l preset -d 'The size of the file: 1 GiB or 5 GiB' -r -f -a "seed-small\t'1 GiB'
+seed-large\t'5 GiB'"
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l size -d 'Another size of the file' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l reps -d 'Repetitions, each on all filesystems; intervals need 5' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l max-reps -d 'Repetitions as long as figures are unstable (default: 3 more)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l pause -d 'Between two repeated reads' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l only -d 'Only these filesystems (default: all; a wrong name lists them)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l filesystems -d 'Further filesystems: tables [[filesystem]] with name, type, mkfs and mount' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l device -d 'Make them on this device instead of an image. All that is on it is lost' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l i-will-lose-data-on -d 'The same device again, to say that this is meant' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l directory -d 'Where the image goes' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l seed -d 'Draws the order of the filesystems, and the data' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l variant -d 'A further subject: a pool with these mount options' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l peer -d 'A further subject: another build of mergerfs' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l directory -d 'Where to work; for root each branch is a tmpfs mounted there' -r -F

@@ -35,6 +35,14 @@ pub enum BenchError {
         /// What was found.
         why: String,
     },
+    /// A program of the system is missing or failed.
+    #[error("{program}: {why}")]
+    Tool {
+        /// Its name.
+        program: String,
+        /// What it said.
+        why: String,
+    },
     /// Someone asked for the end. What was measured before is kept.
     #[error("interrupted")]
     Interrupted,

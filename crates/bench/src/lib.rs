@@ -14,6 +14,8 @@ pub mod error;
 pub mod fit;
 pub mod format;
 pub mod layers;
+pub mod loop_image;
+pub mod matrix;
 pub mod metadata;
 pub mod pattern;
 pub mod probe;
@@ -27,6 +29,7 @@ pub mod spread;
 pub mod stats;
 pub mod storage;
 pub mod subject;
+pub mod tool;
 pub mod trial;
 pub mod verdict;
 

@@ -101,9 +101,6 @@ fn bootstrap(sorted: &[f64]) -> Option<(f64, f64)> {
     Some((*medians.get(tail)?, *medians.get(RESAMPLES - 1 - tail)?))
 }
 
-/// A coefficient of variation above this makes a row unstable.
-pub const UNSTABLE: f64 = 0.05;
-
 /// The coefficient of variation: the standard deviation as a share of the mean; `None` for fewer
 /// than two samples.
 pub fn variation(samples: &[f64]) -> Option<f64> {

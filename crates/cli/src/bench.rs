@@ -1,5 +1,6 @@
 //! `strandfs bench`: what its subcommands share.
 
+mod matrix;
 mod metadata;
 mod progress;
 mod requests;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use strandfs_bench::BenchError;
+use strandfs_bench::result::Report;
 
 use crate::args::bench::BenchCommand;
 use crate::failure::Failure;
@@ -23,6 +25,7 @@ const DEGRADED: u8 = 3;
 pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
         BenchCommand::Metadata(args) => metadata::run(args),
+        BenchCommand::Matrix(args) => matrix::run(args),
         BenchCommand::Requests(args) => requests::run(args),
     }
 }
@@ -36,6 +39,24 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
             .map_err(Failure::system("taking charge of signals"))?;
     }
     Ok(stop)
+}
+
+/// What a figure was measured on, for the first line.
+fn machine(report: &Report) -> String {
+    let machine = &report.environment;
+    format!(
+        "Linux {}, {} CPUs ({})",
+        machine.kernel, machine.cpus, machine.cpu_model
+    )
+}
+
+/// The exit code of a result of which `complete` says whether nothing is missing.
+fn conclude(report: &Report, complete: bool) -> ExitCode {
+    match (report.series.is_empty(), complete && !report.interrupted) {
+        (true, _) => ExitCode::from(crate::failure::FAILED),
+        (_, true) => ExitCode::SUCCESS,
+        (_, false) => ExitCode::from(DEGRADED),
+    }
 }
 
 /// Splits `NAME=VALUE`.

@@ -10,7 +10,8 @@ pub const DURATION_ACCEPTED: &str =
 const LONGEST: Duration = Duration::from_nanos(u64::MAX);
 
 /// The text is not a duration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a duration is {DURATION_ACCEPTED}")]
 pub struct BadDuration;
 
 /// Reads a duration: digits, then optionally `ms`, `s`, `m`, `h` or `d` in lower case. Without a

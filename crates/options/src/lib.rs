@@ -39,6 +39,7 @@ pub mod words;
 
 pub use branch::{BranchError, BranchMode, BranchSpec};
 pub use config::{ConfigError, ConfigErrors, ConfigFile};
+pub use duration::parse_duration;
 pub use error::{Effect, Notice, OptionError};
 pub use help::{help_full, help_text};
 pub use layers::{Layers, Loaded};
@@ -48,7 +49,7 @@ pub use policies::{Category, Function, Policies};
 pub use policy::Policy;
 pub use readdir::ReaddirRule;
 pub use settings::{MountFlags, SecurityContexts, Settings};
-pub use size::{MessageSize, MinFreeSpace};
+pub use size::{MessageSize, MinFreeSpace, parse_size};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,

@@ -8,7 +8,8 @@ pub const SIZE_ACCEPTED: &str =
     "a whole number of bytes, or one with K, M, G or T (powers of 1024) such as 512M or 4GiB";
 
 /// The text is not a size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a size is {SIZE_ACCEPTED}")]
 pub struct BadSize;
 
 /// Reads a size in bytes: digits, then optionally one of K M G T in either case, then optionally

@@ -1,5 +1,7 @@
 //! The command line of `strandfs bench`.
 
+pub mod matrix;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -9,6 +11,8 @@ use clap::{Args, Subcommand};
 pub enum BenchCommand {
     /// Creating, finding, listing and removing files: the bare filesystem, pools and their peers.
     Metadata(MetadataArgs),
+    /// One large file on filesystems made with different mkfs and mount options (root).
+    Matrix(matrix::MatrixArgs),
     /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
     Requests(RequestsArgs),
 }

@@ -1,0 +1,176 @@
+//! What the samples of a run say about themselves.
+
+use super::table::speed_text;
+use crate::result::{Cache, Report, Sample, Series};
+use crate::sentinel;
+use crate::spread::{self, UNSTABLE};
+use crate::stats::{FEWEST_FOR_INTERVAL, median};
+
+/// Less of the bytes than this came from the device or reached it: the row measured RAM.
+const FROM_DEVICE: f64 = 0.95;
+/// More of the bytes than this came from the device though they were to be cached.
+const NOT_CACHED: f64 = 0.05;
+
+/// Whether the samples spread too far for a figure.
+pub fn is_unstable(series: &Series) -> bool {
+    let found = series.estimate();
+    found.is_some_and(|it| spread::is_unstable(&it))
+}
+
+/// The share of a row's bytes that the device moved: the median over the samples.
+pub fn device_share(series: &Series, is_write: bool) -> Option<f64> {
+    let share = |sample: &Sample| {
+        let traffic = sample.traffic?;
+        let moved = match is_write {
+            true => traffic.device_write_bytes?,
+            false => traffic.device_read_bytes?,
+        };
+        Some(moved as f64 / series.work.bytes as f64)
+    };
+    let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
+    median(&shares)
+}
+
+/// Sentences that belong under the figures.
+pub fn notes(report: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    if report.environment.was_busy() {
+        said.push(format!(
+            "the load was {:.1} before the run: others used the machine",
+            report.environment.load_before
+        ));
+    }
+    if report.repetitions < FEWEST_FOR_INTERVAL {
+        said.push(format!(
+            "{} complete runs: the brackets hold the smallest and the largest figure, not an \
+             interval; give --reps {FEWEST_FOR_INTERVAL} or more",
+            report.repetitions
+        ));
+    }
+    for series in &report.series {
+        let is_write = series.workload.starts_with("write");
+        let Some(share) = device_share(series, is_write) else {
+            continue;
+        };
+        let (subject, row, percent) = (&series.subject, &series.workload, share * 100.0);
+        if series.cache != Cache::Warm && share < FROM_DEVICE {
+            said.push(format!(
+                "{row} on {subject} was RAM: the device moved {percent:.0} % of the bytes"
+            ));
+        } else if series.cache == Cache::Warm && share > NOT_CACHED {
+            said.push(format!(
+                "{row} on {subject} was not cached: {percent:.0} % of the bytes came from the \
+                 device"
+            ));
+        }
+    }
+    said.extend(sentinel::warnings(&report.noise));
+    said.extend(generator_note(report));
+    if report.series.iter().any(|it| it.unstable) {
+        said.push(format!(
+            "~ marks figures that stayed unstable (an interval wider than ±{:.0} %)",
+            UNSTABLE * 100.0
+        ));
+    }
+    if report.interrupted {
+        said.push("interrupted: only complete rounds are kept".to_owned());
+    }
+    said
+}
+
+/// A generator less than ten times as fast as what it feeds takes part in the figure.
+fn generator_note(report: &Report) -> Option<String> {
+    let words = report.settings.get("generator")?;
+    let generator = words.split(' ').next()?.parse::<f64>().ok()? * 1e9;
+    let writes = report.series.iter();
+    let fastest = writes
+        .filter(|it| it.workload.starts_with("write"))
+        .filter_map(|it| Some(it.work.bytes as f64 / it.estimate()?.median))
+        .max_by(f64::total_cmp)?;
+    (generator < 10.0 * fastest).then(|| {
+        format!(
+            "the generator makes {words}, and {} were written: up to {:.0} % of that time is its \
+             own",
+            speed_text(fastest),
+            fastest / generator * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Kind, Traffic, Unit, Work};
+
+    fn report(cache: Cache, workload: &str, moved: u64, seconds: &[f64]) -> Report {
+        let sample = |value: &f64| {
+            Some(Sample {
+                value: *value,
+                traffic: Some(Traffic {
+                    device_read_bytes: Some(moved),
+                    device_write_bytes: Some(moved),
+                    ..Traffic::default()
+                }),
+                ..Sample::default()
+            })
+        };
+        let mut report = Report::new(Kind::Matrix, Regime::Quiet, 1);
+        report.environment.load_before = 0.0;
+        report.repetitions = seconds.len();
+        report.series.push(Series {
+            subject: "xfs".to_owned(),
+            workload: workload.to_owned(),
+            unit: Unit::Seconds,
+            work: Work {
+                operations: 1,
+                bytes: 1_000_000,
+            },
+            cache,
+            samples: seconds.iter().map(sample).collect(),
+            unstable: false,
+        });
+        report.series[0].unstable = is_unstable(&report.series[0]);
+        report
+    }
+
+    #[test]
+    fn a_cold_read_that_no_device_saw_was_ram() {
+        let said = notes(&report(Cache::Cold, "read", 0, &[1.0; 5])).join("\n");
+        assert!(said.contains("read on xfs was RAM"), "{said}");
+        assert!(said.contains("0 %"), "{said}");
+        assert!(notes(&report(Cache::Cold, "read", 1_000_000, &[1.0; 5])).is_empty());
+    }
+
+    #[test]
+    fn a_cached_read_that_the_device_saw_was_not_cached() {
+        let said = notes(&report(Cache::Warm, "read again", 500_000, &[1.0; 5])).join("\n");
+        assert!(said.contains("50 % of the bytes came from"), "{said}");
+        assert!(notes(&report(Cache::Warm, "read again", 0, &[1.0; 5])).is_empty());
+    }
+
+    #[test]
+    fn spread_few_runs_load_and_interrupts_are_said() {
+        let mut wild = report(Cache::Any, "x", 1_000_000, &[1.0, 2.0, 1.0]);
+        wild.interrupted = true;
+        wild.environment.load_before = 3.0;
+        let said = notes(&wild).join("\n");
+        for word in ["unstable", "--reps 5", "interrupted", "load was 3.0"] {
+            assert!(said.contains(word), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_slow_generator_is_named() {
+        let mut report = report(Cache::Cold, "write", 1_000_000, &[0.001; 5]);
+        report
+            .settings
+            .insert("generator".to_owned(), "2.0 GB/s".to_owned());
+        let said = notes(&report).join("\n");
+        assert!(said.contains("up to 50 %"), "{said}");
+        report
+            .settings
+            .insert("generator".to_owned(), "20.0 GB/s".to_owned());
+        assert!(notes(&report).is_empty());
+    }
+}

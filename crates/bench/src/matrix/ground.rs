@@ -1,0 +1,222 @@
+//! The device that filesystems are made on in turn, and the one that is mounted.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::device::{check_claims, check_unused};
+use super::plan::{BLOCK, Place, Plan};
+use super::recipe::Recipe;
+use crate::error::BenchError;
+use crate::loop_image::{LoopDevice, write_image};
+use crate::pattern::Pattern;
+use crate::scratch::Scratch;
+use crate::tool;
+
+/// How long a mount may stay busy: indexers and the like look at new ones.
+const PATIENCE: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(50);
+
+/// A device to make filesystems on. When dropped nothing is mounted, attached or left of it; a
+/// named device loses the signature of the last filesystem.
+pub struct Ground {
+    // In the order in which they have to go.
+    mounted: Option<Mounted>,
+    made: bool,
+    path: PathBuf,
+    name: String,
+    attached: Option<LoopDevice>,
+    image: Option<PathBuf>,
+    mountpoint: PathBuf,
+    _scratch: Scratch,
+}
+
+/// What is mounted now.
+struct Mounted {
+    mountpoint: PathBuf,
+}
+
+impl Ground {
+    /// Makes and attaches the image, or checks the device that was named.
+    ///
+    /// # Errors
+    /// No room, no loop devices, no right; [`BenchError::Usage`] for a device that must not be
+    /// touched; [`BenchError::Interrupted`].
+    pub fn prepare(
+        plan: &Plan,
+        pattern: &mut Pattern,
+        stop: &AtomicBool,
+    ) -> Result<Self, BenchError> {
+        let scratch = Scratch::new(&plan.directory)?;
+        let mountpoint = scratch.dir("mounted")?;
+        let (path, attached, image) = match &plan.place {
+            Place::Device(path) => {
+                check_unused(path, plan.device_bytes())?;
+                (path.clone(), None, None)
+            }
+            Place::Image => {
+                let image = scratch.path().join("image");
+                write_image(&image, plan.device_bytes(), pattern.block(BLOCK), stop)?;
+                let device = LoopDevice::attach(&image)?;
+                device.without_discard()?;
+                (device.path().to_path_buf(), Some(device), Some(image))
+            }
+        };
+        // A name of udev's is a link to the kernel's.
+        let real = fs::canonicalize(&path).map_err(BenchError::io("resolving", &path))?;
+        let name = real.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self {
+            mounted: None,
+            made: false,
+            path,
+            name: name.into_owned(),
+            attached,
+            image,
+            mountpoint,
+            _scratch: scratch,
+        })
+    }
+
+    /// The name of the device in /proc/diskstats.
+    pub fn device_name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is.
+    pub fn device_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the filesystem is mounted.
+    pub fn root(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Whether reads of the device may come from the page cache of the filesystem below it.
+    pub fn is_cached_below(&self) -> bool {
+        self.attached.as_ref().is_some_and(|it| !it.is_direct())
+    }
+
+    /// The commands of [`Ground::make`], as one would type them.
+    pub fn commands(&self, recipe: &Recipe) -> Vec<String> {
+        let device = self.path.display();
+        let options = match recipe.mount.as_str() {
+            "" => String::new(),
+            given => format!(" -o {given}"),
+        };
+        vec![
+            format!("{} {device}", recipe.mkfs),
+            format!(
+                "mount -t {}{options} {device} {}",
+                recipe.kind,
+                self.mountpoint.display()
+            ),
+        ]
+    }
+
+    /// Makes the filesystem anew and mounts it.
+    ///
+    /// # Errors
+    /// [`BenchError::Tool`] with what mkfs or mount said.
+    pub fn make(&mut self, recipe: &Recipe) -> Result<(), BenchError> {
+        self.unmount()?;
+        check_claims(&self.path)?;
+        let words = recipe.mkfs_words();
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(BenchError::Usage(format!("{} has no mkfs", recipe.name)));
+        };
+        self.made = true;
+        let arguments = arguments.iter().map(OsStr::new);
+        tool::run(program, arguments.chain([self.path.as_os_str()]))?;
+        self.mount(recipe)
+    }
+
+    /// Unmounts and mounts again: nothing of the filesystem is in any cache then.
+    ///
+    /// # Errors
+    /// Those of umount(2) and mount(8).
+    pub fn remount(&mut self, recipe: &Recipe) -> Result<(), BenchError> {
+        self.unmount()?;
+        if let Some(image) = self.image.as_deref().filter(|_| self.is_cached_below()) {
+            forget(image)?;
+        }
+        self.mount(recipe)
+    }
+
+    fn mount(&mut self, recipe: &Recipe) -> Result<(), BenchError> {
+        let mut arguments = vec![OsStr::new("-t"), OsStr::new(&recipe.kind)];
+        if !recipe.mount.is_empty() {
+            arguments.extend([OsStr::new("-o"), OsStr::new(&recipe.mount)]);
+        }
+        arguments.extend([self.path.as_os_str(), self.mountpoint.as_os_str()]);
+        tool::run("mount", arguments)?;
+        self.mounted = Some(Mounted {
+            mountpoint: self.mountpoint.clone(),
+        });
+        Ok(())
+    }
+
+    fn unmount(&mut self) -> Result<(), BenchError> {
+        match self.mounted.take() {
+            Some(mounted) => mounted.end(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Mounted {
+    /// Waits for those who still look at it.
+    fn end(&self) -> Result<(), BenchError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match unmount(&self.mountpoint, UnmountFlags::NOFOLLOW) {
+                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(TICK),
+                other => return other.map_err(BenchError::io("unmounting", &self.mountpoint)),
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nothing is there any more, unless `end` failed: then at least out of sight.
+        let _ = unmount(
+            &self.mountpoint,
+            UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
+        );
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let ended = self.unmount();
+        if let Err(error) = &ended {
+            eprintln!("strandfs: {error}");
+        }
+        // Blank again, so that the next run is not refused for what this one left.
+        if self.made && self.attached.is_none() && ended.is_ok() {
+            let wiped = tool::run("wipefs", [OsStr::new("-a"), self.path.as_os_str()]);
+            if let Err(error) = wiped {
+                eprintln!(
+                    "strandfs: {} still holds a filesystem: {error}",
+                    self.path.display()
+                );
+            }
+        }
+    }
+}
+
+/// Has the filesystem below drop its cached pages of the image.
+fn forget(image: &Path) -> Result<(), BenchError> {
+    let file = File::open(image).map_err(BenchError::io("opening", image))?;
+    file.sync_data().map_err(BenchError::io("syncing", image))?;
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
+        .map_err(BenchError::io("uncaching", image))
+}

@@ -1,0 +1,311 @@
+//! Carries a plan out.
+
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::credibility;
+use super::ground::Ground;
+use super::plan::{BLOCK, Plan};
+use super::recipe::Recipe;
+use super::workload::{self, REPEATS, Row, Took, Way};
+use crate::counters::Meter;
+use crate::error::BenchError;
+use crate::pattern::{Aligned, Pattern, memory_seconds};
+use crate::progress::{Progress, Step};
+use crate::regime::Regime;
+use crate::result::{Kind, Report, Sample, Series, Subject, Unit, Work};
+use crate::sentinel::Watch;
+use crate::storage::Storage;
+use crate::tool;
+
+/// Blocks that show how fast the generator is.
+const TRIAL_BLOCKS: u64 = 256;
+/// Parts of a round that a person sees.
+const STEPS: usize = 5;
+
+/// Measures. What was complete when the user stops it is returned; a filesystem that cannot be made
+/// or loses bytes is left out and named.
+///
+/// # Errors
+/// No device to work on, or one that must not be touched.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Report, BenchError> {
+    let mut report = Report::new(Kind::Matrix, Regime::Quiet, plan.seed);
+    report.warnings = plan.check()?;
+    let mut pattern = Pattern::new(BLOCK, plan.seed);
+    let mut buffer = Aligned::new(BLOCK);
+    let tried = memory_seconds(&mut pattern, &mut buffer, BLOCK, TRIAL_BLOCKS)?;
+    let generator = TRIAL_BLOCKS as f64 * BLOCK as f64 / tried;
+    let mut tell = Teller {
+        done: 0,
+        total: plan.repetitions * plan.recipes.len() * STEPS,
+        progress,
+    };
+    tell.say("preparing the device");
+    let ground = Ground::prepare(plan, &mut pattern, stop)?;
+    settings(&mut report, plan, &ground, generator);
+    let mut laboratory = Laboratory {
+        plan,
+        stop,
+        ground,
+        pattern,
+        start: 0,
+        buffer,
+        went_through_cache: false,
+    };
+    let mut random = fastrand::Rng::with_seed(plan.seed);
+    let mut left: Vec<&Recipe> = plan.recipes.iter().collect();
+    while report.repetitions < plan.most_repetitions && !report.interrupted && !left.is_empty() {
+        if report.repetitions >= plan.repetitions {
+            if !report.series.iter().any(credibility::is_unstable) {
+                break;
+            }
+            tell.total += left.len() * STEPS;
+        }
+        random.shuffle(&mut left);
+        let watch = Watch::start(&[]);
+        left.retain(|recipe| laboratory.one(recipe, &mut report, &mut tell));
+        report.noise.extend(watch.stop());
+        report.repetitions += usize::from(!report.interrupted);
+    }
+    if laboratory.ground.is_cached_below() {
+        report.warnings.push(
+            "the filesystem below the image has no direct IO: the loop device reads and writes \
+             through its page cache"
+                .to_owned(),
+        );
+    }
+    finish(&mut report, plan);
+    Ok(report)
+}
+
+/// Who waits is told.
+struct Teller<'a, 'b> {
+    done: usize,
+    total: usize,
+    progress: &'a mut Progress<'b>,
+}
+
+impl Teller<'_, '_> {
+    fn say(&mut self, what: &str) {
+        (self.progress)(&Step {
+            done: self.done,
+            total: self.total,
+            what,
+        });
+    }
+
+    fn step(&mut self, recipe: &Recipe, row: Row) {
+        self.say(&format!("{}: {}", recipe.name, row.name()));
+        self.done += 1;
+    }
+}
+
+/// What a run works with.
+struct Laboratory<'a> {
+    plan: &'a Plan,
+    stop: &'a AtomicBool,
+    ground: Ground,
+    pattern: Pattern,
+    /// Where in the pattern the present file begins: none is like one before it.
+    start: u64,
+    buffer: Aligned,
+    /// Set by a round whose direct IO left pages in the cache.
+    went_through_cache: bool,
+}
+
+impl Laboratory<'_> {
+    /// A round on one filesystem, kept if it is complete; false when there are to be no more.
+    fn one(&mut self, recipe: &Recipe, report: &mut Report, tell: &mut Teller<'_, '_>) -> bool {
+        if report.interrupted {
+            return true;
+        }
+        self.went_through_cache = false;
+        match self.round(recipe, tell) {
+            Ok(samples) => {
+                self.describe(recipe, report);
+                keep(report, &recipe.name, self.plan, samples);
+                if self.went_through_cache {
+                    note(
+                        report,
+                        format!(
+                            "{}: O_DIRECT fell back to the page cache: its direct figures are \
+                             cached ones",
+                            recipe.name
+                        ),
+                    );
+                }
+                true
+            }
+            Err(BenchError::Interrupted) => {
+                report.interrupted = true;
+                true
+            }
+            Err(error) => {
+                note(report, format!("{} is left out: {error}", recipe.name));
+                false
+            }
+        }
+    }
+
+    /// All rows in their order, on a filesystem made anew.
+    fn round(
+        &mut self,
+        recipe: &Recipe,
+        tell: &mut Teller<'_, '_>,
+    ) -> Result<Vec<(Row, Sample)>, BenchError> {
+        let mut samples = Vec::new();
+        tell.step(recipe, Row::Write);
+        self.ground.make(recipe)?;
+        samples.push((Row::Write, self.write(Way::Cached)?));
+        self.check_content()?;
+        workload::remove(&self.file())?;
+        self.ground.remount(recipe)?;
+
+        tell.step(recipe, Row::WriteDirect);
+        samples.push((Row::WriteDirect, self.write(Way::Direct)?));
+        self.ground.remount(recipe)?;
+
+        tell.step(recipe, Row::ReadDirect);
+        samples.push((Row::ReadDirect, self.read(Way::Direct)?));
+        let cached = workload::cached_share(&self.file(), self.plan.blocks());
+        self.went_through_cache |= cached.is_some_and(|share| share > 0.5);
+        self.check_content()?;
+        self.ground.remount(recipe)?;
+
+        tell.step(recipe, Row::Read);
+        samples.push((Row::Read, self.read(Way::Cached)?));
+        samples.push((Row::ReadAgain, self.read(Way::Cached)?));
+        self.ground.remount(recipe)?;
+
+        tell.step(recipe, Row::Repeat(0));
+        for number in 0..REPEATS {
+            if number > 0 {
+                thread::sleep(self.plan.pause);
+            }
+            samples.push((Row::Repeat(number), self.read(Way::Cached)?));
+        }
+        Ok(samples)
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.ground.root().join("file")
+    }
+
+    fn check_content(&mut self) -> Result<(), BenchError> {
+        let (path, blocks) = (self.file(), self.plan.blocks());
+        workload::verify(&path, blocks, &mut self.pattern, self.start)
+    }
+
+    fn write(&mut self, way: Way) -> Result<Sample, BenchError> {
+        let (path, blocks) = (self.file(), self.plan.blocks());
+        self.start += self.plan.size;
+        self.pattern.seek(self.start);
+        let meter = Meter::start(None, Some(self.ground.device_name()));
+        let took = workload::write(&path, way, blocks, &mut self.pattern, self.stop)?;
+        Ok(sample(took, meter))
+    }
+
+    fn read(&mut self, way: Way) -> Result<Sample, BenchError> {
+        let (path, blocks) = (self.file(), self.plan.blocks());
+        let meter = Meter::start(None, Some(self.ground.device_name()));
+        let took = workload::read(&path, way, blocks, &mut self.buffer, self.stop)?;
+        Ok(sample(took, meter))
+    }
+
+    /// Adds the filesystem that is mounted now to the subjects, once.
+    fn describe(&self, recipe: &Recipe, report: &mut Report) {
+        if report.subjects.iter().any(|it| it.name == recipe.name) {
+            return;
+        }
+        let mut tools = std::collections::BTreeMap::new();
+        if let Some(program) = recipe.mkfs_words().first() {
+            tools.insert((*program).to_owned(), tool::version(program));
+        }
+        report.subjects.push(Subject {
+            name: recipe.name.clone(),
+            options: recipe.mount.clone(),
+            commands: self.ground.commands(recipe),
+            tools,
+            storage: Storage::of(self.ground.root()).ok(),
+            ..Subject::default()
+        });
+    }
+}
+
+fn sample(took: Took, meter: Meter) -> Sample {
+    Sample {
+        value: took.seconds,
+        sync_seconds: (took.sync_seconds > 0.0).then_some(took.sync_seconds),
+        traffic: Some(meter.stop()),
+        ..Sample::default()
+    }
+}
+
+fn settings(report: &mut Report, plan: &Plan, ground: &Ground, generator: f64) {
+    let mut set = |name: &str, value: String| {
+        report.settings.insert(name.to_owned(), value);
+    };
+    set("size", format!("{} MiB", plan.size >> 20));
+    set("block", format!("{} KiB", BLOCK >> 10));
+    set("device", ground.device_path().display().to_string());
+    set("pause", format!("{} ms", plan.pause.as_millis()));
+    set("generator", format!("{:.1} GB/s", generator / 1e9));
+}
+
+/// Puts the samples of a round in the place of its repetition.
+fn keep(report: &mut Report, subject: &str, plan: &Plan, samples: Vec<(Row, Sample)>) {
+    let place = report.repetitions;
+    for (row, sample) in samples {
+        let name = row.name();
+        let known = report
+            .series
+            .iter()
+            .position(|it| it.subject == subject && it.workload == name);
+        let index = known.unwrap_or_else(|| {
+            report.series.push(Series {
+                subject: subject.to_owned(),
+                workload: name,
+                unit: Unit::Seconds,
+                work: Work {
+                    operations: plan.blocks(),
+                    bytes: plan.size,
+                },
+                cache: row.cache(),
+                samples: Vec::new(),
+                unstable: false,
+            });
+            report.series.len() - 1
+        });
+        if let Some(series) = report.series.get_mut(index) {
+            series.samples.resize(place, None);
+            series.samples.push(Some(sample));
+        }
+    }
+}
+
+fn note(report: &mut Report, sentence: String) {
+    if !report.warnings.contains(&sentence) {
+        report.warnings.push(sentence);
+    }
+}
+
+/// The order of the plan again, and what the samples say about themselves.
+fn finish(report: &mut Report, plan: &Plan) {
+    let place = |name: &str| plan.recipes.iter().position(|it| it.name == name);
+    report.subjects.sort_by_key(|it| place(&it.name));
+    let row = |name: &str| Row::all().iter().position(|it| it.name() == name);
+    report
+        .series
+        .sort_by_key(|it| (place(&it.subject), row(&it.workload)));
+    let longest = report.series.iter().map(|it| it.samples.len()).max();
+    for series in &mut report.series {
+        series.samples.resize(longest.unwrap_or(0), None);
+        series.unstable = credibility::is_unstable(series);
+    }
+    let said = credibility::notes(report);
+    report.warnings.extend(said);
+}

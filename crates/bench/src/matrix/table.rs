@@ -1,0 +1,213 @@
+//! The result as text: the rows of the seed's table, and how the filesystems differ.
+
+use super::credibility::device_share;
+use super::workload::{REPEATS, Row};
+use crate::format;
+use crate::result::{Report, Series};
+use crate::spread;
+use crate::stats::{Estimate, estimate, median, speed_ratio};
+
+/// Shares of a row's bytes below which it is called RAM.
+const RAM: f64 = 0.05;
+
+/// A speed in the unit that suits it, decimal as disks are sold.
+pub fn speed_text(bytes_per_second: f64) -> String {
+    match bytes_per_second {
+        it if it >= 1e9 => format!("{:.2} GB/s", it / 1e9),
+        it => format!("{:.0} MB/s", it / 1e6),
+    }
+}
+
+/// A row of the table: its name, and for each subject its seconds by repetition.
+struct Line {
+    name: &'static str,
+    bytes: f64,
+    seconds: Vec<Vec<Option<f64>>>,
+    unstable: Vec<bool>,
+    device_share: Option<f64>,
+}
+
+/// Speeds, a column for each filesystem; what moved no device is called RAM.
+pub fn speeds(report: &Report) -> String {
+    let mut heading = vec!["speed".to_owned()];
+    heading.extend(report.subjects.iter().map(|it| it.name.clone()));
+    heading.push("from or to the device".to_owned());
+    let mut rows = vec![heading];
+    for line in lines(report) {
+        let mut row = vec![line.name.to_owned()];
+        for (seconds, unstable) in line.seconds.iter().zip(&line.unstable) {
+            row.push(speed_cell(seconds, line.bytes, *unstable));
+        }
+        row.push(match line.device_share {
+            Some(share) if share < RAM => "0 %: RAM".to_owned(),
+            Some(share) => format!("{:.0} %", share * 100.0),
+            None => "-".to_owned(),
+        });
+        rows.push(row);
+    }
+    format::table(&rows)
+}
+
+/// How each filesystem compares with the first, by the ratio of times of the same repetition.
+pub fn differences(report: &Report) -> String {
+    let Some((first, others)) = report.subjects.split_first() else {
+        return String::new();
+    };
+    if others.is_empty() {
+        return String::new();
+    }
+    let mut heading = vec![format!("speed, {} = 1", first.name)];
+    heading.extend(others.iter().map(|it| it.name.clone()));
+    let mut rows = vec![heading];
+    for line in lines(report) {
+        let Some((base, compared)) = line.seconds.split_first() else {
+            continue;
+        };
+        let mut row = vec![line.name.to_owned()];
+        row.extend(compared.iter().map(|it| difference(speed_ratio(base, it))));
+        rows.push(row);
+    }
+    format::table(&rows)
+}
+
+/// The repeated read, one by one: medians over the runs.
+pub fn repeats(report: &Report) -> String {
+    let mut heading = vec!["repeated read".to_owned()];
+    heading.extend(report.subjects.iter().map(|it| it.name.clone()));
+    let mut rows = vec![heading];
+    for number in 0..REPEATS {
+        let mut row = vec![(number + 1).to_string()];
+        for subject in &report.subjects {
+            let series = report.find(&subject.name, &Row::Repeat(number).name());
+            row.push(series.map_or_else(
+                || "-".to_owned(),
+                |it| speed_cell(&it.values(), it.work.bytes as f64, it.unstable),
+            ));
+        }
+        rows.push(row);
+    }
+    format::table(&rows)
+}
+
+fn lines(report: &Report) -> Vec<Line> {
+    let whole = |series: &Series| series.values();
+    let written = |series: &Series| {
+        let samples = series.samples.iter();
+        samples
+            .map(|it| {
+                it.as_ref()
+                    .map(|it| it.value - it.sync_seconds.unwrap_or(0.0))
+            })
+            .collect()
+    };
+    let mut lines = vec![
+        line(
+            report,
+            "write, through the cache, fdatasync included",
+            Row::Write,
+            whole,
+        ),
+        line(
+            report,
+            "the same, without the fdatasync",
+            Row::Write,
+            written,
+        ),
+        line(report, "write, past the cache", Row::WriteDirect, whole),
+        line(report, "read, past the cache", Row::ReadDirect, whole),
+        line(report, "read, through the cache", Row::Read, whole),
+        line(report, "read again", Row::ReadAgain, whole),
+        line(report, "repeated read, first", Row::Repeat(0), whole),
+    ];
+    // What was not synced never had to reach the device.
+    if let Some(unsynced) = lines.get_mut(1) {
+        unsynced.device_share = None;
+    }
+    lines.push(average_of_repeats(report));
+    lines.retain(|it| it.seconds.iter().any(|it| it.iter().any(Option::is_some)));
+    lines
+}
+
+fn line(
+    report: &Report,
+    name: &'static str,
+    row: Row,
+    seconds: impl Fn(&Series) -> Vec<Option<f64>>,
+) -> Line {
+    let found: Vec<Option<&Series>> = report
+        .subjects
+        .iter()
+        .map(|subject| report.find(&subject.name, &row.name()))
+        .collect();
+    let shares: Vec<f64> = found
+        .iter()
+        .flatten()
+        .filter_map(|it| device_share(it, row.is_write()))
+        .collect();
+    Line {
+        name,
+        bytes: found
+            .iter()
+            .flatten()
+            .map(|it| it.work.bytes)
+            .next()
+            .unwrap_or(0) as f64,
+        unstable: found
+            .iter()
+            .map(|it| it.is_some_and(|it| it.unstable))
+            .collect(),
+        seconds: found
+            .iter()
+            .map(|it| it.map_or_else(Vec::new, &seconds))
+            .collect(),
+        device_share: median(&shares),
+    }
+}
+
+/// The second to the last repeated read of each run as one figure: their mean time.
+fn average_of_repeats(report: &Report) -> Line {
+    let name = "repeated read, 2 to 10, average";
+    let mut average = line(report, name, Row::Repeat(1), Series::values);
+    for (place, subject) in report.subjects.iter().enumerate() {
+        let rest: Vec<Vec<Option<f64>>> = (1..REPEATS)
+            .filter_map(|number| report.find(&subject.name, &Row::Repeat(number).name()))
+            .map(Series::values)
+            .collect();
+        let runs = rest.iter().map(Vec::len).max().unwrap_or(0);
+        let mean = |run: usize| {
+            let times: Option<Vec<f64>> = rest.iter().map(|it| *it.get(run)?).collect();
+            let times = times?;
+            Some(times.iter().sum::<f64>() / times.len() as f64)
+        };
+        if let Some(seconds) = average.seconds.get_mut(place) {
+            *seconds = (0..runs).map(mean).collect();
+        }
+    }
+    average
+}
+
+fn difference(ratio: Option<Estimate>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |it| spread::describe_ratio(&it))
+}
+
+fn speed_cell(seconds: &[Option<f64>], bytes: f64, unstable: bool) -> String {
+    let speeds: Vec<f64> = seconds.iter().flatten().map(|it| bytes / it).collect();
+    let Some(found) = estimate(&speeds) else {
+        return "-".to_owned();
+    };
+    let mark = if unstable { "~" } else { "" };
+    let Estimate {
+        median, low, high, ..
+    } = found;
+    // One unit for all three.
+    let (unit, digits, name) = match median >= 1e9 {
+        true => (1e9, 2, "GB/s"),
+        false => (1e6, 0, "MB/s"),
+    };
+    format!(
+        "{mark}{:.digits$} [{:.digits$} {:.digits$}] {name}",
+        median / unit,
+        low / unit,
+        high / unit
+    )
+}

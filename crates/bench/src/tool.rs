@@ -1,0 +1,103 @@
+//! Running the system's programs: mkfs, mount, losetup, fio.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::error::BenchError;
+use crate::subject::find_program;
+
+/// Where programs for administrators are when they are not on the path.
+const SBIN: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// The program of this name, on the path or where administrators' programs are.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let beside = || SBIN.iter().map(|dir| PathBuf::from(dir).join(name));
+    find_program(name).or_else(|| beside().find(|path| path.is_file()))
+}
+
+/// Runs a program to its end and returns what it wrote.
+///
+/// # Errors
+/// [`BenchError::Tool`]: it is not installed, or failed; with the last line it said.
+pub fn run<A: AsRef<OsStr>>(
+    name: &str,
+    args: impl IntoIterator<Item = A>,
+) -> Result<String, BenchError> {
+    let output = output(name, args)?;
+    if output.code == Some(0) {
+        return Ok(output.stdout);
+    }
+    let said = last_line(&output.stderr).or_else(|| last_line(&output.stdout));
+    Err(failed(name, said.unwrap_or("it failed without a word")))
+}
+
+/// What a program did.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// Runs a program whose exit code says more than good or bad.
+///
+/// # Errors
+/// [`BenchError::Tool`]: it is not installed or cannot be started.
+pub fn output<A: AsRef<OsStr>>(
+    name: &str,
+    args: impl IntoIterator<Item = A>,
+) -> Result<Output, BenchError> {
+    let program = find(name).ok_or_else(|| failed(name, "not installed"))?;
+    let done = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        // Their messages are looked at by programs.
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|error: io::Error| failed(name, &error.to_string()))?;
+    Ok(Output {
+        code: done.status.code(),
+        stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&done.stderr).into_owned(),
+    })
+}
+
+/// The first line a program says of its version, on either stream; empty if it says nothing.
+pub fn version(name: &str) -> String {
+    let Ok(output) = output(name, ["-V"]) else {
+        return String::new();
+    };
+    let line = output.stdout.lines().chain(output.stderr.lines()).next();
+    line.unwrap_or_default().trim().to_owned()
+}
+
+fn failed(program: &str, why: &str) -> BenchError {
+    BenchError::Tool {
+        program: program.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_or_is_missing_is_an_error_with_its_words() {
+        assert_eq!(run("echo", ["a b"]).unwrap(), "a b\n");
+        let failed = run("ls", ["/no such directory"]).unwrap_err().to_string();
+        assert!(failed.starts_with("ls: "), "{failed}");
+        assert!(failed.contains("No such file"), "{failed}");
+        let missing = run("no-such-program", ["x"]).unwrap_err().to_string();
+        assert_eq!(missing, "no-such-program: not installed");
+    }
+}
