@@ -104,8 +104,9 @@ impl Pool {
             return merge_dirs(&[sys::statx_fd(only.fd.as_fd())?], ino).ok_or(error);
         }
         let view = self.view();
+        let remembered = self.remembered(&view, set);
         for entry in &set.entries {
-            match self.stat_if_quick(&view, entry) {
+            match self.stat_if_quick(&view, entry, &remembered) {
                 Some(Ok(stat)) => stats.push(stat),
                 Some(Err(errno)) => error = blame(&entry.branch, errno),
                 None => late = late.or(Some(entry)),

@@ -12,11 +12,13 @@ mod dir_index;
 mod event;
 mod hot;
 mod listener;
+mod queue;
+mod remembered;
 mod tree;
 mod validity;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +27,7 @@ use parking_lot::Mutex;
 use strandfs_options::Coherence as Mode;
 
 use crate::branch::BranchId;
+use crate::dir_memory::Memories;
 use crate::identity::VolumeId;
 use changes::Changes;
 pub(crate) use changes::Moment;
@@ -32,6 +35,8 @@ use dir_index::DirIndex;
 use event::Fsid;
 use hot::HotFiles;
 pub use listener::start;
+use queue::Queue;
+pub(crate) use remembered::Remembered;
 
 const UNKNOWN: u8 = 0;
 const WATCHED: u8 = 1;
@@ -72,6 +77,10 @@ pub struct Coherence {
     structure: AtomicU64,
     index: DirIndex,
     hot: HotFiles,
+    queue: Queue,
+    /// Volumes on which names that differ in case are different names.
+    tells_case: Mutex<HashSet<VolumeId>>,
+    pub(crate) memories: Memories,
     /// Ends the listener.
     stop: OnceLock<Arc<OwnedFd>>,
     events: AtomicU64,
@@ -94,6 +103,9 @@ impl Coherence {
             structure: AtomicU64::new(0),
             index: DirIndex::default(),
             hot: HotFiles::default(),
+            queue: Queue::default(),
+            tells_case: Mutex::default(),
+            memories: Memories::default(),
             stop: OnceLock::new(),
             events: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),

@@ -238,6 +238,7 @@ impl Pool {
             branch: Arc::clone(branch),
             identity,
             fd: Arc::new(fd),
+            memory: self.coherence.memories.of(&stat),
         })
     }
 

@@ -24,6 +24,7 @@ use strandfs_fuse::Context;
 use strandfs_options::{BranchSpec, OnMissing, Settings};
 
 use crate::branch::{Branch, BranchId};
+use crate::coherence::Remembered;
 use crate::control::{Changes, Reason};
 use crate::faults::blame_missing;
 use crate::node::{DirEntry, DirSet, Node};
@@ -281,12 +282,17 @@ impl Pool {
 
     /// The attributes of a directory on a branch that is not necessary to know; none if the
     /// branch is slow to tell.
-    pub(crate) fn stat_if_quick(&self, view: &View, dir: &DirEntry) -> Option<sys::Result<Statx>> {
+    pub(crate) fn stat_if_quick(
+        &self,
+        view: &View,
+        dir: &DirEntry,
+        remembered: &Remembered<'_>,
+    ) -> Option<sys::Result<Statx>> {
         if dir.branch.health().is_slow() {
             return None;
         }
         if !dir.branch.medium().latency.may_hang() {
-            return Some(sys::statx_fd(dir.fd.as_fd()));
+            return Some(remembered.attributes(dir));
         }
         let fd = Arc::clone(&dir.fd);
         self.ask(view, move || sys::statx_fd(fd.as_fd()))

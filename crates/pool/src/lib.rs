@@ -6,6 +6,7 @@ mod choose;
 pub mod coherence;
 pub mod control;
 mod dir_handle;
+mod dir_memory;
 mod dir_set;
 mod explain;
 mod faults;

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
+use crate::dir_memory::DirMemory;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 pub use names::{Name, Names};
@@ -92,6 +93,8 @@ pub struct DirEntry {
     pub identity: Identity,
     /// `O_PATH` descriptor.
     pub fd: Arc<OwnedFd>,
+    /// What is remembered of it.
+    pub memory: Arc<DirMemory>,
 }
 
 impl DirEntry {

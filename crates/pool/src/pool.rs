@@ -16,6 +16,7 @@ use crate::coherence::Coherence;
 use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_handle::DirHandles;
+use crate::dir_memory::Memories;
 use crate::dir_set::DirFdCache;
 use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
@@ -168,7 +169,7 @@ impl Pool {
         }
         let volumes = Volumes::default();
         let coherence = Coherence::new(settings.coherence);
-        let root = Arc::new(root_set(&volumes, &branches, 0)?);
+        let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);
         let pool = Arc::new(Pool {
             changes: Mutex::new(Changes::after(branches.len() + missing.len())),
             view: ArcSwap::from_pointee(View {
@@ -292,13 +293,14 @@ impl Pool {
 /// [`PoolError::Branch`] if one cannot be asked.
 pub(crate) fn root_set(
     volumes: &Volumes,
+    memories: &Memories,
     branches: &[Arc<Branch>],
     generation: u64,
 ) -> Result<DirSet, PoolError> {
     let entries: Result<SmallVec<[DirEntry; 2]>, PoolError> = branches
         .iter()
         .map(|branch| {
-            root_entry(volumes, branch).map_err(|errno| PoolError::Branch {
+            root_entry(volumes, memories, branch).map_err(|errno| PoolError::Branch {
                 path: branch.path.clone(),
                 errno,
             })
@@ -307,7 +309,11 @@ pub(crate) fn root_set(
     Ok(DirSet::new(entries?, sys::mono_coarse_ms(), generation, 0))
 }
 
-fn root_entry(volumes: &Volumes, branch: &Arc<Branch>) -> sys::Result<DirEntry> {
+fn root_entry(
+    volumes: &Volumes,
+    memories: &Memories,
+    branch: &Arc<Branch>,
+) -> sys::Result<DirEntry> {
     let stat = sys::statx_fd(branch.root())?;
     let empty = std::ffi::OsStr::new("");
     let identity = volumes.identify(branch.id, branch.seed, &stat, branch.root(), empty)?;
@@ -315,5 +321,6 @@ fn root_entry(volumes: &Volumes, branch: &Arc<Branch>) -> sys::Result<DirEntry> 
         branch: Arc::clone(branch),
         identity,
         fd: branch.root_shared(),
+        memory: memories.of(&stat),
     })
 }

@@ -64,6 +64,7 @@ impl Pool {
             "coherence": {
                 "events": events,
                 "invalidations": invalidations,
+                "directories_remembered": self.coherence.memories.complete(),
             },
             "nodes": self.node_count(),
             "open_files": self.open_count(),

@@ -148,7 +148,7 @@ impl Listener {
 
 impl Pool {
     /// The inodes an identifier may mean: one for each branch on its filesystem.
-    fn inodes_of(&self, id: &FileId) -> SmallVec<[(VolumeId, u64); 2]> {
+    pub(super) fn inodes_of(&self, id: &FileId) -> SmallVec<[(VolumeId, u64); 2]> {
         let volumes = self.coherence.by_fsid.lock();
         volumes
             .iter()

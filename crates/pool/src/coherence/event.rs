@@ -23,6 +23,8 @@ pub(super) struct FileId {
 
 /// One event.
 pub(super) struct Event<'a> {
+    /// The whole record.
+    pub record: &'a [u8],
     /// `FAN_*` bits; merged events have several.
     pub mask: u64,
     /// The process that made the change.
@@ -56,6 +58,7 @@ impl<'a> Iterator for Events<'a> {
         self.rest = self.rest.get(record_bytes..)?;
         let info_at = number_at::<2>(record, 6).map(u16::from_ne_bytes)?;
         let mut event = Event {
+            record,
             mask: number_at::<8>(record, 8).map(u64::from_ne_bytes)?,
             pid: number_at::<4>(record, 20).map(i32::from_ne_bytes)?,
             place: None,

@@ -14,18 +14,14 @@ use strandfs_fuse::NodeId;
 
 use super::event::Events;
 use super::hot::Storms;
+use super::queue::{BUFFER_BYTES, EVENT_BYTES_MAX};
 use crate::pool::Pool;
 
-/// Room for some hundred events.
-const BUFFER_BYTES: usize = 64 << 10;
 /// After this many wake-ups without a pause between them the thread lets events gather.
 const BUSY_ROUNDS: u32 = 4;
 const GATHER: Duration = Duration::from_millis(1);
 /// The same while they were all of our own making, which nobody has to be told about.
 const GATHER_OWN: Duration = Duration::from_millis(5);
-/// Room that the largest event may need (`struct fanotify_event_metadata`, a handle and a name for
-/// each of its directories, and a handle of its target): a read that left more emptied the queue.
-const EVENT_BYTES_MAX: usize = 4096;
 /// What may have met an answer on its way is told again after each of these.
 const REPEAT_AFTER: [Duration; 3] = [
     Duration::from_millis(5),
@@ -86,6 +82,9 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let _ = pool.coherence.stop.set(Arc::clone(&stop));
+    let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
+    let nudge = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    pool.coherence.queue.begin(own_pid, Arc::clone(&nudge));
     let listener = Listener {
         pool: Arc::downgrade(pool),
         names: Arc::clone(&groups.names),
@@ -93,8 +92,9 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
         stop,
         storms: Storms::new(Arc::clone(&groups.inodes)),
         repeats: Repeats::default(),
-        own_pid: i32::try_from(std::process::id()).unwrap_or(0),
+        own_pid,
         all_own: false,
+        nudge,
     };
     std::thread::Builder::new()
         .name("strandfs-events".to_owned())
@@ -121,6 +121,8 @@ pub(super) struct Listener {
     own_pid: i32,
     /// Everything read last was of our own making.
     all_own: bool,
+    /// Written to when a request read reports in the listener's place.
+    nudge: Arc<OwnedFd>,
 }
 
 impl Listener {
@@ -146,6 +148,8 @@ impl Listener {
                 return;
             };
             let (names, inodes) = (Arc::clone(&self.names), Arc::clone(&self.inodes));
+            let untold = pool.coherence.queue.take_untold();
+            self.tell(&pool, &untold);
             self.drain(&pool, &names, &mut buffer);
             self.drain(&pool, &inodes, &mut buffer);
             self.catch_up(&pool);
@@ -166,41 +170,51 @@ impl Listener {
             PollFd::new(&self.names, PollFlags::IN),
             PollFd::new(&self.inodes, PollFlags::IN),
             PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&self.nudge, PollFlags::IN),
         ];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let [_, _, stop] = &fds;
+        let [_, _, stop, nudge] = &fds;
+        if nudge.revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+        }
         Ok((!stop.revents().contains(PollFlags::IN)).then(|| began.elapsed()))
     }
 
     fn drain(&mut self, pool: &Arc<Pool>, group: &OwnedFd, buffer: &mut [u8]) {
         // Not for ever: the other group must have its turn.
         for _ in 0..16 {
-            let read = match rustix::io::read(group.as_fd(), &mut *buffer) {
+            let read = match pool.read_reports(group.as_fd(), &mut *buffer) {
                 Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return,
                 Ok(read) => read,
                 Err(errno) => {
                     tracing::warn!(%errno, "events of branches cannot be read; everything cached is looked at again");
+                    pool.coherence.memories.forget_all();
                     pool.expire_everything();
                     return;
                 }
             };
-            for event in Events::new(buffer.get(..read).unwrap_or_default()) {
-                pool.coherence.events.fetch_add(1, Ordering::Relaxed);
-                if event.mask & libc::FAN_Q_OVERFLOW != 0 {
-                    tracing::warn!(
-                        "events of branches were lost; everything cached is looked at again"
-                    );
-                    pool.expire_everything();
-                } else if event.pid != self.own_pid {
-                    self.all_own = false;
-                    self.apply(pool, &event);
-                }
-            }
+            self.tell(pool, buffer.get(..read).unwrap_or_default());
             if read + EVENT_BYTES_MAX < buffer.len() {
                 return;
+            }
+        }
+    }
+
+    /// Tells the kernel what others changed.
+    fn tell(&mut self, pool: &Arc<Pool>, records: &[u8]) {
+        for event in Events::new(records) {
+            pool.coherence.events.fetch_add(1, Ordering::Relaxed);
+            if event.mask & libc::FAN_Q_OVERFLOW != 0 {
+                tracing::warn!(
+                    "events of branches were lost; everything cached is looked at again"
+                );
+                pool.expire_everything();
+            } else if event.pid != self.own_pid {
+                self.all_own = false;
+                self.apply(pool, &event);
             }
         }
     }

@@ -26,7 +26,7 @@ const WATCHED_NEGATIVE_VALID: Duration = Duration::from_secs(60);
 impl Pool {
     /// Whether changes on the volume are reported. One that was nested in a branch and not met
     /// before is watched from now on, which does not help the answer at hand.
-    fn volume_watched(&self, volume: VolumeId) -> bool {
+    pub(super) fn volume_watched(&self, volume: VolumeId) -> bool {
         let Some(state) = self.coherence.volumes.get(usize::from(volume.0)) else {
             return false;
         };
@@ -88,7 +88,7 @@ impl Pool {
     }
 
     /// Whether reports of changes tell of all that matters.
-    fn vouches(&self, view: &View) -> bool {
+    pub(super) fn vouches(&self, view: &View) -> bool {
         self.coherence.watching() && as_they_are(view) && view.missing.is_empty()
     }
 

@@ -86,6 +86,7 @@ impl Pool {
             .store(first_unwatched, Ordering::Release);
         // What was learnt before is not vouched for.
         self.coherence.structure_changed();
+        self.coherence.memories.forget_all();
         self.coherence.all.store(all, Ordering::Release);
     }
 
@@ -109,6 +110,7 @@ impl Pool {
     /// Ends watching a branch that left the pool.
     pub(crate) fn unwatch(&self, branch: BranchId) {
         self.coherence.reasons.lock().remove(&branch);
+        self.coherence.memories.forget_all();
         let Some(groups) = self.coherence.groups.get() else {
             return;
         };
@@ -195,6 +197,7 @@ impl Pool {
         }
         // What was learnt of its directories before is not vouched for.
         self.coherence.structure_changed();
+        self.coherence.memories.forget_all();
     }
 }
 

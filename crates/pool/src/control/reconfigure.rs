@@ -280,7 +280,7 @@ impl Pool {
             .filter(|branch| old.root.on(branch.id).is_none())
             .cloned()
             .collect();
-        let new = root_set(&self.volumes, &new, generation)?;
+        let new = root_set(&self.volumes, &self.coherence.memories, &new, generation)?;
         let entries: SmallVec<[DirEntry; 2]> = branches
             .iter()
             .filter_map(|branch| {

@@ -11,6 +11,12 @@ impl Volumes {
         self.list.load().len()
     }
 
+    /// The device number of a volume.
+    pub fn device(&self, volume: VolumeId) -> Option<(u32, u32)> {
+        let list = self.list.load();
+        Some(list.get(usize::from(volume.0))?.device)
+    }
+
     /// Calls `look` with a descriptor on the volume's filesystem and whether its file handles
     /// can be read; `None` if there is no such volume or it could not be opened.
     pub fn with_mount<T>(

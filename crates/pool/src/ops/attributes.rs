@@ -111,6 +111,9 @@ impl Pool {
             };
             self.change_copies(&view, node, rules.utimens, &ToTimes(times))?;
         }
+        if node.is_dir() {
+            self.attributes_changed(&*self.dir_set(node)?);
+        }
         self.do_getattr(node.id, change.handle)
     }
 

@@ -255,8 +255,9 @@ impl Pool {
         name: &OsStr,
     ) -> sys::Result<Found> {
         let mut found = SmallVec::new();
+        let remembered = self.remembered(&self.view(), set);
         for entry in &set.entries {
-            match sys::statx_name(entry.fd.as_fd(), name) {
+            match remembered.look(entry, name) {
                 Ok(stat) => found.push((Arc::clone(&entry.branch), stat)),
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 // Acting while one branch cannot answer could leave a name half removed.

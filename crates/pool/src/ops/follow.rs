@@ -108,6 +108,7 @@ impl Pool {
             branch: Arc::clone(branch),
             identity: identity.with_face(Face::Other),
             fd: Arc::new(target.fd),
+            memory: Arc::default(),
         })
     }
 

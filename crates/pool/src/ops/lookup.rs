@@ -201,10 +201,13 @@ impl Pool {
         let mut slow: SmallVec<[&DirEntry; 2]> = SmallVec::new();
         let mut asked_slow = false;
         let mut entries = set.entries.iter();
+        let remembered = self.remembered(view, set);
         loop {
             let dir = match entries.next() {
                 Some(dir) if dir.branch.health().is_slow() => {
-                    slow.push(dir);
+                    if !remembered.lacks(dir, name) {
+                        slow.push(dir);
+                    }
                     continue;
                 }
                 Some(dir) => dir,
@@ -215,7 +218,7 @@ impl Pool {
                     slow.remove(0)
                 }
             };
-            match sys::statx_name(dir.fd.as_fd(), name) {
+            match remembered.look(dir, name) {
                 Ok(stat) => {
                     let copy = match faces {
                         Faces::Own => Copy {

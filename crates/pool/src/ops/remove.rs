@@ -99,9 +99,19 @@ impl Pool {
         if removed.is_ok() {
             forget_name(&nodes, &parent, name);
         }
-        if view.branches.len() > 1 {
-            // Some copies may be left, or be put back as new ones. After the name, by which
-            // somebody may look for the directory meanwhile.
+        // After the name, by which somebody may look for the directory meanwhile.
+        let rule = view.settings.policies.rmdir;
+        let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
+        if removed.is_ok()
+            && matches!(rule, Policy::All | Policy::EpAll)
+            && found.iter().all(is_dir)
+        {
+            // Gone everywhere: it was empty, so nothing is known but the directory itself.
+            for node in &nodes {
+                node.place().dirs.iter().for_each(|set| set.distrust());
+            }
+        } else if view.branches.len() > 1 {
+            // Some copies may be left, or be put back as new ones.
             self.coherence.structure_changed();
         }
         removed
@@ -206,8 +216,12 @@ impl Pool {
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
     ) -> Faced {
-        let dir = found.first().and_then(|(branch, _)| set.on(branch.id));
-        dir.map(|dir| self.nodes_at(dir, name)).unwrap_or_default()
+        let first = found
+            .first()
+            .and_then(|(branch, stat)| Some((set.on(branch.id)?, stat)));
+        first
+            .map(|(dir, stat)| self.nodes_of_copy(dir, name, stat))
+            .unwrap_or_default()
     }
 
     /// The live nodes that a name leads to. A directory is found by any of its copies: the one
@@ -243,13 +257,17 @@ impl Pool {
 
     /// The live nodes under a name on a branch: at most one for each face.
     pub(crate) fn nodes_at(&self, dir: &DirEntry, name: &OsStr) -> Faced {
-        let Ok(stat) = sys::statx_name(dir.fd.as_fd(), name) else {
-            return Faced::new();
-        };
+        sys::statx_name(dir.fd.as_fd(), name)
+            .map(|stat| self.nodes_of_copy(dir, name, &stat))
+            .unwrap_or_default()
+    }
+
+    /// The same where the attributes under the name are known.
+    fn nodes_of_copy(&self, dir: &DirEntry, name: &OsStr, stat: &Statx) -> Faced {
         let branch = &dir.branch;
         let noted = self
             .volumes
-            .note(branch.id, branch.seed, &stat, dir.fd.as_fd(), name);
+            .note(branch.id, branch.seed, stat, dir.fd.as_fd(), name);
         let Ok(volume) = noted else {
             return Faced::new();
         };

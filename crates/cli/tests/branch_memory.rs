@@ -1,0 +1,225 @@
+//! What is remembered of directories on watched branches: it spares asking every branch, and is
+//! never older than the last change that was complete.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use support::files::{drop_caches, put};
+use support::{Kind, Pool, eventually};
+
+const BRANCHES: usize = 4;
+const SOON: Duration = Duration::from_secs(60);
+
+/// A pool with the directory `d` on every branch.
+fn pool(options: &str) -> Pool {
+    let mut builder = Pool::build().option(options);
+    for _ in 0..BRANCHES {
+        builder = builder.branch(Kind::Tmpfs("64m"), "");
+    }
+    let mut pool = builder.prepare();
+    for branch in 0..BRANCHES {
+        fs::create_dir(pool.on(branch, "d")).unwrap();
+        put(pool.on(branch, format!("d/old{branch}")), "x");
+    }
+    pool.start();
+    pool
+}
+
+fn remembered(pool: &Pool) -> u64 {
+    pool.status()["coherence"]["directories_remembered"]
+        .as_u64()
+        .unwrap()
+}
+
+/// Asks for names that are nowhere until the branches' directories are remembered.
+fn have_remembered(pool: &Pool) {
+    let mut number = 0;
+    eventually("the directories are remembered", SOON, || {
+        for _ in 0..16 {
+            number += 1;
+            assert!(!pool.path(format!("d/missing{number}")).exists());
+        }
+        remembered(pool) >= BRANCHES as u64
+    });
+}
+
+#[test]
+fn names_made_behind_the_mount_are_found_at_once() {
+    need_root!();
+    let pool = pool("category.create=rand,minfreespace=0");
+    have_remembered(&pool);
+    // Reports of the pool's own changes crowd the queue meanwhile.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                let path = pool.path(format!("d/own{}", number % 50));
+                fs::write(&path, "x").unwrap();
+                fs::remove_file(&path).unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for number in 0..400 {
+            let branch = number % BRANCHES;
+            let behind = pool.on(branch, format!("d/new{number}"));
+            match number % 3 {
+                0 => put(&behind, "x"),
+                1 => fs::rename(pool.on(branch, format!("d/new{}", number - 1)), &behind)
+                    .or_else(|_| fs::write(&behind, "x"))
+                    .unwrap(),
+                _ => fs::hard_link(pool.on(branch, format!("d/old{branch}")), &behind).unwrap(),
+            }
+            let shown = pool.path(format!("d/new{number}"));
+            let found = fs::symlink_metadata(&shown);
+            if let Err(error) = found {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{}: {error}", shown.display());
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(remembered(&pool) > 0, "all was forgotten meanwhile");
+}
+
+#[test]
+fn every_copy_of_a_removed_name_goes_though_one_was_made_behind_the_mount() {
+    need_root!();
+    let pool = pool("category.create=rand,minfreespace=0");
+    have_remembered(&pool);
+    for number in 0..100 {
+        let name = format!("d/twice{number}");
+        put(pool.path(&name), "x");
+        for branch in 0..BRANCHES {
+            put(pool.on(branch, &name), "y");
+        }
+        fs::remove_file(pool.path(&name)).unwrap();
+        for branch in 0..BRANCHES {
+            assert!(!pool.on(branch, &name).exists(), "{name} on {branch}");
+        }
+    }
+}
+
+/// What the pool must show for `d` out of what the branches have.
+fn merged(pool: &Pool) -> (i64, i64, u64, u32, u32) {
+    let found: Vec<fs::Metadata> = (0..BRANCHES)
+        .map(|branch| fs::symlink_metadata(pool.on(branch, "d")).unwrap())
+        .collect();
+    let newest = found
+        .iter()
+        .map(|found| (found.mtime(), found.mtime_nsec()))
+        .max()
+        .unwrap();
+    let links = found.iter().map(|found| found.nlink() - 2).sum::<u64>() + 2;
+    (newest.0, newest.1, links, found[0].mode(), found[0].uid())
+}
+
+fn shown(path: &Path) -> (i64, i64, u64, u32, u32) {
+    let found = fs::symlink_metadata(path).unwrap();
+    (
+        found.mtime(),
+        found.mtime_nsec(),
+        found.nlink(),
+        found.mode(),
+        found.uid(),
+    )
+}
+
+#[test]
+fn a_directory_shows_the_attributes_that_changes_gave_it() {
+    need_root!();
+    let pool = pool("category.create=rand,minfreespace=0");
+    let dir = pool.path("d");
+    for number in 0..60 {
+        let inner = dir.join(format!("i{number}"));
+        match number % 6 {
+            0 => fs::create_dir(&inner).unwrap(),
+            1 => fs::write(&inner, "x").unwrap(),
+            2 => fs::rename(dir.join(format!("i{}", number - 1)), &inner).unwrap(),
+            3 => fs::remove_dir(dir.join(format!("i{}", number - 3))).unwrap(),
+            4 => fs::set_permissions(&dir, fs::Permissions::from_mode(0o700 | number)).unwrap(),
+            _ => chown(&dir, Some(number), None).unwrap(),
+        }
+        assert_eq!(shown(&dir), merged(&pool), "after step {number}");
+        // Again, out of memory.
+        rustix::fs::open(
+            &dir,
+            rustix::fs::OFlags::DIRECTORY,
+            rustix::fs::Mode::empty(),
+        )
+        .unwrap();
+        assert_eq!(shown(&dir), merged(&pool), "after step {number}");
+    }
+    let atime = rustix::fs::Timestamps {
+        last_access: rustix::fs::Timespec {
+            tv_sec: 12345,
+            tv_nsec: 678,
+        },
+        last_modification: rustix::fs::Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+    };
+    let flags = rustix::fs::AtFlags::empty();
+    rustix::fs::utimensat(rustix::fs::CWD, &dir, &atime, flags).unwrap();
+    assert_eq!(fs::symlink_metadata(&dir).unwrap().atime(), 12345);
+}
+
+#[test]
+fn nothing_is_remembered_where_nothing_is_watched() {
+    need_root!();
+    for coherence in ["timeout", "strict"] {
+        let pool = pool(&format!("coherence={coherence},cache.negative_entry=0"));
+        for number in 0..200 {
+            assert!(!pool.path(format!("d/missing{number}")).exists());
+        }
+        assert_eq!(remembered(&pool), 0, "{coherence}");
+        for branch in 0..BRANCHES {
+            put(pool.on(branch, format!("d/new{branch}")), "x");
+            assert!(pool.path(format!("d/new{branch}")).exists());
+        }
+    }
+}
+
+#[test]
+fn the_inode_table_shrinks_when_the_kernel_forgets() {
+    need_root!();
+    const FILES: u64 = 20_000;
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("256m,nr_inodes=0"), "")
+        .branch(Kind::Tmpfs("256m,nr_inodes=0"), "")
+        .prepare();
+    for number in 0..FILES {
+        put(
+            pool.on(
+                (number % 2) as usize,
+                format!("d{}/f{number}", number % 100),
+            ),
+            "",
+        );
+    }
+    pool.start();
+    let nodes = |pool: &Pool| pool.status()["nodes"].as_u64().unwrap();
+    for number in 0..FILES {
+        let path = pool.path(format!("d{}/f{number}", number % 100));
+        fs::symlink_metadata(path).unwrap();
+    }
+    let full = nodes(&pool);
+    assert!(
+        full > FILES / 10,
+        "{full} of {FILES}: others empty the caches without pause"
+    );
+    eventually("forgotten nodes leave the table", SOON, || {
+        drop_caches(2);
+        nodes(&pool) < 200
+    });
+    // And come back as what they were.
+    assert!(pool.path("d7/f7").exists());
+}
