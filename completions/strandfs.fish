@@ -262,6 +262,8 @@ function __strandfs_options
             printf '%s\n' "$head"'nullrw='{true,false}
         case 'pin-threads=*'
             printf '%s\n' "$head"'pin-threads='{false,R1L,R1P,RP1L,RP1P,R1LP1L,R1PP1P,RPSL,RPSP,R1PPSP}
+        case 'transport=*'
+            printf '%s\n' "$head"'transport='{auto,dev,uring}
         case 'proxy-ioprio=*'
             printf '%s\n' "$head"'proxy-ioprio='{true,false}
         case 'xattr=*'
@@ -373,6 +375,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'threads=' 'most threads that serve requests, 0 for automatic'
             printf '%s\t%s\n' "$head"'process-thread-count=' 'threads on top of those of threads, -1 for none'
             printf '%s\t%s\n' "$head"'pin-threads=' 'which CPUs the threads run on'
+            printf '%s\t%s\n' "$head"'transport=' 'how requests come from the kernel: /dev/fuse or io_uring'
             printf '%s\t%s\n' "$head"'scheduling-priority=' 'the server\'s nice value'
             printf '%s\t%s\n' "$head"'proxy-ioprio=' 'read and write with the caller\'s I/O priority'
             printf '%s\t%s\n' "$head"'xattr=' 'extended attributes'

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rustix::thread::CpuSet;
-use strandfs_fuse::{Placement, SessionConfig, page_limit};
-use strandfs_options::{PinThreads, Settings};
+use strandfs_fuse::{Placement, SessionConfig, TransportChoice, page_limit};
+use strandfs_options::{PinThreads, Settings, Transport};
 use strandfs_pool::features;
 
 /// What `scheduling-priority=auto` tries.
@@ -17,6 +17,11 @@ pub fn session_config(settings: &Settings) -> SessionConfig {
     let mut config = SessionConfig {
         wants: features::wants(settings),
         placement: placement(settings.pin_threads),
+        transport: match settings.transport {
+            Transport::Auto => TransportChoice::Auto,
+            Transport::Dev => TransportChoice::Device,
+            Transport::Uring => TransportChoice::Ring,
+        },
         ..SessionConfig::default()
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

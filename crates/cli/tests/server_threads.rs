@@ -336,7 +336,7 @@ fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
         ("R1LP1L", first, last),
         ("false", own.as_str(), own.as_str()),
     ] {
-        let layers = Layered::new(&format!(",pin-threads={strategy}"));
+        let layers = Layered::new(&format!(",transport=dev,pin-threads={strategy}"));
         let stopped = layers.stop();
         let readers: Vec<_> = (0..2).map(|block| layers.read_slow(block)).collect();
         layers.wait_for_blocked(2);
@@ -361,7 +361,7 @@ fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
 #[test]
 fn pin_threads_can_spread_them() {
     need_root!();
-    let layers = Layered::new(",pin-threads=RPSL");
+    let layers = Layered::new(",transport=dev,pin-threads=RPSL");
     let own = cpus("/proc/thread-self");
     let stopped = layers.stop();
     let readers: Vec<_> = (0..3).map(|block| layers.read_slow(block)).collect();

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use strandfs_fuse::{
     AttrReply, Context, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle, LockOwner,
     MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Result, Session, SessionConfig,
-    SetAttr, Signals, StatfsReply, Write,
+    SetAttr, Signals, StatfsReply, TransportChoice, Write,
 };
 
 const FILE: NodeId = NodeId(2);
@@ -173,11 +173,14 @@ fn run() -> std::result::Result<(), Box<dyn Error>> {
     for argument in std::env::args_os().skip(1) {
         match argument.to_str() {
             Some("--helper") => config.helper_only = true,
+            Some("--dev") => config.transport = TransportChoice::Device,
+            Some("--uring") => config.transport = TransportChoice::Ring,
             Some("--cache") => valid = Duration::from_secs(3600),
             _ => mountpoint = Some(PathBuf::from(argument)),
         }
     }
-    let mountpoint = mountpoint.ok_or("usage: hello [--helper] [--cache] MOUNTPOINT")?;
+    let mountpoint =
+        mountpoint.ok_or("usage: hello [--helper] [--cache] [--dev|--uring] MOUNTPOINT")?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let filesystem = Hello {
         owner: (user.as_raw(), group.as_raw()),

@@ -9,7 +9,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::traffic::{Traffic, TrafficReport};
+use crate::transport::TransportReport;
 use crate::types::Errno;
+
+/// Where the numbers of RETRIEVE notifications start, and the step between them: over a ring they
+/// must differ from those of all requests, which the kernel counts up from 0, and be even.
+const FIRST_RETRIEVAL: u64 = 1 << 62;
+const NEXT_RETRIEVAL: u64 = 2;
 
 /// A cheap handle to the connection; clones share it. It may be used from any thread, and stays
 /// valid after the mount has ended: calls then fail with ENODEV, ENOTCONN or ENOENT.
@@ -24,6 +30,7 @@ struct Shared {
     traffic: Traffic,
     number: OnceLock<u32>,
     substitute: OnceLock<Weak<dyn Substitute>>,
+    transport: Mutex<TransportReport>,
 }
 
 /// Answers requests in the place of threads that do not come back.
@@ -40,6 +47,14 @@ struct Retrievals {
     closed: bool,
 }
 
+impl Retrievals {
+    fn next_number(&mut self) -> u64 {
+        let number = FIRST_RETRIEVAL + self.last * NEXT_RETRIEVAL;
+        self.last += 1;
+        number
+    }
+}
+
 impl Connection {
     /// A connection over an open `/dev/fuse` that is mounted already. For the session, for a
     /// successor that was handed the descriptor, and for tests: over `/dev/null` every
@@ -54,6 +69,7 @@ impl Connection {
                 traffic: Traffic::new(),
                 number: OnceLock::new(),
                 substitute: OnceLock::new(),
+                transport: Mutex::default(),
             }),
         }
     }
@@ -91,6 +107,16 @@ impl Connection {
         self.shared.traffic.report()
     }
 
+    /// How requests come.
+    pub fn transport(&self) -> TransportReport {
+        self.shared.transport.lock().clone()
+    }
+
+    /// The transport is chosen, or has changed.
+    pub(crate) fn set_transport(&self, report: TransportReport) {
+        *self.shared.transport.lock() = report;
+    }
+
     /// Where it is counted.
     pub(crate) fn counter(&self) -> &Traffic {
         &self.shared.traffic
@@ -107,11 +133,15 @@ impl Connection {
         if retrievals.closed {
             return Err(Errno::NOTCONN);
         }
-        retrievals.last += 1;
-        let number = retrievals.last;
+        let number = retrievals.next_number();
         let (sender, receiver) = channel();
         retrievals.waiting.insert(number, sender);
         Ok((number, receiver))
+    }
+
+    /// A number for a RETRIEVE notification whose data nobody wants.
+    pub(crate) fn unexpected_retrieval(&self) -> u64 {
+        self.shared.retrievals.lock().next_number()
     }
 
     /// The notification could not be sent: nobody will answer.

@@ -14,6 +14,7 @@ pub mod notify;
 pub mod page_limit;
 mod reply;
 pub mod request;
+pub mod ring;
 pub mod session;
 pub mod signals;
 mod sys;
@@ -35,5 +36,7 @@ pub use request::{Dialect, Request};
 pub use session::{End, Session, SessionConfig, SessionError, Unmounter};
 pub use signals::Signals;
 pub use traffic::TrafficReport;
-pub use transport::{Link, Placement, Transport};
+pub use transport::{
+    Link, Placement, RingReport, RingUnavailable, Transport, TransportChoice, TransportReport,
+};
 pub use types::*;

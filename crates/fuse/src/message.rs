@@ -87,6 +87,8 @@ pub struct Message<'a> {
     head: &'a [u8],
     /// What follows the first argument structure; `None` when it follows in `head`.
     tail: Option<&'a [u8]>,
+    /// `tail` is all there is, argument structure and all.
+    headless: bool,
     /// The groups and security contexts sent along.
     extensions: extension::Extensions<'a>,
 }
@@ -111,6 +113,7 @@ impl<'a> Message<'a> {
             header,
             head,
             tail: None,
+            headless: false,
             extensions,
         })
     }
@@ -123,6 +126,7 @@ impl<'a> Message<'a> {
                 found: headers.in_out.len(),
             })?;
         let needed = headers.ring_ent_in_out.payload_sz as usize;
+        let headless = header.len as usize == size_of::<InHeader>() + needed;
         let payload = payload.get(..needed).ok_or(DecodeError::Truncated {
             needed,
             found: payload.len(),
@@ -132,6 +136,7 @@ impl<'a> Message<'a> {
             header,
             head: &headers.op_in,
             tail: Some(tail),
+            headless,
             extensions,
         })
     }
@@ -165,6 +170,17 @@ impl<'a> Message<'a> {
         let mut head = Cursor::new(self.head);
         let argument = head.take::<T>()?;
         Ok((argument, self.tail.map_or(head, Cursor::new)))
+    }
+
+    /// The same for NOTIFY_REPLY, whose structure a ring may have in the payload.
+    pub(crate) fn notify_argument<T: FromBytes>(&self) -> Result<(T, Cursor<'a>), DecodeError> {
+        match self.tail.filter(|_| self.headless) {
+            None => self.argument(),
+            Some(tail) => {
+                let mut all = Cursor::new(tail);
+                Ok((all.take::<T>()?, all))
+            }
+        }
     }
 
     /// For operations without an argument structure: their names.

@@ -54,6 +54,23 @@ impl Default for Wants {
     }
 }
 
+impl Wants {
+    /// What [`Negotiated::payload_bytes`] will be at most.
+    pub(crate) fn most_payload_bytes(&self) -> usize {
+        let (max_write_bytes, max_pages) = sizes(InitFlags::MAX_PAGES, self);
+        payload_bytes(max_write_bytes, max_pages.max(DEFAULT_MAX_PAGES))
+    }
+}
+
+/// Room for every request and reply: the largest of the longest write, the most pages, and the
+/// kernel's minimum.
+fn payload_bytes(max_write_bytes: u32, max_pages: u16) -> usize {
+    let pages_bytes = usize::from(max_pages) * PAGE_BYTES as usize;
+    pages_bytes
+        .max(max_write_bytes as usize)
+        .max(crate::abi::MIN_READ_BUFFER_BYTES)
+}
+
 /// The outcome of INIT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
@@ -84,10 +101,7 @@ impl Negotiated {
     /// How large a transport's payload area must be for every request and reply: the largest of
     /// the longest write, the most pages, and the kernel's minimum.
     pub fn payload_bytes(&self) -> usize {
-        let pages_bytes = usize::from(self.max_pages) * PAGE_BYTES as usize;
-        pages_bytes
-            .max(self.max_write_bytes as usize)
-            .max(crate::abi::MIN_READ_BUFFER_BYTES)
+        payload_bytes(self.max_write_bytes, self.max_pages)
     }
 }
 

@@ -119,6 +119,18 @@ impl Connection {
         arrival.recv().map_err(|_| Errno::NOTCONN)
     }
 
+    /// Makes the kernel send a request that asks for nothing (a NOTIFY_REPLY without data), to the
+    /// queue of the CPU this thread runs on. Does not wait for it. ENOENT: the kernel does not know
+    /// the node (any more); EINVAL: it is no regular file.
+    pub(crate) fn provoke(&self, node: NodeId) -> Result<(), Errno> {
+        let body = abi::NotifyRetrieveOut {
+            notify_unique: self.unexpected_retrieval(),
+            nodeid: node.0,
+            ..abi::NotifyRetrieveOut::default()
+        };
+        self.notify(NotifyCode::Retrieve, &[body.as_bytes()])
+    }
+
     /// Asks for every request that was read and not answered once more, with bit 63 of `unique`
     /// set: for a successor of a dead server. EINVAL: the kernel is older than 6.9.
     pub fn resend(&self) -> Result<(), Errno> {

@@ -3,6 +3,7 @@
 mod handshake;
 mod life;
 mod serve;
+mod transport;
 mod unmounter;
 
 use std::io;
@@ -17,7 +18,7 @@ use crate::filesystem::Filesystem;
 use crate::mount::{self, Mount, MountError, MountOptions, Way};
 use crate::negotiate::{Negotiated, Wants};
 use crate::signals::Signals;
-use crate::transport::{Placement, Transport};
+use crate::transport::{Placement, Transport, TransportChoice};
 use crate::types::Errno;
 
 /// How a session is to run.
@@ -31,6 +32,9 @@ pub struct SessionConfig {
     pub max_threads: usize,
     /// On which CPUs they run.
     pub placement: Placement,
+    /// How requests are to come. Over io_uring each thread has one such buffer, and each queue one
+    /// from the beginning.
+    pub transport: TransportChoice,
     /// The device; `/dev/fuse` if `None`.
     pub device: Option<PathBuf>,
     /// Mount and unmount through `fusermount3` even where mount(2) is allowed.
@@ -49,6 +53,7 @@ impl Default for SessionConfig {
             wants,
             max_threads: 512,
             placement: Placement::default(),
+            transport: TransportChoice::default(),
             device: None,
             helper_only: false,
         }
@@ -77,6 +82,9 @@ pub enum SessionError {
     /// Not even the first threads or their memory could be had.
     #[error("no thread to serve requests: {0}")]
     Threads(#[source] io::Error),
+    /// The ring failed while the mount was served, or was asked for and did not come about.
+    #[error("requests do not come over io_uring: {0}")]
+    Ring(Errno),
     /// Waiting for signals or the end failed.
     #[error("waiting for the end failed: {0}")]
     Wait(#[source] io::Error),
@@ -97,6 +105,7 @@ pub struct Session {
     life: Arc<Life>,
     max_threads: usize,
     placement: Placement,
+    plan: transport::Plan,
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
 }
@@ -114,6 +123,8 @@ impl Session {
             what: "making an event descriptor",
             errno,
         })?;
+        let max_threads = config.max_threads.max(1);
+        let plan = transport::Plan::possible(config.transport, max_threads)?;
         let way = Way {
             device: config.device.as_deref(),
             helper_only: config.helper_only,
@@ -122,8 +133,13 @@ impl Session {
         let connection = Connection::from_device(device);
         connection.set_number(mount.connection());
         config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;
-        let agreed = handshake::agree(&*fs, &connection, &config.wants);
-        let negotiated = agreed.inspect_err(|_| mount.force())?;
+        let mut agree = |plan: transport::Plan| {
+            let plan = plan.prepare(&connection, &mut config.wants)?;
+            let negotiated = handshake::agree(&*fs, &connection, &config.wants)?;
+            Ok((plan.agreed(&connection, &negotiated)?, negotiated))
+        };
+        let agreed: Result<_, MountError> = agree(plan);
+        let (plan, negotiated) = agreed.inspect_err(|_| mount.force())?;
         Ok(Session {
             filesystem: fs,
             established: Established {
@@ -132,8 +148,9 @@ impl Session {
             },
             mount: Arc::new(mount),
             life: Arc::new(life),
-            max_threads: config.max_threads.max(1),
+            max_threads,
             placement: config.placement,
+            plan,
             ready: None,
             hangup: None,
         })

@@ -1,5 +1,5 @@
-//! How requests come and answers go. One transport for now: [`device`], `/dev/fuse` with a
-//! single reader whose role is handed on.
+//! How requests come and answers go: [`device`], `/dev/fuse` with a single reader whose role is
+//! handed on, and [`ring`], io_uring with a queue for each CPU.
 
 mod buffer;
 mod crew;
@@ -7,19 +7,62 @@ mod device;
 mod interrupt;
 mod link;
 mod placement;
+mod ring;
 mod seat;
 mod undo;
 mod watchdog;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use crew::Crew;
 pub use link::{Link, Transport};
 pub use placement::Placement;
+pub use ring::{Completion, Ring, RingEntry, RingUnavailable, queues};
+pub(crate) use ring::{DEVICE_THREADS, Prepared, RingCrew, possible, prepare};
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
 use crate::request::Dialect;
+
+/// How long the last requests are left in peace before their system calls are interrupted.
+const PEACE: Duration = Duration::from_millis(200);
+/// Pause between signals to a thread that does not end.
+const PRESS: Duration = Duration::from_millis(5);
+
+/// How requests are to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Over `/dev/fuse`.
+    #[default]
+    Device,
+    /// Over io_uring where that is possible, else over `/dev/fuse`.
+    Auto,
+    /// Over io_uring, or not at all.
+    Ring,
+}
+
+/// How requests come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TransportReport {
+    /// It is not decided yet.
+    #[default]
+    Undecided,
+    /// Over `/dev/fuse`, and why not over io_uring.
+    Device(RingUnavailable),
+    /// Over io_uring.
+    Ring(RingReport),
+}
+
+/// What the ring transport is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingReport {
+    /// One for each CPU that may ever be there.
+    pub queues: usize,
+    /// Address space of all buffers. Memory is taken only where requests and replies have filled
+    /// them, and given back after a while.
+    pub buffer_bytes: usize,
+}
 
 /// What requests are carried out with, on whatever transport.
 pub(crate) struct Server {

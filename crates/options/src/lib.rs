@@ -54,5 +54,5 @@ pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
     OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
-    XattrMode,
+    Transport, XattrMode,
 };

@@ -15,7 +15,7 @@ use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
     OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
-    XattrMode, parse_bool,
+    Transport, XattrMode, parse_bool,
 };
 
 mod mount;
@@ -91,6 +91,8 @@ pub struct Settings {
     pub threads: i32,
     pub process_thread_count: i32,
     pub pin_threads: PinThreads,
+    /// How requests come.
+    pub transport: Transport,
     /// A nice value. `None`: -10 where that is allowed.
     pub scheduling_priority: Option<i32>,
     pub proxy_ioprio: bool,
@@ -190,6 +192,7 @@ impl Default for Settings {
             threads: 0,
             process_thread_count: -1,
             pin_threads: PinThreads::Off,
+            transport: Transport::Auto,
             scheduling_priority: None,
             proxy_ioprio: false,
             xattr: XattrMode::Passthrough,

@@ -82,6 +82,18 @@ words! {
 }
 
 words! {
+    /// How requests come from the kernel.
+    Transport {
+        /// Over io_uring where that is possible.
+        Auto = "auto",
+        /// Over `/dev/fuse`.
+        Dev = "dev",
+        /// Over io_uring, or the mount fails.
+        Uring = "uring",
+    }
+}
+
+words! {
     /// Which CPUs the server's threads run on: R reads requests, P carries them on; 1 is the first
     /// or only one, S is spread; L is a logical CPU, P at the end a physical core.
     PinThreads {

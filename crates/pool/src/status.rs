@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use strandfs_fuse::TransportReport;
 use strandfs_options::table::Status;
 use strandfs_options::{BranchMode, TABLE};
 
@@ -85,6 +86,14 @@ impl Pool {
             return Value::Null;
         };
         let traffic = connection.traffic();
+        let (transport, reason, ring) = match connection.transport() {
+            TransportReport::Undecided => (None, None, None),
+            TransportReport::Device(reason) => (Some("dev"), Some(reason.to_string()), None),
+            TransportReport::Ring(ring) => {
+                let facts = json!({ "queues": ring.queues, "buffer_bytes": ring.buffer_bytes });
+                (Some("uring"), None, Some(facts))
+            }
+        };
         let requests: serde_json::Map<String, Value> = traffic
             .requests
             .iter()
@@ -97,7 +106,9 @@ impl Pool {
             .collect();
         json!({
             "number": connection.number(),
-            "transport": "dev",
+            "transport": transport,
+            "transport_reason": reason,
+            "ring": ring,
             "protocol_minor": negotiated.minor,
             "features": features,
             "max_write_bytes": negotiated.max_write_bytes,

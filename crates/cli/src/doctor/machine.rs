@@ -124,15 +124,21 @@ impl Machine {
     fn ring_transport(&self) -> Check {
         const NAME: &str = "FUSE over io_uring";
         let parameter = self.read("/sys/module/fuse/parameters/enable_uring");
-        // Not used yet, so no fault either way.
-        Check::pass(
-            NAME,
-            match parameter.trim() {
-                "Y" | "1" => "enabled in the kernel",
-                "" => "not in this kernel (Linux 6.14 or later); /dev/fuse is used",
-                _ => "not enabled (module parameter enable_uring of fuse); /dev/fuse is used",
-            },
-        )
+        let forbidden = self.read("/proc/sys/kernel/io_uring_disabled");
+        // Pools work without it, so no fault either way.
+        let found = match (parameter.trim(), forbidden.trim()) {
+            ("", _) => "not in this kernel (Linux 6.14 or later); /dev/fuse is used",
+            ("Y" | "1", "2") => "enabled, but kernel.io_uring_disabled=2; /dev/fuse is used",
+            ("Y" | "1", "1") if !self.privileged => {
+                "enabled, but kernel.io_uring_disabled=1, and you are not root; /dev/fuse is used"
+            }
+            ("Y" | "1", _) => "enabled: transport=auto uses it",
+            _ => {
+                "off; /dev/fuse is used (echo Y > /sys/module/fuse/parameters/enable_uring as \
+                 root switches it on)"
+            }
+        };
+        Check::pass(NAME, found)
     }
 
     fn descriptors(&self) -> Check {

@@ -87,11 +87,12 @@ fn connection(connection: &Value) {
         return;
     }
     println!(
-        "  {} threads (at most {} at once so far, {} allowed), transport {}, messages up to {}",
+        "  {} threads (at most {} at once so far, {} allowed), transport {}{}, messages up to {}",
         number(connection, "threads"),
         number(connection, "most_threads_at_once"),
         number(connection, "most_threads"),
         text(connection, "transport"),
+        reason_for_transport(connection),
         size(number(connection, "max_write_bytes")),
     );
     let requests = connection.get("requests").and_then(Value::as_object);
@@ -111,6 +112,20 @@ fn connection(connection: &Value) {
         .map(|(operation, count)| format!("{operation} {count}"))
         .collect();
     println!("  requests: {}", listed.join(", "));
+}
+
+/// Why not io_uring, or what it has.
+fn reason_for_transport(connection: &Value) -> String {
+    let ring = connection.get("ring").unwrap_or(&Value::Null);
+    match connection.get("transport_reason").and_then(Value::as_str) {
+        Some(reason) => format!(" ({reason})"),
+        None if ring.is_null() => String::new(),
+        None => format!(
+            " ({} queues, buffers of at most {})",
+            number(ring, "queues"),
+            size(number(ring, "buffer_bytes")),
+        ),
+    }
 }
 
 /// What somebody set, and where; the defaults are only counted.

@@ -213,6 +213,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "pin-threads",
         "pin_threads_puts_the_reader_and_the_others_on_their_cpus",
     ),
+    ("transport", "status_says_which_transport_and_why"),
     (
         "scheduling-priority",
         "scheduling_priority_is_the_nice_value_of_every_thread",

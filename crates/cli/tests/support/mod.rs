@@ -6,6 +6,7 @@
 //!
 //! `STRANDFS_TEST_BIN` and `STRANDFS_TEST_FSTYPE` point the tests at another program with the same
 //! command line; `support/bare.sh` with type `tmpfs` shows what the bare filesystem does.
+//! `STRANDFS_TEST_TRANSPORT` is the `transport` of the pools whose test does not choose one.
 #![allow(
     dead_code,
     unused_imports,
@@ -142,6 +143,7 @@ impl Builder {
         {
             self.options.push("minfreespace=0".to_owned());
         }
+        self.options.extend(transport_to_test(&self.options));
         Pool {
             dir: Some(dir),
             branches,
@@ -158,6 +160,20 @@ impl Builder {
         pool.start();
         pool
     }
+}
+
+/// What `STRANDFS_TEST_TRANSPORT` asks for, unless the test chose a transport, or so few threads
+/// that there is no choice.
+fn transport_to_test(options: &[String]) -> Option<String> {
+    let chosen = |option: &String| {
+        let name = option.split('=').next().unwrap_or_default();
+        name == "transport" || name == "threads" || name.ends_with("thread-count")
+    };
+    let transport = std::env::var("STRANDFS_TEST_TRANSPORT").ok()?;
+    if transport == "uring" {
+        assert!(mounts::uring_is_on(), "STRANDFS_TEST_TRANSPORT=uring");
+    }
+    (!options.iter().any(chosen)).then(|| format!("transport={transport}"))
 }
 
 /// A running server and what ends it if the test hangs.

@@ -165,6 +165,20 @@ pub fn make_branch(path: &Path, kind: Kind) {
     }
 }
 
+/// The kernel's switch for FUSE over io_uring.
+pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether FUSE over io_uring is to be had, after switching it on where the test may; it stays on,
+/// for other tests may use it at the same time. Says so when it is not.
+pub fn uring_is_on() -> bool {
+    let is_on = || fs::read_to_string(URING_SWITCH).is_ok_and(|switch| switch.trim() == "Y");
+    let on = is_on() || fs::write(URING_SWITCH, "Y").is_ok() && is_on();
+    if !on {
+        say("skipped: needs FUSE over io_uring (Linux 6.14) and root to switch it on");
+    }
+    on
+}
+
 /// Whether a loop-mounted filesystem of this type can be had here; says so when it cannot.
 pub fn loop_works(fstype: &str) -> bool {
     let have = is_root()

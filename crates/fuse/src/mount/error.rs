@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::negotiate::NegotiateError;
+use crate::transport::RingUnavailable;
 use crate::types::Errno;
 
 /// Why a mount did not come about. The message is one sentence with the remedy.
@@ -78,6 +79,9 @@ pub enum MountError {
     /// The kernel and this server cannot agree on a protocol.
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
+    /// Requests were to come over io_uring and cannot.
+    #[error("transport=uring: {0}")]
+    Ring(RingUnavailable),
     /// The filesystem refused to start.
     #[error("the filesystem refused to start: {0}")]
     Refused(Errno),
@@ -99,6 +103,7 @@ impl MountError {
             MountError::NoKernelSupport => Errno::NODEV,
             MountError::AllowOther | MountError::Confined => Errno::PERM,
             MountError::ClosedDevice => Errno::ACCESS,
+            MountError::Ring(_) => Errno::OPNOTSUPP,
             MountError::Negotiate(_) => Errno::PROTO,
             MountError::NoPermission { errno }
             | MountError::Mountpoint { errno, .. }

@@ -80,7 +80,7 @@ pub(super) fn interrupt<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn notify_reply<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut rest) = message.argument::<abi::NotifyRetrieveIn>()?;
+    let (head, mut rest) = message.notify_argument::<abi::NotifyRetrieveIn>()?;
     Ok(Request::NotifyReply {
         offset_bytes: head.offset,
         data: rest.bytes(head.size as usize)?,

@@ -1,7 +1,9 @@
 //! From the first thread to the end.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +13,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use super::{End, Session, SessionError};
 use crate::request::Dialect;
 use crate::signals::Signals;
-use crate::transport::{Crew, Link, Server, Transport};
+use crate::transport::{
+    Crew, DEVICE_THREADS, Link, Placement, RingCrew, RingUnavailable, Server, Transport,
+    TransportReport,
+};
 use crate::types::Errno;
 
 /// How long requests that outlive the mount are waited for.
@@ -19,11 +24,18 @@ const LAST_REQUESTS: Duration = Duration::from_millis(400);
 
 /// Serves until the mount ends.
 pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<End, SessionError> {
+    let most = session.max_threads;
+    session.connection().counter().set_most_threads(most);
     let placement = std::mem::take(&mut session.placement);
-    let (life, max_threads) = (session.life.clone(), session.max_threads);
-    let crew = Crew::new(server(&session), life, max_threads, placement);
-    crew.start().map_err(SessionError::Threads)?;
-    until_the_end(session, signals, || crew.disband(LAST_REQUESTS))
+    let (server, life) = (Arc::new(server(&session)), session.life.clone());
+    let crew = Crew::new(server.clone(), life, most, placement.clone());
+    let ring = start(&mut session, &crew, server, placement).map_err(SessionError::Threads)?;
+    until_the_end(session, signals, || {
+        if let Some(ring) = ring {
+            ring.disband(LAST_REQUESTS);
+        }
+        crew.disband(LAST_REQUESTS);
+    })
 }
 
 /// The same over a transport of the caller's own.
@@ -66,6 +78,40 @@ fn until_the_end(
     session.connection().close_retrievals();
     session.filesystem.destroy();
     session.life.verdict()
+}
+
+/// Starts the threads: those of `/dev/fuse`, without which no transport does, and those of the ring.
+fn start(
+    session: &mut Session,
+    crew: &Arc<Crew>,
+    server: Arc<Server>,
+    placement: Placement,
+) -> io::Result<Option<Arc<RingCrew>>> {
+    let Some(prepared) = session.plan.take() else {
+        return crew.start().map(|()| None);
+    };
+    let most = session.max_threads;
+    let ring_threads = most.saturating_sub(DEVICE_THREADS);
+    let life = session.life.clone();
+    let ring = RingCrew::new(server, life.clone(), &prepared, ring_threads, placement);
+    crew.set_max_threads(DEVICE_THREADS);
+    crew.set_ring(ring.clone());
+    crew.start()?;
+    ring.report();
+    let (device, connection) = (crew.clone(), session.connection().clone());
+    let required = session.plan.required;
+    ring.start(*prepared, move |errno| {
+        if required {
+            life.end(Err(SessionError::Ring(errno)));
+            return;
+        }
+        // The kernel has gone back to the device by itself.
+        device.set_max_threads(most);
+        let reason = RingUnavailable::Refused(errno);
+        tracing::warn!("requests come over /dev/fuse: {reason}");
+        connection.set_transport(TransportReport::Device(reason));
+    })?;
+    Ok(Some(ring))
 }
 
 /// Calls the `ready` callback as soon as the mount answers, from a thread of its own.

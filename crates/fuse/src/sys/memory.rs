@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::types::Errno;
 
@@ -37,6 +37,23 @@ impl PageMemory {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Gives what lies behind the first `keep` bytes, which must be whole pages, back to the
+    /// system: it reads as zeros then.
+    pub(crate) fn discard(&mut self, keep: usize) {
+        let Some(rest) = self
+            .bytes_mut()
+            .get_mut(keep..)
+            .filter(|rest| !rest.is_empty())
+        else {
+            return;
+        };
+        let (start, len) = (rest.as_mut_ptr().cast(), rest.len());
+        // SAFETY: the range is within our mapping, which nobody else has a borrow of.
+        if let Err(errno) = unsafe { madvise(start, len, Advice::LinuxDontNeed) } {
+            tracing::debug!(%errno, "giving memory back");
+        }
     }
 }
 

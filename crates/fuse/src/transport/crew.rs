@@ -2,7 +2,8 @@
 //! while they were, or are parked. The lock is taken only when a role changes.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::device;
 use super::placement::{Placement, Role};
+use super::ring::RingCrew;
 use super::seat::{Baton, Seat};
-use super::watchdog::Watchdog;
+use super::watchdog::{self, Watchdog};
+use super::{PEACE, PRESS};
 use crate::connection::Substitute;
 use crate::session::Life;
 use crate::sys;
@@ -23,20 +26,18 @@ use crate::types::Errno;
 const KEPT: usize = 4;
 /// How long the others are kept.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long the last requests are left in peace before their system calls are interrupted.
-const PEACE: Duration = Duration::from_millis(200);
-/// Pause between signals to a thread that does not end.
-const PRESS: Duration = Duration::from_millis(5);
 
 /// The threads of a session and what they share.
 pub(crate) struct Crew {
-    pub(super) server: Server,
+    pub(super) server: Arc<Server>,
     pub(super) life: Arc<Life>,
     pub(super) watchdog: Watchdog,
     pub(super) roster: Mutex<Roster>,
     pub(super) placement: Placement,
+    /// Whose requests are interrupted from here as well.
+    pub(super) ring: OnceLock<Arc<RingCrew>>,
     departed: Condvar,
-    max_threads: usize,
+    max_threads: AtomicUsize,
 }
 
 /// Who does what.
@@ -69,21 +70,32 @@ pub(super) enum Next {
 
 impl Crew {
     pub(crate) fn new(
-        server: Server,
+        server: Arc<Server>,
         life: Arc<Life>,
         max_threads: usize,
         placement: Placement,
     ) -> Arc<Self> {
-        server.connection.counter().set_most_threads(max_threads);
         Arc::new(Self {
             server,
             life,
             watchdog: Watchdog::new(),
             roster: Mutex::default(),
             placement,
+            ring: OnceLock::new(),
             departed: Condvar::new(),
-            max_threads,
+            max_threads: AtomicUsize::new(max_threads),
         })
+    }
+
+    /// From now on there may be so many threads.
+    pub(crate) fn set_max_threads(&self, max_threads: usize) {
+        self.max_threads.store(max_threads, Ordering::Relaxed);
+    }
+
+    /// Most requests come to these threads.
+    pub(crate) fn set_ring(&self, ring: Arc<RingCrew>) {
+        // Set once: a session has one.
+        let _ = self.ring.set(ring);
     }
 
     /// Starts the reader and the watchdog.
@@ -95,7 +107,8 @@ impl Crew {
         let first = self.recruit(&mut roster)?;
         roster.reader = Some(first.clone());
         drop(roster);
-        let watched = Watchdog::start(self);
+        let crew = self.clone();
+        let watched = self.watchdog.start(move || watchdog::watch(&crew));
         if watched.is_err() {
             self.roster.lock().closed = true;
             first.hand(Baton::Leave);
@@ -152,7 +165,7 @@ impl Crew {
         if let Some(parked) = roster.parked.pop() {
             return Some(parked);
         }
-        if roster.seats.len() >= self.max_threads {
+        if roster.seats.len() >= self.max_threads.load(Ordering::Relaxed) {
             return None;
         }
         match self.recruit(roster) {

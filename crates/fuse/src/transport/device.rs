@@ -140,7 +140,7 @@ fn answer(crew: &Arc<Crew>, seat: &Arc<Seat>, bytes: &[u8], reply: &mut ReplyBuf
     match outcome {
         Outcome::Reply { errno, len } => {
             if send(server, reply, unique, errno, len) == Sent::Unwanted && errno.is_none() {
-                undo::undo(server, &message, reply.payload(), &worker);
+                undo::undo(server, &message.header, reply.payload(), &worker);
             }
         }
         Outcome::NoReply => {}

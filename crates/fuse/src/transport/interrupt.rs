@@ -14,6 +14,10 @@ impl Crew {
             .find(|seat| seat.relieved_request() == unique)
             .cloned();
         let Some(seat) = seat else {
+            drop(roster);
+            if let Some(ring) = self.ring.get() {
+                ring.interrupt(unique);
+            }
             return;
         };
         if seat.interrupt(unique) {

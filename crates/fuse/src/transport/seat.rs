@@ -128,6 +128,11 @@ impl Seat {
                 .is_ok()
     }
 
+    /// Whether this request is being carried out, whoever reads.
+    pub(super) fn works_on(&self, unique: u64) -> bool {
+        self.word() & PHASE != READING && self.unique.load(Ordering::Acquire) == unique
+    }
+
     /// The request that runs while others read; 0 if none does.
     pub(super) fn relieved_request(&self) -> u64 {
         if self.word() & PHASE == RELIEVED {

@@ -3,15 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::Server;
-use crate::abi::{EntryOut, Opcode, OpenOut};
+use crate::abi::{EntryOut, InHeader, Opcode, OpenOut};
 use crate::filesystem::{Context, Worker};
-use crate::message::Message;
 use crate::types::{Handle, NodeId, Release};
 
 /// Takes back what the answer in `payload` gave: a lookup, an open file, or both. Listings with
 /// look-ups are left: the kernel drops such a reply only with the whole connection.
-pub(super) fn undo(server: &Server, message: &Message<'_>, payload: &[u8], worker: &dyn Worker) {
-    let Ok(opcode) = message.opcode() else {
+pub(super) fn undo(server: &Server, header: &InHeader, payload: &[u8], worker: &dyn Worker) {
+    let Ok(opcode) = Opcode::try_from(header.opcode) else {
         return;
     };
     let entry = || EntryOut::read_from_prefix(payload).ok();
@@ -23,26 +22,12 @@ pub(super) fn undo(server: &Server, message: &Message<'_>, payload: &[u8], worke
         }
         Opcode::Create | Opcode::Tmpfile => {
             if let Some((entry, rest)) = entry() {
-                close(server, message, entry.nodeid, rest, worker, false);
+                close(server, header, entry.nodeid, rest, worker, false);
                 forget(server, entry.nodeid);
             }
         }
-        Opcode::Open => close(
-            server,
-            message,
-            message.header.nodeid,
-            payload,
-            worker,
-            false,
-        ),
-        Opcode::Opendir => close(
-            server,
-            message,
-            message.header.nodeid,
-            payload,
-            worker,
-            true,
-        ),
+        Opcode::Open => close(server, header, header.nodeid, payload, worker, false),
+        Opcode::Opendir => close(server, header, header.nodeid, payload, worker, true),
         _ => {}
     }
 }
@@ -55,7 +40,7 @@ fn forget(server: &Server, node: u64) {
 
 fn close(
     server: &Server,
-    message: &Message<'_>,
+    header: &InHeader,
     node: u64,
     reply: &[u8],
     worker: &dyn Worker,
@@ -65,11 +50,11 @@ fn close(
         return;
     };
     let cx = Context {
-        unique: message.header.unique,
-        uid: message.header.uid,
-        gid: message.header.gid,
-        pid: message.header.pid,
-        supplementary_gid: message.supplementary_gid(),
+        unique: header.unique,
+        uid: header.uid,
+        gid: header.gid,
+        pid: header.pid,
+        supplementary_gid: None,
         worker,
     };
     let args = Release {

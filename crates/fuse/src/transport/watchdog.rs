@@ -14,18 +14,18 @@ use super::crew::Crew;
 use super::seat::Seat;
 
 /// Time between looks; a sleeping reader is relieved after one to two of them.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 /// Time between looks while every one of the last [`SMOOTH_TICKS`] found another request.
 const SMOOTH_TICK: Duration = Duration::from_millis(4);
 const SMOOTH_TICKS: u32 = 16;
 /// Looks after which even a reader that is running, or waiting for a CPU, is relieved. One that
 /// sleeps is relieved at the first: to the others a new reader helps only if there is a CPU for
 /// it, and it moves the work to another one.
-const BUSY_TICKS: u32 = 8;
+pub(super) const BUSY_TICKS: u32 = 8;
 /// Looks without any new request after which it sleeps.
-const QUIET_TICKS: u32 = 100;
+pub(super) const QUIET_TICKS: u32 = 100;
 /// Looks between signals to interrupted requests.
-const PRESS_TICKS: u32 = 5;
+pub(super) const PRESS_TICKS: u32 = 5;
 
 /// The watchdog as others see it.
 pub(super) struct Watchdog {
@@ -41,15 +41,27 @@ impl Watchdog {
         }
     }
 
-    /// Starts it; it ends with the mount.
-    pub(super) fn start(crew: &Arc<Crew>) -> io::Result<()> {
-        let own = crew.clone();
+    /// Starts it with what it does until the mount ends.
+    pub(super) fn start(&self, watch: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let handle = thread::Builder::new()
             .name("strandfs-watch".to_owned())
-            .spawn(move || watch(&own))?;
+            .spawn(watch)?;
         // Set once: a crew starts once.
-        let _ = crew.watchdog.thread.set(handle.thread().clone());
+        let _ = self.thread.set(handle.thread().clone());
         Ok(())
+    }
+
+    /// For its own thread: sleeps until a request starts, unless it finds that one has meanwhile.
+    pub(super) fn sleep(&self, is_quiet: impl FnOnce() -> bool) {
+        self.asleep.store(true, Ordering::SeqCst);
+        // A request that started before the store was not going to wake anybody.
+        if !is_quiet() {
+            self.asleep.store(false, Ordering::SeqCst);
+            return;
+        }
+        while self.asleep.load(Ordering::SeqCst) {
+            thread::park();
+        }
     }
 
     /// A request has started: after `Seat::enter`, whose store is ordered before this load.
@@ -68,7 +80,8 @@ impl Watchdog {
     }
 }
 
-fn watch(crew: &Arc<Crew>) {
+/// Watches the reader of `/dev/fuse`.
+pub(super) fn watch(crew: &Arc<Crew>) {
     let mut seen: Option<(Arc<Seat>, u64)> = None;
     let (mut quiet, mut stuck, mut smooth) = (0, 0, 0);
     let mut ticks: u32 = 0;
@@ -96,23 +109,11 @@ fn watch(crew: &Arc<Crew>) {
         }
         seen = Some((reader, word));
         if quiet >= QUIET_TICKS {
-            sleep(crew, &seen);
+            crew.watchdog.sleep(|| {
+                let unchanged = matches!(&seen, Some((seat, word)) if seat.word() == *word);
+                unchanged && !crew.press_interrupts() && !crew.life.has_ended()
+            });
             quiet = 0;
         }
-    }
-}
-
-/// Sleeps until a request starts.
-fn sleep(crew: &Arc<Crew>, seen: &Option<(Arc<Seat>, u64)>) {
-    let watchdog = &crew.watchdog;
-    watchdog.asleep.store(true, Ordering::SeqCst);
-    // A request that started before the store was not going to wake anybody.
-    let unchanged = matches!(seen, Some((seat, word)) if seat.word() == *word);
-    if !unchanged || crew.press_interrupts() || crew.life.has_ended() {
-        watchdog.asleep.store(false, Ordering::SeqCst);
-        return;
-    }
-    while watchdog.asleep.load(Ordering::SeqCst) {
-        thread::park();
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use strandfs_fuse::{End, Errno};
 
 use crate::lab::{Bench, SLOW};
-use crate::support::can_mount;
+use crate::support::{GONE_WITHIN, can_mount, on_each_transport};
 
 /// What a quick read may take on a busy machine; well below [`SLOW`].
 const QUICK: Duration = Duration::from_millis(150);
@@ -28,38 +28,36 @@ fn read_now(bench: &Bench, name: &str) -> Duration {
 
 #[test]
 fn a_slow_file_does_not_delay_another() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(8);
-    for slow in ["slow", "polite"] {
-        let reader = bench.read(slow);
-        bench.wait_for_blocked(1);
-        let took = read_now(&bench, "fast");
-        assert!(took < QUICK, "{slow} delayed another read by {took:?}");
-        let (content, took) = reader.join().unwrap();
-        assert_eq!(content.unwrap(), b"content");
-        assert!(took >= SLOW);
-    }
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        for slow in ["slow", "polite"] {
+            let reader = bench.read(slow);
+            bench.wait_for_blocked(1);
+            let took = read_now(&bench, "fast");
+            assert!(took < QUICK, "{slow} delayed another read by {took:?}");
+            let (content, took) = reader.join().unwrap();
+            assert_eq!(content.unwrap(), b"content");
+            assert!(took >= SLOW);
+        }
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }
 
 #[test]
 fn many_slow_requests_leave_room_for_quick_ones() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(128);
-    let blocked: Vec<_> = (0..64).map(|_| bench.read("gate")).collect();
-    bench.wait_for_blocked(64);
-    for _ in 0..20 {
-        assert!(read_now(&bench, "fast") < QUICK);
-    }
-    bench.open_gate();
-    for reader in blocked {
-        assert_eq!(reader.join().unwrap().0.unwrap(), b"content");
-    }
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 128);
+        let blocked: Vec<_> = (0..64).map(|_| bench.read("gate")).collect();
+        bench.wait_for_blocked(64);
+        for _ in 0..20 {
+            assert!(read_now(&bench, "fast") < QUICK);
+        }
+        bench.open_gate();
+        for reader in blocked {
+            assert_eq!(reader.join().unwrap().0.unwrap(), b"content");
+        }
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }
 
 #[test]
@@ -86,90 +84,86 @@ fn with_all_threads_blocked_the_first_free_one_goes_on() {
 
 #[test]
 fn a_fatal_signal_ends_a_blocked_read() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(8);
-    let mut reader = Command::new("cat")
-        .arg(bench.mountpoint.file("stuck"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    bench.wait_for_blocked(1);
-    let start = Instant::now();
-    let pid = rustix::process::Pid::from_child(&reader);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(reader.wait().unwrap().signal(), Some(2));
-    assert!(start.elapsed() < QUICK * 2);
-    assert_eq!(bench.lab.interrupted.load(Ordering::SeqCst), 1);
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        let mut reader = Command::new("cat")
+            .arg(bench.mountpoint.file("stuck"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        bench.wait_for_blocked(1);
+        let start = Instant::now();
+        let pid = rustix::process::Pid::from_child(&reader);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(reader.wait().unwrap().signal(), Some(2));
+        assert!(start.elapsed() < QUICK * 2);
+        assert_eq!(bench.lab.interrupted.load(Ordering::SeqCst), 1);
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }
 
 extern "C" fn do_nothing(_: i32) {}
 
 #[test]
 fn a_handled_signal_ends_a_blocked_read_with_eintr() {
-    if !can_mount() {
-        return;
-    }
-    // SAFETY: the handler does nothing; all-zero is a valid mask and flags: no SA_RESTART.
-    let installed = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = do_nothing as extern "C" fn(i32) as usize;
-        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut())
-    };
-    assert_eq!(installed, 0);
-    let bench = Bench::new(8);
-    for _ in 0..20 {
-        let path = bench.mountpoint.file("stuck");
-        let reader = thread::spawn(move || File::open(path).unwrap().read(&mut [0; 10]));
-        bench.wait_for_blocked(1);
-        // SAFETY: the thread is not joined yet, so its handle is valid.
-        let sent = unsafe { libc::pthread_kill(reader.as_pthread_t(), libc::SIGUSR1) };
-        assert_eq!(sent, 0);
-        let error = reader.join().unwrap().unwrap_err();
-        assert_eq!(Errno::from_io_error(&error), Some(Errno::INTR));
-        assert!(read_now(&bench, "fast") < QUICK);
-    }
-    assert_eq!(bench.lab.interrupted.load(Ordering::SeqCst), 20);
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        // SAFETY: the handler does nothing; all-zero is a valid mask and flags: no SA_RESTART.
+        let installed = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = do_nothing as extern "C" fn(i32) as usize;
+            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut())
+        };
+        assert_eq!(installed, 0);
+        let bench = Bench::on(transport, 8);
+        for _ in 0..20 {
+            let path = bench.mountpoint.file("stuck");
+            let reader = thread::spawn(move || File::open(path).unwrap().read(&mut [0; 10]));
+            bench.wait_for_blocked(1);
+            // SAFETY: the thread is not joined yet, so its handle is valid.
+            let sent = unsafe { libc::pthread_kill(reader.as_pthread_t(), libc::SIGUSR1) };
+            assert_eq!(sent, 0);
+            let error = reader.join().unwrap().unwrap_err();
+            assert_eq!(Errno::from_io_error(&error), Some(Errno::INTR));
+            assert!(read_now(&bench, "fast") < QUICK);
+        }
+        assert_eq!(bench.lab.interrupted.load(Ordering::SeqCst), 20);
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }
 
 #[test]
 fn the_session_ends_in_time_with_requests_stuck() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(8);
-    // One that heeds signals and one that does not.
-    let readers = [bench.read("stuck"), bench.read("gate")];
-    bench.wait_for_blocked(2);
-    let lab = bench.lab.clone();
-    let start = Instant::now();
-    let end = bench.finish();
-    let took = start.elapsed();
-    assert_eq!(end, End::Unmounted);
-    assert!(took < Duration::from_secs(1), "ended only after {took:?}");
-    for reader in readers {
-        let error = reader.join().unwrap().0.unwrap_err();
-        let errno = Errno::from_io_error(&error);
-        assert!(
-            matches!(errno, Some(Errno::CONNABORTED | Errno::NOTCONN)),
-            "{errno:?}"
-        );
-    }
-    *lab.gate.0.lock().unwrap() = true;
-    lab.gate.1.notify_all();
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        // One that heeds signals and one that does not.
+        let readers = [bench.read("stuck"), bench.read("gate")];
+        bench.wait_for_blocked(2);
+        let lab = bench.lab.clone();
+        let start = Instant::now();
+        let end = bench.finish();
+        let took = start.elapsed();
+        assert_eq!(end, End::Unmounted);
+        assert!(took < GONE_WITHIN, "ended only after {took:?}");
+        for reader in readers {
+            let error = reader.join().unwrap().0.unwrap_err();
+            let errno = Errno::from_io_error(&error);
+            assert!(
+                matches!(errno, Some(Errno::CONNABORTED | Errno::NOTCONN)),
+                "{errno:?}"
+            );
+        }
+        *lab.gate.0.lock().unwrap() = true;
+        lab.gate.1.notify_all();
+    });
 }
 
 #[test]
 fn a_panic_costs_its_request_only() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(8);
-    let error = std::fs::read(bench.mountpoint.file("broken")).unwrap_err();
-    assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
-    read_now(&bench, "fast");
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        let error = std::fs::read(bench.mountpoint.file("broken")).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+        read_now(&bench, "fast");
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }

@@ -10,25 +10,24 @@ use std::sync::atomic::Ordering;
 use strandfs_fuse::{Connection, End, Errno, NodeId};
 
 use crate::lab::{Bench, CACHED, FAST};
-use crate::support::can_mount;
+use crate::support::{can_mount, on_each_transport};
 
 #[test]
 fn invalidated_attributes_are_asked_again() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(4);
-    let path = bench.mountpoint.file("fast");
-    assert_eq!(fs::metadata(&path).unwrap().len(), 7);
-    *bench.lab.content.lock().unwrap() = b"longer content".to_vec();
-    assert_eq!(
-        fs::metadata(&path).unwrap().len(),
-        7,
-        "from the kernel's cache"
-    );
-    bench.connection().invalidate_inode(FAST, -1, 0).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().len(), 14);
-    assert_eq!(bench.finish(), End::Unmounted);
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 4);
+        let path = bench.mountpoint.file("fast");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 7);
+        *bench.lab.content.lock().unwrap() = b"longer content".to_vec();
+        assert_eq!(
+            fs::metadata(&path).unwrap().len(),
+            7,
+            "from the kernel's cache"
+        );
+        bench.connection().invalidate_inode(FAST, -1, 0).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 14);
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
 }
 
 #[test]
@@ -95,25 +94,24 @@ fn what_the_kernel_does_not_know_is_invalid_already() {
 
 #[test]
 fn stored_data_is_read_from_the_page_cache_and_retrieved() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(4);
-    let path = bench.mountpoint.file("cached");
-    let file = File::open(&path).unwrap();
-    let mut content = [0; 7];
-    file.read_exact_at(&mut content, 0).unwrap();
-    assert_eq!(&content, b"content");
-    let connection = bench.connection();
-    assert_eq!(connection.retrieve(CACHED, 0, 7).unwrap(), b"content");
-    connection.store(CACHED, 3, b"TENT").unwrap();
-    file.read_exact_at(&mut content, 0).unwrap();
-    assert_eq!(&content, b"conTENT");
-    assert_eq!(connection.retrieve(CACHED, 2, 5).unwrap(), b"nTENT");
-    drop(file);
-    let connection = connection.clone();
-    assert_eq!(bench.finish(), End::Unmounted);
-    assert_eq!(connection.retrieve(CACHED, 0, 7), Err(Errno::NOTCONN));
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 4);
+        let path = bench.mountpoint.file("cached");
+        let file = File::open(&path).unwrap();
+        let mut content = [0; 7];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"content");
+        let connection = bench.connection();
+        assert_eq!(connection.retrieve(CACHED, 0, 7).unwrap(), b"content");
+        connection.store(CACHED, 3, b"TENT").unwrap();
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"conTENT");
+        assert_eq!(connection.retrieve(CACHED, 2, 5).unwrap(), b"nTENT");
+        drop(file);
+        let connection = connection.clone();
+        assert_eq!(bench.finish(), End::Unmounted);
+        assert_eq!(connection.retrieve(CACHED, 0, 7), Err(Errno::NOTCONN));
+    });
 }
 
 #[test]

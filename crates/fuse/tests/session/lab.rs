@@ -11,7 +11,7 @@ use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{
     AttrReply, BackingId, Connection, Context, End, Entry, Errno, FileAttr, Filesystem, Handle,
     MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Result, Session, SessionConfig,
-    Unmounter, Wants,
+    TransportChoice, Unmounter, Wants,
 };
 
 use crate::support::{Mountpoint, eventually};
@@ -212,6 +212,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(max_threads: usize) -> Self {
+        Self::on(TransportChoice::Device, max_threads)
+    }
+
+    pub fn on(transport: TransportChoice, max_threads: usize) -> Self {
         let lab = Lab::new();
         let mountpoint = Mountpoint::new();
         let config = SessionConfig {
@@ -220,7 +224,12 @@ impl Bench {
                 max_stack_depth: 1,
                 ..SessionConfig::default().wants
             },
-            max_threads,
+            max_threads: match transport {
+                // Each CPU needs one.
+                TransportChoice::Ring => 512,
+                _ => max_threads,
+            },
+            transport,
             ..SessionConfig::default()
         };
         let options = MountOptions::default();

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use strandfs_fuse::TransportChoice;
 use tempfile::TempDir;
 
-/// How soon a server must be gone after its mount.
-pub const GONE_WITHIN: Duration = Duration::from_secs(1);
+/// How soon a server must be gone after its mount: a second, and twice that for a busy machine.
+pub const GONE_WITHIN: Duration = Duration::from_secs(3);
 /// How long anything else may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,6 +27,22 @@ pub fn can_mount() -> bool {
     };
     eprintln!("SKIPPED: needs root and /dev/fuse: {reason}");
     false
+}
+
+/// Runs a test over `/dev/fuse`, and over io_uring where the kernel has it; as root it is switched
+/// on for that, and left on, for other tests may use it at the same time.
+pub fn on_each_transport(test: impl Fn(TransportChoice)) {
+    if !can_mount() {
+        return;
+    }
+    test(TransportChoice::Device);
+    let switch = "/sys/module/fuse/parameters/enable_uring";
+    if std::fs::write(switch, "Y").is_ok() {
+        eprintln!("over io_uring:");
+        test(TransportChoice::Ring);
+    } else {
+        eprintln!("SKIPPED over io_uring: no {switch}");
+    }
 }
 
 pub fn have(program: &str) -> bool {
@@ -127,6 +144,14 @@ pub fn hello() -> &'static Path {
     })
 }
 
+/// What `hello` calls a transport.
+pub fn flag(transport: TransportChoice) -> &'static str {
+    match transport {
+        TransportChoice::Ring => "--uring",
+        _ => "--dev",
+    }
+}
+
 /// A server process.
 pub struct Server {
     pub child: Child,
@@ -140,6 +165,11 @@ impl Server {
         assert_eq!(server.line(), "ready");
         assert!(mountpoint.is_mounted());
         server
+    }
+
+    /// The same, over this transport.
+    pub fn start_on(transport: TransportChoice, mountpoint: &Mountpoint) -> Self {
+        Self::start(mountpoint, &[flag(transport)])
     }
 
     fn launch(mountpoint: &Mountpoint, options: &[&str]) -> Self {
@@ -178,7 +208,10 @@ impl Server {
         assert!(took < GONE_WITHIN, "gone only after {took:?}");
         assert!(status.success(), "{status:?}");
         assert!(!mountpoint.is_mounted());
-        assert_eq!(processes_naming(mountpoint.path()), 0);
+        // The helper that unmounted may end after what it unmounted.
+        eventually("nothing to be left behind", || {
+            processes_naming(mountpoint.path()) == 0
+        });
     }
 
     /// Waits for the end of the process.

@@ -2,7 +2,7 @@
 
 use super::{Group, Kind, OptionDef, Value};
 use crate::table::Refused;
-use crate::words::PinThreads;
+use crate::words::{PinThreads, Transport};
 
 /// More threads than any machine has use for; a slip of the keyboard is likelier.
 const MOST_THREADS: i32 = 4096;
@@ -98,7 +98,22 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             core, P anywhere. RP1L, RP1P: both there. R1LP1L: R on the first CPU, P on the last. \
             R1PP1P: R on the first core, P on the second. RPSL, RPSP: the threads spread one by \
             one over the CPUs or cores. R1PPSP: R on the first core, P spread over the others. A \
-            core is a CPU with its hyper-threads; only CPUs the server may use count.",
+            core is a CPU with its hyper-threads; only CPUs the server may use count. With \
+            transport=uring each thread serves one CPU's requests and is R and P in turn; with \
+            false it runs on that CPU.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "transport",
+        group: Group::Threads,
+        value: value!(Word Transport, transport),
+        default: "auto",
+        example: "uring",
+        help: "how requests come from the kernel: /dev/fuse or io_uring",
+        help_full: "dev: one thread reads /dev/fuse and hands that role on when it blocks. uring: \
+            a queue for each CPU, served by threads on that CPU; it needs Linux 6.14, fuse's \
+            module parameter enable_uring, and a few more threads than CPUs, or the mount fails. \
+            auto: uring where all of that is so, else dev. strandfs status says which, and why.",
         ..OptionDef::BASE
     },
     OptionDef {

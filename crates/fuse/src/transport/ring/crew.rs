@@ -1,0 +1,390 @@
+//! The threads of all queues: who serves which, who is away with a request that takes long.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::super::placement::{Placement, Role};
+use super::super::seat::Seat;
+use super::super::watchdog::Watchdog;
+use super::super::{PEACE, PRESS, RingReport, Server, TransportReport};
+use super::cpus;
+use super::entry::RingEntry;
+use super::interrupt::Unmatched;
+use super::post::Post;
+use super::probe::Prepared;
+use super::queue::Ring;
+use super::work::{self, Begin, Scratch};
+use super::{start, watch};
+use crate::session::{Life, SessionError};
+use crate::types::{Errno, NodeId};
+
+/// The threads of the queues and what they share.
+pub(crate) struct RingCrew {
+    pub(super) server: Arc<Server>,
+    pub(super) life: Arc<Life>,
+    pub(super) watchdog: Watchdog,
+    pub(super) queues: Vec<Queue>,
+    /// Requests that are to be interrupted and go on.
+    pub(super) interrupts: AtomicUsize,
+    pub(super) unmatched: Unmatched,
+    placement: Placement,
+    /// Where this process was put: no thread leaves it.
+    allowed: Option<CpuSet>,
+    payload_bytes: usize,
+    threads: Mutex<Threads>,
+    departed: Condvar,
+    max_threads: usize,
+}
+
+/// Who serves a queue. A lock of its own: what blocks on one CPU is no business of the others.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<QueueState>,
+}
+
+/// The threads of a queue.
+#[derive(Default)]
+pub(super) struct QueueState {
+    pub(super) posts: Vec<Arc<Post>>,
+    /// Those that wait for requests or carry one out and are not away with it.
+    present: usize,
+}
+
+/// All threads.
+#[derive(Default)]
+struct Threads {
+    running: usize,
+    started: usize,
+    /// Queues that have had a thread.
+    opened: usize,
+    buffer_bytes: usize,
+    closed: bool,
+}
+
+impl RingCrew {
+    /// For up to `max_threads` threads, the one that starts the others included.
+    pub(crate) fn new(
+        server: Arc<Server>,
+        life: Arc<Life>,
+        prepared: &Prepared,
+        max_threads: usize,
+        placement: Placement,
+    ) -> Arc<Self> {
+        let buffer_bytes = prepared.entries.iter().map(RingEntry::bytes).sum();
+        Arc::new(Self {
+            server,
+            life,
+            watchdog: Watchdog::new(),
+            queues: prepared.entries.iter().map(|_| Queue::default()).collect(),
+            interrupts: AtomicUsize::new(0),
+            unmatched: Unmatched::default(),
+            placement,
+            allowed: sched_getaffinity(None).ok(),
+            payload_bytes: prepared.payload_bytes,
+            threads: Mutex::new(Threads {
+                buffer_bytes,
+                ..Threads::default()
+            }),
+            departed: Condvar::new(),
+            max_threads,
+        })
+    }
+
+    /// Starts the thread that starts the others, and the watchdog. `refused` is called, on that
+    /// thread, if the kernel will not have the entries: all then goes over `/dev/fuse`.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        prepared: Prepared,
+        refused: impl FnOnce(Errno) + Send + 'static,
+    ) -> io::Result<()> {
+        let crew = self.clone();
+        self.watchdog.start(move || watch::watch(&crew))?;
+        let Prepared { ring, entries, .. } = prepared;
+        let crew = self.clone();
+        self.threads.lock().running += 1;
+        let spawned = thread::Builder::new()
+            .name("strandfs-ring".to_owned())
+            .spawn(move || {
+                start::start(&crew, ring, entries, refused);
+                crew.depart();
+            });
+        spawned.map(drop).inspect_err(|_| self.depart())
+    }
+
+    /// What `status` shows.
+    pub(crate) fn report(&self) {
+        let buffer_bytes = self.threads.lock().buffer_bytes;
+        self.server
+            .connection
+            .set_transport(TransportReport::Ring(RingReport {
+                queues: self.queues.len(),
+                buffer_bytes,
+            }));
+    }
+
+    /// The threads of a queue.
+    pub(super) fn queue(&self, queue: usize) -> Option<MutexGuard<'_, QueueState>> {
+        Some(self.queues.get(queue)?.state.lock())
+    }
+
+    /// A further thread for a queue. What it would begin with comes back if there can be none.
+    pub(super) fn recruit(
+        self: &Arc<Self>,
+        queue: usize,
+        state: &mut QueueState,
+        begin: Begin,
+    ) -> Result<(), (Begin, io::Error)> {
+        let number = match self.admit(state.posts.is_empty()) {
+            Ok(number) => number,
+            Err(error) => return Err((begin, error)),
+        };
+        // Its memory is had first: a thread that has to give up would be no help.
+        let tools = Ring::new(self.server.connection.clone(), 1)
+            .and_then(|ring| Ok((ring, Scratch::new()?)));
+        let (ring, scratch) = match tools {
+            Ok(tools) => tools,
+            Err(errno) => {
+                self.depart();
+                return Err((begin, errno.into()));
+            }
+        };
+        let counts = self.server.connection.counter().join();
+        let post = Arc::new(Post::new(queue, number, counts));
+        let handed = Arc::new(Mutex::new(Some(begin)));
+        let spawned = thread::Builder::new()
+            .name("strandfs-io".to_owned())
+            .spawn({
+                let (crew, post, handed) = (self.clone(), post.clone(), handed.clone());
+                move || {
+                    let begin = handed.lock().take();
+                    work::work(&crew, &post, ring, begin, scratch);
+                }
+            });
+        if let Err(error) = spawned {
+            self.server.connection.counter().leave(&post.counts);
+            self.depart();
+            let begin = handed.lock().take();
+            return Err((begin.unwrap_or(Begin::Nothing), error));
+        }
+        state.posts.push(post);
+        state.present += 1;
+        Ok(())
+    }
+
+    /// Room for one more thread, of a queue that has none yet or of another one. Every queue can
+    /// always have its first.
+    fn admit(&self, first: bool) -> io::Result<usize> {
+        let mut threads = self.threads.lock();
+        if threads.closed {
+            return Err(Errno::NOTCONN.into());
+        }
+        let reserved = self.queues.len().saturating_sub(threads.opened);
+        if !first && threads.running + reserved >= self.max_threads {
+            return Err(Errno::AGAIN.into());
+        }
+        threads.opened += usize::from(first);
+        threads.running += 1;
+        threads.started += 1;
+        Ok(threads.started - 1)
+    }
+
+    /// An entry for a queue that needs one more.
+    fn further_entry(&self, queue: usize) -> Result<RingEntry, Errno> {
+        let queue = u16::try_from(queue).map_err(|_| Errno::RANGE)?;
+        let entry = RingEntry::new(queue, self.payload_bytes)?;
+        self.threads.lock().buffer_bytes += entry.bytes();
+        Ok(entry)
+    }
+
+    /// Counts a thread as away while the request of `word` runs on it, and sees to it that the
+    /// queue is served. False if that request is over.
+    pub(super) fn relieve(self: &Arc<Self>, post: &Arc<Post>, word: u64) -> bool {
+        let Some(mut state) = self.queue(post.queue) else {
+            return false;
+        };
+        self.relieve_in(&mut state, post, word)
+    }
+
+    /// The same, with the queue's lock held.
+    pub(super) fn relieve_in(
+        self: &Arc<Self>,
+        state: &mut QueueState,
+        post: &Arc<Post>,
+        word: u64,
+    ) -> bool {
+        if !post.relieve(word) {
+            return false;
+        }
+        state.present = state.present.saturating_sub(1);
+        self.put(post, Role::Working);
+        self.server.connection.counter().count_relief();
+        if state.present > 0 || self.life.has_ended() {
+            return true;
+        }
+        let recruited = match self.further_entry(post.queue) {
+            Ok(entry) => self.recruit(post.queue, state, Begin::Offer(entry)),
+            Err(errno) => Err((Begin::Nothing, errno.into())),
+        };
+        match recruited {
+            Ok(()) => self.report(),
+            // The first of its threads that is done goes on with what waits.
+            Err((_, error)) => {
+                tracing::warn!(%error, queue = post.queue, "no further thread for a queue");
+            }
+        }
+        true
+    }
+
+    /// A thread that was away is done with its request.
+    pub(super) fn rejoin(&self, post: &Arc<Post>) {
+        let Some(mut state) = self.queue(post.queue) else {
+            return;
+        };
+        if post.finish_relieved() {
+            self.interrupts.fetch_sub(1, Ordering::Relaxed);
+        }
+        state.present += 1;
+        post.become_reader();
+        self.put(post, Role::Reading);
+    }
+
+    /// Puts a thread on its queue's CPU, or where `Placement` wants it.
+    pub(super) fn settle(&self, post: &Post) {
+        if !self.placement.is_free() {
+            return self.put(post, Role::Reading);
+        }
+        let allowed = self.allowed.as_ref();
+        let Some(cpu) = cpus::only(post.queue)
+            .filter(|_| allowed.is_none_or(|allowed| allowed.is_set(post.queue)))
+        else {
+            return;
+        };
+        // A CPU that is not there: the thread serves its queue from elsewhere.
+        if let Err(errno) = sched_setaffinity(None, &cpu) {
+            tracing::debug!(%errno, queue = post.queue, "a thread cannot be pinned");
+        }
+    }
+
+    fn put(&self, post: &Post, role: Role) {
+        if !self.placement.is_free() {
+            post.place(&self.placement, role);
+        }
+    }
+
+    /// Fetches what waits in a queue whose threads are all away, by a request of our own. For the
+    /// thread that has just offered an entry there.
+    pub(super) fn provoke(&self, post: &Post) {
+        // The request goes to the queue of the CPU it is sent from.
+        let elsewhere = sched_getaffinity(None).ok();
+        let here = cpus::only(post.queue);
+        let moved = match (&elsewhere, here) {
+            (Some(now), Some(here)) if *now != here => sched_setaffinity(None, &here).is_ok(),
+            _ => false,
+        };
+        let files = self.files_nearest_to(post.queue);
+        let provoked = files
+            .iter()
+            .any(|file| self.server.connection.provoke(*file).is_ok());
+        if !provoked && !self.life.has_ended() {
+            tracing::warn!(
+                queue = post.queue,
+                tried = files.len(),
+                "waiting requests cannot be fetched"
+            );
+        }
+        if moved && let Some(elsewhere) = elsewhere {
+            // It was there before.
+            let _ = sched_setaffinity(None, &elsewhere);
+        }
+    }
+
+    /// Regular files the kernel may know, those of this queue's threads first.
+    fn files_nearest_to(&self, queue: usize) -> Vec<NodeId> {
+        let mut files = Vec::new();
+        let others = (0..self.queues.len()).filter(|other| *other != queue);
+        for state in std::iter::once(queue)
+            .chain(others)
+            .filter_map(|queue| self.queue(queue))
+        {
+            let known = state
+                .posts
+                .iter()
+                .map(|post| post.file.load(Ordering::Relaxed));
+            files.extend(known.filter(|file| *file != 0).map(NodeId));
+        }
+        files
+    }
+
+    /// The connection has ended, or this thread says how.
+    pub(super) fn end(&self, errno: Errno) {
+        self.life.end(match errno {
+            // Whether by unmounting or by an abort, the reader of `/dev/fuse` knows.
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV => return,
+            _ => Err(SessionError::Ring(errno)),
+        });
+    }
+
+    /// A thread of a queue ends.
+    pub(super) fn retire(&self, post: &Arc<Post>) {
+        if let Some(mut state) = self.queue(post.queue) {
+            let before = state.posts.len();
+            state.posts.retain(|known| !Arc::ptr_eq(known, post));
+            if state.posts.len() < before && post.relieved_request() == 0 {
+                state.present = state.present.saturating_sub(1);
+            }
+        }
+        self.server.connection.counter().leave(&post.counts);
+        self.depart();
+    }
+
+    fn depart(&self) {
+        let mut threads = self.threads.lock();
+        threads.running = threads.running.saturating_sub(1);
+        self.departed.notify_all();
+    }
+
+    /// After the end of the mount: waits at most `patience` for the threads, and interrupts the
+    /// system calls of those that take long. The kernel has sent the idle ones home itself.
+    pub(crate) fn disband(&self, patience: Duration) {
+        let start = Instant::now();
+        self.watchdog.wake();
+        let mut threads = self.threads.lock();
+        threads.closed = true;
+        while threads.running > 0 && start.elapsed() < patience {
+            let impatient = start.elapsed() >= PEACE;
+            MutexGuard::unlocked(&mut threads, || self.press_on(impatient));
+            self.departed.wait_for(&mut threads, PRESS);
+        }
+        if threads.running > 0 {
+            tracing::warn!(threads = threads.running, "requests outlive the mount");
+        }
+    }
+
+    /// Wakes those that wait for requests of a connection that could not be aborted, and all if
+    /// `impatient`.
+    fn press_on(&self, impatient: bool) {
+        for queue in &self.queues {
+            for post in &queue.state.lock().posts {
+                let waiting = !Seat::is_handling(post.word()) && post.relieved_request() == 0;
+                if waiting || impatient {
+                    post.signal();
+                }
+            }
+        }
+    }
+}
+
+impl QueueState {
+    /// Whether all that are present carry a request out.
+    pub(super) fn is_busy(&self) -> bool {
+        let handling = |post: &&Arc<Post>| Seat::is_handling(post.word());
+        self.posts.iter().filter(handling).count() >= self.present
+    }
+}

@@ -1,0 +1,144 @@
+//! INTERRUPT for requests that came over a ring. It comes over `/dev/fuse`, to another thread, and
+//! may overtake its request.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::crew::{QueueState, RingCrew};
+use super::post::Post;
+
+/// How long an interrupt may be ahead of its request.
+const AHEAD: Duration = Duration::from_secs(1);
+/// How many may be.
+const MOST: usize = 256;
+
+/// Interrupts whose request nobody has begun, or everybody is done with.
+#[derive(Default)]
+pub(super) struct Unmatched {
+    count: AtomicUsize,
+    list: Mutex<VecDeque<(Instant, u64)>>,
+}
+
+impl Unmatched {
+    fn add(&self, unique: u64) {
+        let mut list = self.list.lock();
+        list.push_back((Instant::now(), unique));
+        self.tidy(&mut list);
+    }
+
+    /// Whether `unique` is to be interrupted. A load when there is none at all.
+    fn take(&self, unique: u64) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut list = self.list.lock();
+        let place = list.iter().position(|(_, known)| *known == unique);
+        if let Some(place) = place {
+            list.remove(place);
+        }
+        self.tidy(&mut list);
+        place.is_some()
+    }
+
+    fn tidy(&self, list: &mut VecDeque<(Instant, u64)>) {
+        let old = |(since, _): &(Instant, u64)| since.elapsed() > AHEAD;
+        while list.len() > MOST || list.front().is_some_and(old) {
+            list.pop_front();
+        }
+        self.count.store(list.len(), Ordering::SeqCst);
+    }
+}
+
+impl RingCrew {
+    /// The kernel wants this request interrupted.
+    pub(crate) fn interrupt(self: &Arc<Self>, unique: u64) {
+        if self.interrupt_known(unique) {
+            return;
+        }
+        // Its thread looks here after it has said what it works on, and we look there again.
+        self.unmatched.add(unique);
+        self.interrupt_known(unique);
+    }
+
+    fn interrupt_known(self: &Arc<Self>, unique: u64) -> bool {
+        for number in 0..self.queues.len() {
+            let Some(mut state) = self.queue(number) else {
+                break;
+            };
+            let post = state.posts.iter().find(|post| post.works_on(unique));
+            if let Some(post) = post.cloned() {
+                self.interrupt_in(&mut state, &post, unique);
+                drop(state);
+                self.watchdog.wake();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Under the queue's lock, which the thread takes before it goes on to another request once it
+    /// is relieved.
+    fn interrupt_in(self: &Arc<Self>, state: &mut QueueState, post: &Arc<Post>, unique: u64) {
+        self.relieve_in(state, post, post.word());
+        if post.relieved_request() != unique {
+            return;
+        }
+        if post.interrupt(unique) {
+            self.interrupts.fetch_add(1, Ordering::Relaxed);
+        }
+        if post.wants_signal() {
+            post.signal();
+        }
+    }
+
+    /// A thread has begun a request: whether it was interrupted before.
+    pub(super) fn interrupt_early(self: &Arc<Self>, post: &Arc<Post>, unique: u64) {
+        if self.unmatched.take(unique)
+            && let Some(mut state) = self.queue(post.queue)
+        {
+            self.interrupt_in(&mut state, post, unique);
+            drop(state);
+            self.watchdog.wake();
+        }
+    }
+
+    /// Signals again those that go on. Returns whether there is any.
+    pub(super) fn press_interrupts(&self) -> bool {
+        if self.interrupts.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        for number in 0..self.queues.len() {
+            let Some(state) = self.queue(number) else {
+                break;
+            };
+            for post in state.posts.iter().filter(|post| post.wants_signal()) {
+                post.signal();
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_ahead_of_its_request_is_kept_for_it() {
+        let unmatched = Unmatched::default();
+        assert!(!unmatched.take(4));
+        unmatched.add(4);
+        unmatched.add(6);
+        assert!(!unmatched.take(8));
+        assert!(unmatched.take(4) && !unmatched.take(4));
+        for unique in 0..2 * MOST as u64 {
+            unmatched.add(100 + unique);
+        }
+        assert_eq!(unmatched.count.load(Ordering::SeqCst), MOST, "bounded");
+        assert!(unmatched.take(100 + 2 * MOST as u64 - 1), "the newest stay");
+    }
+}

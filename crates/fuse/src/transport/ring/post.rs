@@ -1,0 +1,40 @@
+//! A thread's place in the queue it serves.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::super::seat::Seat;
+use crate::traffic::Counts;
+
+/// A seat in a queue.
+pub(super) struct Post {
+    seat: Seat,
+    /// The queue it serves for good.
+    pub(super) queue: usize,
+    /// The regular file it had to do with last, 0 for none yet.
+    pub(super) file: AtomicU64,
+    /// The watchdog's: the word it saw last, and how often in a row.
+    pub(super) seen: AtomicU64,
+    pub(super) same: AtomicU32,
+}
+
+impl Post {
+    pub(super) fn new(queue: usize, number: usize, counts: Arc<Counts>) -> Self {
+        Self {
+            seat: Seat::new(number, counts),
+            queue,
+            file: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            same: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Deref for Post {
+    type Target = Seat;
+
+    fn deref(&self) -> &Seat {
+        &self.seat
+    }
+}
