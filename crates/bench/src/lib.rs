@@ -5,6 +5,7 @@
 //! disturbs both sides, and the interval beside the ratio says how much was left.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod counters;
 pub mod credibility;
 pub mod crosscheck;
@@ -21,6 +22,7 @@ pub mod pattern;
 pub mod probe;
 pub mod progress;
 pub mod regime;
+pub mod report;
 pub mod requests;
 pub mod result;
 pub mod scratch;

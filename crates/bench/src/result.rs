@@ -33,6 +33,20 @@ pub enum Kind {
     Volume,
 }
 
+impl Kind {
+    /// The name of the subcommand.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Metadata => "metadata",
+            Self::Layers => "layers",
+            Self::Blocksize => "blocksize",
+            Self::Passthrough => "passthrough",
+            Self::Matrix => "matrix",
+            Self::Volume => "volume",
+        }
+    }
+}
+
 /// A benchmark's whole result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {

@@ -1,8 +1,10 @@
 //! `strandfs bench`: what its subcommands share.
 
+mod compare;
 mod matrix;
 mod metadata;
 mod progress;
+mod report;
 mod requests;
 
 use std::process::ExitCode;
@@ -26,6 +28,8 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
         BenchCommand::Metadata(args) => metadata::run(args),
         BenchCommand::Matrix(args) => matrix::run(args),
+        BenchCommand::Compare(args) => compare::run(args),
+        BenchCommand::Report(args) => report::run(args),
         BenchCommand::Requests(args) => requests::run(args),
     }
 }

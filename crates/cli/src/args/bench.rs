@@ -1,6 +1,7 @@
 //! The command line of `strandfs bench`.
 
 pub mod matrix;
+pub mod results;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,10 @@ pub enum BenchCommand {
     Metadata(MetadataArgs),
     /// One large file on filesystems made with different mkfs and mount options (root).
     Matrix(matrix::MatrixArgs),
+    /// Compare two results of the same benchmark; exit code 4 if anything became slower.
+    Compare(results::CompareArgs),
+    /// Make one HTML page with charts of results; it needs no network.
+    Report(results::ReportArgs),
     /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
     Requests(RequestsArgs),
 }

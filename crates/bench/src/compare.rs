@@ -1,0 +1,382 @@
+//! Two results of the same benchmark: what became slower or faster beyond chance.
+//!
+//! Repetitions of two runs do not belong together, so the interval of the ratio of medians comes
+//! from resampling each side by itself. Where a report holds the bare filesystem (or another base
+//! that is not what is judged), figures are first set against it, repetition by repetition: a
+//! machine that was slower as a whole on the second day is not taken for a slower subject.
+
+use crate::error::BenchError;
+use crate::format;
+use crate::result::{Report, Series};
+use crate::stats::{Estimate, ratio_of_medians};
+use crate::subject::Family;
+
+/// A change that nobody needs to hear of, unless another is asked for.
+pub const THRESHOLD: f64 = 0.05;
+
+/// What a row shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Slower, clear of noise and by more than the threshold: a regression.
+    Slower,
+    /// Faster, likewise.
+    Faster,
+    /// Neither.
+    None,
+    /// Too few samples on a side for an interval.
+    Unclear,
+}
+
+/// One workload on one subject in both results.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The subject.
+    pub subject: String,
+    /// The workload.
+    pub workload: String,
+    /// The base that both sides were set against, if any.
+    pub against: Option<String>,
+    /// Speed after, before = 1.
+    pub ratio: Estimate,
+    /// What that means.
+    pub change: Change,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// What both results have.
+    pub rows: Vec<Row>,
+    /// Sentences a reader needs: what only one has, machines that differ.
+    pub notes: Vec<String>,
+}
+
+/// Compares. With `absolute`, nothing is set against a base.
+///
+/// # Errors
+/// [`BenchError::Usage`] for results of different benchmarks, or that have nothing in common.
+pub fn compare(
+    before: &Report,
+    after: &Report,
+    threshold: f64,
+    absolute: bool,
+) -> Result<Comparison, BenchError> {
+    if before.kind != after.kind {
+        return Err(BenchError::Usage(format!(
+            "one is a result of `bench {}`, the other of `bench {}`",
+            before.kind.name(),
+            after.kind.name()
+        )));
+    }
+    let mut found = Comparison {
+        rows: Vec::new(),
+        notes: differences(before, after),
+    };
+    for series in &after.series {
+        match before.find(&series.subject, &series.workload) {
+            None => found.notes.push(only("second", series)),
+            Some(old) if old.unit != series.unit => found.notes.push(format!(
+                "{} on {} is counted in different units: not compared",
+                series.workload, series.subject
+            )),
+            Some(old) => {
+                found
+                    .rows
+                    .extend(row((before, old), (after, series), threshold, absolute))
+            }
+        }
+    }
+    for series in &before.series {
+        if after.find(&series.subject, &series.workload).is_none() {
+            found.notes.push(only("first", series));
+        }
+    }
+    if found.rows.is_empty() {
+        return Err(BenchError::Usage(
+            "the two results have no measurement in common".to_owned(),
+        ));
+    }
+    Ok(found)
+}
+
+impl Comparison {
+    /// Whether anything became slower clear of noise.
+    pub fn is_regression(&self) -> bool {
+        self.count(Change::Slower) > 0
+    }
+
+    /// How many rows show this.
+    pub fn count(&self, change: Change) -> usize {
+        self.rows.iter().filter(|it| it.change == change).count()
+    }
+
+    /// The rows as text, with those that did not change only if `all`.
+    pub fn table(&self, all: bool) -> String {
+        let mut rows = vec![
+            ["measurement", "speed, before = 1", "against", ""]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
+        let shown = |row: &&Row| all || !matches!(row.change, Change::None);
+        for row in self.rows.iter().filter(shown) {
+            let it = row.ratio;
+            rows.push(vec![
+                format!("{}, {}", row.subject, row.workload),
+                format!(
+                    "{} [{} {}]",
+                    format::ratio(it.median),
+                    format::ratio(it.low),
+                    format::ratio(it.high)
+                ),
+                row.against.clone().unwrap_or_else(|| "-".to_owned()),
+                row.change.words().to_owned(),
+            ]);
+        }
+        match rows.len() {
+            1 => String::new(),
+            _ => format::table(&rows),
+        }
+    }
+
+    /// One line that says it all.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} slower, {} faster, {} with no measurable difference, {} with too few samples",
+            self.count(Change::Slower),
+            self.count(Change::Faster),
+            self.count(Change::None),
+            self.count(Change::Unclear)
+        )
+    }
+}
+
+impl Change {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Slower => "SLOWER",
+            Self::Faster => "faster",
+            Self::None => "no measurable difference",
+            Self::Unclear => "too few samples",
+        }
+    }
+}
+
+fn row(
+    before: (&Report, &Series),
+    after: (&Report, &Series),
+    threshold: f64,
+    absolute: bool,
+) -> Option<Row> {
+    let base = match absolute {
+        true => None,
+        false => common_base(before.0, after.0, after.1),
+    };
+    let speeds = |(report, series): (&Report, &Series)| match &base {
+        Some(base) => relative_speeds(report.find(base, &series.workload)?, series),
+        None => Some(speeds(series)),
+    };
+    let ratio = ratio_of_medians(&speeds(before)?, &speeds(after)?)?;
+    let change = match ratio {
+        it if !it.is_interval => Change::Unclear,
+        it if it.high < 1.0 - threshold => Change::Slower,
+        it if it.low > 1.0 + threshold => Change::Faster,
+        _ => Change::None,
+    };
+    Some(Row {
+        subject: after.1.subject.clone(),
+        workload: after.1.workload.clone(),
+        against: base,
+        ratio,
+        change,
+    })
+}
+
+/// The bare filesystem beside which the series was measured in both results.
+fn common_base(before: &Report, after: &Report, series: &Series) -> Option<String> {
+    let base = after.base_of(&series.subject)?;
+    let is_bare = |report: &Report| {
+        let subject = report.subjects.iter().find(|it| it.name == base);
+        subject.is_some_and(|it| it.family == Family::Native)
+            && report.base_of(&series.subject) == Some(base)
+            && report.find(base, &series.workload).is_some()
+    };
+    (is_bare(before) && is_bare(after)).then(|| base.to_owned())
+}
+
+/// Work a second, by repetition.
+fn speeds(series: &Series) -> Vec<f64> {
+    let seconds = series.seconds_per(series.work.bytes > 0);
+    seconds.into_iter().flatten().map(|it| 1.0 / it).collect()
+}
+
+/// Speeds as shares of the base's in the same repetition.
+fn relative_speeds(base: &Series, series: &Series) -> Option<Vec<f64>> {
+    if base.unit != series.unit {
+        return None;
+    }
+    let by_bytes = base.work.bytes > 0 && series.work.bytes > 0;
+    let (base, own) = (base.seconds_per(by_bytes), series.seconds_per(by_bytes));
+    let pairs = base.iter().zip(&own);
+    Some(
+        pairs
+            .filter_map(|(base, own)| Some((*base)? / (*own)?))
+            .collect(),
+    )
+}
+
+fn only(which: &str, series: &Series) -> String {
+    format!(
+        "only the {which} result has {} on {}",
+        series.workload, series.subject
+    )
+}
+
+/// What may explain a difference other than the program.
+fn differences(before: &Report, after: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    let (old, new) = (&before.environment, &after.environment);
+    let facts = [
+        ("kernel", old.kernel.clone(), new.kernel.clone()),
+        ("CPU", old.cpu_model.clone(), new.cpu_model.clone()),
+        ("number of CPUs", old.cpus.to_string(), new.cpus.to_string()),
+        (
+            "regime",
+            before.regime.name().to_owned(),
+            after.regime.name().to_owned(),
+        ),
+    ];
+    for (name, old, new) in facts {
+        if old != new {
+            said.push(format!("the {name} differs: {old} before, {new} after"));
+        }
+    }
+    for (name, old) in &before.settings {
+        // Measured rather than set; the device's number is chance.
+        if matches!(name.as_str(), "generator" | "device") {
+            continue;
+        }
+        if let Some(new) = after.settings.get(name).filter(|new| *new != old) {
+            said.push(format!("{name} differs: {old} before, {new} after"));
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Cache, Kind, Sample, Subject, Unit, Work};
+
+    fn report(rows: &[(&str, Family, &[f64])]) -> Report {
+        let mut report = Report::new(Kind::Metadata, Regime::Quiet, 1);
+        for (name, family, seconds) in rows {
+            report.subjects.push(Subject {
+                name: (*name).to_owned(),
+                family: *family,
+                ..Subject::default()
+            });
+            let sample = |value: &f64| {
+                Some(Sample {
+                    value: *value,
+                    ..Sample::default()
+                })
+            };
+            report.series.push(Series {
+                subject: (*name).to_owned(),
+                workload: "create".to_owned(),
+                unit: Unit::Seconds,
+                work: Work::default(),
+                cache: Cache::Any,
+                samples: seconds.iter().map(sample).collect(),
+                unstable: false,
+            });
+        }
+        report
+    }
+
+    const FAST: [f64; 6] = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0];
+    const SLOW: [f64; 6] = [1.5, 1.52, 1.48, 1.51, 1.49, 1.5];
+
+    #[test]
+    fn a_slower_subject_is_a_regression_and_the_other_way_round_it_is_none() {
+        let one = report(&[("a", Family::Strandfs, &FAST)]);
+        let two = report(&[("a", Family::Strandfs, &SLOW)]);
+        let found = compare(&one, &two, THRESHOLD, false).unwrap();
+        assert!(found.is_regression());
+        assert!((found.rows[0].ratio.median - 0.667).abs() < 0.01);
+        assert!(found.table(false).contains("SLOWER"));
+        let back = compare(&two, &one, THRESHOLD, false).unwrap();
+        assert_eq!(
+            (back.is_regression(), back.count(Change::Faster)),
+            (false, 1)
+        );
+    }
+
+    #[test]
+    fn noise_a_small_change_and_few_samples_are_no_regression() {
+        let one = report(&[("a", Family::Other, &FAST)]);
+        let wild = report(&[("a", Family::Other, &[0.7, 1.6, 0.9, 1.4, 1.1, 1.2])]);
+        assert!(
+            !compare(&one, &wild, THRESHOLD, false)
+                .unwrap()
+                .is_regression()
+        );
+        let little: Vec<f64> = FAST.iter().map(|it| it * 1.03).collect();
+        let two = report(&[("a", Family::Other, &little)]);
+        assert!(
+            !compare(&one, &two, THRESHOLD, false)
+                .unwrap()
+                .is_regression()
+        );
+        let few = report(&[("a", Family::Other, &[9.0, 9.0])]);
+        let found = compare(&one, &few, THRESHOLD, false).unwrap();
+        assert_eq!(found.count(Change::Unclear), 1);
+        assert!(!found.is_regression());
+    }
+
+    #[test]
+    fn a_machine_that_is_slower_as_a_whole_is_no_regression() {
+        let one = report(&[
+            ("native", Family::Native, &FAST),
+            ("a", Family::Strandfs, &FAST),
+        ]);
+        let two = report(&[
+            ("native", Family::Native, &SLOW),
+            ("a", Family::Strandfs, &SLOW),
+        ]);
+        let found = compare(&one, &two, THRESHOLD, false).unwrap();
+        let ours = found.rows.iter().find(|it| it.subject == "a").unwrap();
+        assert_eq!(ours.against.as_deref(), Some("native"));
+        assert_eq!(ours.change, Change::None);
+        // The bare filesystem itself has nothing to be set against.
+        assert!(found.is_regression());
+        let found = compare(&one, &two, THRESHOLD, true).unwrap();
+        assert_eq!(found.count(Change::Slower), 2);
+    }
+
+    #[test]
+    fn equal_runs_are_rarely_told_apart() {
+        let mut random = fastrand::Rng::with_seed(9);
+        let mut draw = || -> Vec<f64> { (0..8).map(|_| 1.0 + 0.2 * random.f64()).collect() };
+        let alarms = (0..200).filter(|_| {
+            let one = report(&[("a", Family::Other, &draw())]);
+            let two = report(&[("a", Family::Other, &draw())]);
+            compare(&one, &two, 0.0, false).unwrap().is_regression()
+        });
+        assert!(alarms.count() <= 6);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_said() {
+        let one = report(&[("a", Family::Other, &FAST)]);
+        let mut other = report(&[("b", Family::Other, &FAST)]);
+        assert!(compare(&one, &other, THRESHOLD, false).is_err());
+        other.series.extend(one.series.clone());
+        let found = compare(&one, &other, THRESHOLD, false).unwrap();
+        assert!(found.notes.iter().any(|it| it.contains("only the second")));
+        other.kind = Kind::Matrix;
+        let error = compare(&one, &other, THRESHOLD, false).unwrap_err();
+        assert!(error.to_string().contains("bench matrix"), "{error}");
+    }
+}

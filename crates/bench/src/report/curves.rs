@@ -1,0 +1,267 @@
+//! Lines: time by block size, latency by percentile; a line for each subject.
+
+use super::frame::{COLOURS, at, block, dot, figure, line, shorten, words};
+use super::markup::Markup;
+use super::scale::Scale;
+use super::unit::{Quantity, number};
+use crate::result::{Cache, Report, Series, Unit};
+use crate::stats::median;
+
+const LEFT: f64 = 90.0;
+const PLOT_RIGHT: f64 = 600.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 280.0;
+/// Without the key, which may be longer.
+const HEIGHT: f64 = 330.0;
+/// Fewer sizes make no curve.
+const FEWEST_SIZES: usize = 3;
+
+/// A chart of lines.
+pub struct Chart {
+    caption: String,
+    x_title: &'static str,
+    /// Values on the x axis, logarithmic, with what is written there.
+    marks: Vec<(f64, String)>,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    name: String,
+    colour: usize,
+    /// x, and seconds.
+    points: Vec<(f64, f64)>,
+}
+
+/// Time of one call by block size, for workloads that differ in nothing else.
+pub fn block_sizes(report: &Report) -> Vec<Chart> {
+    let mut groups: Vec<(String, Cache)> = Vec::new();
+    for series in &report.series {
+        let group = (action(&series.workload), series.cache);
+        if block_of(series).is_some() && !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    let charts = groups.into_iter().map(|(action, cache)| {
+        let mut lines = Vec::new();
+        let mut sizes: Vec<u64> = Vec::new();
+        for (colour, subject) in report.subjects.iter().enumerate() {
+            let mut points: Vec<(f64, f64)> = Vec::new();
+            let own = report.series.iter().filter(|it| it.subject == subject.name);
+            for series in
+                own.filter(|it| (self::action(&it.workload), it.cache) == (action.clone(), cache))
+            {
+                let times = Quantity::Time.values(series);
+                if let (Some(block), Some(time)) = (block_of(series), median(&times)) {
+                    points.push((block as f64, time));
+                    sizes.push(block);
+                }
+            }
+            points.sort_by(|one, other| one.0.total_cmp(&other.0));
+            points.dedup_by(|one, other| one.0 == other.0);
+            if points.len() >= FEWEST_SIZES {
+                let name = subject.name.clone();
+                lines.push(Line {
+                    name,
+                    colour: colour % COLOURS,
+                    points,
+                });
+            }
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        Chart {
+            caption: format!("{action}: time for one call by block size (medians; less is better)"),
+            x_title: "block size",
+            marks: sizes
+                .into_iter()
+                .map(|it| (it as f64, size_text(it)))
+                .collect(),
+            lines,
+        }
+    });
+    charts.filter(|it| !it.lines.is_empty()).collect()
+}
+
+/// Latency by percentile, a chart for each workload that has any.
+pub fn latencies(report: &Report) -> Vec<Chart> {
+    let charts = report.workloads().into_iter().map(|workload| {
+        let mut marks: Vec<(f64, String)> = Vec::new();
+        let mut lines = Vec::new();
+        for (colour, subject) in report.subjects.iter().enumerate() {
+            let Some(series) = report.find(&subject.name, workload) else {
+                continue;
+            };
+            let points = percentiles(series);
+            for (percentile, _) in &points {
+                if !marks.iter().any(|it| it.0 == tail(*percentile)) {
+                    marks.push((tail(*percentile), format!("{percentile} %")));
+                }
+            }
+            let points: Vec<(f64, f64)> = points.iter().map(|it| (tail(it.0), it.1)).collect();
+            if points.len() > 1 {
+                let name = subject.name.clone();
+                lines.push(Line {
+                    name,
+                    colour: colour % COLOURS,
+                    points,
+                });
+            }
+        }
+        marks.sort_by(|one, other| one.0.total_cmp(&other.0));
+        Chart {
+            caption: format!(
+                "{workload}: latency of one operation by percentile (medians; less is better)"
+            ),
+            x_title: "share of the operations that took at most so long",
+            marks,
+            lines,
+        }
+    });
+    charts.filter(|it| !it.lines.is_empty()).collect()
+}
+
+/// Each percentile's median over the samples, rising.
+fn percentiles(series: &Series) -> Vec<(f64, f64)> {
+    let known: Vec<_> = series
+        .samples
+        .iter()
+        .flatten()
+        .filter_map(|it| it.latency.as_ref())
+        .collect();
+    let Some(first) = known.first() else {
+        return Vec::new();
+    };
+    let of = |percentile: f64| {
+        let each = known.iter().filter_map(|it| {
+            let found = it.percentiles.iter().find(|it| it.0 == percentile);
+            found.map(|it| it.1)
+        });
+        median(&each.collect::<Vec<_>>())
+    };
+    let mut points: Vec<(f64, f64)> = first
+        .percentiles
+        .iter()
+        .filter_map(|(percentile, _)| Some((*percentile, of(*percentile)?)))
+        .collect();
+    points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    points
+}
+
+/// 99 % and 99.9 % as far apart as 90 % and 99 %.
+fn tail(percentile: f64) -> f64 {
+    1.0 / (1.0 - (percentile / 100.0).min(0.999_999))
+}
+
+/// What a workload does, without its block size: `write` of `write-512` and `write 4k`.
+fn action(workload: &str) -> String {
+    let has_digit = |word: &&str| word.chars().any(|it| it.is_ascii_digit());
+    let words = workload.split([' ', '-']).take_while(|it| !has_digit(it));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn block_of(series: &Series) -> Option<u64> {
+    let work = series.work;
+    if series.unit != Unit::Seconds || work.bytes == 0 {
+        return None;
+    }
+    work.bytes.checked_div(work.operations)
+}
+
+fn size_text(bytes: u64) -> String {
+    match bytes {
+        it if it >= 1 << 20 => format!("{} MiB", it >> 20),
+        it if it >= 1 << 10 => format!("{} KiB", it >> 10),
+        it => format!("{it} B"),
+    }
+}
+
+impl Chart {
+    /// Draws it.
+    pub fn draw(&self, out: &mut Markup) {
+        let times = || {
+            self.lines
+                .iter()
+                .flat_map(|it| it.points.iter().map(|it| it.1))
+        };
+        let unit = Quantity::Time.shown(times().fold(0.0, f64::max) / 10.0);
+        let y_scale = Scale::log(10.0, times().map(|it| it * unit.scale));
+        let ends = || self.marks.iter().map(|it| it.0);
+        let (least, most) = (
+            ends().fold(f64::INFINITY, f64::min),
+            ends().fold(0.0, f64::max),
+        );
+        let x_scale = Scale::Log { least, most };
+        let x = |value: f64| LEFT + 10.0 + x_scale.place(value) * (PLOT_RIGHT - LEFT - 20.0);
+        let y = |seconds: f64| BOTTOM - y_scale.place(seconds * unit.scale) * (BOTTOM - TOP);
+        let caption = format!("{}, {}", self.caption, unit.name);
+        let key = TOP + 20.0 * (self.lines.len() as f64 + 1.0);
+        figure(out, &caption, HEIGHT.max(key), |out| {
+            for mark in y_scale.marks() {
+                let height = y(mark / unit.scale);
+                line(out, "grid", (LEFT, height), (PLOT_RIGHT, height));
+                let said = format!("{} {}", number(mark), unit.name);
+                words(out, "soft", (LEFT - 6.0, height + 4.0), "end", &said);
+            }
+            let mut last = f64::NEG_INFINITY;
+            for (value, name) in &self.marks {
+                let place = x(*value);
+                line(out, "grid", (place, TOP), (place, BOTTOM));
+                // Written only where there is room.
+                if place - last > 48.0 {
+                    words(out, "soft", (place, BOTTOM + 18.0), "middle", name);
+                    last = place;
+                }
+            }
+            words(out, "soft", (LEFT, BOTTOM + 40.0), "start", self.x_title);
+            for (number, one) in self.lines.iter().enumerate() {
+                let points: Vec<(f64, f64)> =
+                    one.points.iter().map(|it| (x(it.0), y(it.1))).collect();
+                one.draw(out, number, &points);
+            }
+        });
+    }
+}
+
+impl Line {
+    fn draw(&self, out: &mut Markup, number: usize, points: &[(f64, f64)]) {
+        let path: Vec<String> = points
+            .iter()
+            .map(|it| format!("{},{}", at(it.0), at(it.1)))
+            .collect();
+        let class = format!("curve s{}", self.colour);
+        out.empty(
+            "polyline",
+            &[("points", &path.join(" ")), ("class", &class)],
+        );
+        let fill = format!("f{}", self.colour);
+        for point in points {
+            dot(out, &fill, *point, "3");
+        }
+        let height = TOP + 8.0 + 20.0 * number as f64;
+        let key = (PLOT_RIGHT + 16.0, height - 9.0);
+        block(out, &fill, key, (10.0, 10.0));
+        let place = (PLOT_RIGHT + 32.0, height);
+        words(out, "", place, "start", &shorten(&self.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_of_one_action_share_a_chart() {
+        for (workload, expected) in [
+            ("write-512", "write"),
+            ("write 64k", "write"),
+            ("read-1m-cached", "read"),
+            ("random-read-4k", "random read"),
+            ("create", "create"),
+        ] {
+            assert_eq!(action(workload), expected);
+        }
+        assert_eq!(size_text(512), "512 B");
+        assert_eq!(size_text(4 << 20), "4 MiB");
+        assert!((tail(99.0) - 100.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the time goes: the layers' parts, each beginning where the one before it ends.
+
+use super::frame::{Rows, figure};
+use super::markup::{Markup, text};
+use super::scale::Scale;
+use super::unit::{Quantity, number};
+use crate::result::Verdict;
+
+/// The verdict's sentence, and its parts if it has any.
+pub fn chart(out: &mut Markup, verdict: &Verdict) {
+    let about = format!("{}, {}", verdict.subject, verdict.about);
+    text(out, &format!("{about}: {}", verdict.text));
+    if verdict.parts.is_empty() {
+        return;
+    }
+    let starts: Vec<f64> = verdict
+        .parts
+        .iter()
+        .scan(0.0, |sum, part| {
+            let start = *sum;
+            *sum += part.seconds.median;
+            Some(start)
+        })
+        .collect();
+    let reach = starts.iter().zip(&verdict.parts);
+    let highest = reach.map(|(start, part)| start + part.seconds.high);
+    let whole = highest.fold(0.0, f64::max);
+    let unit = Quantity::Time.shown(whole);
+    let rows = Rows {
+        scale: Scale::linear([whole * unit.scale].into_iter()),
+        count: verdict.parts.len(),
+        height: 26.0,
+        right: 190.0,
+    };
+    let axis = format!("{} for one {}", unit.name, verdict.per);
+    let caption = format!("{about}: {axis} (less is better)");
+    figure(out, &caption, rows.chart_height(), |out| {
+        rows.axis(out, &axis);
+        for (row, (start, part)) in starts.iter().zip(&verdict.parts).enumerate() {
+            let (start, it) = (start * unit.scale, part.seconds);
+            let [median, low, high] = [it.median, it.low, it.high].map(|it| it * unit.scale);
+            let shown = [median, low, high].map(number);
+            let figures = format!("{} [{} {}] {}", shown[0], shown[1], shown[2], unit.name);
+            rows.label(out, row, &part.layer, &figures);
+            // A negative part runs backwards.
+            rows.bar(out, row, row, start, start + median);
+            rows.whisker(out, row, start + low, start + high);
+        }
+    });
+}

@@ -1,0 +1,30 @@
+//! `strandfs bench report`.
+
+use std::fs;
+use std::process::ExitCode;
+
+use strandfs_bench::BenchError;
+use strandfs_bench::report::{Source, page};
+use strandfs_bench::result::Report;
+
+use crate::args::bench::results::ReportArgs;
+use crate::failure::Failure;
+
+/// Writes the page.
+///
+/// # Errors
+/// A file that is no result, or the page cannot be written.
+pub fn run(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    let read = |path: &std::path::PathBuf| Ok((path.display().to_string(), Report::read(path)?));
+    let reports = args
+        .files
+        .iter()
+        .map(read)
+        .collect::<Result<Vec<_>, BenchError>>()?;
+    let sources: Vec<Source<'_>> = reports
+        .iter()
+        .map(|(name, report)| Source { name, report })
+        .collect();
+    fs::write(&args.output, page(&sources)).map_err(BenchError::io("writing", &args.output))?;
+    Ok(ExitCode::SUCCESS)
+}
