@@ -18,7 +18,7 @@ use rustix::fs::Statx;
 use crate::identity::{btime_ns, mix, stable_hash};
 use crate::sys::mono_coarse_ms;
 
-/// Names remembered in all; when there are more, all are forgotten. 16 to 32 bytes each.
+/// Names learnt in all; then all are forgotten and it begins anew. At most 32 bytes each.
 const NAMES_MAX: usize = 1 << 22;
 /// Directories before forgotten ones are first swept out.
 const SWEEP_MIN: usize = 4096;

@@ -19,7 +19,7 @@ pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// handle of its target): a read that left more emptied the queue.
 pub(super) const EVENT_BYTES_MAX: usize = 4096;
 /// Reads by one request, at most.
-const READS_MAX: usize = 4;
+const READS_MAX: usize = 2;
 /// Records left to the listener, at most.
 const UNTOLD_BYTES_MAX: usize = 1 << 20;
 
@@ -162,7 +162,12 @@ impl Pool {
     }
 
     fn each_memory(&self, id: &FileId, visit: impl Fn(&crate::dir_memory::DirMemory)) {
-        for (volume, ino) in self.inodes_of(id) {
+        let inodes = self.inodes_of(id);
+        if inodes.is_empty() {
+            // A directory that cannot be told from others.
+            self.coherence.memories.forget_all();
+        }
+        for (volume, ino) in inodes {
             let device = self.volumes.device(volume);
             let key = device.map(|(major, minor)| (major, minor, ino));
             if let Some(memory) = key.and_then(|key| self.coherence.memories.find(key)) {
