@@ -129,12 +129,13 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -l size -d 'The new size, as 512M or 10G; never smaller' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -f -a "matrix" -d 'One large file on filesystems made with different mkfs and mount options (root)'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -f -a "compare" -d 'Compare two results of the same benchmark; exit code 4 if anything became slower'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -f -a "report" -d 'Make one HTML page with charts of results; it needs no network'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix compare report requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "matrix" -d 'One large file on filesystems made with different mkfs and mount options (root)'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "volume" -d 'Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root)'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "compare" -d 'Compare two results of the same benchmark; exit code 4 if anything became slower'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "report" -d 'Make one HTML page with charts of results; it needs no network'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
@@ -161,6 +162,18 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l seed -d 'Draws the order of the filesystems, and the data' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l size -d 'The size of each backing file' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l time -d 'How long each of the four jobs runs' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l reps -d 'Repetitions; intervals need 5' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l io -d 'Volumes that get at their backing file in these ways; ext4 is measured on the first' -r -f -a "passthrough\t''
+uring\t''
+sync\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l transport -d 'Volumes whose requests come over these (default: the volume\'s own choice)' -r -f -a "dev\t''
+uring\t''"
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l directory -d 'Where the backing files go (default: a tmpfs made for the run)' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l seed -d 'Draws the order' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from compare" -l threshold -d 'A change of speed up to so many percent does not count' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from compare" -l absolute -d 'Set nothing against the bare filesystem measured beside it: a machine that was slower as a whole then shows as a regression'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from compare" -s a -l all -d 'Show the rows without a measurable difference too'

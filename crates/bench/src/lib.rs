@@ -12,6 +12,7 @@ pub mod crosscheck;
 pub mod data;
 pub mod environment;
 pub mod error;
+pub mod fio;
 pub mod fit;
 pub mod format;
 pub mod layers;
@@ -34,5 +35,6 @@ pub mod subject;
 pub mod tool;
 pub mod trial;
 pub mod verdict;
+pub mod volume;
 
 pub use error::BenchError;

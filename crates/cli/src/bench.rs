@@ -6,6 +6,7 @@ mod metadata;
 mod progress;
 mod report;
 mod requests;
+mod volume;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
         BenchCommand::Metadata(args) => metadata::run(args),
         BenchCommand::Matrix(args) => matrix::run(args),
+        BenchCommand::Volume(args) => volume::run(args),
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Requests(args) => requests::run(args),

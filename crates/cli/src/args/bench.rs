@@ -2,6 +2,7 @@
 
 pub mod matrix;
 pub mod results;
+pub mod volume;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,8 @@ pub enum BenchCommand {
     Metadata(MetadataArgs),
     /// One large file on filesystems made with different mkfs and mount options (root).
     Matrix(matrix::MatrixArgs),
+    /// Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root).
+    Volume(volume::VolumeBenchArgs),
     /// Compare two results of the same benchmark; exit code 4 if anything became slower.
     Compare(results::CompareArgs),
     /// Make one HTML page with charts of results; it needs no network.

@@ -55,10 +55,12 @@ pub enum MatrixPreset {
     SeedLarge,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// For `value_parser`.
+pub fn size(text: &str) -> Result<u64, String> {
     strandfs_options::parse_size(text).map_err(|error| error.to_string())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// For `value_parser`.
+pub fn duration(text: &str) -> Result<Duration, String> {
     strandfs_options::parse_duration(text).map_err(|error| error.to_string())
 }

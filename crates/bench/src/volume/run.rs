@@ -1,0 +1,289 @@
+//! Carries a plan out.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::contender::{Contender, Ready};
+use crate::counters::cpu_seconds;
+use crate::error::BenchError;
+use crate::fio::{self, Job};
+use crate::progress::{Progress, Step};
+use crate::regime::Regime;
+use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
+use crate::scratch::Scratch;
+use crate::sentinel::{self, Watch};
+use crate::spread;
+use crate::stats::FEWEST_FOR_INTERVAL;
+use crate::storage::{Medium, Storage};
+use crate::tool;
+
+/// The four jobs, in their order: name, `rw=`, and operations a second that somebody published for a
+/// volume served over io_uring from a file in memory, on another machine.
+pub const JOBS: [(&str, &str, f64); 4] = [
+    ("seq-read", "read", 165_000.0),
+    ("rand-read", "randread", 91_000.0),
+    ("seq-write", "write", 131_000.0),
+    ("rand-write", "randwrite", 103_000.0),
+];
+/// Bytes of a request, and requests in flight.
+const BLOCK: u64 = 4096;
+const DEPTH: u32 = 1024;
+
+/// Everything the user chose.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Columns.
+    pub contenders: Vec<Contender>,
+    /// Bytes of each backing file.
+    pub size: u64,
+    /// Of one job.
+    pub time: Duration,
+    /// Repetitions.
+    pub repetitions: usize,
+    /// Where the backing files go; none for a tmpfs of their own.
+    pub directory: Option<PathBuf>,
+    /// Of the order.
+    pub seed: u64,
+}
+
+/// The row of the server's CPU time beside a job.
+pub fn cpu_row(job: &str) -> String {
+    format!("{job}: server CPU")
+}
+
+/// Measures. What was complete when the user stops it is returned; a contender that cannot be set up
+/// or fails is left out and named.
+///
+/// # Errors
+/// Not even a bare file can be measured; a plan that makes no sense.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Report, BenchError> {
+    plan.check()?;
+    let mut report = Report::new(Kind::Volume, Regime::Quiet, plan.seed);
+    report.settings = plan.settings();
+    let default = std::env::temp_dir();
+    let mut scratch = Scratch::new(plan.directory.as_deref().unwrap_or(&default))?;
+    let place = scratch.branch("backing", plan.directory.is_none())?;
+    if Storage::of(&place).is_ok_and(|it| it.medium == Medium::Memory) {
+        report.warnings.push(
+            "the backing files lie in RAM: the figures are of the path to them, not of a disk"
+                .to_owned(),
+        );
+    }
+    let mut ready: Vec<Ready> = Vec::new();
+    for (number, contender) in plan.contenders.iter().enumerate() {
+        progress(&Step {
+            done: 0,
+            total: plan.steps(),
+            what: &format!("setting up {}", contender.name()),
+        });
+        let dir = place.join(number.to_string());
+        std::fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
+        match contender.set_up(&dir, plan.size, stop) {
+            Ok(mut one) => {
+                one.facts.storage = Storage::of(&dir).ok();
+                one.facts
+                    .tools
+                    .insert("fio".to_owned(), tool::version("fio"));
+                report.subjects.push(one.facts.clone());
+                ready.push(one);
+            }
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            Err(error) => {
+                let name = contender.name();
+                report.warnings.push(format!("{name} is left out: {error}"));
+            }
+        }
+    }
+    measure(plan, ready, stop, progress, &mut report);
+    finish(&mut report);
+    Ok(report)
+}
+
+/// All repetitions; whoever fails has no further ones.
+fn measure(
+    plan: &Plan,
+    mut ready: Vec<Ready>,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+    report: &mut Report,
+) {
+    let mut random = fastrand::Rng::with_seed(plan.seed);
+    let mut done = 0;
+    while report.repetitions < plan.repetitions && !ready.is_empty() && !report.interrupted {
+        random.shuffle(&mut ready);
+        let servers: Vec<u32> = ready.iter().filter_map(Ready::server).collect();
+        let watch = Watch::start(&servers);
+        ready.retain(|one| {
+            if report.interrupted {
+                return true;
+            }
+            for (name, kind, _) in JOBS {
+                if stop.load(Ordering::Relaxed) {
+                    report.interrupted = true;
+                    return true;
+                }
+                let what = format!("{}: {name}", one.facts.name);
+                progress(&Step {
+                    done,
+                    total: plan.steps(),
+                    what: &what,
+                });
+                done += 1;
+                if let Err(error) = one_job(plan, one, name, kind, report) {
+                    // fio is a child of the same terminal: the user's Ctrl-C ends it too.
+                    match stop.load(Ordering::Relaxed) {
+                        true => report.interrupted = true,
+                        false => report
+                            .warnings
+                            .push(format!("{what} failed, and nothing after it: {error}")),
+                    }
+                    return report.interrupted;
+                }
+            }
+            true
+        });
+        report.noise.extend(watch.stop());
+        report.repetitions += usize::from(!report.interrupted);
+    }
+}
+
+fn one_job(
+    plan: &Plan,
+    one: &Ready,
+    name: &str,
+    kind: &str,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let before = one.server().and_then(cpu_seconds);
+    let outcome = fio::run(&Job {
+        kind,
+        target: &one.target,
+        size: one.size,
+        block: BLOCK,
+        depth: DEPTH,
+        time: plan.time,
+    })?;
+    let after = one.server().and_then(cpu_seconds);
+    let subject = &one.facts.name;
+    keep(
+        report,
+        subject,
+        name,
+        Unit::OperationsPerSecond,
+        outcome.sample,
+    );
+    if let (Some(before), Some(after)) = (before, after) {
+        let seconds = (after - before).max(0.0);
+        let sample = Sample {
+            value: seconds / outcome.operations as f64,
+            ..Sample::default()
+        };
+        keep(report, subject, &cpu_row(name), Unit::Seconds, sample);
+    }
+    Ok(())
+}
+
+/// Puts a sample in the place of its repetition.
+fn keep(report: &mut Report, subject: &str, workload: &str, unit: Unit, sample: Sample) {
+    let place = report.repetitions;
+    let mut all = report.series.iter();
+    let known = all.position(|it| it.subject == subject && it.workload == workload);
+    let index = known.unwrap_or_else(|| {
+        report.series.push(Series {
+            subject: subject.to_owned(),
+            workload: workload.to_owned(),
+            unit,
+            // Rates and times are of one operation each.
+            work: Work {
+                operations: 1,
+                bytes: 0,
+            },
+            cache: Cache::Direct,
+            samples: Vec::new(),
+            unstable: false,
+        });
+        report.series.len() - 1
+    });
+    if let Some(series) = report.series.get_mut(index) {
+        series.samples.resize(place, None);
+        series.samples.push(Some(sample));
+    }
+}
+
+fn finish(report: &mut Report) {
+    let names: Vec<String> = report.subjects.iter().map(|it| it.name.clone()).collect();
+    let job = |workload: &str| {
+        let all = JOBS.iter().map(|it| it.0.to_owned());
+        let mut rows = all.clone().chain(all.map(|it| cpu_row(&it)));
+        rows.position(|it| it == workload)
+    };
+    let place = |subject: &str| names.iter().position(|it| it == subject);
+    report
+        .series
+        .sort_by_key(|it| (place(&it.subject), job(&it.workload)));
+    for series in &mut report.series {
+        series.samples.resize(report.repetitions, None);
+        series.unstable = series.estimate().is_some_and(|it| spread::is_unstable(&it));
+    }
+    report
+        .series
+        .retain(|it| it.samples.iter().any(Option::is_some));
+    let mut said = sentinel::warnings(&report.noise);
+    if report.environment.was_busy() {
+        said.push(format!(
+            "the load was {:.1} before the run: others used the machine",
+            report.environment.load_before
+        ));
+    }
+    if report.repetitions < FEWEST_FOR_INTERVAL {
+        said.push(format!(
+            "{} complete repetitions: the brackets hold the smallest and the largest figure, not \
+             an interval; give --reps {FEWEST_FOR_INTERVAL} or more",
+            report.repetitions
+        ));
+    }
+    if report.interrupted {
+        said.push("interrupted: only complete repetitions are kept".to_owned());
+    }
+    report.warnings.extend(said);
+}
+
+impl Plan {
+    fn steps(&self) -> usize {
+        self.repetitions * self.contenders.len() * JOBS.len()
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        let usage = |why: &str| Err(BenchError::Usage(why.to_owned()));
+        if self.size < 4 << 20 || !self.size.is_multiple_of(1 << 20) {
+            return usage("--size must be a multiple of 1 MiB, and at least 4 MiB");
+        }
+        if self.repetitions == 0 || self.time < Duration::from_millis(100) {
+            return usage("--reps must be at least 1, and --time at least 100ms");
+        }
+        if !rustix::process::geteuid().is_root() {
+            return usage("loop devices can only be set up by root: use sudo");
+        }
+        if tool::find("fio").is_none() {
+            return usage("fio is not installed: install it (Debian: apt-get install fio)");
+        }
+        Ok(())
+    }
+
+    fn settings(&self) -> std::collections::BTreeMap<String, String> {
+        [
+            ("size", format!("{} MiB", self.size >> 20)),
+            ("time", format!("{} ms", self.time.as_millis())),
+            ("block", format!("{BLOCK} bytes")),
+            ("iodepth", format!("{DEPTH} requests")),
+            ("ioengine", "libaio".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
