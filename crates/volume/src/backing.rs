@@ -30,6 +30,7 @@ pub struct Backing {
     /// Held while the size changes.
     growing: Mutex<()>,
     in_memory: bool,
+    made: bool,
     complained: AtomicBool,
 }
 
@@ -40,8 +41,8 @@ struct Page([u8; 4096]);
 /// The same file past the page cache.
 struct Direct {
     file: OwnedFd,
-    /// What offsets and lengths must be multiples of.
-    offset_align: u64,
+    /// What offsets, lengths and addresses must be multiples of; a power of two.
+    align: u64,
 }
 
 impl Backing {
@@ -57,12 +58,24 @@ impl Backing {
             check_size(size)?;
         }
         let (plain, made) = open_or_make(path, size_bytes)?;
-        let opened = Self::from_file(path, plain, size_bytes);
-        if opened.is_err() && made {
-            // Ours and empty. An error of removing it does not matter beside the one at hand.
-            let _ = rustix::fs::unlink(path);
+        match Self::from_file(path, plain, size_bytes) {
+            Ok(backing) => Ok(Backing { made, ..backing }),
+            Err(error) => {
+                if made {
+                    // Ours and empty. An error of this does not matter beside the one at hand.
+                    let _ = rustix::fs::unlink(path);
+                }
+                Err(error)
+            }
         }
-        opened
+    }
+
+    /// Removes the file if [`open`](Self::open) made it; for when it cannot be served after all.
+    pub fn unmake(&self) {
+        if self.made {
+            // As above.
+            let _ = rustix::fs::unlink(&self.path);
+        }
     }
 
     /// Like [`open`](Self::open), but does not make a file.
@@ -121,6 +134,7 @@ impl Backing {
         let backing = Backing {
             direct: open_direct(&plain),
             in_memory: MEMORY_FILESYSTEMS.contains(&statfs.f_type.cast_unsigned()),
+            made: false,
             path: path.clone(),
             plain,
             size_bytes: AtomicU64::new(stat.st_size.cast_unsigned()),
@@ -154,7 +168,7 @@ impl Backing {
 
     /// Whether the page cache is left out, and for which alignment, in bytes.
     pub fn direct_align(&self) -> Option<u64> {
-        self.direct.as_ref().map(|direct| direct.offset_align)
+        self.direct.as_ref().map(|direct| direct.align)
     }
 
     /// The file through the page cache.
@@ -162,10 +176,11 @@ impl Backing {
         self.plain.as_fd()
     }
 
-    /// The file for a transfer: past the page cache if the transfer is aligned for it.
-    pub fn file_for(&self, offset_bytes: u64, len: usize) -> BorrowedFd<'_> {
+    /// The file for a transfer from or to `memory`: past the page cache if it is aligned for that.
+    pub fn file_for(&self, offset_bytes: u64, memory: &[u8]) -> BorrowedFd<'_> {
+        let (start, len) = (memory.as_ptr() as u64, memory.len() as u64);
         match &self.direct {
-            Some(direct) if (offset_bytes | len as u64).is_multiple_of(direct.offset_align) => {
+            Some(direct) if (offset_bytes | start | len).is_multiple_of(direct.align) => {
                 direct.file.as_fd()
             }
             _ => self.plain.as_fd(),
@@ -210,7 +225,7 @@ impl Backing {
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..want).filter(|rest| !rest.is_empty()) {
             let at = offset_bytes + done as u64;
-            let file = self.file_for(at, rest.len());
+            let file = self.file_for(at, rest);
             match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *rest, at)) {
                 Ok(0) => return Err(self.cut_short()),
                 Ok(len) => done += len,
@@ -233,7 +248,7 @@ impl Backing {
         let mut done = 0;
         while let Some(rest) = data.get(done..want).filter(|rest| !rest.is_empty()) {
             let at = offset_bytes + done as u64;
-            let file = self.file_for(at, rest.len());
+            let file = self.file_for(at, rest);
             match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, rest, at)) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(len) => done += len,
@@ -283,9 +298,28 @@ impl Backing {
     /// fallocate(2) within the volume: allocate, punch a hole, or zero a range.
     ///
     /// # Errors
-    /// EOPNOTSUPP for other modes, and for those that the backing filesystem does not know;
-    /// ENOSPC beyond the end of the volume and where there is no space.
+    /// As for [`plan_allocation`](Self::plan_allocation); EOPNOTSUPP for what the backing
+    /// filesystem does not know, ENOSPC where there is no space.
     pub fn allocate(&self, mode: u32, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        match self.plan_allocation(mode, offset_bytes, len_bytes)? {
+            0 => Ok(()),
+            len => {
+                let mode = FallocateFlags::from_bits_retain(mode);
+                rustix::fs::fallocate(&self.plain, mode, offset_bytes, len)
+            }
+        }
+    }
+
+    /// How much of a range for [`allocate`](Self::allocate) lies within the volume.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for modes that move data or mean nothing, ENOSPC where the file would grow.
+    pub fn plan_allocation(
+        &self,
+        mode: u32,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<u64, Errno> {
         let mode = FallocateFlags::from_bits_retain(mode);
         let kinds = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
         if !(kinds | FallocateFlags::KEEP_SIZE).contains(mode) || mode.contains(kinds) {
@@ -296,11 +330,7 @@ impl Backing {
         if end > size && !mode.contains(FallocateFlags::KEEP_SIZE) {
             return Err(Errno::NOSPC);
         }
-        let len = end.min(size).saturating_sub(offset_bytes);
-        if len == 0 {
-            return Ok(());
-        }
-        rustix::fs::fallocate(&self.plain, mode, offset_bytes, len)
+        Ok(end.min(size).saturating_sub(offset_bytes))
     }
 
     /// SEEK_DATA or SEEK_HOLE.
@@ -398,16 +428,18 @@ fn open_direct(plain: &OwnedFd) -> Option<Direct> {
     let file = rustix::fs::open(name, flags, Mode::empty()).ok()?;
     let found = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, STATX_DIOALIGN).ok()?;
     if found.stx_mask & STATX_DIOALIGN.bits() != 0 {
-        let offset_align = u64::from(found.stx_dio_offset_align);
-        // Buffers of transfers are aligned to a page.
-        let usable = (1..=GRAIN_BYTES).contains(&offset_align)
-            && u64::from(found.stx_dio_mem_align) <= GRAIN_BYTES;
-        return usable.then_some(Direct { file, offset_align });
+        // Buffers start on a page: what is aligned in the file is as aligned in memory.
+        let align = u64::from(found.stx_dio_offset_align.max(found.stx_dio_mem_align));
+        let usable = found.stx_dio_offset_align > 0 && align <= GRAIN_BYTES;
+        return usable.then_some(Direct { file, align });
     }
     let mut page = Box::new(Page([0; 4096]));
     rustix::io::pread(&file, &mut page.0, 0).ok()?;
     Some(Direct {
         file,
-        offset_align: GRAIN_BYTES,
+        align: GRAIN_BYTES,
     })
 }
+
+#[cfg(test)]
+mod tests;

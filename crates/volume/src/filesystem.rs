@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use strandfs_fuse::{
@@ -13,6 +13,7 @@ use strandfs_fuse::{
 
 use crate::FILE_NAME;
 use crate::backing::Backing;
+use crate::engine::Engine;
 use crate::status::{ATTRIBUTE, Status};
 
 const FILE: NodeId = NodeId(2);
@@ -22,7 +23,9 @@ const ATTR_VALID: Duration = Duration::from_secs(1);
 
 /// One backing file as a filesystem.
 pub(crate) struct VolumeFs {
-    backing: Backing,
+    backing: Arc<Backing>,
+    /// Serves, where it is not the session's own threads.
+    engine: Option<Engine>,
     /// Whether the kernel is to be asked for passthrough.
     try_passthrough: bool,
     connection: OnceLock<Connection>,
@@ -32,9 +35,14 @@ pub(crate) struct VolumeFs {
 }
 
 impl VolumeFs {
-    pub(crate) fn new(backing: Backing, try_passthrough: bool) -> Self {
+    pub(crate) fn new(
+        backing: Arc<Backing>,
+        try_passthrough: bool,
+        engine: Option<Engine>,
+    ) -> Self {
         Self {
             backing,
+            engine,
             try_passthrough,
             connection: OnceLock::new(),
             passthrough: OnceLock::new(),
@@ -42,13 +50,8 @@ impl VolumeFs {
         }
     }
 
-    pub(crate) fn backing(&self) -> &Backing {
-        &self.backing
-    }
-
-    /// The backing file, for another attempt at mounting.
-    pub(crate) fn into_backing(self) -> Backing {
-        self.backing
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        self.engine.as_ref()
     }
 
     /// Whether reads and writes are passed through, once the mount is made; else why not.
@@ -105,6 +108,11 @@ impl VolumeFs {
     }
 }
 
+/// Whether a node's number is that of the volume.
+pub(crate) fn is_volume(node: u64) -> bool {
+    node == FILE.0
+}
+
 /// Only the file has content.
 fn only_file(node: NodeId) -> Result<()> {
     match node {
@@ -117,7 +125,10 @@ fn only_file(node: NodeId) -> Result<()> {
 impl Filesystem for VolumeFs {
     fn init(&self, _: &Negotiated, connection: &Connection) -> Result<()> {
         let _ = self.connection.set(connection.clone());
-        Ok(())
+        match &self.engine {
+            Some(engine) => engine.prepare(connection),
+            None => Ok(()),
+        }
     }
 
     fn ready(&self) {

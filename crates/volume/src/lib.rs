@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod backing;
+mod engine;
 pub mod error;
 mod filesystem;
 pub mod loop_device;

@@ -4,9 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strandfs_fuse::abi::InitFlags;
-use strandfs_fuse::{End, Errno, MountFlags, MountOptions, Session, SessionConfig, Signals, Wants};
+use strandfs_fuse::{
+    End, Errno, MountError, MountFlags, MountOptions, Session, SessionConfig, Signals,
+    TransportChoice, Wants,
+};
 
 use crate::backing::Backing;
+use crate::engine::{self, Engine, Way};
 use crate::error::VolumeError;
 use crate::filesystem::VolumeFs;
 use crate::status::Status;
@@ -56,11 +60,14 @@ pub struct Plan {
 /// A mounted volume that waits to be served.
 pub struct Volume {
     session: Session,
+    fs: Arc<VolumeFs>,
     status: Status,
 }
 
 /// Requests the kernel may have in flight: a block device keeps many.
 const MAX_BACKGROUND: u16 = 4096;
+/// Bytes in a page of the protocol.
+const PAGE_BYTES: u32 = 4096;
 /// Filesystems stacked on another, this one on top: the backing file may lie in a pool.
 const STACK_DEPTH: u32 = 2;
 
@@ -71,63 +78,40 @@ impl Volume {
     /// See [`VolumeError`]. Nothing is mounted then, and a backing file that was not there is
     /// not there.
     pub fn mount(plan: &Plan) -> Result<Volume, VolumeError> {
-        refuse_what_is_to_come(plan)?;
-        let warnings = steady::prepare();
-        let mut backing = Backing::open(&plan.backing, plan.size_bytes)?;
-        let mut io_reason = None;
-        if matches!(plan.io, Io::Auto | Io::Passthrough) {
-            match mount(plan, backing, true)? {
-                Attempt::Mounted(session, fs) => {
-                    return Ok(Self::new(session, &fs, "passthrough", None, warnings));
-                }
-                Attempt::NoPassthrough(errno, returned) => {
-                    let why = explain_passthrough(errno);
-                    if plan.io == Io::Passthrough {
-                        return Err(VolumeError::Way {
-                            asked: "--io passthrough".to_owned(),
-                            why,
-                        });
-                    }
-                    io_reason = Some(why);
-                    backing = returned;
-                }
-            }
+        let mut warnings = steady::prepare();
+        let backing = Arc::new(Backing::open(&plan.backing, plan.size_bytes)?);
+        let mounted = choose(plan, &backing);
+        if mounted.is_err() {
+            backing.unmake();
         }
-        match mount(plan, backing, false)? {
-            Attempt::Mounted(session, fs) => {
-                Ok(Self::new(session, &fs, "sync", io_reason, warnings))
-            }
-            Attempt::NoPassthrough(errno, _) => Err(VolumeError::Way {
-                asked: "--io".to_owned(),
-                why: errno.to_string(),
-            }),
+        let (attempt, session, fs) = mounted?;
+        if let Some(errno) = fs.engine().and_then(Engine::unpinned) {
+            warnings.push(format!(
+                "the buffers for transfers are not registered with the kernel ({errno}): it looks \
+                 them up for each; a smaller --queue-depth or a higher limit of locked memory \
+                 (ulimit -l) helps"
+            ));
         }
-    }
-
-    fn new(
-        session: Session,
-        fs: &VolumeFs,
-        io: &str,
-        io_reason: Option<String>,
-        warnings: Vec<String>,
-    ) -> Volume {
-        let backing = fs.backing();
         let status = Status {
             backing: backing.path().to_owned(),
             backing_exists: true,
             size_bytes: backing.size_bytes(),
             allocated_bytes: 0,
             pid: std::process::id(),
-            io: io.to_owned(),
-            io_reason,
-            transport: "dev".to_owned(),
-            transport_reason: None,
-            queue_depth: 0,
+            io: attempt.io.name().to_owned(),
+            io_reason: attempt.io_reason,
+            transport: attempt.transport.name().to_owned(),
+            transport_reason: attempt.transport_reason,
+            queue_depth: fs.engine().map_or(0, |_| u32::from(plan.queue_depth)),
             direct: backing.direct_align().is_some(),
             warnings,
         };
         fs.set_status(status.clone());
-        Volume { session, status }
+        Ok(Volume {
+            session,
+            fs,
+            status,
+        })
     }
 
     /// How it is served, and why.
@@ -150,46 +134,155 @@ impl Volume {
     /// # Errors
     /// Those of [`Session::serve`].
     pub fn serve(self, signals: Signals) -> Result<End, VolumeError> {
-        Ok(self.session.serve_with_signals(signals)?)
+        Ok(match self.fs.engine() {
+            Some(mut engine) => self.session.serve_over(&mut engine, signals)?,
+            None => self.session.serve_with_signals(signals)?,
+        })
     }
 }
 
-fn refuse_what_is_to_come(plan: &Plan) -> Result<(), VolumeError> {
-    let asked = match (plan.io, plan.transport) {
-        (Io::Uring, _) => "--io uring",
-        (_, Transport::Uring) => "--transport uring",
-        _ => return Ok(()),
+impl Io {
+    fn name(self) -> &'static str {
+        match self {
+            Io::Auto => "auto",
+            Io::Passthrough => "passthrough",
+            Io::Uring => "uring",
+            Io::Sync => "sync",
+        }
+    }
+}
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Dev => "dev",
+            Transport::Uring => "uring",
+        }
+    }
+}
+
+/// One way to serve, and why it is not a better one.
+struct Attempt {
+    io: Io,
+    io_reason: Option<String>,
+    transport: Transport,
+    transport_reason: Option<String>,
+}
+
+/// Why an attempt failed.
+enum Refusal {
+    /// There is none but this: the way of I/O cannot be had.
+    Io(String),
+    /// The transport cannot be had.
+    Transport(String),
+    /// Nothing to do with the way.
+    Other(VolumeError),
+}
+
+/// Tries the ways that the plan allows, best first.
+fn choose(
+    plan: &Plan,
+    backing: &Arc<Backing>,
+) -> Result<(Attempt, Session, Arc<VolumeFs>), VolumeError> {
+    let ways: &[Io] = match plan.io {
+        Io::Auto => &[Io::Passthrough, Io::Uring, Io::Sync],
+        Io::Passthrough => &[Io::Passthrough],
+        Io::Uring => &[Io::Uring],
+        Io::Sync => &[Io::Sync],
     };
+    let mut io_reason = None;
+    for io in ways {
+        let transports: &[Transport] = match (plan.transport, io) {
+            (Transport::Dev, _) => &[Transport::Dev],
+            (Transport::Uring, _) => &[Transport::Uring],
+            // The ring is for data; the few other requests gain nothing by it.
+            (Transport::Auto, Io::Passthrough | Io::Sync) => &[Transport::Dev],
+            (Transport::Auto, _) => &[Transport::Uring, Transport::Dev],
+        };
+        let mut transport_reason = None;
+        for transport in transports {
+            match mount(plan, backing, *io, *transport) {
+                Ok((session, fs)) => {
+                    let attempt = Attempt {
+                        io: *io,
+                        io_reason,
+                        transport: *transport,
+                        transport_reason,
+                    };
+                    return Ok((attempt, session, fs));
+                }
+                Err(Refusal::Other(error)) => return Err(error),
+                Err(Refusal::Io(why)) if plan.io == Io::Auto => {
+                    io_reason.get_or_insert(format!("no {}: {why}", io.name()));
+                    break;
+                }
+                Err(Refusal::Transport(why)) if plan.transport == Transport::Auto => {
+                    transport_reason = Some(why);
+                }
+                Err(Refusal::Io(why)) => {
+                    let asked = format!("--io {}", io.name());
+                    return Err(VolumeError::Way { asked, why });
+                }
+                Err(Refusal::Transport(why)) => {
+                    let asked = format!("--transport {}", transport.name());
+                    return Err(VolumeError::Way { asked, why });
+                }
+            }
+        }
+    }
     Err(VolumeError::Way {
-        asked: asked.to_owned(),
-        why: "this version does not have it".to_owned(),
+        asked: "--io auto".to_owned(),
+        why: io_reason.unwrap_or_default(),
     })
 }
 
-/// What came of mounting.
-enum Attempt {
-    Mounted(Session, Arc<VolumeFs>),
-    /// The mount is gone again; the file is as it was.
-    NoPassthrough(Errno, Backing),
-}
-
-fn mount(plan: &Plan, backing: Backing, passthrough: bool) -> Result<Attempt, VolumeError> {
-    let options = options(&backing);
-    let fs = Arc::new(VolumeFs::new(backing, passthrough));
+/// Mounts for one way, or leaves nothing behind.
+fn mount(
+    plan: &Plan,
+    backing: &Arc<Backing>,
+    io: Io,
+    transport: Transport,
+) -> Result<(Session, Arc<VolumeFs>), Refusal> {
+    let passthrough = io == Io::Passthrough;
+    let way = match transport {
+        Transport::Uring => Way::Rings,
+        Transport::Dev | Transport::Auto => Way::Device,
+    };
+    let engine = (io == Io::Uring).then(|| Engine::new(way, backing.clone(), plan.queue_depth));
+    let mut wants = wants(passthrough);
+    if engine.is_some() {
+        wants.max_write_bytes = engine::PAYLOAD_BYTES;
+        wants.max_pages_limit = (engine::PAYLOAD_BYTES / PAGE_BYTES) as u16;
+    }
+    let fs = Arc::new(VolumeFs::new(backing.clone(), passthrough, engine));
     let config = SessionConfig {
-        wants: wants(passthrough),
+        wants,
+        transport: match way {
+            Way::Rings => TransportChoice::Ring,
+            Way::Device => TransportChoice::Device,
+        },
         ..SessionConfig::default()
     };
-    let session = Session::mount(fs.clone(), &plan.mountpoint, &options, config)?;
-    match fs.passthrough() {
-        Err(errno) if passthrough => {
-            drop(session);
-            let fs = Arc::into_inner(fs).ok_or(VolumeError::Session(
-                strandfs_fuse::SessionError::Read(Errno::BUSY),
-            ))?;
-            Ok(Attempt::NoPassthrough(errno, fs.into_backing()))
+    let session = Session::mount(fs.clone(), &plan.mountpoint, &options(backing), config);
+    let session = session.map_err(|error| match error {
+        MountError::Ring(reason) => Refusal::Transport(reason.to_string()),
+        MountError::Refused(errno) => Refusal::Io(explain_io_uring(errno)),
+        error => Refusal::Other(error.into()),
+    })?;
+    if passthrough && let Err(errno) = fs.passthrough() {
+        return Err(Refusal::Io(explain_passthrough(errno)));
+    }
+    Ok((session, fs))
+}
+
+fn explain_io_uring(errno: Errno) -> String {
+    match errno {
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
+            "io_uring is forbidden: see kernel.io_uring_disabled, or the container's seccomp filter"
+                .to_owned()
         }
-        _ => Ok(Attempt::Mounted(session, fs)),
+        errno => format!("io_uring cannot be used: {errno}"),
     }
 }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ground::{Ground, WAYS, text};
+use crate::ground::{Ground, text, ways};
 use crate::support::files::{get, pattern};
 use crate::support::{Kind, eventually, run};
 use crate::{need_root, need_tool};
 
-const DEFAULT_KILLS: u64 = 2;
+const DEFAULT_KILLS: u64 = 1;
 const FILE_BYTES: usize = 200_000;
 
 fn kills() -> u64 {
@@ -40,8 +40,9 @@ fn write_files(dir: &Path, round: u64, acknowledged: &AtomicU64, stop: &AtomicBo
 }
 
 fn survive(filesystem: &str, check: &[&str]) {
-    for (way, args) in WAYS {
-        let ground = Ground::new(Kind::Tmpfs("900m"));
+    for (way, args) in ways() {
+        // On a disk, where transfers are under way when the server dies.
+        let ground = Ground::new(Kind::Loop("ext4", "1G"));
         let mounted = ground.mounted();
         let mut last: Vec<(u64, u64)> = Vec::new();
         for round in 0..kills() {

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::ground::{Ground, WAYS, text};
+use crate::ground::{Ground, text, ways};
 use crate::support::files::{Aligned, errno, get, open_with, pattern};
 use crate::support::{Kind, eventually, mounts, run};
 use crate::{need_root, need_tool};
@@ -21,10 +21,10 @@ fn open(path: &Path) -> File {
 fn data_arrives_in_the_backing_file_whatever_its_alignment() {
     need_root!();
     for disk in [Kind::Tmpfs("64m"), Kind::Loop("ext4", "64M")] {
-        for (way, args) in WAYS {
+        for (way, args) in ways() {
             let ground = Ground::new(disk);
-            ground.serve(&[&["--size", "16M"], *args].concat()).ok();
-            assert_eq!(ground.listed().unwrap()["io"], *way);
+            ground.serve(&[&["--size", "16M"], args].concat()).ok();
+            assert_eq!(ground.listed().unwrap()["io"], args[1]);
             let volume = open(&ground.file());
             let mut expected = vec![0; 16 << 20];
             // The last one crosses the largest message and ends where the volume does.
@@ -57,9 +57,9 @@ fn data_arrives_in_the_backing_file_whatever_its_alignment() {
 #[test]
 fn direct_io_reads_what_was_written_past_all_caches() {
     need_root!();
-    for (way, args) in WAYS {
+    for (way, args) in ways() {
         let ground = Ground::new(Kind::Loop("xfs", "400M"));
-        ground.serve(&[&["--size", "16M"], *args].concat()).ok();
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
         let volume = open_with(ground.file(), libc::O_DIRECT).unwrap();
         let data = pattern(9, 2 << 20);
         let mut aligned = Aligned::new(&data);
@@ -74,9 +74,9 @@ fn direct_io_reads_what_was_written_past_all_caches() {
 fn holes_stay_holes_and_can_be_made() {
     need_root!();
     use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
-    for (way, args) in WAYS {
+    for (way, args) in ways() {
         let ground = Ground::new(Kind::Loop("ext4", "64M"));
-        ground.serve(&[&["--size", "16M"], *args].concat()).ok();
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
         assert!(ground.allocated_bytes() < 64 << 10, "{way}: sparse");
         let volume = open(&ground.file());
         volume.write_all_at(&pattern(1, 4 << 20), 0).unwrap();
@@ -110,15 +110,15 @@ fn holes_stay_holes_and_can_be_made() {
 fn fstrim_inside_frees_space_outside() {
     need_root!();
     need_tool!("mkfs.ext4", "fstrim");
-    for (way, args) in WAYS {
-        let ground = Ground::new(Kind::Tmpfs("200m"));
-        ground.serve(&[&["--size", "128M"], *args].concat()).ok();
+    for (way, args) in ways() {
+        let ground = Ground::new(Kind::Tmpfs("100m"));
+        ground.serve(&[&["--size", "64M"], args].concat()).ok();
         let mounted = ground.mounted();
         ground.attach(&[text(&mounted), "--mkfs", "ext4"]).ok();
         let empty = ground.allocated_bytes();
-        std::fs::write(mounted.join("big"), pattern(1, 48 << 20)).unwrap();
+        std::fs::write(mounted.join("big"), pattern(1, 24 << 20)).unwrap();
         File::open(mounted.join("big")).unwrap().sync_all().unwrap();
-        assert!(ground.allocated_bytes() >= empty + (48 << 20), "{way}");
+        assert!(ground.allocated_bytes() >= empty + (24 << 20), "{way}");
         std::fs::remove_file(mounted.join("big")).unwrap();
         run("sync", ["-f", text(&mounted)]).ok();
         run("fstrim", [text(&mounted)]).ok();
@@ -136,9 +136,9 @@ fn fio_verifies_random_writes_through_a_loop_device() {
     need_root!();
     need_tool!("fio");
     for disk in [Kind::Tmpfs("100m"), Kind::Loop("xfs", "400M")] {
-        for (way, args) in WAYS {
+        for (way, args) in ways() {
             let ground = Ground::new(disk);
-            ground.serve(&[&["--size", "48M"], *args].concat()).ok();
+            ground.serve(&[&["--size", "16M"], args].concat()).ok();
             let device = ground.attach(&[]).ok().stdout.trim().to_owned();
             let target = format!("--filename={device}");
             let fio = [
@@ -146,7 +146,7 @@ fn fio_verifies_random_writes_through_a_loop_device() {
                 &target,
                 "--rw=randwrite",
                 "--bsrange=4k-256k",
-                "--size=48m",
+                "--size=16m",
                 "--direct=1",
                 "--ioengine=libaio",
                 "--iodepth=64",
@@ -154,6 +154,8 @@ fn fio_verifies_random_writes_through_a_loop_device() {
                 "--do_verify=1",
                 "--verify_fatal=1",
                 "--end_fsync=1",
+                // It would be left where the test was started.
+                "--verify_state_save=0",
             ];
             let run = run("fio", fio).ok();
             assert!(run.stdout.contains("err= 0"), "{way}: {run:?}");
@@ -166,9 +168,9 @@ fn fio_verifies_random_writes_through_a_loop_device() {
 fn a_volume_grows_under_the_filesystem_on_it() {
     need_root!();
     need_tool!("mkfs.xfs", "xfs_growfs");
-    for (way, args) in WAYS {
+    for (way, args) in ways() {
         let ground = Ground::new(Kind::Tmpfs("700m"));
-        ground.serve(&[&["--size", "320M"], *args].concat()).ok();
+        ground.serve(&[&["--size", "320M"], args].concat()).ok();
         let mounted = ground.mounted();
         ground.attach(&[text(&mounted), "--mkfs", "xfs"]).ok();
         std::fs::write(mounted.join("kept"), pattern(3, 1 << 20)).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-use crate::ground::{Ground, WAYS, text};
+use crate::ground::{Ground, text, ways};
 use crate::support::files::{Aligned, errno, get, names, open_with, pattern, put};
 use crate::support::{Kind, command, run, strandfs};
 use crate::{need_root, need_tool};
@@ -92,9 +92,9 @@ fn a_file_is_served_once_and_never_beside_a_loop_device_on_it() {
 #[test]
 fn a_full_disk_is_enospc_above_and_what_was_there_stays() {
     need_root!();
-    for (way, args) in WAYS {
+    for (way, args) in ways() {
         let ground = Ground::new(Kind::Tmpfs("8m"));
-        ground.serve(&[&["--size", "32M"], *args].concat()).ok();
+        ground.serve(&[&["--size", "32M"], args].concat()).ok();
         let device = ground.attach(&[]).ok().stdout.trim().to_owned();
         let data = pattern(1, 1 << 20);
         let mut aligned = Aligned::new(&data);
@@ -123,9 +123,9 @@ fn a_full_disk_is_enospc_above_and_what_was_there_stays() {
 #[test]
 fn a_backing_file_cut_short_gives_errors_and_no_zeros() {
     need_root!();
-    for (way, args) in WAYS {
+    for (way, args) in ways() {
         let ground = Ground::new(Kind::Tmpfs("64m"));
-        ground.serve(&[&["--size", "16M"], *args].concat()).ok();
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
         let device = ground.attach(&[]).ok().stdout.trim().to_owned();
         let data = pattern(1, 1 << 20);
         let mut aligned = Aligned::new(&data);

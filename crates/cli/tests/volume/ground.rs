@@ -9,11 +9,39 @@ use tempfile::TempDir;
 use crate::support::command::Run;
 use crate::support::{Kind, eventually, mounts, run, say, strandfs, system};
 
-/// The ways data takes, each with the arguments that ask for it.
-pub const WAYS: &[(&str, &[&str])] = &[
+/// The ways data takes, each with the arguments that ask for it: `--io` first.
+const WAYS: &[(&str, &[&str])] = &[
     ("passthrough", &["--io", "passthrough"]),
     ("sync", &["--io", "sync", "--transport", "dev"]),
+    ("uring-dev", &["--io", "uring", "--transport", "dev"]),
+    (
+        RING,
+        &[
+            "--io",
+            "uring",
+            "--transport",
+            "uring",
+            "--queue-depth",
+            "32",
+        ],
+    ),
 ];
+const RING: &str = "uring-ring";
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The ways that can be had here. Switches FUSE over io_uring on, for good: others may be using it
+/// at the end of the test.
+pub fn ways() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    fs::write(SWITCH, "Y").ok();
+    let rings = fs::read_to_string(SWITCH).is_ok_and(|text| text.starts_with('Y'));
+    if !rings {
+        say("left out: volumes over FUSE's rings need Linux 6.14");
+    }
+    WAYS.iter()
+        .copied()
+        .filter(move |(way, _)| rings || *way != RING)
+}
 
 /// A directory with a disk, and two places to mount on.
 pub struct Ground {

@@ -1,5 +1,7 @@
 //! The buffers of one place in a queue.
 
+mod device;
+
 use zerocopy::IntoBytes;
 
 use crate::abi::{OutHeader, UringEntInOut, UringReqHeader};
@@ -16,6 +18,8 @@ const MOST_ERRNO: i32 = 511;
 pub struct RingEntry {
     memory: PageMemory,
     queue: u16,
+    tag: usize,
+    pinned: Option<u16>,
 }
 
 impl RingEntry {
@@ -26,12 +30,36 @@ impl RingEntry {
     pub fn new(queue: u16, payload_bytes: usize) -> Result<Self, Errno> {
         let page = rustix::param::page_size();
         let memory = PageMemory::new(page + payload_bytes.next_multiple_of(page))?;
-        Ok(Self { memory, queue })
+        Ok(Self {
+            memory,
+            queue,
+            tag: 0,
+            pinned: None,
+        })
     }
 
     /// The queue it belongs to for good.
     pub fn queue(&self) -> u16 {
         self.queue
+    }
+
+    /// The number the ring's kernel side knows the payload by, see [`Ring::pin`](super::Ring::pin).
+    pub(super) fn pinned(&self) -> Option<u16> {
+        self.pinned
+    }
+
+    pub(super) fn set_pinned(&mut self, index: u16) {
+        self.pinned = Some(index);
+    }
+
+    /// A number of the owner's, 0 at first.
+    pub fn tag(&self) -> usize {
+        self.tag
+    }
+
+    /// Sets [`tag`](Self::tag).
+    pub fn set_tag(&mut self, tag: usize) {
+        self.tag = tag;
     }
 
     /// The header buffer and the payload buffer.

@@ -1,5 +1,7 @@
 //! One io_uring instance over which requests come.
 
+mod files;
+
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -147,8 +149,16 @@ impl Ring {
     ) {
         let room = entry.parts_mut().1.get_mut(range).unwrap_or_default();
         let (start, len) = (room.as_mut_ptr(), room.len() as u32);
-        let read = opcode::Read::new(Fd(file.as_raw_fd()), start, len).offset(offset_bytes);
-        self.begin(read.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+        let file = Fd(file.as_raw_fd());
+        let read = match entry.pinned() {
+            Some(index) => opcode::ReadFixed::new(file, start, len, index)
+                .offset(offset_bytes)
+                .build(),
+            None => opcode::Read::new(file, start, len)
+                .offset(offset_bytes)
+                .build(),
+        };
+        self.begin(read.into(), Slot::Moving(ManuallyDrop::new(entry)));
     }
 
     /// Writes `range` of the entry's payload to `file` at `offset_bytes`. As `read_file`.
@@ -161,8 +171,16 @@ impl Ring {
     ) {
         let data = entry.parts().1.get(range).unwrap_or_default();
         let (start, len) = (data.as_ptr(), data.len() as u32);
-        let write = opcode::Write::new(Fd(file.as_raw_fd()), start, len).offset(offset_bytes);
-        self.begin(write.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+        let file = Fd(file.as_raw_fd());
+        let write = match entry.pinned() {
+            Some(index) => opcode::WriteFixed::new(file, start, len, index)
+                .offset(offset_bytes)
+                .build(),
+            None => opcode::Write::new(file, start, len)
+                .offset(offset_bytes)
+                .build(),
+        };
+        self.begin(write.into(), Slot::Moving(ManuallyDrop::new(entry)));
     }
 
     /// Brings all that was begun to the kernel, without waiting. What fails at once completes at

@@ -1,0 +1,73 @@
+//! What a ring does with files beside reading and writing them.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::opcode;
+use io_uring::types::{Fd, FsyncFlags};
+
+use super::{Ring, Slot};
+use crate::transport::ring::RingEntry;
+use crate::types::Errno;
+
+impl Ring {
+    /// Keeps the payload buffers of these entries in memory and known to the kernel, which then
+    /// need not look them up for each transfer. For entries that stay with this ring; once, before
+    /// any of them is in use. ENOMEM: more than may be locked (RLIMIT_MEMLOCK, unless the process
+    /// has CAP_IPC_LOCK), EINVAL: more than 16384; they can be used all the same then.
+    pub fn pin(&mut self, entries: &mut [RingEntry]) -> Result<(), Errno> {
+        let payloads = entries.iter_mut().map(|entry| {
+            let (_, payload) = entry.parts_mut();
+            libc::iovec {
+                iov_base: payload.as_mut_ptr().cast(),
+                iov_len: payload.len(),
+            }
+        });
+        let payloads: Vec<libc::iovec> = payloads.collect();
+        // SAFETY: the kernel writes to the buffers only in transfers, for which the entry is in
+        // the ring; it holds the pages itself, should the mapping go.
+        let pinned = unsafe { self.uring.submitter().register_buffers(&payloads) };
+        pinned.map_err(super::errno_of)?;
+        for (index, entry) in (0..).zip(entries) {
+            entry.set_pinned(index);
+        }
+        Ok(())
+    }
+
+    /// fsync(2) of `file`, or fdatasync(2) with `data_only`. The file must stay open until the
+    /// ring is submitted, here and below.
+    pub fn sync_file(&mut self, entry: RingEntry, file: BorrowedFd<'_>, data_only: bool) {
+        let flags = match data_only {
+            true => FsyncFlags::DATASYNC,
+            false => FsyncFlags::empty(),
+        };
+        let sync = opcode::Fsync::new(Fd(file.as_raw_fd())).flags(flags);
+        self.begin(sync.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+    }
+
+    /// fallocate(2) of `file`.
+    pub fn allocate_file(
+        &mut self,
+        entry: RingEntry,
+        file: BorrowedFd<'_>,
+        mode: i32,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) {
+        let allocate = opcode::Fallocate::new(Fd(file.as_raw_fd()), len_bytes)
+            .offset(offset_bytes)
+            .mode(mode);
+        self.begin(
+            allocate.build().into(),
+            Slot::Moving(ManuallyDrop::new(entry)),
+        );
+    }
+
+    /// Waits until `file` can be read from, or has failed; the number that comes back are the
+    /// `POLL*` that hold. The entry only stands for the wait.
+    pub fn poll_file(&mut self, entry: RingEntry, file: BorrowedFd<'_>) {
+        let events = libc::POLLIN as u32;
+        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), events);
+        self.begin(poll.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+    }
+}

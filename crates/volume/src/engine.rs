@@ -1,0 +1,184 @@
+//! Serving with asynchronous I/O: the io_uring that carries requests also carries the transfers
+//! between their buffers and the backing file, many at a time, without a thread for each.
+//!
+//! A thread has one ring with a number of entries, each the buffers of one request. Over FUSE's
+//! own rings ([`queue`]) there is such a thread for each CPU; over `/dev/fuse` ([`device`]) there
+//! is one, which also watches the device through its ring. What a request asks for is found out
+//! and followed to its end in [`job`].
+//!
+//! Reading and writing a file in memory never waits: that is done at once, by the same thread.
+
+mod cpus;
+mod device;
+mod job;
+mod queue;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use strandfs_fuse::ring::{Ring, RingEntry};
+use strandfs_fuse::{Connection, Errno, Link, Transport};
+
+use crate::backing::Backing;
+use job::Desk;
+
+/// Longest read or write of one request; longer ones come in pieces. Every entry has a buffer of
+/// this size.
+pub(crate) const PAYLOAD_BYTES: u32 = 256 << 10;
+/// Pause between looks whether threads have ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Over `/dev/fuse`.
+    Device,
+    /// Over FUSE's own rings.
+    Rings,
+}
+
+/// The threads, and what they need, had before INIT is answered: after that it is too late.
+pub(crate) struct Engine {
+    way: Way,
+    backing: Arc<Backing>,
+    workplaces: Mutex<Vec<Workplace>>,
+    depth: usize,
+    unpinned: Mutex<Option<Errno>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What one thread serves with.
+struct Workplace {
+    ring: Ring,
+    entries: Vec<RingEntry>,
+    /// The CPU to stay on.
+    cpu: Option<usize>,
+}
+
+impl Engine {
+    pub(crate) fn new(way: Way, backing: Arc<Backing>, depth: u16) -> Self {
+        Self {
+            way,
+            backing,
+            workplaces: Mutex::default(),
+            depth: usize::from(depth),
+            unpinned: Mutex::default(),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Whether transfers are left to the ring; those of a file in memory are not.
+    fn waits(&self) -> bool {
+        !self.backing.in_memory()
+    }
+
+    /// Why the buffers are not locked in memory and known to the kernel, if they should be.
+    pub(crate) fn unpinned(&self) -> Option<Errno> {
+        *self.unpinned.lock()
+    }
+
+    /// Gets memory and rings. EPERM where io_uring is forbidden, ENOMEM, EMFILE.
+    pub(crate) fn prepare(&self, connection: &Connection) -> Result<(), Errno> {
+        let workplaces = match self.way {
+            Way::Device => vec![self.workplace(connection, &[0], None)?],
+            Way::Rings => {
+                let online = cpus::online();
+                let (first, others) = online.split_first().ok_or(Errno::NODEV)?;
+                // The kernel uses no ring before there is an entry for every CPU that may ever be.
+                let absent: Vec<usize> = (0..cpus::possible())
+                    .filter(|cpu| !online.contains(cpu))
+                    .collect();
+                let queues = [&[*first], absent.as_slice()].concat();
+                let mut workplaces = vec![self.workplace(connection, &queues, Some(*first))?];
+                for cpu in others {
+                    workplaces.push(self.workplace(connection, &[*cpu], Some(*cpu))?);
+                }
+                workplaces
+            }
+        };
+        *self.workplaces.lock() = workplaces;
+        Ok(())
+    }
+
+    /// For these queues: the first has many requests, those of absent CPUs one at a time.
+    fn workplace(
+        &self,
+        connection: &Connection,
+        queues: &[usize],
+        cpu: Option<usize>,
+    ) -> Result<Workplace, Errno> {
+        let mut entries = Vec::new();
+        for (place, queue) in queues.iter().enumerate() {
+            let number = u16::try_from(*queue).map_err(|_| Errno::RANGE)?;
+            for _ in 0..if place == 0 { self.depth } else { 1 } {
+                let mut entry = RingEntry::new(number, PAYLOAD_BYTES as usize)?;
+                entry.set_tag(entries.len());
+                entries.push(entry);
+            }
+        }
+        // One more than there are requests: the device is watched, too.
+        let size = u32::try_from(entries.len() + 1).map_err(|_| Errno::RANGE)?;
+        let mut ring = Ring::new(connection.clone(), size)?;
+        if self.waits()
+            && let Err(errno) = ring.pin(&mut entries)
+        {
+            self.unpinned.lock().get_or_insert(errno);
+        }
+        Ok(Workplace { ring, entries, cpu })
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        link: &Link,
+        work: impl FnOnce() -> Result<(), Errno> + Send + 'static,
+    ) -> io::Result<()> {
+        let link = link.clone();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                if let Err(errno) = work() {
+                    link.is_end(errno);
+                }
+            })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+}
+
+impl Transport for &Engine {
+    fn start(&mut self, link: Link) -> io::Result<()> {
+        for workplace in std::mem::take(&mut *self.workplaces.lock()) {
+            let waits = self.waits();
+            let (tags, backing) = (workplace.entries.len(), self.backing.clone());
+            let desk = Desk::new(link.clone(), backing, tags, waits);
+            match self.way {
+                Way::Device => {
+                    self.spawn("strandfs-io", &link, || device::serve(desk, workplace))?
+                }
+                Way::Rings => self.spawn("strandfs-io", &link, || queue::serve(desk, workplace))?,
+            }
+        }
+        if self.way == Way::Rings {
+            let own = link.clone();
+            self.spawn("strandfs-device", &link, move || device::serve_rest(&own))?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        while !threads.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+            threads.retain(|thread| !thread.is_finished());
+        }
+        if !threads.is_empty() {
+            tracing::warn!(threads = threads.len(), "requests outlive the mount");
+        }
+    }
+}
