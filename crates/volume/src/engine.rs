@@ -14,6 +14,7 @@ mod job;
 mod queue;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -140,7 +141,9 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                if let Err(errno) = work() {
+                // A thread that is gone answers nothing: better no mount than one that hangs.
+                let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO));
+                if let Err(errno) = outcome {
                     link.is_end(errno);
                 }
             })?;

@@ -304,6 +304,9 @@ fn wants(passthrough: bool) -> Wants {
         | InitFlags::MAX_PAGES
         | InitFlags::INIT_EXT
         | InitFlags::AUTO_INVAL_DATA
+        // Without it the kernel asks for security.capability before every write, passed through
+        // or not. The volume has no set-id bits to clear.
+        | InitFlags::HANDLE_KILLPRIV_V2
         | InitFlags::DIRECT_IO_ALLOW_MMAP;
     flags.set(InitFlags::PASSTHROUGH, passthrough);
     Wants {

@@ -28,6 +28,7 @@ const BLANK_BYTES: usize = 1 << 20;
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     check_mount(args)?;
     loop_device::check()?;
+    found::is_unused(&args.backing)?;
     let known = found::find(&args.backing)?;
     if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
         return Err(Failure::VolumeUse {

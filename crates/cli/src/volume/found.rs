@@ -62,6 +62,27 @@ pub fn is_free(mountpoint: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Whether nothing is left of an earlier server of this backing file. Its lock ended with it, but
+/// with passthrough those who use the volume go on to write to the file.
+///
+/// # Errors
+/// Something is left.
+pub fn is_unused(backing: &Path) -> Result<(), Failure> {
+    let real = std::fs::canonicalize(backing).unwrap_or_else(|_| backing.to_owned());
+    let dead = |found: &Found| found.backing == real && found.status.is_err();
+    match all()?.iter().find(|found| dead(found)) {
+        Some(found) => Err(Failure::VolumeUse {
+            path: backing.to_owned(),
+            why: format!(
+                "its server at {} is dead, and what was mounted there may still be writing to it: \
+                 `strandfs volume detach {0}` first",
+                found.mountpoint.display()
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// Every volume that is mounted.
 ///
 /// # Errors

@@ -28,6 +28,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         false => logging::Home::Foreground,
     };
     logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    found::is_unused(&args.backing)?;
     let mountpoint = check::mountpoint(&args.mountpoint, false)?;
     let turn = Turn::take(&mountpoint);
     // Somebody may have been faster.

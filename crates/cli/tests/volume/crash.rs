@@ -82,7 +82,12 @@ fn survive(filesystem: &str, check: &[&str]) {
             let count = acknowledged.load(Ordering::Acquire);
             assert!(count > least, "{way}: the writer ended before the kill");
             last.push((round, count));
-            ground.bury();
+            let early = ground.attach(&[]);
+            assert_eq!(early.code(), 2, "{way}: {early:?}");
+            assert!(early.stderr.contains("is dead"), "{way}: {early:?}");
+            eventually("what is left is cleared", Duration::from_secs(30), || {
+                ground.detach(&ground.backing()).status.success()
+            });
             recover(&ground, check);
         }
     }

@@ -138,27 +138,6 @@ impl Ground {
         });
     }
 
-    /// After a kill: takes down device and mounts.
-    pub fn bury(&self) {
-        mounts::detach(&self.mounted());
-        // The filesystem on the device ends later than its mount.
-        eventually(
-            "the device can be let go of",
-            Duration::from_secs(30),
-            || {
-                self.devices().iter().for_each(|device| {
-                    run("losetup", ["-d", device]);
-                });
-                self.devices().is_empty()
-            },
-        );
-        for place in self.places() {
-            mounts::detach(&place);
-            fs::remove_dir(&place).ok();
-        }
-        fs::create_dir(self.served()).ok();
-    }
-
     /// Every place where a volume of this test is served.
     fn places(&self) -> Vec<PathBuf> {
         // What makes this directory's name its own is in the names of places made for it.

@@ -76,7 +76,9 @@ impl Server {
         while let Some(mut entry) = self.free.pop() {
             match rustix::io::read(self.link.device(), entry.device_room()) {
                 Ok(_) => {
-                    let outgoing = self.desk.begin(ring, entry, RingEntry::device_message);
+                    let unique = entry.device_unique();
+                    let message = RingEntry::device_message;
+                    let outgoing = self.desk.begin(ring, entry, unique, message);
                     self.answer(outgoing);
                 }
                 Err(errno) => {
@@ -132,7 +134,11 @@ pub(super) fn serve_rest(link: &Link) -> Result<(), Errno> {
         match rustix::io::read(link.device(), entry.device_room()) {
             Ok(_) => match entry.device_message() {
                 Ok(message) => answer(link, &message, &mut out),
-                Err(error) => tracing::error!(%error, "a message that cannot be read"),
+                Err(error) => {
+                    tracing::error!(%error, "a message that cannot be read");
+                    let reply = Reply::error(entry.device_unique(), error.errno());
+                    send(link, &mut out, reply);
+                }
             },
             Err(errno) if link.is_end(errno) => return Ok(()),
             Err(_) => {}

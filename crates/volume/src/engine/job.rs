@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use strandfs_fuse::ring::{Ring, RingEntry};
-use strandfs_fuse::{Errno, Link, Message, Outcome, Request, Worker};
+use strandfs_fuse::{DecodeError, Errno, Link, Message, Outcome, Request, Worker};
 
 use crate::backing::Backing;
 use crate::filesystem::is_volume;
@@ -97,18 +97,19 @@ impl Desk {
         &self.link
     }
 
-    /// Begins with the request in `entry`; `message` reads it.
+    /// Begins with the request in `entry`, which the kernel knows as `unique`; `message` reads it.
     pub(super) fn begin(
         &mut self,
         ring: &mut Ring,
         mut entry: RingEntry,
-        message: impl for<'e> Fn(&'e RingEntry) -> Result<Message<'e>, strandfs_fuse::DecodeError>,
+        unique: u64,
+        message: impl for<'e> Fn(&'e RingEntry) -> Result<Message<'e>, DecodeError>,
     ) -> Outgoing {
         let asked = match message(&entry) {
             Ok(message) => self.ask(&message),
             Err(error) => {
                 tracing::error!(%error, "a message that cannot be read");
-                return Outgoing::Silence(entry);
+                return Outgoing::Answer(entry, Reply::error(unique, error.errno()));
             }
         };
         match asked {
@@ -295,7 +296,7 @@ impl Reply {
         }
     }
 
-    fn error(unique: u64, errno: Errno) -> Self {
+    pub(super) fn error(unique: u64, errno: Errno) -> Self {
         Self {
             errno: Some(errno),
             ..Self::empty(unique)

@@ -32,7 +32,8 @@ pub(super) fn serve(mut desk: Desk, workplace: Workplace) -> Result<(), Errno> {
             let outgoing = match completion {
                 Completion::Request(entry) => {
                     lost = 0;
-                    desk.begin(&mut ring, entry, RingEntry::message)
+                    let unique = entry.unique();
+                    desk.begin(&mut ring, entry, unique, RingEntry::message)
                 }
                 Completion::Transferred(entry, outcome) => desk.go_on(&mut ring, entry, outcome),
                 Completion::Lost(entry, errno) => {
@@ -59,14 +60,10 @@ fn answer(ring: &mut Ring, outgoing: Outgoing) {
     let (mut entry, reply) = match outgoing {
         Outgoing::Answer(entry, reply) => (entry, reply),
         // An entry has to come back, or the kernel never uses it again.
-        Outgoing::Silence(entry) => (
-            entry,
-            Reply {
-                unique: 0,
-                errno: Some(Errno::IO),
-                len: 0,
-            },
-        ),
+        Outgoing::Silence(entry) => {
+            let reply = Reply::error(entry.unique(), Errno::IO);
+            (entry, reply)
+        }
         Outgoing::Later => return,
     };
     entry.set_reply(reply.unique, reply.errno, reply.len);

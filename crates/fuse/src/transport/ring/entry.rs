@@ -2,9 +2,9 @@
 
 mod device;
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{OutHeader, UringEntInOut, UringReqHeader};
+use crate::abi::{InHeader, OutHeader, UringEntInOut, UringReqHeader};
 use crate::message::{DecodeError, Message};
 use crate::sys::PageMemory;
 use crate::types::Errno;
@@ -82,6 +82,12 @@ impl RingEntry {
     pub fn message(&self) -> Result<Message<'_>, DecodeError> {
         let (headers, payload) = self.parts();
         Message::from_ring(headers, payload)
+    }
+
+    /// The number of the request in it, even if its message cannot be read.
+    pub fn unique(&self) -> u64 {
+        let (headers, _) = self.parts();
+        InHeader::read_from_prefix(&headers.in_out).map_or(0, |(header, _)| header.unique)
     }
 
     /// What the kernel knows the request by.

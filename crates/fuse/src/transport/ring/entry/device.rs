@@ -2,7 +2,7 @@
 //! through a ring and take requests there. The data of a WRITE and of a reply is at the start of
 //! the payload, as over a ring.
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::RingEntry;
 use crate::abi::{InHeader, OutHeader, WriteIn};
@@ -31,6 +31,13 @@ impl RingEntry {
             found,
         })?;
         Message::from_bytes(bytes)
+    }
+
+    /// The number of the request that was read there, even if its message cannot be read.
+    pub fn device_unique(&self) -> u64 {
+        let from = rustix::param::page_size() - WRITE_HEAD_BYTES;
+        let room = self.memory.bytes().get(from..).unwrap_or_default();
+        InHeader::read_from_prefix(room).map_or(0, |(header, _)| header.unique)
     }
 
     /// The reply to `unique`, to be written in one go: an error, or the first `len` bytes of the
@@ -75,6 +82,7 @@ mod tests {
         };
         let bytes = [header.as_bytes(), write.as_bytes(), data].concat();
         entry.device_room()[..bytes.len()].copy_from_slice(&bytes);
+        assert_eq!(entry.device_unique(), 5);
         let message = entry.device_message().unwrap();
         let Ok(Request::Write(args)) = Request::decode(&message, &Dialect::INITIAL) else {
             panic!("a WRITE");
