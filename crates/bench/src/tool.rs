@@ -67,9 +67,10 @@ pub fn output<A: AsRef<OsStr>>(
     })
 }
 
-/// The first line a program says of its version, on either stream; empty if it says nothing.
-pub fn version(name: &str) -> String {
-    let Ok(output) = output(name, ["-V"]) else {
+/// The first line a program says of its version when asked by `flag`, on either stream; empty if it
+/// says nothing.
+pub fn version(name: &str, flag: &str) -> String {
+    let Ok(output) = output(name, [flag]) else {
         return String::new();
     };
     let line = output.stdout.lines().chain(output.stderr.lines()).next();

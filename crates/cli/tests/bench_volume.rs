@@ -65,6 +65,10 @@ fn volume_measures_each_step_and_leaves_nothing() {
         ["file", "loop", "volume, sync", "ext4 on volume, sync"]
     );
     assert!(report.subjects[2].commands[0].contains("volume serve -f"));
+    assert!(
+        report.subjects[0].tools["fio"].starts_with("fio-"),
+        "{report:?}"
+    );
     for subject in names {
         for job in ["seq-read", "rand-read", "seq-write", "rand-write"] {
             let series = report.find(subject, job).unwrap();

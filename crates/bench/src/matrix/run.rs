@@ -223,7 +223,7 @@ impl Laboratory<'_> {
         }
         let mut tools = std::collections::BTreeMap::new();
         if let Some(program) = recipe.mkfs_words().first() {
-            tools.insert((*program).to_owned(), tool::version(program));
+            tools.insert((*program).to_owned(), tool::version(program, "-V"));
         }
         report.subjects.push(Subject {
             name: recipe.name.clone(),

@@ -36,7 +36,7 @@ pub fn chart(out: &mut Markup, report: &Report, workload: &str) {
     let shown = quantity.shown(typical);
     let what = match quantity {
         Quantity::Throughput => "throughput",
-        Quantity::Rate => "rate",
+        Quantity::Rate => "operations",
         Quantity::Time => time_of(first),
     };
     let caption = format!("{workload}: {what}, {} ({})", shown.name, quantity.better());
@@ -48,7 +48,7 @@ pub fn chart(out: &mut Markup, report: &Report, workload: &str) {
         scale: Scale::linear(highest),
         count: bars.len(),
         height: 24.0,
-        right: 150.0,
+        right: 170.0,
     };
     figure(out, &caption, rows.chart_height(), |out| {
         rows.axis(out, shown.name);

@@ -138,17 +138,7 @@ fn every_chart_has_units_and_stays_inside_its_frame() {
         .collect();
     // Waterfall, curve of the block sizes, four workloads, one latency.
     assert_eq!(charts.len(), 7, "{page}");
-    let units = [
-        "GB/s",
-        "MB/s",
-        "kB/s",
-        "B/s",
-        "s",
-        "ms",
-        "µs",
-        "ns",
-        "operations/s",
-    ];
+    let units = ["GB/s", "MB/s", "kB/s", "B/s", "s", "ms", "µs", "ns", "op/s"];
     for chart in charts {
         let label = chart.attribute("aria-label").unwrap();
         let mut words = label.split([' ', ',', ':']);
@@ -161,6 +151,12 @@ fn every_chart_has_units_and_stays_inside_its_frame() {
             .map(|it| it.parse().unwrap())
             .collect();
         for node in chart.descendants() {
+            // Letters of this size are about 7 wide; what begins at a place must have room.
+            if node.attribute("text-anchor") == Some("start") {
+                let x: f64 = node.attribute("x").unwrap().parse().unwrap();
+                let letters = node.text().unwrap_or_default().chars().count() as f64;
+                assert!(x + 7.0 * letters <= view[2] + 20.0, "{:?}", node.text());
+            }
             for (name, most) in [
                 ("x", view[2]),
                 ("x1", view[2]),

@@ -70,11 +70,7 @@ impl Quantity {
         };
         match self {
             Self::Throughput => pick(&[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")]),
-            Self::Rate => pick(&[
-                (1e6, "million operations/s"),
-                (1e3, "thousand operations/s"),
-                (1.0, "operations/s"),
-            ]),
+            Self::Rate => pick(&[(1e6, "million op/s"), (1e3, "thousand op/s"), (1.0, "op/s")]),
             Self::Time => pick(&[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")]),
         }
     }
@@ -108,7 +104,7 @@ mod tests {
         assert_eq!(Quantity::Throughput.shown(2.5e9).name, "GB/s");
         assert_eq!(Quantity::Time.shown(3e-5).name, "µs");
         assert_eq!(Quantity::Time.shown(0.0).name, "ns");
-        assert_eq!(Quantity::Rate.shown(1.2e5).name, "thousand operations/s");
+        assert_eq!(Quantity::Rate.shown(1.2e5).name, "thousand op/s");
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Ready {
             .push(format!("mount {} {}", device.display(), point.display()));
         self.facts
             .tools
-            .insert("mkfs.ext4".to_owned(), tool::version("mkfs.ext4"));
+            .insert("mkfs.ext4".to_owned(), tool::version("mkfs.ext4", "-V"));
         let (part, whole) = FILESYSTEM_SHARE;
         self.size = self.size / whole * part / BLOCK as u64 * BLOCK as u64;
         self.target = point.join("file");

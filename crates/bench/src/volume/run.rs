@@ -88,7 +88,7 @@ pub fn run(
                 one.facts.storage = Storage::of(&dir).ok();
                 one.facts
                     .tools
-                    .insert("fio".to_owned(), tool::version("fio"));
+                    .insert("fio".to_owned(), tool::version("fio", "--version"));
                 report.subjects.push(one.facts.clone());
                 ready.push(one);
             }

@@ -9,7 +9,7 @@ use crate::stats::median;
 
 /// A row for each job: operations a second and latencies, a column for each contender.
 pub fn rates(report: &Report) -> String {
-    let mut heading = vec!["thousand operations/s".to_owned()];
+    let mut heading = vec!["thousand op/s".to_owned()];
     heading.extend(report.subjects.iter().map(|it| it.name.clone()));
     heading.push("published elsewhere".to_owned());
     let mut rows = vec![heading];
