@@ -127,6 +127,26 @@ fn every_copy_of_a_removed_name_goes_though_one_was_made_behind_the_mount() {
     }
 }
 
+#[test]
+fn every_copy_of_a_file_changes_though_one_was_made_behind_the_mount() {
+    need_root!();
+    let pool = pool("category.create=rand,minfreespace=0,category.action=all");
+    have_remembered(&pool);
+    for number in 0..100 {
+        let name = format!("d/same{number}");
+        put(pool.path(&name), "x");
+        for branch in 0..BRANCHES {
+            put(pool.on(branch, &name), "y");
+        }
+        let mode = fs::Permissions::from_mode(0o600 | number);
+        fs::set_permissions(pool.path(&name), mode).unwrap();
+        for branch in 0..BRANCHES {
+            let found = fs::metadata(pool.on(branch, &name)).unwrap();
+            assert_eq!(found.mode() & 0o777, 0o600 | number, "{name} on {branch}");
+        }
+    }
+}
+
 /// What the pool must show for `d` out of what the branches have.
 fn merged(pool: &Pool) -> (i64, i64, u64, u32, u32) {
     let found: Vec<fs::Metadata> = (0..BRANCHES)

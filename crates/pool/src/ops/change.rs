@@ -113,7 +113,9 @@ impl Pool {
             return found;
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for entry in set.entries.iter().filter(|entry| entry.branch.id != own) {
+        let remembered = self.remembered(view, &set);
+        let others = set.entries.iter().filter(|entry| entry.branch.id != own);
+        for entry in others.filter(|entry| !remembered.lacks(entry, &name.name)) {
             let Ok(fd) = rustix::fs::openat(&entry.fd, &*name.name, flags, Mode::empty()) else {
                 continue;
             };
