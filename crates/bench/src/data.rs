@@ -177,14 +177,19 @@ impl Ground<'_> {
             (Cache::Warm, Action::Read | Action::RandomRead) => {
                 let path = self.dir.join(READ_FILE);
                 let mut file = File::open(&path).map_err(BenchError::io("opening", &path))?;
-                loop {
+                let mut left = self.file_bytes;
+                // A pool with nullrw has zeros without end.
+                while left > 0 {
+                    self.go_on()?;
                     let found = file
                         .read(self.buffer.slice())
                         .map_err(BenchError::io("reading", &path))?;
                     if found == 0 {
-                        return Ok(());
+                        break;
                     }
+                    left = left.saturating_sub(found as u64);
                 }
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -1,3 +1,11 @@
 //! The layers benchmark: the same work on rungs that each add one thing, and whose time it is.
 
 pub mod attribution;
+pub mod judge;
+pub mod plan;
+pub mod run;
+pub mod setup;
+pub mod text;
+
+pub use plan::Plan;
+pub use run::run;

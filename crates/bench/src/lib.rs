@@ -5,6 +5,7 @@
 //! disturbs both sides, and the interval beside the ratio says how much was left.
 #![forbid(unsafe_code)]
 
+pub mod blocksize;
 pub mod compare;
 pub mod counters;
 pub mod credibility;
@@ -19,6 +20,7 @@ pub mod layers;
 pub mod loop_image;
 pub mod matrix;
 pub mod metadata;
+pub mod passthrough;
 pub mod pattern;
 pub mod probe;
 pub mod progress;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -173,6 +174,8 @@ impl Subject {
         let errors = file.try_clone().map_err(BenchError::io("sharing", log))?;
         command
             .stdin(Stdio::null())
+            // Ctrl-C is for the benchmark, which then ends its servers in order.
+            .process_group(0)
             .stdout(file)
             .stderr(errors)
             .spawn()

@@ -1,6 +1,7 @@
 //! `strandfs bench`: what its subcommands share.
 
 mod compare;
+mod layers;
 mod matrix;
 mod metadata;
 mod progress;
@@ -27,6 +28,9 @@ const DEGRADED: u8 = 3;
 /// A wrong request, or nothing could be measured.
 pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
+        BenchCommand::Layers(args) => layers::layers(args),
+        BenchCommand::Blocksize(args) => layers::blocksize(args),
+        BenchCommand::Passthrough(args) => layers::passthrough(args),
         BenchCommand::Metadata(args) => metadata::run(args),
         BenchCommand::Matrix(args) => matrix::run(args),
         BenchCommand::Volume(args) => volume::run(args),

@@ -104,13 +104,16 @@ pub fn part_estimate(splits: &[Option<Split>], layer: Layer) -> Option<Estimate>
     estimate(&part(splits, layer))
 }
 
-/// A layer's share of the whole, with its interval.
+/// A layer's share of all that costs time, with its interval. Parts below 0 are no cost.
 pub fn share(splits: &[Option<Split>], layer: Layer) -> Option<Estimate> {
     let place = layer as usize;
     let shares: Vec<f64> = splits
         .iter()
         .flatten()
-        .filter_map(|it| Some(it.get(place)? / total(it)))
+        .filter_map(|it| {
+            let costs: f64 = it.iter().map(|part| part.max(0.0)).sum();
+            Some(it.get(place)?.max(0.0) / costs)
+        })
         .collect();
     estimate(&shares)
 }
@@ -131,6 +134,13 @@ mod tests {
         let found = split(&rungs);
         assert_eq!(found, [Some([1.0, 2.0, 7.0, 0.5]), None, None]);
         assert_eq!(part(&found, Layer::Storage), [7.0]);
+    }
+
+    #[test]
+    fn a_share_lies_between_nothing_and_all() {
+        let found = share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Pool).unwrap();
+        assert_eq!(found.median, 0.5);
+        assert_eq!(share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Storage).unwrap().median, 0.0);
     }
 
     #[test]

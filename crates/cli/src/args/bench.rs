@@ -1,16 +1,25 @@
 //! The command line of `strandfs bench`.
 
+pub mod layers;
 pub mod matrix;
 pub mod results;
 pub mod volume;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 /// What to measure.
 #[derive(Subcommand)]
 pub enum BenchCommand {
+    /// Which part is slow: the machine, the pool, or what it lies on; measured rung by rung.
+    Layers(layers::LayersArgs),
+    /// What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the
+    /// sizes.
+    Blocksize(layers::DataArgs),
+    /// Passthrough against the other ways in which a pool moves data, and against none.
+    Passthrough(layers::DataArgs),
     /// Creating, finding, listing and removing files: the bare filesystem, pools and their peers.
     Metadata(MetadataArgs),
     /// One large file on filesystems made with different mkfs and mount options (root).
@@ -81,4 +90,12 @@ pub struct MetadataArgs {
     /// Draws the order of the subjects.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    strandfs_options::parse_size(text).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    strandfs_options::parse_duration(text).map_err(|error| error.to_string())
 }

@@ -1,0 +1,386 @@
+//! From samples to answers: the parts of every row, the layer they name, and what to try.
+
+use super::attribution::{Layer, Rungs, Split, average, part_estimate, split};
+use super::plan::{LINE, Mode, main_rows};
+use crate::format;
+use crate::result::{Part, Report, Series, Subject, Verdict};
+use crate::spread::MOST_FURTHER_RUNS;
+use crate::storage::Medium;
+use crate::verdict::{Finding, judge};
+
+/// What an answer about all rows together is about.
+pub const ALL_ROWS: &str = "all rows";
+const MIB: f64 = 1048576.0;
+
+/// Which subject stands for which rung, for one target and one way.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// The target, bare.
+    pub target: String,
+    /// The way's name.
+    pub way: String,
+    /// Its mode.
+    pub mode: Mode,
+    /// Memory-backed storage, bare.
+    pub memory: String,
+    /// The pool over it.
+    pub pool_memory: String,
+    /// The pool over the target.
+    pub pool_target: String,
+}
+
+/// An answer for every target, way and row, and one for all rows of each.
+pub fn verdicts(report: &Report, all: &[Names]) -> Vec<Verdict> {
+    let mut found = Vec::new();
+    for names in all {
+        let mut rows = Vec::new();
+        let mut own = Vec::new();
+        for row in main_rows() {
+            let Some(splits) = splits(report, names, row.name()) else {
+                continue;
+            };
+            let per = if row.is_by_mib() { "MiB" } else { "operation" };
+            own.push(answer(report, names, row.name(), per, &splits));
+            rows.push(splits);
+        }
+        if rows.len() > 1 {
+            found.push(answer(report, names, ALL_ROWS, "", &average(&rows)));
+        }
+        found.extend(own);
+    }
+    found
+}
+
+fn splits(report: &Report, names: &Names, row: &str) -> Option<Vec<Option<Split>>> {
+    let times = |subject: &str| report.find(subject, row).map(unit_seconds);
+    let (memory, pool_memory) = (times(&names.memory)?, times(&names.pool_memory)?);
+    let (target, pool_target) = (times(&names.target)?, times(&names.pool_target)?);
+    Some(split(&Rungs {
+        memory: &memory,
+        pool_memory: &pool_memory,
+        target: &target,
+        pool_target: &pool_target,
+    }))
+}
+
+/// Seconds of a MiB for large blocks, of an operation for small ones.
+pub fn unit_seconds(series: &Series) -> Vec<Option<f64>> {
+    let by_mib = is_by_mib(series);
+    let factor = if by_mib { MIB } else { 1.0 };
+    let times = series.seconds_per(by_mib);
+    times
+        .into_iter()
+        .map(|it| it.map(|it| it * factor))
+        .collect()
+}
+
+/// Whether a series' time is given for a MiB.
+pub fn is_by_mib(series: &Series) -> bool {
+    let block = series.work.bytes.checked_div(series.work.operations);
+    block.is_some_and(|it| it >= 64 << 10)
+}
+
+fn answer(
+    report: &Report,
+    names: &Names,
+    about: &str,
+    per: &str,
+    splits: &[Option<Split>],
+) -> Verdict {
+    let part = |layer: Layer| {
+        Some(Part {
+            layer: layer.name().to_owned(),
+            seconds: part_estimate(splits, layer)?,
+        })
+    };
+    let finding = judge(splits);
+    let storage = report.subjects.iter().find(|it| it.name == names.target);
+    let (layer, share) = match &finding {
+        Finding::Layer(layer, share) => (Some(layer.name().to_owned()), Some(*share)),
+        _ => (None, None),
+    };
+    Verdict {
+        about: about.to_owned(),
+        subject: names.pool_target.clone(),
+        layer,
+        share,
+        text: sentence(report, names, about, &finding, storage),
+        parts: Layer::ALL.into_iter().filter_map(part).collect(),
+        per: per.to_owned(),
+    }
+}
+
+fn sentence(
+    report: &Report,
+    names: &Names,
+    about: &str,
+    finding: &Finding,
+    storage: Option<&Subject>,
+) -> String {
+    match finding {
+        Finding::Layer(layer, share) => {
+            let what = title(*layer, names, storage);
+            let knob = knob(report, names, about, *layer, storage);
+            format!(
+                "{what}: {} % of the time [{} {}]. {knob}",
+                percent(share.median),
+                percent(share.low),
+                percent(share.high)
+            )
+        }
+        Finding::Alike(one, other) => format!(
+            "cannot tell: {} and {} cost about the same, and more runs would not change that",
+            title(*one, names, storage),
+            title(*other, names, storage)
+        ),
+        Finding::Needs(more) if *more >= MOST_FURTHER_RUNS => {
+            "cannot tell: the samples lie too far apart; end what else the machine does".to_owned()
+        }
+        Finding::Needs(more) => format!(
+            "cannot tell: {more} more runs needed (--reps {})",
+            report.repetitions + more
+        ),
+        Finding::NoSamples => "cannot tell: a rung has no samples, see the notes".to_owned(),
+    }
+}
+
+fn title(layer: Layer, names: &Names, storage: Option<&Subject>) -> String {
+    match layer {
+        Layer::Machine => "the machine (memory, system calls)".to_owned(),
+        Layer::Pool => format!("the pool (FUSE and its server, {})", names.way),
+        Layer::Storage => {
+            let facts = storage.and_then(|it| it.storage.as_ref());
+            let medium = match facts.map(|it| it.medium) {
+                Some(Medium::Network) => "the network storage",
+                _ => "the storage",
+            };
+            let kind = facts.map_or_else(String::new, |it| format!(" ({})", it.describe()));
+            format!("{medium} {}{kind}", names.target)
+        }
+        Layer::Together => format!(
+            "what the pool and {} cost together beyond what each costs alone",
+            names.target
+        ),
+    }
+}
+
+/// What to try.
+fn knob(
+    report: &Report,
+    names: &Names,
+    about: &str,
+    layer: Layer,
+    storage: Option<&Subject>,
+) -> String {
+    let medium = storage
+        .and_then(|it| it.storage.as_ref())
+        .map(|it| it.medium);
+    match (layer, medium) {
+        (Layer::Machine, _) => "No part above it costs as much.".to_owned(),
+        (Layer::Pool, _) => pool_knob(report, names, about),
+        (Layer::Storage, Some(Medium::Network)) => {
+            "Try the mount options of the network filesystem (block sizes, async) and its server; \
+             in the pool security-capability=false, xattr=nosys and posix-acl=false spare it \
+             questions."
+                .to_owned()
+        }
+        (Layer::Storage, _) => {
+            "No option of the pool makes it faster: look at the device, its filesystem and their \
+             mount options."
+                .to_owned()
+        }
+        (Layer::Together, _) => {
+            "Try cache.files, async-read, readahead, fuse-msg-size and, where the branch is a \
+             stacked filesystem, passthrough.max-stack-depth=2."
+                .to_owned()
+        }
+    }
+}
+
+fn pool_knob(report: &Report, names: &Names, about: &str) -> String {
+    if about == "metadata" {
+        return "Try longer cache.attr, cache.entry and cache.negative-entry; \
+                security-capability=false, xattr=nosys and posix-acl=false where programs need \
+                none."
+            .to_owned();
+    }
+    if let Some(better) = better_mode(report, names, about) {
+        return better;
+    }
+    if about.contains("512") {
+        return "Try larger blocks in the application; for reading, cache.files=auto-full keeps \
+                them in the page cache."
+            .to_owned();
+    }
+    match names.mode {
+        Mode::Passthrough => "Try larger blocks in the application.".to_owned(),
+        _ => "Try passthrough.io=rw, or cache.files, async-read and fuse-msg-size.".to_owned(),
+    }
+}
+
+/// Another mode that was measured to be faster here.
+fn better_mode(report: &Report, names: &Names, about: &str) -> Option<String> {
+    let own = report.find(&names.pool_target, about)?;
+    let others = Mode::ALL.into_iter().filter(|it| *it != names.mode);
+    let faster = others.filter_map(|mode| {
+        let options = mode.options();
+        let subject = report.subjects.iter().find(|it| {
+            it.base.as_deref() == Some(&names.target)
+                && it.options.starts_with(options)
+                && it.name != names.pool_target
+        })?;
+        let ratio = report.find(&subject.name, about)?.speed(own)?;
+        (ratio.is_interval && ratio.low > 1.0).then_some((mode, ratio))
+    });
+    let (mode, ratio) = faster.max_by(|one, other| one.1.median.total_cmp(&other.1.median))?;
+    Some(format!(
+        "Try {}: measured here {} times as fast [{} {}].",
+        mode.options(),
+        format::ratio(ratio.median),
+        format::ratio(ratio.low),
+        format::ratio(ratio.high)
+    ))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}", share * 100.0)
+}
+
+/// Whether a row is one that is judged, rather than one of the line through block sizes.
+pub fn is_judged(row: &str) -> bool {
+    row != LINE && main_rows().iter().any(|it| it.name() == row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Cache, Kind, Sample, Unit, Work};
+
+    fn add(report: &mut Report, subject: &str, options: &str, base: Option<&str>, seconds: f64) {
+        report.subjects.push(Subject {
+            name: subject.to_owned(),
+            options: options.to_owned(),
+            base: base.map(str::to_owned),
+            ..Subject::default()
+        });
+        for row in ["write-1m", "write-512"] {
+            let sample = |times: usize| {
+                Some(Sample {
+                    value: seconds * (1.0 + times as f64 / 100.0),
+                    ..Sample::default()
+                })
+            };
+            report.series.push(Series {
+                subject: subject.to_owned(),
+                workload: row.to_owned(),
+                unit: Unit::Seconds,
+                work: Work {
+                    operations: 64,
+                    bytes: if row == "write-1m" {
+                        64 << 20
+                    } else {
+                        64 * 512
+                    },
+                },
+                cache: Cache::Any,
+                samples: (0..9).map(sample).collect(),
+                unstable: false,
+            });
+        }
+    }
+
+    fn names(mode: Mode) -> Names {
+        Names {
+            target: "/disk".to_owned(),
+            way: mode.name().to_owned(),
+            mode,
+            memory: "tmpfs".to_owned(),
+            pool_memory: "pool".to_owned(),
+            pool_target: "pool on disk".to_owned(),
+        }
+    }
+
+    fn report(tmpfs: f64, pool: f64, disk: f64, both: f64) -> Report {
+        let mut report = Report::new(Kind::Layers, Regime::Quiet, 1);
+        report.repetitions = 9;
+        add(&mut report, "tmpfs", "", None, tmpfs);
+        add(&mut report, "pool", "", Some("tmpfs"), pool);
+        add(&mut report, "/disk", "", None, disk);
+        add(
+            &mut report,
+            "pool on disk",
+            Mode::Direct.options(),
+            Some("/disk"),
+            both,
+        );
+        report
+    }
+
+    #[test]
+    fn a_slow_disk_is_named_with_its_share_and_units() {
+        let found = verdicts(&report(0.64, 1.28, 6.4, 7.04), &[names(Mode::Direct)]);
+        let about: Vec<&str> = found.iter().map(|it| it.about.as_str()).collect();
+        assert_eq!(about, [ALL_ROWS, "write-1m", "write-512"]);
+        for verdict in &found {
+            assert_eq!(verdict.layer.as_deref(), Some("storage"), "{verdict:?}");
+            assert!(
+                verdict.text.contains("the storage /disk: 82 %"),
+                "{}",
+                verdict.text
+            );
+        }
+        // 5.76 s more than memory for 64 MiB, and for 64 operations.
+        assert_eq!(found[1].per, "MiB");
+        assert!(
+            (found[1].parts[2].seconds.median / 0.09 - 1.0).abs() < 0.1,
+            "{found:?}"
+        );
+        assert_eq!(found[2].per, "operation");
+        assert!((found[2].parts[2].seconds.median / 0.09 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_slow_pool_is_named_and_the_mode_that_is_faster() {
+        let mut report = report(0.64, 6.4, 0.65, 6.5);
+        add(
+            &mut report,
+            "faster",
+            Mode::Passthrough.options(),
+            Some("/disk"),
+            1.3,
+        );
+        let found = verdicts(&report, &[names(Mode::Direct)]);
+        assert_eq!(found[1].layer.as_deref(), Some("pool"), "{found:?}");
+        let said = &found[1].text;
+        assert!(
+            said.contains("passthrough.io=rw") && said.contains("5.00 times as fast"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn every_option_named_exists() {
+        let report = report(0.64, 6.4, 0.65, 6.5);
+        for layer in Layer::ALL {
+            for about in ["write-1m", "write-512", "metadata"] {
+                for mode in Mode::ALL {
+                    let text = knob(&report, &names(mode), about, layer, None);
+                    for word in text
+                        .split([' ', ',', ';', '.'])
+                        .filter(|it| it.contains('='))
+                    {
+                        let name = word.split('=').next().unwrap();
+                        let known = |it: &strandfs_options::OptionDef| {
+                            it.name == name || it.name.ends_with(&format!(".{name}"))
+                        };
+                        assert!(
+                            strandfs_options::TABLE.iter().any(known),
+                            "{name} in {text}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Carries the plan out and judges the samples.
+
+use std::sync::atomic::AtomicBool;
+
+use super::judge::{self, Names};
+use super::plan::{Plan, rows};
+use super::setup::{Ladder, MEMORY, TMPFS, pool_name};
+use crate::error::BenchError;
+use crate::progress::Progress;
+use crate::result::{Kind, Report};
+use crate::stats::FEWEST_FOR_INTERVAL;
+use crate::trial::{self, Place, Row, Trial};
+use crate::{credibility, crosscheck, probe, sentinel};
+
+/// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
+const CROSS_CHECK_BYTES: u64 = 64 << 20;
+
+/// Measures.
+///
+/// # Errors
+/// A plan that makes no sense, a rung that cannot be set up, [`BenchError::Interrupted`] before the
+/// first repetition was complete.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Report, BenchError> {
+    check(plan)?;
+    let rows = rows(&plan.only)?;
+    let mut ladder = Ladder::set_up(plan)?;
+    let mut report = measure(plan, Kind::Layers, &mut ladder, rows, stop, progress)?;
+    report.verdicts = judge::verdicts(&report, &names(&ladder));
+    report.warnings.push(
+        "nullrw is measured with passthrough.io=off: in passthrough its data would never reach \
+         the server"
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+/// Measures what a ladder holds, with everything that makes the figures credible.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn measure(
+    plan: &Plan,
+    kind: Kind,
+    ladder: &mut Ladder,
+    rows: Vec<Row>,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Report, BenchError> {
+    let mut report = Report::new(kind, plan.regime, plan.seed);
+    let spinner = plan
+        .regime
+        .enter()
+        .map_err(BenchError::io("starting a busy thread in", &plan.directory))?;
+    for (name, value) in [
+        ("file-bytes", plan.file_bytes.to_string()),
+        ("sample-limit-ms", plan.sample_limit.as_millis().to_string()),
+        ("options-of-pools", plan.options.clone()),
+    ] {
+        report.settings.insert(name.to_owned(), value);
+    }
+    let mut probed = Vec::new();
+    for contender in &ladder.contenders {
+        let facts = &contender.facts;
+        if let (true, Place::Dir(dir), Some(storage)) = (
+            ladder.targets.contains(&facts.name),
+            &contender.place,
+            &facts.storage,
+        ) {
+            probed.extend(probe::notes(&facts.name, &dir.path, storage)?);
+        }
+    }
+    let trial = Trial {
+        contenders: std::mem::take(&mut ladder.contenders),
+        rows,
+        file_bytes: plan.file_bytes,
+        repetitions: plan.repetitions,
+        most_repetitions: plan.most_repetitions,
+        sample_limit: plan.sample_limit,
+        seed: plan.seed,
+    };
+    let outcome = trial::run(&trial, stop, progress)?;
+    report.subjects = trial.contenders.iter().map(|it| it.facts.clone()).collect();
+    ladder.contenders = trial.contenders;
+    report.series = outcome.series;
+    report.noise = outcome.noise;
+    report.repetitions = outcome.repetitions;
+    report.interrupted = outcome.interrupted;
+    let mut said = ladder.said.clone();
+    said.extend(outcome.failures);
+    if plan.cross_check && !report.interrupted {
+        said.extend(cross_check(plan, ladder, stop, &mut report)?);
+    }
+    drop(spinner);
+    said.extend(notes(plan, &report));
+    said.extend(probed);
+    report.warnings = said;
+    Ok(report)
+}
+
+pub(crate) fn check(plan: &Plan) -> Result<(), BenchError> {
+    let wrong = |text: &str| Err(BenchError::Usage(text.to_owned()));
+    if plan.repetitions == 0 {
+        return wrong("--reps must be at least 1");
+    }
+    if plan.file_bytes < 8 << 20 {
+        return wrong("--size must be at least 8M: less is over before it can be timed");
+    }
+    for target in &plan.targets {
+        if !target.is_dir() {
+            return wrong(&format!("{} is no directory", target.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Which subject is which rung.
+fn names(ladder: &Ladder) -> Vec<Names> {
+    let mut all = Vec::new();
+    for target in &ladder.targets {
+        for way in &ladder.ways {
+            all.push(Names {
+                target: target.clone(),
+                way: way.name(),
+                mode: way.mode,
+                memory: TMPFS.to_owned(),
+                pool_memory: pool_name(*way, TMPFS),
+                pool_target: pool_name(*way, target),
+            });
+        }
+    }
+    if ladder.targets.is_empty() {
+        // Without targets the pool alone is set against memory.
+        all.extend(ladder.ways.iter().map(|way| Names {
+            target: TMPFS.to_owned(),
+            way: way.name(),
+            mode: way.mode,
+            memory: TMPFS.to_owned(),
+            pool_memory: pool_name(*way, TMPFS),
+            pool_target: pool_name(*way, TMPFS),
+        }));
+    }
+    all
+}
+
+fn cross_check(
+    plan: &Plan,
+    ladder: &Ladder,
+    stop: &AtomicBool,
+    report: &mut Report,
+) -> Result<Vec<String>, BenchError> {
+    let place = ladder.bare_dir(TMPFS).or_else(|| {
+        let first = ladder.targets.first()?;
+        ladder.bare_dir(first)
+    });
+    let Some(dir) = place else {
+        return Ok(Vec::new());
+    };
+    let bytes = plan.file_bytes.min(CROSS_CHECK_BYTES);
+    let runs = plan.repetitions.max(FEWEST_FOR_INTERVAL);
+    let check = match crosscheck::run(&dir, bytes, runs, stop) {
+        Err(BenchError::Interrupted) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut said = Vec::new();
+    for (what, ratio, agrees) in check.ratios() {
+        let ratio = crate::spread::describe_ratio(&ratio);
+        said.push(match agrees {
+            true => format!("{what}: our speed to theirs {ratio}; they agree"),
+            false => {
+                format!("{what}: our speed to theirs {ratio}: THEY DO NOT AGREE, trust neither")
+            }
+        });
+    }
+    report.subjects.extend(check.subjects);
+    report.series.extend(check.series);
+    Ok(said)
+}
+
+/// What a reader has to know beside the figures.
+fn notes(plan: &Plan, report: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    if report.interrupted {
+        said.push(format!(
+            "interrupted: only the {} complete repetitions count",
+            report.repetitions
+        ));
+    }
+    if report.repetitions < FEWEST_FOR_INTERVAL {
+        said.push(format!(
+            "{} repetitions: the brackets hold the smallest and the largest value, not an \
+             interval; give --reps {FEWEST_FOR_INTERVAL} or more",
+            report.repetitions
+        ));
+    }
+    said.extend(passthrough_notes(report));
+    said.extend(credibility::cache_notes(report));
+    said.extend(credibility::generator_notes(report, MEMORY));
+    said.extend(credibility::working_set_note(report, plan.file_bytes));
+    said.extend(sentinel::warnings(&report.noise));
+    let unstable = report.series.iter().filter(|it| it.unstable).count();
+    if unstable > 0 {
+        said.push(format!(
+            "~ marks {unstable} of {} figures that stayed unstable (interval beyond ±{:.0} %) \
+             within {} repetitions",
+            report.series.len(),
+            crate::spread::UNSTABLE * 100.0,
+            report.repetitions
+        ));
+    }
+    said
+}
+
+/// Pools that were to pass data through and did not.
+fn passthrough_notes(report: &Report) -> Vec<String> {
+    let asked = report.subjects.iter().filter(|it| {
+        it.options
+            .contains(super::plan::Mode::Passthrough.options())
+    });
+    let failed = asked.filter(|it| {
+        let series = report.find(&it.name, "write-1m");
+        series.and_then(credibility::is_passed_through) == Some(false)
+    });
+    failed
+        .map(|it| {
+            format!(
+                "{}: passthrough is not in force there, its server saw the data (strandfs status \
+                 says why)",
+                it.name
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,311 @@
+//! The rungs in place: directories, tmpfs, pools; and their end.
+
+use std::path::{Path, PathBuf};
+
+use super::plan::{Mode, Plan, Transport, Way, pool_options};
+use crate::error::BenchError;
+use crate::scratch::Scratch;
+use crate::storage::Storage;
+use crate::subject::{Kind, Mounted, Subject};
+use crate::trial::{Contender, Dir, Place};
+
+/// The rung that only makes and copies data.
+pub const MEMORY: &str = "memory";
+/// The rung of memory-backed storage.
+pub const TMPFS: &str = "tmpfs";
+/// The pool that throws data away.
+pub const NULLRW: &str = "nullrw";
+
+/// Everything in place. Its parts end in the order they stand in: mounts, then directories.
+#[derive(Default)]
+pub struct Ladder {
+    mounted: Vec<Mounted>,
+    scratches: Vec<Scratch>,
+    /// What is measured.
+    pub contenders: Vec<Contender>,
+    /// The ways of every pool.
+    pub ways: Vec<Way>,
+    /// The targets' names.
+    pub targets: Vec<String>,
+    /// What was left out and why, a sentence each.
+    pub said: Vec<String>,
+}
+
+/// The name of a pool over a place.
+pub fn pool_name(way: Way, place: &str) -> String {
+    format!("pool ({}) on {place}", way.name())
+}
+
+impl Ladder {
+    /// Makes and mounts everything.
+    ///
+    /// # Errors
+    /// A target that cannot be written, a pool that cannot be mounted, no memory-backed filesystem.
+    pub fn set_up(plan: &Plan) -> Result<Self, BenchError> {
+        let mut ladder = Self::default();
+        ladder.choose_ways(plan)?;
+        let root = ladder.in_memory(plan)?;
+        ladder.null(plan, root)?;
+        for way in ladder.ways.clone() {
+            ladder.pool(plan, way, TMPFS, 0, root)?;
+        }
+        for (number, target) in plan.targets.iter().enumerate() {
+            let name = target.display().to_string();
+            ladder.scratches.push(Scratch::new(target)?);
+            ladder.bare(&name, number + 1, false)?;
+            for way in ladder.ways.clone() {
+                ladder.pool(plan, way, &name, number + 1, false)?;
+            }
+            ladder.targets.push(name);
+        }
+        ladder.check_room(plan)?;
+        Ok(ladder)
+    }
+
+    /// Makes and mounts pools with these names and options over one place: the plan's first target,
+    /// or memory.
+    ///
+    /// # Errors
+    /// As [`Ladder::set_up`].
+    pub fn one_place(plan: &Plan, pools: &[(&str, &str)]) -> Result<Self, BenchError> {
+        let mut ladder = Self::default();
+        let (place, own_tmpfs) = match plan.targets.first() {
+            None => (TMPFS.to_owned(), ladder.in_memory(plan)?),
+            Some(target) => {
+                ladder.generator();
+                ladder.scratches.push(Scratch::new(&plan.directory)?);
+                ladder.scratches.push(Scratch::new(target)?);
+                let name = target.display().to_string();
+                ladder.bare(&name, 0, false)?;
+                (name, false)
+            }
+        };
+        let root = rustix::process::geteuid().is_root();
+        for (name, options) in pools {
+            if !root && options.contains("passthrough.io=rw") {
+                let said =
+                    format!("{name} is left out: the kernel offers passthrough to root only");
+                ladder.said.push(said);
+                continue;
+            }
+            let options = pool_options(options, None, &plan.options);
+            ladder.serve(plan, name, options, &place, 0, own_tmpfs)?;
+        }
+        ladder.targets.push(place);
+        ladder.check_room(plan)?;
+        Ok(ladder)
+    }
+
+    fn generator(&mut self) {
+        self.contenders.push(Contender {
+            facts: named(MEMORY),
+            place: Place::Memory,
+            group: 0,
+        });
+    }
+
+    /// The generator and memory-backed storage. True: each rung there is a tmpfs of its own, which
+    /// only root can have.
+    fn in_memory(&mut self, plan: &Plan) -> Result<bool, BenchError> {
+        let root = rustix::process::geteuid().is_root();
+        self.generator();
+        self.scratches.push(Scratch::new(&plan.directory)?);
+        if !root {
+            self.scratches.push(Scratch::new(Path::new("/dev/shm"))?);
+        }
+        self.bare(TMPFS, 0, root)?;
+        Ok(root)
+    }
+
+    fn choose_ways(&mut self, plan: &Plan) -> Result<(), BenchError> {
+        let mut modes = plan.modes.clone();
+        if !rustix::process::geteuid().is_root() && modes.contains(&Mode::Passthrough) {
+            modes.retain(|it| *it != Mode::Passthrough);
+            self.said
+                .push("passthrough is left out: the kernel offers it to root only".to_owned());
+        }
+        if modes.is_empty() {
+            return Err(BenchError::Usage(
+                "no mode is left that can be measured here".to_owned(),
+            ));
+        }
+        let has_option = strandfs_options::TABLE
+            .iter()
+            .any(|it| it.name == "transport");
+        let transports = match has_option {
+            true => match uring_works(plan) {
+                Ok(()) => vec![Some(Transport::Device), Some(Transport::Uring)],
+                Err(why) => {
+                    self.said.push(format!("io_uring is left out: {why}"));
+                    vec![Some(Transport::Device)]
+                }
+            },
+            false => vec![None],
+        };
+        for transport in transports {
+            self.ways
+                .extend(modes.iter().map(|&mode| Way { mode, transport }));
+        }
+        Ok(())
+    }
+
+    /// The newest scratch directory: that of the place being set up.
+    fn scratch(&mut self) -> Result<&mut Scratch, BenchError> {
+        let last = self.scratches.last_mut();
+        last.ok_or_else(|| BenchError::Usage("nowhere to work".to_owned()))
+    }
+
+    fn bare(&mut self, name: &str, group: usize, own_tmpfs: bool) -> Result<(), BenchError> {
+        let path = self.scratch()?.branch("bare", own_tmpfs)?;
+        let mut facts = named(name);
+        facts.family = crate::subject::Family::Native;
+        facts.storage = Some(Storage::of(&path)?);
+        self.contenders.push(Contender {
+            facts,
+            place: Place::Dir(Dir {
+                path,
+                below: None,
+                images: Vec::new(),
+                server: None,
+                keeps_data: true,
+            }),
+            group,
+        });
+        Ok(())
+    }
+
+    fn null(&mut self, plan: &Plan, own_tmpfs: bool) -> Result<(), BenchError> {
+        let transport = self.ways.first().and_then(|it| it.transport);
+        // Passthrough would keep every byte from the server that is to throw it away.
+        let options = "nullrw=true,passthrough.io=off,cache.files=off";
+        let options = pool_options(options, transport, &plan.options);
+        self.serve(plan, NULLRW, options, TMPFS, 0, own_tmpfs)
+    }
+
+    fn pool(
+        &mut self,
+        plan: &Plan,
+        way: Way,
+        place: &str,
+        group: usize,
+        own_tmpfs: bool,
+    ) -> Result<(), BenchError> {
+        let options = pool_options(way.mode.options(), way.transport, &plan.options);
+        let name = pool_name(way, place);
+        self.serve(plan, &name, options, place, group, own_tmpfs)
+    }
+
+    /// A pool over exactly one branch: policies have nothing to choose.
+    fn serve(
+        &mut self,
+        plan: &Plan,
+        name: &str,
+        options: String,
+        place: &str,
+        group: usize,
+        own_tmpfs: bool,
+    ) -> Result<(), BenchError> {
+        let number = self.contenders.len();
+        let branch = self
+            .scratch()?
+            .branch(&format!("branch{number}"), own_tmpfs)?;
+        let subject = Subject {
+            name: name.to_owned(),
+            kind: Kind::Strandfs {
+                program: plan.program.clone(),
+                options,
+            },
+            branches: 1,
+        };
+        // Mountpoints of targets lie beside, not on, the target: in the first scratch directory.
+        let mountpoints = self
+            .scratches
+            .first()
+            .ok_or_else(|| BenchError::Usage("nowhere to mount".to_owned()))?;
+        let mounted = subject.mount_over(
+            std::slice::from_ref(&branch),
+            mountpoints,
+            &format!("pool{number}"),
+        )?;
+        let mut facts = mounted.facts();
+        facts.base = Some(place.to_owned());
+        facts.storage = Some(Storage::of(&branch)?);
+        self.contenders.push(Contender {
+            facts,
+            place: Place::Dir(Dir {
+                path: mounted.root.clone(),
+                below: Some(branch),
+                images: Vec::new(),
+                server: mounted.pid(),
+                keeps_data: !throws_away(&mounted),
+            }),
+            group,
+        });
+        self.mounted.push(mounted);
+        Ok(())
+    }
+
+    /// Every contender keeps a file and writes another.
+    fn check_room(&self, plan: &Plan) -> Result<(), BenchError> {
+        for group in 0..=plan.targets.len() {
+            let inside = self.contenders.iter().filter(|it| it.group == group);
+            let storages: Vec<&Storage> =
+                inside.filter_map(|it| it.facts.storage.as_ref()).collect();
+            let needed = 2 * plan.file_bytes * storages.len() as u64;
+            let free = storages.iter().map(|it| it.free_bytes).min().unwrap_or(0);
+            if free < needed {
+                let name = self.contenders.iter().find(|it| it.group == group);
+                let name = match group {
+                    0 => TMPFS,
+                    _ => name.map_or("", |it| it.facts.name.as_str()),
+                };
+                return Err(BenchError::Usage(format!(
+                    "{name} has {} MiB free and the run needs {} MiB: give a smaller --size or \
+                     fewer --modes",
+                    free >> 20,
+                    needed >> 20
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of the bare rung of a place.
+    pub fn bare_dir(&self, place: &str) -> Option<PathBuf> {
+        let found = self.contenders.iter().find(|it| it.facts.name == place)?;
+        match &found.place {
+            Place::Dir(dir) => Some(dir.path.clone()),
+            Place::Memory => None,
+        }
+    }
+}
+
+fn throws_away(mounted: &Mounted) -> bool {
+    mounted.facts().options.contains("nullrw=true")
+}
+
+fn named(name: &str) -> crate::result::Subject {
+    crate::result::Subject {
+        name: name.to_owned(),
+        ..crate::result::Subject::default()
+    }
+}
+
+/// Mounts a pool with the transport for a moment: whether kernel and program can do it is nobody's
+/// guess then.
+fn uring_works(plan: &Plan) -> Result<(), String> {
+    let try_it = || -> Result<(), BenchError> {
+        let scratch = Scratch::new(&plan.directory)?;
+        let branch = scratch.dir("branch")?;
+        let subject = Subject {
+            name: "a pool over io_uring".to_owned(),
+            kind: Kind::Strandfs {
+                program: plan.program.clone(),
+                options: "transport=uring".to_owned(),
+            },
+            branches: 1,
+        };
+        subject.mount_over(&[branch], &scratch, "pool").map(drop)
+    };
+    try_it().map_err(|error| error.to_string())
+}

@@ -1,0 +1,186 @@
+//! The answer, the layers and the rungs as text.
+
+use super::judge::{ALL_ROWS, is_by_mib, is_judged, unit_seconds};
+use super::setup::MEMORY;
+use crate::fit::{Line, line};
+use crate::format;
+use crate::result::{Report, Series, Verdict};
+use crate::stats::{Estimate, estimate};
+
+/// The answers about all rows, one line for each pool.
+pub fn headlines(report: &Report) -> Vec<String> {
+    let whole = report.verdicts.iter().filter(|it| it.about == ALL_ROWS);
+    let lines: Vec<String> = whole
+        .map(|it| format!("{}: {}", it.subject, it.text))
+        .collect();
+    match lines.is_empty() {
+        // A single row was measured: its answer is the answer.
+        true => {
+            let single = report.verdicts.iter();
+            single
+                .map(|it| format!("{}, {}: {}", it.subject, it.about, it.text))
+                .collect()
+        }
+        false => lines,
+    }
+}
+
+/// Speeds: rungs down, rows across. `~` marks what stayed unstable.
+pub fn rungs(report: &Report) -> String {
+    let rows: Vec<&str> = judged(report);
+    let mut heading = vec!["rung".to_owned()];
+    heading.extend(rows.iter().map(|it| (*it).to_owned()));
+    let mut table = vec![heading];
+    for subject in &report.subjects {
+        let cells: Vec<String> = rows
+            .iter()
+            .map(|row| report.find(&subject.name, row).map_or_else(dash, speed))
+            .collect();
+        if cells.iter().any(|it| it != "-") {
+            let mut line = vec![subject.name.clone()];
+            line.extend(cells);
+            table.push(line);
+        }
+    }
+    format::table(&table)
+}
+
+/// The time of each layer, with intervals, for every pool on every target.
+pub fn layers(report: &Report) -> String {
+    let mut text = String::new();
+    let mut subjects: Vec<&str> = Vec::new();
+    for verdict in &report.verdicts {
+        if !subjects.contains(&verdict.subject.as_str()) {
+            subjects.push(&verdict.subject);
+        }
+    }
+    for subject in subjects {
+        let mut table = vec![
+            [
+                subject, "per", "machine", "pool", "storage", "together", "largest",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        ];
+        let own = report.verdicts.iter();
+        for verdict in own.filter(|it| it.subject == subject && it.about != ALL_ROWS) {
+            table.push(layer_row(verdict));
+        }
+        text.push_str(&format::table(&table));
+        text.push('\n');
+    }
+    text
+}
+
+fn layer_row(verdict: &Verdict) -> Vec<String> {
+    let mut row = vec![verdict.about.clone(), verdict.per.clone()];
+    for part in &verdict.parts {
+        row.push(time(&part.seconds));
+    }
+    let largest = verdict.layer.clone();
+    row.push(largest.unwrap_or_else(|| "cannot tell".to_owned()));
+    row
+}
+
+/// The cost of a request and of a byte on every rung, without the final sync.
+pub fn lines(report: &Report) -> String {
+    let mut table = vec![
+        [
+            "cost",
+            "write: request",
+            "MiB",
+            "misfit",
+            "read, cached: request",
+            "MiB",
+            "misfit",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    for subject in report.subjects.iter().filter(|it| it.name != MEMORY) {
+        let found: Vec<Option<Line>> = ["write", "read"]
+            .into_iter()
+            .map(|what| fit(report, &subject.name, what))
+            .collect();
+        if found.iter().all(Option::is_none) {
+            continue;
+        }
+        let mut row = vec![subject.name.clone()];
+        for line in found {
+            match line {
+                Some(line) => row.extend([
+                    time(&line.request_seconds),
+                    format::seconds(line.byte_seconds.median * f64::from(1 << 20)),
+                    format!("{:.0} %", line.worst_miss * 100.0),
+                ]),
+                None => row.extend([dash(), dash(), dash()]),
+            }
+        }
+        table.push(row);
+    }
+    match table.len() {
+        1 => String::new(),
+        _ => format::table(&table),
+    }
+}
+
+/// The line through a subject's block sizes.
+fn fit(report: &Report, subject: &str, what: &str) -> Option<Line> {
+    let own = report.series.iter().filter(|it| {
+        it.subject == subject
+            && it.workload.starts_with(what)
+            && !it.workload.ends_with("-cold")
+            && it.work.operations > 0
+    });
+    let times: Vec<(u64, Vec<Option<f64>>)> = own
+        .map(|series| {
+            let each = |sample: &crate::result::Sample| {
+                let seconds = sample.value - sample.sync_seconds.unwrap_or(0.0);
+                seconds / series.work.operations as f64
+            };
+            let samples = series.samples.iter();
+            let times = samples.map(|it| it.as_ref().map(each)).collect();
+            (series.work.bytes / series.work.operations, times)
+        })
+        .collect();
+    // The judged rows alone are two sizes: no line.
+    line(&times)
+}
+
+fn judged(report: &Report) -> Vec<&str> {
+    let all = report.workloads();
+    all.into_iter().filter(|it| is_judged(it)).collect()
+}
+
+fn speed(series: &Series) -> String {
+    let known: Vec<f64> = unit_seconds(series).into_iter().flatten().collect();
+    let Some(found) = estimate(&known).filter(|it| it.median > 0.0) else {
+        return dash();
+    };
+    let mark = if series.unstable { "~" } else { "" };
+    match is_by_mib(series) {
+        true => format!("{mark}{:.0} MiB/s", 1.0 / found.median),
+        false => format!("{mark}{}", format::seconds(found.median)),
+    }
+}
+
+fn time(found: &Estimate) -> String {
+    format!(
+        "{} [{} {}]",
+        signed(found.median),
+        signed(found.low),
+        signed(found.high)
+    )
+}
+
+/// Parts may be below zero.
+fn signed(seconds: f64) -> String {
+    match seconds < 0.0 {
+        true => format!("-{}", format::seconds(-seconds)),
+        false => format::seconds(seconds),
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}

@@ -1,0 +1,75 @@
+//! The command lines of `strandfs bench layers`, `passthrough` and `blocksize`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{duration, size};
+
+/// Arguments of `bench layers`.
+#[derive(Args)]
+pub struct LayersArgs {
+    /// Directories on what is to be measured: disks, network mounts. In each a directory is made
+    /// and removed again. Without any, the pool is measured over memory alone.
+    #[arg(value_name = "DIRECTORY")]
+    pub targets: Vec<PathBuf>,
+    /// How the pool moves data: passthrough, direct, cached (default: all).
+    #[arg(long, value_name = "MODE", value_delimiter = ',')]
+    pub modes: Vec<String>,
+    /// Only these rows (default: all; a wrong name lists them).
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Do not set our own figures beside those of dd and fio.
+    #[arg(long)]
+    pub no_cross_check: bool,
+    /// What all runs have.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Arguments of `bench passthrough` and `bench blocksize`.
+#[derive(Args)]
+pub struct DataArgs {
+    /// A directory on what lies below; without, memory (a tmpfs).
+    #[arg(value_name = "DIRECTORY")]
+    pub target: Option<PathBuf>,
+    /// What all runs have.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What all runs on data have.
+#[derive(Args)]
+pub struct RunArgs {
+    /// The size of each file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    pub size: u64,
+    /// Repetitions; intervals need 5, a verdict 7.
+    #[arg(long, value_name = "NUMBER", default_value_t = 9)]
+    pub reps: usize,
+    /// Repetitions of rows that stay unstable (default: twice --reps).
+    #[arg(long, value_name = "NUMBER")]
+    pub max_reps: Option<usize>,
+    /// What one sample may take; slow storage does less work in it.
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration)]
+    pub sample_time: Duration,
+    /// Further mount options of every pool.
+    #[arg(short, long = "options", value_name = "OPTIONS", default_value = "")]
+    pub options: String,
+    /// The strandfs to measure (default: this one).
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Keep one CPU busy meanwhile; many servers are faster then.
+    #[arg(long)]
+    pub busy: bool,
+    /// Where mountpoints and, for root, tmpfs go.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+    /// Write every sample and the machine's description to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws the order of the rungs, the data and the places of random access.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}

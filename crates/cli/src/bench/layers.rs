@@ -1,0 +1,131 @@
+//! `strandfs bench layers`, `passthrough` and `blocksize`.
+
+use std::process::ExitCode;
+
+use strandfs_bench::layers::Plan;
+use strandfs_bench::layers::plan::Mode;
+use strandfs_bench::layers::text;
+use strandfs_bench::regime::Regime;
+use strandfs_bench::result::Report;
+use strandfs_bench::{BenchError, blocksize as sizes, layers as rungs, passthrough as ways};
+
+use super::progress::Bar;
+use super::{DEGRADED, stop_on_signals};
+use crate::args::bench::layers::{DataArgs, LayersArgs, RunArgs};
+use crate::failure::Failure;
+
+/// A benchmark on data.
+type Measure = fn(
+    &Plan,
+    &std::sync::atomic::AtomicBool,
+    &mut strandfs_bench::progress::Progress<'_>,
+) -> Result<Report, BenchError>;
+
+/// Measures the layers and says which is slow.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
+    let plan = Plan {
+        targets: args.targets.clone(),
+        modes: Mode::named(&args.modes)?,
+        only: args.only.clone(),
+        cross_check: !args.no_cross_check,
+        ..plan(&args.run)?
+    };
+    let report = measure(rungs::run, &plan, &args.run)?;
+    for line in text::headlines(&report) {
+        println!("{line}\n");
+    }
+    print!("{}\n{}", text::rungs(&report), text::layers(&report));
+    let lines = text::lines(&report);
+    if !lines.is_empty() {
+        println!("{lines}");
+    }
+    Ok(finish(&report))
+}
+
+/// Measures the ways in which a pool moves data.
+///
+/// # Errors
+/// As [`layers`].
+pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
+    let report = measure(ways::run, &with_target(args)?, &args.run)?;
+    println!("{}", ways::table(&report));
+    Ok(finish(&report))
+}
+
+/// Measures what block sizes cost.
+///
+/// # Errors
+/// As [`layers`].
+pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
+    let report = measure(sizes::run, &with_target(args)?, &args.run)?;
+    println!("{}\n{}", sizes::table(&report), text::lines(&report));
+    Ok(finish(&report))
+}
+
+fn with_target(args: &DataArgs) -> Result<Plan, Failure> {
+    Ok(Plan {
+        targets: args.target.iter().cloned().collect(),
+        ..plan(&args.run)?
+    })
+}
+
+fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(Failure::system("finding the program"))?,
+    };
+    Ok(Plan {
+        program,
+        targets: Vec::new(),
+        modes: Mode::ALL.to_vec(),
+        only: Vec::new(),
+        options: args.options.clone(),
+        file_bytes: args.size,
+        repetitions: args.reps,
+        most_repetitions: args.max_reps.unwrap_or(2 * args.reps),
+        sample_limit: args.sample_time,
+        cross_check: true,
+        regime: if args.busy {
+            Regime::Busy
+        } else {
+            Regime::Quiet
+        },
+        directory: args.directory.clone(),
+        seed: args.seed,
+    })
+}
+
+fn measure(measure: Measure, plan: &Plan, args: &RunArgs) -> Result<Report, Failure> {
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let report = measure(plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    if let Some(path) = &args.json {
+        report.write(path)?;
+    }
+    let machine = &report.environment;
+    println!(
+        "Linux {}, {} CPUs ({}), regime: {}, files of {} MiB, {} repetitions\n",
+        machine.kernel,
+        machine.cpus,
+        machine.cpu_model,
+        report.regime.name(),
+        plan.file_bytes >> 20,
+        report.repetitions
+    );
+    Ok(report)
+}
+
+fn finish(report: &Report) -> ExitCode {
+    for warning in &report.warnings {
+        println!("note: {warning}");
+    }
+    match (report.repetitions, report.interrupted) {
+        (0, _) => ExitCode::from(crate::failure::FAILED),
+        (_, true) => ExitCode::from(DEGRADED),
+        _ => ExitCode::SUCCESS,
+    }
+}
