@@ -129,7 +129,10 @@ pub fn cache_notes(report: &Report) -> Vec<String> {
 pub fn generator_notes(report: &Report, memory: &str) -> Vec<String> {
     let mut said = Vec::new();
     // Reading needs no data to be made.
-    let rows = report.workloads().into_iter().filter(|it| it.contains("write"));
+    let rows = report
+        .workloads()
+        .into_iter()
+        .filter(|it| it.contains("write"));
     for row in rows {
         let Some(generator) = report.find(memory, row) else {
             continue;

@@ -73,6 +73,8 @@ pub struct Trial {
     pub repetitions: usize,
     /// Repetitions, at most, of a row that stays unstable.
     pub most_repetitions: usize,
+    /// Whether one unstable row has all repeated: for answers that rest on all rows of a repetition.
+    pub rows_together: bool,
     /// What a sample may take, about.
     pub sample_limit: Duration,
     /// Draws the order and the places of random access.

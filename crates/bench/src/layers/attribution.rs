@@ -140,7 +140,12 @@ mod tests {
     fn a_share_lies_between_nothing_and_all() {
         let found = share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Pool).unwrap();
         assert_eq!(found.median, 0.5);
-        assert_eq!(share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Storage).unwrap().median, 0.0);
+        assert_eq!(
+            share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Storage)
+                .unwrap()
+                .median,
+            0.0
+        );
     }
 
     #[test]

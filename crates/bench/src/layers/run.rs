@@ -79,6 +79,7 @@ pub(crate) fn measure(
         file_bytes: plan.file_bytes,
         repetitions: plan.repetitions,
         most_repetitions: plan.most_repetitions,
+        rows_together: kind == Kind::Layers,
         sample_limit: plan.sample_limit,
         seed: plan.seed,
     };

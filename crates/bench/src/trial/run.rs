@@ -17,8 +17,8 @@ use crate::spread::is_unstable;
 
 /// Most names that a sample of the metadata row makes.
 const MOST_NAMES: usize = 400;
-/// The warm-up's names.
-const WARM_NAMES: usize = 24;
+/// The warm-up's names, and the fewest of a sample.
+const WARM_NAMES: usize = 8;
 /// What the metadata row does with every name, in this order.
 const NAME_WORK: [NameWorkload; 5] = [
     NameWorkload::Create,
@@ -78,7 +78,10 @@ pub fn run(
         let due = if run.outcome.repetitions < trial.repetitions {
             rows.clone()
         } else {
-            run.unstable_rows()
+            match run.unstable_rows() {
+                some if trial.rows_together && !some.is_empty() => rows.clone(),
+                some => some,
+            }
         };
         if due.is_empty() {
             break;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use strandfs_fuse::{
     AttrReply, Context, Create, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle,
-    MakeNode, MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Result, Session,
+    MakeNode, MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Rename, Result, Session,
     SessionConfig, SetAttr, StatfsReply, Timestamp, Write,
 };
 
@@ -21,6 +21,8 @@ pub enum Mood {
     Well,
     /// All of them wait.
     Stuck,
+    /// Each takes so much longer.
+    Slow(Duration),
     /// Opening and reading files fails.
     Failing(Errno),
 }
@@ -110,8 +112,14 @@ impl Delay {
                 .unwrap();
             self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-        match *mood {
+        let now = *mood;
+        drop(mood);
+        match now {
             Mood::Failing(errno) if data => Err(errno),
+            Mood::Slow(delay) => {
+                std::thread::sleep(delay);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -256,6 +264,23 @@ impl Filesystem for Delay {
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         self.gate(cx, true)?;
         fs::remove_file(self.path(parent)?.join(name)).map_err(errno)
+    }
+
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.gate(cx, true)?;
+        fs::remove_dir(self.path(parent)?.join(name)).map_err(errno)
+    }
+
+    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+        self.gate(cx, true)?;
+        let old = self.path(parent)?.join(args.name);
+        let new = self.path(args.new_parent)?.join(args.new_name);
+        fs::rename(&old, &new).map_err(errno)?;
+        // The node goes with the file.
+        let node = self.node(&old);
+        let mut nodes = self.nodes.lock().unwrap();
+        nodes[node.0 as usize - 1] = new.strip_prefix(&self.root).unwrap().to_path_buf();
+        Ok(())
     }
 
     fn read(&self, cx: &Context<'_>, _: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {

@@ -1,0 +1,375 @@
+//! `bench layers` names the layer that is slow, and no other; `passthrough` and `blocksize` measure
+//! what they say. No speed is asserted, only where an injected delay is found.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::delay_fs::{DelayFs, Mood};
+use support::{Kind, command, mounts};
+use tempfile::TempDir;
+
+/// Beside everything a request costs on a busy machine.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// How often an acceptance test runs; the bar is 20 of 20.
+fn runs() -> usize {
+    let asked = std::env::var("STRANDFS_LAYERS_RUNS").ok();
+    asked.map_or(3, |it| it.parse().unwrap())
+}
+
+/// A run in a directory of its own, and what is left of it.
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        mounts::own_namespace();
+        Bench {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Measures little and fast; the result's JSON and what was printed.
+    fn run(&self, what: &str, args: &[&str]) -> (Value, String) {
+        let json = self.dir.path().join("samples.json");
+        let work = self.dir("work");
+        let fixed = [
+            "--size=8M",
+            "--sample-time=20ms",
+            "--json",
+            json.to_str().unwrap(),
+            "--directory",
+            work.to_str().unwrap(),
+        ];
+        let all = [&["bench", what][..], &fixed, args].concat();
+        let done = support::run(command::binary().to_str().unwrap(), all).ok();
+        nothing_in(&work);
+        let text = fs::read_to_string(json).unwrap();
+        (serde_json::from_str(&text).unwrap(), done.stdout)
+    }
+
+    /// Runs `layers` on `target` with the rows whose answer a delay decides.
+    fn layers(&self, target: &Path, args: &[&str]) -> (Value, String) {
+        let fixed = [
+            target.to_str().unwrap(),
+            "--modes=direct",
+            "--only=write-1m,random-read-4k,metadata",
+            "--no-cross-check",
+            "--reps=7",
+            "--max-reps=14",
+        ];
+        let found = self.run("layers", &[&fixed[..], args].concat());
+        nothing_in(target);
+        found
+    }
+}
+
+#[track_caller]
+fn nothing_in(dir: &Path) {
+    let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    // The directory itself may be one that the test mounted.
+    let below = mounts::list()
+        .into_iter()
+        .filter(|it| it.0.starts_with(dir) && it.0 != dir);
+    assert_eq!(below.count(), 0);
+}
+
+/// The layer that the answer about all rows names.
+fn layer(report: &Value) -> Option<String> {
+    let all = report["verdicts"].as_array().unwrap();
+    let whole = all.iter().find(|it| it["about"] == "all rows").unwrap();
+    whole["layer"].as_str().map(str::to_owned)
+}
+
+/// This program with a delay before every reply its server sends: slow inside, nowhere else.
+fn slow_server(bench: &Bench) -> PathBuf {
+    let path = bench.dir.path().join("slow-strandfs");
+    let text = format!(
+        "#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=write,writev \
+         -e inject=write,writev:delay_enter={} {} \"$@\"\n",
+        DELAY.as_micros(),
+        command::binary().display()
+    );
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn memory(bench: &Bench, name: &str) -> PathBuf {
+    let path = bench.dir(name);
+    mounts::make_branch(&path, Kind::Tmpfs("512m"));
+    path
+}
+
+/// A CPU hog that comes and goes until it is dropped.
+struct Hog {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Hog {
+    fn new() -> Hog {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..2u64).map(|number| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let mut state = number + 1;
+                while !stop.load(Ordering::Relaxed) {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                    let span = Duration::from_millis(20 + (state >> 33) % 200);
+                    let end = std::time::Instant::now() + span;
+                    while std::time::Instant::now() < end {
+                        std::hint::spin_loop();
+                    }
+                    thread::sleep(span);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Hog { stop, threads }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+#[test]
+fn a_delay_in_the_storage_is_found_there() {
+    need_root!();
+    let bench = Bench::new();
+    let (below, target) = (memory(&bench, "below"), bench.dir("target"));
+    let slow = DelayFs::mount(&below, &target);
+    slow.set(Mood::Slow(DELAY));
+    for run in 0..runs() {
+        let (report, said) = bench.layers(&target, &[&format!("--seed={run}")]);
+        assert_eq!(layer(&report).as_deref(), Some("storage"), "{said}");
+        assert!(
+            said.contains(&format!("the storage {}", target.display())),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_delay_in_the_server_is_found_in_the_pool() {
+    need_root!();
+    need_tool!("strace");
+    let bench = Bench::new();
+    let target = memory(&bench, "target");
+    let program = slow_server(&bench);
+    for run in 0..runs() {
+        let args = [
+            "--program",
+            program.to_str().unwrap(),
+            &format!("--seed={run}"),
+        ];
+        let (report, said) = bench.layers(&target, &args);
+        assert_eq!(layer(&report).as_deref(), Some("pool"), "{said}");
+    }
+}
+
+/// With noise the answer may be none, never a wrong one.
+#[test]
+fn a_hog_that_comes_and_goes_never_makes_it_name_the_wrong_layer() {
+    need_root!();
+    let bench = Bench::new();
+    let (below, slow_target) = (memory(&bench, "below"), bench.dir("slow"));
+    let fast_target = memory(&bench, "fast");
+    let slow = DelayFs::mount(&below, &slow_target);
+    slow.set(Mood::Slow(DELAY));
+    for run in 0..runs().div_ceil(3) {
+        let _hog = Hog::new();
+        let seed = format!("--seed={run}");
+        let (report, said) = bench.layers(&slow_target, &[&seed]);
+        let found = layer(&report);
+        assert!(matches!(found.as_deref(), None | Some("storage")), "{said}");
+        // Nothing is slow here but the pool itself, in this mode.
+        let (report, said) = bench.layers(&fast_target, &[&seed]);
+        let found = layer(&report);
+        assert!(matches!(found.as_deref(), None | Some("pool")), "{said}");
+        assert!(
+            said.contains("others (programs"),
+            "the hog is not mentioned: {said}"
+        );
+    }
+}
+
+#[test]
+fn layers_keep_every_sample_and_say_where_bytes_came_from() {
+    need_root!();
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    let args = [
+        target.to_str().unwrap(),
+        "--only=read-1m-cold,read-1m-cached,block-sizes",
+        "--reps=5",
+        "--max-reps=5",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    nothing_in(&target);
+    assert_eq!(report["kind"], "layers");
+    let subjects = report["subjects"].as_array().unwrap();
+    let names: Vec<_> = subjects
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    for mode in ["passthrough", "direct", "cached"] {
+        for place in ["tmpfs", target.to_str().unwrap()] {
+            let name = |it: &&str| it.starts_with(&format!("pool ({mode}")) && it.ends_with(place);
+            assert!(names.iter().any(name), "{mode} on {place}: {names:?}");
+        }
+    }
+    let null = subjects.iter().find(|it| it["name"] == "nullrw").unwrap();
+    assert!(
+        null["options"]
+            .as_str()
+            .unwrap()
+            .contains("passthrough.io=off")
+    );
+    for series in report["series"].as_array().unwrap() {
+        let samples = series["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 5, "{series}");
+        for sample in samples {
+            assert!(sample["value"].as_f64().unwrap() > 0.0, "{series}");
+        }
+        let writes = series["workload"].as_str().unwrap().starts_with("write-");
+        if writes && series["subject"] == "tmpfs" {
+            assert!(
+                samples[0]["sync_seconds"].as_f64().is_some(),
+                "the sync is in the time"
+            );
+        }
+    }
+    // Tmpfs is never cold; the cost of a request has a line; dd is asked.
+    assert!(
+        said.contains("always RAM, also where a row says cold: tmpfs"),
+        "{said}"
+    );
+    assert!(said.contains("write: request"), "{said}");
+    assert!(said.contains("cross-check: dd"), "{said}");
+}
+
+#[test]
+fn passthrough_prints_the_six_ways_beside_the_published_figures() {
+    need_root!();
+    let bench = Bench::new();
+    let (report, said) = bench.run("passthrough", &["--reps=5", "--max-reps=5"]);
+    assert_eq!(report["kind"], "passthrough");
+    for row in [
+        "tmpfs ",
+        "nullrw=true ",
+        "cache.files=off, passthrough off ",
+        "cache.files=auto-full, passthrough=rw ",
+        "cache.files=auto-full, writeback=false ",
+        "cache.files=auto-full, writeback=true ",
+    ] {
+        assert!(
+            said.lines().any(|line| line.starts_with(row)),
+            "{row}: {said}"
+        );
+    }
+    // The server of the passthrough column saw none of the data, that of the next all of it.
+    let served = |name: &str| {
+        let mut series = report["series"].as_array().unwrap().iter();
+        let found = series.find(|it| it["subject"] == name && it["workload"] == "write-1m");
+        let sample = &found.unwrap()["samples"][0]["traffic"];
+        sample["server_write_bytes"].as_u64().unwrap()
+    };
+    assert!(served("cache.files=auto-full, passthrough=rw") < 1 << 20);
+    assert!(served("cache.files=off, passthrough off") >= 8 << 20);
+}
+
+#[test]
+fn blocksize_sets_512_bytes_against_a_mebibyte() {
+    need_root!();
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    let args = [target.to_str().unwrap(), "--reps=5", "--max-reps=5"];
+    let (report, said) = bench.run("blocksize", &args);
+    nothing_in(&target);
+    assert_eq!(report["kind"], "blocksize");
+    assert!(
+        said.contains("published, nullrw") && said.contains("70.3"),
+        "{said}"
+    );
+    assert!(said.lines().any(|it| it.starts_with("direct ")), "{said}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_in_a_sentence() {
+    for (args, named) in [
+        (vec!["layers", "--modes=turbo"], "turbo"),
+        (vec!["layers", "--only=wrote"], "wrote"),
+        (vec!["layers", "/dev/null"], "/dev/null"),
+        (vec!["layers", "--reps=0"], "--reps"),
+        (vec!["passthrough", "--size=1K"], "--size"),
+        (vec!["blocksize", "--size=many"], "size"),
+    ] {
+        let run = support::strandfs([&["bench"][..], &args].concat());
+        assert_eq!(run.code(), 2, "{args:?}: {}", run.stderr);
+        assert!(run.stderr.contains(named), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn ctrl_c_during_layers_ends_every_pool_and_leaves_nothing() {
+    need_root!();
+    let bench = Bench::new();
+    let (work, target) = (bench.dir("work"), bench.dir("target"));
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut child = Command::new(command::binary())
+        .args([
+            "bench",
+            "layers",
+            "--reps=100000",
+            "--size=8M",
+            "--directory",
+        ])
+        .args([&work, &target])
+        .stdout(out.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    let pools_are_there = || {
+        let list = mounts::list();
+        let fuse = list
+            .iter()
+            .filter(|it| it.0.starts_with(&work) && it.1.starts_with("fuse"));
+        fuse.count() >= 7
+    };
+    support::eventually(
+        "all pools are mounted",
+        Duration::from_secs(120),
+        pools_are_there,
+    );
+    thread::sleep(Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert!(matches!(status.code(), Some(1 | 3)), "{status:?}");
+    nothing_in(&work);
+    nothing_in(&target);
+}
