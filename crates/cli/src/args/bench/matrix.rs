@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::{duration, size};
+
 /// Arguments of `bench matrix`.
 #[derive(Args)]
 pub struct MatrixArgs {
@@ -53,14 +55,4 @@ pub enum MatrixPreset {
     SeedSmall,
     /// 5 GiB.
     SeedLarge,
-}
-
-/// For `value_parser`.
-pub fn size(text: &str) -> Result<u64, String> {
-    strandfs_options::parse_size(text).map_err(|error| error.to_string())
-}
-
-/// For `value_parser`.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    strandfs_options::parse_duration(text).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::matrix::{duration, size};
+use super::{duration, size};
 
 /// Arguments of `bench volume`.
 #[derive(Args)]
