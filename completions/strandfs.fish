@@ -129,13 +129,53 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -l size -d 'The new size, as 512M or 10G; never smaller' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "matrix" -d 'One large file on filesystems made with different mkfs and mount options (root)'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "volume" -d 'Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root)'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "compare" -d 'Compare two results of the same benchmark; exit code 4 if anything became slower'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "report" -d 'Make one HTML page with charts of results; it needs no network'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from metadata matrix volume compare report requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "layers" -d 'Which part is slow: the machine, the pool, or what it lies on; measured rung by rung'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "blocksize" -d 'What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the sizes'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "passthrough" -d 'Passthrough against the other ways in which a pool moves data, and against none'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "matrix" -d 'One large file on filesystems made with different mkfs and mount options (root)'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "volume" -d 'Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root)'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "compare" -d 'Compare two results of the same benchmark; exit code 4 if anything became slower'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "report" -d 'Make one HTML page with charts of results; it needs no network'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "requests" -d 'Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l modes -d 'How the pool moves data: passthrough, direct, cached (default: all)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l transports -d 'How requests come from the kernel: dev, uring (default: those that work here)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l only -d 'Only these rows (default: all; a wrong name lists them)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l size -d 'The size of each file' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l program -d 'The strandfs to measure (default: this one)' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l no-cross-check -d 'Do not set our own figures beside those of dd and fio'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l size -d 'The size of each file' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l program -d 'The strandfs to measure (default: this one)' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l size -d 'The size of each file' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l program -d 'The strandfs to measure (default: this one)' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r

@@ -70,6 +70,7 @@ impl Bench {
         let fixed = [
             target.to_str().unwrap(),
             "--modes=direct",
+            "--transports=dev",
             "--only=write-1m,random-read-4k,metadata",
             "--no-cross-check",
             "--reps=7",
@@ -323,6 +324,7 @@ fn blocksize_sets_512_bytes_against_a_mebibyte() {
 fn requests_that_make_no_sense_are_refused_in_a_sentence() {
     for (args, named) in [
         (vec!["layers", "--modes=turbo"], "turbo"),
+        (vec!["layers", "--transports=pipe"], "pipe"),
         (vec!["layers", "--only=wrote"], "wrote"),
         (vec!["layers", "/dev/null"], "/dev/null"),
         (vec!["layers", "--reps=0"], "--reps"),

@@ -47,8 +47,8 @@ pub enum Transport {
 pub struct Way {
     /// How data move.
     pub mode: Mode,
-    /// How requests come; `None` while this program knows only one way.
-    pub transport: Option<Transport>,
+    /// How requests come.
+    pub transport: Transport,
 }
 
 /// Everything the user chose.
@@ -60,6 +60,8 @@ pub struct Plan {
     pub targets: Vec<PathBuf>,
     /// How the pool moves data; the first is what the verdict is about.
     pub modes: Vec<Mode>,
+    /// How requests come from the kernel; all that work here for none.
+    pub transports: Vec<Transport>,
     /// Names of rows; all for none.
     pub only: Vec<String>,
     /// Further mount options of every pool.
@@ -103,26 +105,42 @@ impl Mode {
             Self::Cached => "passthrough.io=off,cache.files=auto-full",
         }
     }
+}
 
-    /// The modes of these names; all for none.
-    ///
-    /// # Errors
-    /// [`BenchError::Usage`] for a name that is none.
-    pub fn named(names: &[String]) -> Result<Vec<Mode>, BenchError> {
-        if names.is_empty() {
-            return Ok(Self::ALL.to_vec());
+impl Transport {
+    /// Both.
+    pub const ALL: [Transport; 2] = [Self::Device, Self::Uring];
+
+    /// The name on the command line: the value of the option `transport`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "dev",
+            Self::Uring => "uring",
         }
-        let find = |name: &String| {
-            let found = Self::ALL.into_iter().find(|it| it.name() == name);
-            found.ok_or_else(|| {
-                BenchError::Usage(format!(
-                    "there is no mode {name:?}; there are {}",
-                    Self::ALL.map(Self::name).join(", ")
-                ))
-            })
-        };
-        names.iter().map(find).collect()
     }
+}
+
+/// Those of `all` with these names.
+///
+/// # Errors
+/// [`BenchError::Usage`] for a name that is none; `what` says what it is a name of.
+pub fn named<T: Copy>(
+    what: &str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+    names: &[String],
+) -> Result<Vec<T>, BenchError> {
+    let find = |wanted: &String| {
+        let found = all.iter().copied().find(|it| name(*it) == wanted);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|it| name(*it)).collect();
+            BenchError::Usage(format!(
+                "there is no {what} {wanted:?}; there are {}",
+                known.join(", ")
+            ))
+        })
+    };
+    names.iter().map(find).collect()
 }
 
 impl Way {
@@ -130,21 +148,16 @@ impl Way {
     pub fn name(self) -> String {
         let mode = self.mode.name();
         match self.transport {
-            None => mode.to_owned(),
-            Some(Transport::Device) => format!("{mode}, /dev/fuse"),
-            Some(Transport::Uring) => format!("{mode}, io_uring"),
+            Transport::Device => format!("{mode}, /dev/fuse"),
+            Transport::Uring => format!("{mode}, io_uring"),
         }
     }
 }
 
 /// The mount options of a pool: its mode, what every pool has, what the user adds.
 pub fn pool_options(mode: &str, transport: Option<Transport>, further: &str) -> String {
-    let transport = match transport {
-        None => "",
-        Some(Transport::Device) => "transport=dev",
-        Some(Transport::Uring) => "transport=uring",
-    };
-    let all = [mode, CACHES, transport, further];
+    let transport = transport.map_or_else(String::new, |it| format!("transport={}", it.name()));
+    let all = [mode, CACHES, &transport, further];
     let given: Vec<&str> = all.into_iter().filter(|it| !it.is_empty()).collect();
     given.join(",")
 }
@@ -255,7 +268,8 @@ mod tests {
     #[test]
     fn every_option_that_a_pool_is_given_exists() {
         for mode in Mode::ALL {
-            for item in pool_options(mode.options(), None, "xattr=nosys").split(',') {
+            let uring = Some(Transport::Uring);
+            for item in pool_options(mode.options(), uring, "xattr=nosys").split(',') {
                 let name = item.split('=').next().unwrap();
                 assert!(
                     strandfs_options::TABLE.iter().any(|it| it.name == name),

@@ -129,19 +129,14 @@ impl Ladder {
                 "no mode is left that can be measured here".to_owned(),
             ));
         }
-        let has_option = strandfs_options::TABLE
-            .iter()
-            .any(|it| it.name == "transport");
-        let transports = match has_option {
-            true => match uring_works(plan) {
-                Ok(()) => vec![Some(Transport::Device), Some(Transport::Uring)],
-                Err(why) => {
-                    self.said.push(format!("io_uring is left out: {why}"));
-                    vec![Some(Transport::Device)]
-                }
-            },
-            false => vec![None],
-        };
+        let mut transports = plan.transports.clone();
+        if transports.is_empty() {
+            transports.push(Transport::Device);
+            match uring_works(plan) {
+                Ok(()) => transports.push(Transport::Uring),
+                Err(why) => self.said.push(format!("io_uring is left out: {why}")),
+            }
+        }
         for transport in transports {
             self.ways
                 .extend(modes.iter().map(|&mode| Way { mode, transport }));
@@ -175,7 +170,7 @@ impl Ladder {
     }
 
     fn null(&mut self, plan: &Plan, own_tmpfs: bool) -> Result<(), BenchError> {
-        let transport = self.ways.first().and_then(|it| it.transport);
+        let transport = self.ways.first().map(|it| it.transport);
         // Passthrough would keep every byte from the server that is to throw it away.
         let options = "nullrw=true,passthrough.io=off,cache.files=off";
         let options = pool_options(options, transport, &plan.options);
@@ -190,7 +185,7 @@ impl Ladder {
         group: usize,
         own_tmpfs: bool,
     ) -> Result<(), BenchError> {
-        let options = pool_options(way.mode.options(), way.transport, &plan.options);
+        let options = pool_options(way.mode.options(), Some(way.transport), &plan.options);
         let name = pool_name(way, place);
         self.serve(plan, &name, options, place, group, own_tmpfs)
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_bench::layers::Plan;
-use strandfs_bench::layers::plan::Mode;
+use strandfs_bench::layers::plan::{Mode, Transport, named};
 use strandfs_bench::layers::text;
 use strandfs_bench::regime::Regime;
 use strandfs_bench::result::Report;
@@ -28,7 +28,16 @@ type Measure = fn(
 pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
     let plan = Plan {
         targets: args.targets.clone(),
-        modes: Mode::named(&args.modes)?,
+        modes: match args.modes.is_empty() {
+            true => Mode::ALL.to_vec(),
+            false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
+        },
+        transports: named(
+            "transport",
+            &Transport::ALL,
+            Transport::name,
+            &args.transports,
+        )?,
         only: args.only.clone(),
         cross_check: !args.no_cross_check,
         ..plan(&args.run)?
@@ -81,6 +90,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         program,
         targets: Vec::new(),
         modes: Mode::ALL.to_vec(),
+        transports: Vec::new(),
         only: Vec::new(),
         options: args.options.clone(),
         file_bytes: args.size,

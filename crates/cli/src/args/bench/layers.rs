@@ -17,6 +17,9 @@ pub struct LayersArgs {
     /// How the pool moves data: passthrough, direct, cached (default: all).
     #[arg(long, value_name = "MODE", value_delimiter = ',')]
     pub modes: Vec<String>,
+    /// How requests come from the kernel: dev, uring (default: those that work here).
+    #[arg(long, value_name = "TRANSPORT", value_delimiter = ',')]
+    pub transports: Vec<String>,
     /// Only these rows (default: all; a wrong name lists them).
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
