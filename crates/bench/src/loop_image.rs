@@ -71,15 +71,6 @@ impl LoopDevice {
         self.direct
     }
 
-    /// Keeps mkfs from punching holes: the image would have to be allocated anew in measured time.
-    ///
-    /// # Errors
-    /// Those of writing the attribute.
-    pub fn without_discard(&self) -> Result<(), BenchError> {
-        let path = self.attribute_path("queue/discard_max_bytes");
-        fs::write(&path, "0").map_err(BenchError::io("writing", &path))
-    }
-
     fn attribute_path(&self, name: &str) -> PathBuf {
         let device = self.path.file_name().unwrap_or_default();
         Path::new("/sys/block").join(device).join(name)
@@ -141,12 +132,7 @@ pub fn write_image(
         .mode(0o600)
         .open(path)
         .map_err(BenchError::io("making", path))?;
-    let reserve = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size);
-    match reserve {
-        // Not every filesystem can; the writes below do the same later.
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-        Err(errno) => return Err(BenchError::io("allocating", path)(errno)),
-    }
+    reserve(&file, path, size)?;
     let mut left = size;
     while left > 0 {
         if stop.load(Ordering::Relaxed) {
@@ -163,4 +149,26 @@ pub fn write_image(
         left -= piece.len() as u64;
     }
     file.sync_data().map_err(BenchError::io("syncing", path))
+}
+
+/// Allocates what is a hole in an image: mkfs discards the device it is given. (To forbid that to the
+/// device is no way: where the limit for discards of a loop device was set to 0 the kernel takes no
+/// other any more, whoever gets that number next.)
+///
+/// # Errors
+/// Those of open(2) and fallocate(2), ENOSPC among them.
+pub fn fill_holes(path: &Path, size: u64) -> Result<(), BenchError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(BenchError::io("opening", path))?;
+    reserve(&file, path, size)
+}
+
+/// Not every filesystem can; there the first writes allocate.
+fn reserve(file: &File, path: &Path, size: u64) -> Result<(), BenchError> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(BenchError::io("allocating", path)(errno)),
+    }
 }

@@ -146,6 +146,50 @@ fn matrix_measures_every_row_on_an_image_and_leaves_nothing() {
     }
 }
 
+/// Its limit for discards stays with a loop device's number; set to 0, the kernel takes no other, and
+/// whoever gets that number next would have no discards.
+#[test]
+fn a_matrix_leaves_the_discards_of_its_loop_device_alone() {
+    if !loops_work() {
+        return;
+    }
+    mounts::own_namespace();
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let json = json.path().to_str().unwrap();
+    let once = [
+        "--reps=1",
+        "--max-reps=1",
+        "--only=ext4-large",
+        "--json",
+        json,
+    ];
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/sys/block/{name}/queue/discard_max_bytes"));
+        text.map(|it| it.trim().to_owned()).ok()
+    };
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let names = devices.map(|it| it.file_name().to_string_lossy().into_owned());
+    // Some other program may have spoilt a number before.
+    let spoilt: Vec<String> = names
+        .filter(|it| limit(it).as_deref() == Some("0"))
+        .collect();
+    matrix(dir.path(), &once).ok();
+    let report = Report::read(Path::new(json)).unwrap();
+    let device = report.settings["device"].as_str();
+    let name = device.strip_prefix("/dev/").unwrap();
+    let file = dir.path().join("file");
+    fs::File::create(&file).unwrap().set_len(8 << 20).unwrap();
+    let taken = run("losetup", [device, file.to_str().unwrap()]);
+    if !taken.status.success() {
+        support::say(&format!("not checked: somebody else has {device} now"));
+        return;
+    }
+    let after = limit(name);
+    run("losetup", ["-d", device]).ok();
+    assert!(after.as_deref() != Some("0") || spoilt.iter().any(|it| it == name));
+}
+
 #[test]
 fn a_file_adds_filesystems_and_one_that_fails_is_left_out_by_name() {
     if !loops_work() {

@@ -15,7 +15,7 @@ use super::device::{check_claims, check_unused};
 use super::plan::{BLOCK, Place, Plan};
 use super::recipe::Recipe;
 use crate::error::BenchError;
-use crate::loop_image::{LoopDevice, write_image};
+use crate::loop_image::{LoopDevice, fill_holes, write_image};
 use crate::pattern::Pattern;
 use crate::scratch::Scratch;
 use crate::tool;
@@ -34,6 +34,8 @@ pub struct Ground {
     name: String,
     attached: Option<LoopDevice>,
     image: Option<PathBuf>,
+    /// Of the image.
+    bytes: u64,
     mountpoint: PathBuf,
     _scratch: Scratch,
 }
@@ -65,7 +67,6 @@ impl Ground {
                 let image = scratch.path().join("image");
                 write_image(&image, plan.device_bytes(), pattern.block(BLOCK), stop)?;
                 let device = LoopDevice::attach(&image)?;
-                device.without_discard()?;
                 (device.path().to_path_buf(), Some(device), Some(image))
             }
         };
@@ -79,6 +80,7 @@ impl Ground {
             name: name.into_owned(),
             attached,
             image,
+            bytes: plan.device_bytes(),
             mountpoint,
             _scratch: scratch,
         })
@@ -135,6 +137,9 @@ impl Ground {
         self.made = true;
         let arguments = arguments.iter().map(OsStr::new);
         tool::run(program, arguments.chain([self.path.as_os_str()]))?;
+        if let Some(image) = &self.image {
+            fill_holes(image, self.bytes)?;
+        }
         self.mount(recipe)
     }
 
