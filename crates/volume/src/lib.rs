@@ -1,8 +1,8 @@
 //! Volumes: one backing file exported through FUSE as a file `volume`, for a loop device to make
 //! a block device of.
 //!
-//! [`serve`] opens the backing file ([`backing`]) and mounts it ([`filesystem`]); [`loop_device`]
-//! makes the block device; [`steady`] keeps the server going when memory is short.
+//! [`serve`] opens the backing file ([`backing`]) and mounts it; [`loop_device`] makes the block
+//! device; [`steady`] keeps the server going when memory is short.
 #![deny(unsafe_code)]
 
 pub mod backing;
