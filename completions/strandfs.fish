@@ -195,7 +195,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l max-reps -d 'Repetitions as long as figures are unstable (default: 3 more)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l pause -d 'Between two repeated reads' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l only -d 'Only these filesystems (default: all; a wrong name lists them)' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l filesystems -d 'Further filesystems: tables [[filesystem]] with name, type, mkfs and mount' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l filesystems -d 'Further filesystems: a TOML file of `filesystem` tables with name, type, mkfs and mount' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l device -d 'Make them on this device instead of an image. All that is on it is lost' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l i-will-lose-data-on -d 'The same device again, to say that this is meant' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l directory -d 'Where the image goes' -r -F

@@ -28,7 +28,7 @@ pub struct MatrixArgs {
     /// Only these filesystems (default: all; a wrong name lists them).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Further filesystems: tables [[filesystem]] with name, type, mkfs and mount.
+    /// Further filesystems: a TOML file of `filesystem` tables with name, type, mkfs and mount.
     #[arg(long, value_name = "FILE.toml")]
     pub filesystems: Option<PathBuf>,
     /// Make them on this device instead of an image. All that is on it is lost.
