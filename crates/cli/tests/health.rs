@@ -425,3 +425,87 @@ fn an_ext4_that_stops_after_an_error_is_passed_over() {
     assert_eq!(get(pool.path("before")), data);
     assert_eq!(get(pool.path("after")), data);
 }
+
+#[test]
+fn a_disk_that_was_plugged_in_again_is_the_same_branch() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "32m"), "")
+        .branch(Kind::Tmpfs("16m"), "")
+        .option("category.create=ff")
+        .mount();
+    let health = || pool.status()["branches"][0]["health"].clone();
+    put(pool.path("dir/f"), "f");
+    let number = |name: &str| {
+        let stat = fs::metadata(pool.path(name)).unwrap();
+        std::os::unix::fs::MetadataExt::ino(&stat)
+    };
+    let before = [number("dir"), number("dir/f")];
+    let branch = pool.outside("b0");
+    let device = || {
+        let stat = fs::metadata(&branch).unwrap();
+        std::os::unix::fs::MetadataExt::dev(&stat)
+    };
+    let device_before = device();
+    mounts::detach_once(&branch);
+    eventually("it is missed", SOON, || health() == "missing");
+    // The server lets go of it: the filesystem ends, and comes back on another device.
+    let image = format!("{}.img", branch.display());
+    let loops = || run("losetup", ["-j", &image]).ok().stdout;
+    eventually("it is let go", SOON, || loops().is_empty());
+    let taken = run("losetup", ["-f", "--show", &image]).ok().stdout;
+    let taken = taken.trim().to_owned();
+    run("mount", ["-o", "loop", &image, branch.to_str().unwrap()]);
+    if !mounts::list().iter().any(|(path, _, _)| *path == branch) {
+        run("mount", [taken.as_str(), branch.to_str().unwrap()]).ok();
+    }
+    eventually("it is back", SOON, || health() == "ok");
+    run("losetup", ["-d", &taken]);
+    support::say(&format!("device {device_before:#x}, then {:#x}", device()));
+    assert_eq!(get(pool.path("dir/f")), b"f");
+    assert_eq!([number("dir"), number("dir/f")], before);
+}
+
+#[test]
+fn a_pool_whose_only_branch_vanished_says_so() {
+    need_root!();
+    for mode in ["fail", "degrade"] {
+        let pool = Pool::tmpfs(1).option(&format!("on-missing={mode}")).mount();
+        put(pool.path("f"), "f");
+        mounts::detach_once(&pool.on(0, ""));
+        eventually("it is missed", SOON, || {
+            pool.status()["branches"][0]["health"] == "missing"
+        });
+        assert!(fs::read(pool.path("f")).is_err());
+        assert!(fs::metadata(pool.root()).unwrap().is_dir());
+        let listed = fs::read_dir(pool.root()).and_then(|l| l.collect::<Result<Vec<_>, _>>());
+        assert_eq!(errno(listed), Errno::IO, "{mode}");
+        assert!(create(pool.path("new")).is_err());
+        assert_eq!(names(pool.on(0, "")), [""; 0]);
+    }
+}
+
+#[test]
+fn a_branch_without_the_mark_cannot_join() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).option("branch-marker=.mark").prepare();
+    put(pool.on(0, ".mark"), "");
+    pool.start();
+    let new = pool.outside("new");
+    fs::create_dir(&new).unwrap();
+    let add = || {
+        strandfs([
+            "branch",
+            "add",
+            pool.root().to_str().unwrap(),
+            new.to_str().unwrap(),
+        ])
+    };
+    let refused = add();
+    assert!(refused.stderr.contains("it has no .mark"), "{refused:?}");
+    put(new.join(".mark"), "");
+    add().ok();
+}

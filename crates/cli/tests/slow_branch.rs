@@ -103,6 +103,8 @@ fn a_stuck_branch_delays_only_those_who_need_it() {
     let before = hanging.p99(rounds);
     assert_eq!(get(hanging.path("there/f")), b"there");
     hanging.branch.set(Mood::Stuck);
+    // Longer than the kernel keeps attributes.
+    std::thread::sleep(Duration::from_millis(1200));
     let mut reader = hanging.reader("there/f");
     let mountpoint = hanging.pool.root().to_path_buf();
     promptly("statfs", || rustix::fs::statvfs(&mountpoint).unwrap());
@@ -217,4 +219,37 @@ fn a_file_that_one_branch_cannot_open_is_read_from_the_next() {
             .stdout;
         assert!(text.contains("failed calls"), "{text}");
     }
+}
+
+#[test]
+fn a_branch_that_takes_half_of_the_threads_is_given_up() {
+    need_root!();
+    let hanging = Hanging::new("branch-deadline=0,threads=8,on-missing=fail");
+    hanging.branch.set(Mood::Stuck);
+    let readers: Vec<Child> = (0..12)
+        .map(|number| hanging.reader(&format!("there/none{number}")))
+        .collect();
+    hanging.expect("failed");
+    for reader in readers {
+        assert!(reader.wait_with_output().unwrap().stdout.is_empty());
+    }
+    assert_eq!(get(hanging.path("here/f")), b"here");
+    hanging.branch.set(Mood::Well);
+    hanging.expect("ok");
+    assert_eq!(get(hanging.path("there/f")), b"there");
+}
+
+#[test]
+fn reading_an_open_file_fails_at_the_deadline() {
+    need_root!();
+    let hanging = Hanging::new("branch-deadline=1s,on-missing=fail,passthrough.io=off");
+    let open = File::open(hanging.path("there/f")).unwrap();
+    hanging.branch.set(Mood::Stuck);
+    let read = std::os::unix::fs::FileExt::read_at(&open, &mut [0; 10], 0);
+    assert_eq!(errno(read), Errno::IO);
+    hanging.branch.set(Mood::Well);
+    hanging.expect("ok");
+    let mut content = [0; 5];
+    std::os::unix::fs::FileExt::read_exact_at(&open, &mut content, 0).unwrap();
+    assert_eq!(&content, b"there");
 }

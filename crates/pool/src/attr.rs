@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::Statx;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
@@ -80,6 +81,17 @@ pub(crate) fn merge_dirs(stats: &[Statx], ino: u64) -> Option<FileAttr> {
     Some(merged)
 }
 
+/// The root of a pool without any branch, which must still be there to be asked and unmounted.
+pub(crate) fn bare_root() -> FileAttr {
+    FileAttr {
+        ino: 1,
+        mode: libc::S_IFDIR | 0o555,
+        nlink: 2,
+        block_size_bytes: 4096,
+        ..FileAttr::default()
+    }
+}
+
 impl View {
     /// Puts owner, group and permissions in their place that the options show everything with.
     pub(crate) fn dress(&self, attr: &mut FileAttr) {
@@ -95,14 +107,19 @@ impl View {
 }
 
 impl Pool {
-    /// Attributes of a directory on all the branches of `set`.
-    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
+    /// A directory's attributes on the branches of `set`, in their order; one of several that is
+    /// slow to tell is left out.
+    ///
+    /// # Errors
+    /// That of a branch, if none tells.
+    pub(crate) fn dir_stats(&self, set: &DirSet) -> sys::Result<SmallVec<[Statx; 4]>> {
         let mut stats: SmallVec<[Statx; 4]> = SmallVec::new();
-        let mut error = rustix::io::Errno::NOENT;
-        let mut late = None;
         if let [only] = &set.entries[..] {
-            return merge_dirs(&[sys::statx_fd(only.fd.as_fd())?], ino).ok_or(error);
+            stats.push(sys::statx_fd(only.fd.as_fd())?);
+            return Ok(stats);
         }
+        let mut error = Errno::IO;
+        let mut late = None;
         let view = self.view();
         let remembered = self.remembered(&view, set);
         for entry in &set.entries {
@@ -112,16 +129,29 @@ impl Pool {
                 None => late = late.or(Some(entry)),
             }
         }
-        if let (true, Some(entry)) = (stats.is_empty(), late) {
-            stats.push(sys::statx_fd(entry.fd.as_fd())?);
+        match late {
+            Some(entry) if stats.is_empty() => stats.push(sys::statx_fd(entry.fd.as_fd())?),
+            None if stats.is_empty() => return Err(error),
+            _ => {}
         }
-        merge_dirs(&stats, ino).ok_or(error)
+        Ok(stats)
+    }
+
+    /// Attributes of a directory on all the branches of `set`.
+    ///
+    /// # Errors
+    /// As for [`Pool::dir_stats`].
+    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
+        merge_dirs(&self.dir_stats(set)?, ino).ok_or(Errno::IO)
     }
 
     /// Attributes of any node.
     pub(crate) fn attr(&self, node: &Arc<Node>) -> sys::Result<FileAttr> {
         if node.is_dir() {
             let set = self.dir_set_quickly(node)?;
+            if set.entries.is_empty() {
+                return Ok(bare_root());
+            }
             return self.dir_attr(&set, node.ino);
         }
         self.shown_attr(&self.view(), node, &self.stat_file(node)?)

@@ -91,11 +91,7 @@ impl Pool {
             .enumerate()
             .filter_map(|(index, on)| copy(index, on, node.kind, &relative, shown))
             .collect();
-        let branches: Vec<Value> = view
-            .branches
-            .iter()
-            .map(|branch| self.branch_status(&view, branch))
-            .collect();
+        let branches = self.branches_status(&view);
         Ok(json!({
             "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
             "path": relative.to_string_lossy(),

@@ -21,16 +21,7 @@ impl Pool {
     /// The pool's state.
     pub fn status(&self) -> Value {
         let view = self.view();
-        let specs = &view.settings.branches;
-        let branches: Vec<Value> = specs
-            .iter()
-            .filter_map(|spec| {
-                let here = view.branches.iter().find(|b| b.path == spec.path);
-                let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);
-                here.map(|branch| self.branch_status(&view, branch))
-                    .or_else(|| missing().map(|missing| missing_status(missing)))
-            })
-            .collect();
+        let branches = self.branches_status(&view);
         let options: serde_json::Map<String, Value> = TABLE
             .iter()
             .filter(|option| option.status == Status::Active)
@@ -123,7 +114,21 @@ impl Pool {
         })
     }
 
-    pub(crate) fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
+    /// Every branch, in the order of the option.
+    pub(crate) fn branches_status(&self, view: &View) -> Vec<Value> {
+        let specs = &view.settings.branches;
+        specs
+            .iter()
+            .filter_map(|spec| {
+                let here = view.branches.iter().find(|b| b.path == spec.path);
+                let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);
+                here.map(|branch| self.branch_status(view, branch))
+                    .or_else(|| missing().map(|missing| missing_status(missing)))
+            })
+            .collect()
+    }
+
+    fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
         let mode = mode_word(branch.mode);
         let passthrough = match (self.passthrough_verdict(), branch.passthrough()) {
             (PassthroughVerdict::On, PassthroughState::Works) => json!({ "on": true }),

@@ -99,9 +99,10 @@ fn branches(answer: &Value, out: &mut String) {
     for branch in list(answer, "branches") {
         let _ = writeln!(
             out,
-            "  {} {}: {} available, minfreespace {}",
+            "  {} {} ({}): {} available, minfreespace {}",
             field(branch, "path"),
             field(branch, "mode"),
+            field(branch, "health"),
             size(number(branch, "available_bytes")),
             size(number(branch, "min_free_bytes")),
         );

@@ -110,7 +110,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help_full: "Requests that wait for it then fail with EIO, though what they asked for may \
             still happen on the branch when it answers again; further ones are treated as \
             on-missing says. It is taken back when it answers. Also when half of the server's \
-            threads wait for it. 0: never.",
+            threads wait for it for five times branch-slow-after. 0: never.",
         ..OptionDef::BASE
     },
 ];

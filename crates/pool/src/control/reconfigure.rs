@@ -12,7 +12,7 @@ use strandfs_options::{
 
 use super::recall::{Reason, Recalled};
 use crate::branch::{Branch, BranchId};
-use crate::health::Missing;
+use crate::health::{Missing, is_marked};
 use crate::identity::btime_ns;
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
@@ -252,6 +252,12 @@ impl Pool {
             errno,
         };
         let branch = Branch::open(BranchId(u16::MAX), spec).map_err(failed)?;
+        if let Some(marker) = &self.view().settings.branch_marker
+            && !is_marked(branch.root(), marker)
+        {
+            let (path, marker) = (path.clone(), marker.clone());
+            return Err(PoolError::Unmarked { path, marker });
+        }
         let mark = RootMark::of(&branch).map_err(failed)?;
         let back = changes
             .retired

@@ -23,6 +23,8 @@ use crate::pool::{Pool, View};
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
 /// Looks for every `branch-slow-after`.
 const LOOKS: u32 = 4;
+/// Half of the threads may wait for a branch for this many times `branch-slow-after`.
+const MANY_AFTER: u32 = 5;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Ends the monitor.
@@ -132,7 +134,7 @@ impl Monitor {
 
     fn look(&mut self, pool: &Arc<Pool>, view: &View) {
         let now = Instant::now();
-        let stuck = self.stuck(pool, &view.settings, now);
+        let stuck = self.stuck(pool, view, now);
         for branch in &view.branches {
             self.look_at(pool, view, branch, &stuck, now);
         }
@@ -146,18 +148,23 @@ impl Monitor {
     }
 
     /// Threads that wait for something. None are looked for while no request comes.
-    fn stuck(&mut self, pool: &Pool, settings: &Settings, now: Instant) -> Vec<Stuck> {
+    fn stuck(&mut self, pool: &Pool, view: &View, now: Instant) -> Vec<Stuck> {
         let counts = pool.connection.get().map(|c| c.traffic().requests);
         let requests = counts.into_iter().flatten().map(|(_, count)| count).sum();
         let news = std::mem::replace(&mut self.requests, requests) != requests;
         if !news && !self.suspects {
             return Vec::new();
         }
-        let stuck = self.waits.look(now, settings.branch_slow_after / 2);
-        // Something that was begun at the last look is not suspect yet.
+        let here = view.branches.iter().map(|branch| branch.mark());
+        let gone = view.missing.iter().filter_map(|m| m.mark.as_ref());
+        let mounts: Vec<u64> = here.chain(gone).map(super::Mark::mount).collect();
+        let after = view.settings.branch_slow_after;
+        let mut stuck = self.waits.look(now, after / LOOKS / 2);
+        stuck.retain(|stuck| mounts.contains(&stuck.mount));
+        // What was begun before this look shows at the next one.
         self.suspects = news || !stuck.is_empty();
-        let after = settings.branch_slow_after;
-        stuck.into_iter().filter(|s| s.time >= after).collect()
+        stuck.retain(|stuck| stuck.time >= after);
+        stuck
     }
 
     /// A branch in use.
@@ -200,7 +207,8 @@ impl Monitor {
             _ => {}
         }
         if let Some(longest) = longest {
-            let many = waiting().count() * 2 >= pool.most_threads();
+            let many = waiting().count() * 2 >= pool.most_threads()
+                && longest >= settings.branch_slow_after * MANY_AFTER;
             let late = !settings.branch_deadline.is_zero() && longest >= settings.branch_deadline;
             let reason = format!("a call has been waiting for {} s", longest.as_secs());
             if late || many {

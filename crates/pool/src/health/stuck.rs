@@ -19,6 +19,7 @@ struct Wait {
 #[derive(Default)]
 pub(super) struct Waits {
     threads: HashMap<u32, Wait>,
+    said_unseen: bool,
 }
 
 /// A thread that has been waiting for long.
@@ -45,7 +46,14 @@ impl Waits {
                 continue;
             };
             let read = |file: &str| std::fs::read_to_string(task.path().join(file));
-            let Ok(call) = read("syscall") else { continue };
+            let call = match read("syscall") {
+                Ok(call) => call,
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    self.say_unseen();
+                    return Vec::new();
+                }
+                Err(_) => continue,
+            };
             let Some(descriptor) = descriptor(&call) else {
                 continue;
             };
@@ -68,6 +76,15 @@ impl Waits {
         }
         self.threads = seen;
         stuck
+    }
+
+    fn say_unseen(&mut self) {
+        if !std::mem::replace(&mut self.said_unseen, true) {
+            tracing::info!(
+                "what the server's threads wait for cannot be seen: a branch that hangs is noticed \
+                 by the check every branch-check-interval only (core-dumps=true may help)"
+            );
+        }
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
-use strandfs_fuse::{AttrReply, Context, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply};
+use strandfs_fuse::{
+    AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
+};
 
-use crate::attr::{extended_attr, file_attr};
+use crate::attr::{bare_root, extended_attr, file_attr, merge_dirs};
 use crate::faults::blame;
 use crate::locate::reopen;
 use crate::node::Node;
@@ -41,19 +43,28 @@ impl Pool {
     pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<StatxReply> {
         let node = self.node(id)?;
         let since = self.coherence.now();
-        let stat = if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
-            sys::statx_fd(opened.file()?.as_fd())?
-        } else if node.is_dir() {
-            sys::statx_fd(self.locate(&node)?.fd())?
-        } else {
-            self.stat_file(&node)?
-        };
         let view = self.view();
-        let mut attr = if node.is_dir() {
-            let set = self.dir_set(&node)?;
-            self.dir_attr(&set, node.ino)?
+        let (stat, mut attr) = if node.is_dir() {
+            let set = self.dir_set_quickly(&node)?;
+            if set.entries.is_empty() {
+                return Ok(StatxReply {
+                    extended: ExtendedAttr {
+                        attr: bare_root(),
+                        ..ExtendedAttr::default()
+                    },
+                    attr_valid: self.attr_valid(&view, &node, since),
+                });
+            }
+            let stats = self.dir_stats(&set)?;
+            let first = stats.first().copied().ok_or(Errno::IO)?;
+            (first, merge_dirs(&stats, node.ino).ok_or(Errno::IO)?)
         } else {
-            self.shown_attr(&view, &node, &stat)?
+            let opened = handle.and_then(|handle| self.files.get(handle));
+            let stat = match opened {
+                Some(opened) => sys::statx_fd(opened.file()?.as_fd())?,
+                None => self.stat_file(&node)?,
+            };
+            (stat, self.shown_attr(&view, &node, &stat)?)
         };
         view.dress(&mut attr);
         let extended = extended_attr(&stat, attr);
