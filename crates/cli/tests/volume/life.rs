@@ -140,3 +140,38 @@ fn a_signal_ends_the_server_cleanly_and_the_backing_file_is_free() {
     ground.detach(&ground.served()).ok();
     assert!(ground.served().exists(), "the user's directory stays");
 }
+
+#[test]
+fn where_passthrough_cannot_be_had_the_next_way_is_taken_and_said() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    ground.serve(&["--size", "16M"]).ok();
+    // The volume lies as deep as filesystems may be stacked: nothing is passed through to it.
+    let (backing, place) = (ground.file(), ground.mounted());
+    let serve = |args: &[&str]| {
+        let places = ["volume", "serve", text(&backing), text(&place)];
+        strandfs([&places[..], args].concat())
+    };
+    let refused = serve(&["--io", "passthrough"]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains("stacked"), "{refused:?}");
+    assert!(!mounts::any_below(&place), "nothing is left mounted");
+    serve(&[]).ok();
+    let listed = strandfs(["volume", "list"]).ok().stdout;
+    let reason = "io uring: no passthrough: the backing file lies on too many filesystems";
+    assert!(listed.contains(reason), "{listed}");
+    put(ground.disk().join("probe"), pattern(5, 1 << 20));
+    let probe = ground.disk().join("probe");
+    let (from, to) = (
+        format!("if={}", probe.display()),
+        format!("of={}/volume", place.display()),
+    );
+    run(
+        "dd",
+        [&from, &to, "bs=64k", "conv=notrunc,fsync", "status=none"],
+    )
+    .ok();
+    assert!(get(ground.backing())[..1 << 20] == pattern(5, 1 << 20));
+    strandfs(["volume", "detach", text(&place)]).ok();
+    ground.detach(&ground.served()).ok();
+}
