@@ -92,7 +92,7 @@ pub struct MetadataArgs {
     pub seed: u64,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     strandfs_options::parse_size(text).map_err(|error| error.to_string())
 }
 

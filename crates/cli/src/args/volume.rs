@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use strandfs_options::size::{SIZE_ACCEPTED, parse_size};
+
+use super::bench::size;
 
 /// What to do with volumes.
 #[derive(Subcommand)]
@@ -127,8 +128,4 @@ pub struct ResizeArgs {
     /// The new size, as 512M or 10G; never smaller.
     #[arg(long, value_parser = size)]
     pub size: u64,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|_| format!("expected {SIZE_ACCEPTED}"))
 }
