@@ -3,8 +3,13 @@
 use super::frame::{Rows, figure};
 use super::markup::{Markup, text};
 use super::scale::Scale;
-use super::unit::{Quantity, number};
+use super::unit::{Quantity, Shown, number};
 use crate::result::Verdict;
+
+const SHARE: Shown = Shown {
+    name: "%",
+    scale: 100.0,
+};
 
 /// The verdict's sentence, and its parts if it has any.
 pub fn chart(out: &mut Markup, verdict: &Verdict) {
@@ -25,14 +30,20 @@ pub fn chart(out: &mut Markup, verdict: &Verdict) {
     let reach = starts.iter().zip(&verdict.parts);
     let highest = reach.map(|(start, part)| start + part.seconds.high);
     let whole = highest.fold(0.0, f64::max);
-    let unit = Quantity::Time.shown(whole);
+    // Over all rows there is no common unit of work: the parts are shares of the time.
+    let (unit, axis) = match verdict.per.as_str() {
+        "" => (SHARE, "% of the time".to_owned()),
+        per => {
+            let unit = Quantity::Time.shown(whole);
+            (unit, format!("{} for one {per}", unit.name))
+        }
+    };
     let rows = Rows {
         scale: Scale::linear([whole * unit.scale].into_iter()),
         count: verdict.parts.len(),
         height: 26.0,
         right: 190.0,
     };
-    let axis = format!("{} for one {}", unit.name, verdict.per);
     let caption = format!("{about}: {axis} (less is better)");
     figure(out, &caption, rows.chart_height(), |out| {
         rows.axis(out, &axis);
