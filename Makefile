@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall docs demo deps test unit conformance-quick conformance lint bench
+.PHONY: help build install uninstall docs demo deps test unit conformance-quick conformance reliability lint bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ unit:
 conformance-quick:
 	scripts/conformance.sh --quick
 
-conformance: deps ## pjdfstest and fsx over every kind of pool, and the million-file test (long)
+conformance: deps ## Third-party suites over every kind of pool, and the million-file test (long)
 	scripts/conformance.sh
+
+reliability: deps ## Run every suite and write docs/reliability.md (hours)
+	scripts/reliability.sh
 
 lint: ## rustfmt, clippy, rustdoc, shell syntax, licences, house rules
 	scripts/lint.sh

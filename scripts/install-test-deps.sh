@@ -18,7 +18,7 @@ wanted=(cc:gcc fusermount3:fuse3 mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs losetup:m
 if $for_tests; then
     wanted+=(
         setfacl:acl setfattr:attr mkfs.btrfs:btrfs-progs rsync:rsync fio:fio strace:strace
-        dbench:dbench setpriv:util-linux useradd:passwd
+        dbench:dbench stress-ng:stress-ng setpriv:util-linux useradd:passwd
     )
 fi
 

@@ -7,12 +7,16 @@
 //! An input at which a target panics, or which it takes too long for, is printed in the form of
 //! the corpus: fix the fault and add the line, so that it is tried first from then on.
 #![forbid(unsafe_code)]
+// A harness: a panic is how it tells of a fault.
+#![allow(clippy::panic)]
 
 mod corpus;
 mod mutate;
+mod results;
 
 pub use corpus::{escape, unescape};
 pub use mutate::Mutator;
+pub use results::TestResult;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -24,6 +28,28 @@ const TOO_LONG: Duration = Duration::from_secs(5);
 pub fn duration() -> Duration {
     let given = std::env::var("STRANDFS_FUZZ_SECONDS").ok();
     Duration::from_secs(given.and_then(|text| text.parse().ok()).unwrap_or(3))
+}
+
+/// Runs `target` as [`run`] does, says how many inputs it was given, and keeps the result.
+///
+/// # Panics
+/// At the first input at which it panicked or took too long.
+pub fn check(name: &str, corpus: &str, words: &[&str], target: impl FnMut(&[u8])) {
+    let outcome = run(corpus, words, target);
+    let result = TestResult {
+        suite: "fuzzing",
+        configuration: name,
+        cases: *outcome.as_ref().unwrap_or(&0),
+        unit: "inputs",
+        documented: 0,
+        failed: u64::from(outcome.is_err()),
+    };
+    let kept = result.keep();
+    match outcome {
+        Ok(tried) => println!("{name}: {tried} inputs"),
+        Err(found) => panic!("{name}: {found}"),
+    }
+    assert!(kept.is_ok(), "STRANDFS_RESULTS: {kept:?}");
 }
 
 /// Runs `target` on every line of `corpus`, then on mutations of them until the time is over.

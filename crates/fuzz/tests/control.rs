@@ -24,17 +24,18 @@ fn control_requests() {
         "\"mode\":",
         "-",
     ];
-    let outcome = strandfs_fuzz::run(include_str!("../corpus/control.txt"), &words, |input| {
-        let Ok(request) = serde_json::from_slice::<Request>(input) else {
-            let _ = serde_json::from_slice::<Answer>(input);
-            return;
-        };
-        let written = serde_json::to_string(&request).unwrap();
-        let again: Request = serde_json::from_str(&written).unwrap();
-        assert_eq!(serde_json::to_string(&again).unwrap(), written);
-    });
-    match outcome {
-        Ok(tried) => println!("control requests: {tried} inputs"),
-        Err(found) => panic!("control requests: {found}"),
-    }
+    strandfs_fuzz::check(
+        "control requests",
+        include_str!("../corpus/control.txt"),
+        &words,
+        |input| {
+            let Ok(request) = serde_json::from_slice::<Request>(input) else {
+                let _ = serde_json::from_slice::<Answer>(input);
+                return;
+            };
+            let written = serde_json::to_string(&request).unwrap();
+            let again: Request = serde_json::from_str(&written).unwrap();
+            assert_eq!(serde_json::to_string(&again).unwrap(), written);
+        },
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use strandfs_fuzz::run;
+use strandfs_fuzz::check;
 use strandfs_options::fstab::FstabLine;
 use strandfs_options::{ConfigFile, Settings, TABLE, branch, import, mount_items};
 
@@ -60,10 +60,7 @@ fn words() -> Vec<&'static str> {
 }
 
 fn fuzz(name: &str, corpus: &str, target: impl FnMut(&[u8])) {
-    match run(corpus, &words(), target) {
-        Ok(tried) => println!("{name}: {tried} inputs"),
-        Err(found) => panic!("{name}: {found}"),
-    }
+    check(name, corpus, &words(), target);
 }
 
 #[test]

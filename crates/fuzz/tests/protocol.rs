@@ -12,7 +12,6 @@ use strandfs_fuse::{
     Handle, Ioctl, IoctlReply, Lock, LockRequest, MakeNode, Message, NodeId, OpenFlags, OpenReply,
     Outcome, Read, Result, StatfsReply, Worker, Write, dispatch,
 };
-use strandfs_fuzz::run;
 
 /// Bytes for answers, as a transport has them.
 const PAYLOAD_BYTES: usize = 1 << 16;
@@ -210,34 +209,35 @@ fn requests() {
     ];
     let mut out = vec![0; PAYLOAD_BYTES];
     let mut number = 0u64;
-    let outcome = run(&corpus(), &["name\0", "user.x\0", "/", ".."], |input| {
-        number += 1;
-        let mut input = input.to_vec();
-        // Mostly with the length right: what has it wrong is refused at once.
-        if !number.is_multiple_of(16)
-            && let Some(stated) = input.get(..4)
-        {
-            assert_eq!(stated.len(), 4);
-            let len = (input.len() as u32).to_le_bytes();
-            input[..4].copy_from_slice(&len);
-        }
-        for dialect in &dialects {
-            if let Ok(message) = Message::from_bytes(&input) {
-                check(&message, dialect, &mut out);
+    strandfs_fuzz::check(
+        "requests of the kernel",
+        &corpus(),
+        &["name\0", "user.x\0", "/", ".."],
+        |input| {
+            number += 1;
+            let mut input = input.to_vec();
+            // Mostly with the length right: what has it wrong is refused at once.
+            if !number.is_multiple_of(16)
+                && let Some(stated) = input.get(..4)
+            {
+                assert_eq!(stated.len(), 4);
+                let len = (input.len() as u32).to_le_bytes();
+                input[..4].copy_from_slice(&len);
             }
-            // The same bytes as a ring has them: header and arguments apart from the payload.
-            let mut headers = UringReqHeader::default();
-            let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut headers);
-            let head = input.len().min(bytes.len());
-            bytes[..head].copy_from_slice(&input[..head]);
-            let payload = input.get(40..).unwrap_or_default();
-            if let Ok(message) = Message::from_ring(&headers, payload) {
-                check(&message, dialect, &mut out);
+            for dialect in &dialects {
+                if let Ok(message) = Message::from_bytes(&input) {
+                    check(&message, dialect, &mut out);
+                }
+                // The same bytes as a ring has them: header and arguments apart from the payload.
+                let mut headers = UringReqHeader::default();
+                let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut headers);
+                let head = input.len().min(bytes.len());
+                bytes[..head].copy_from_slice(&input[..head]);
+                let payload = input.get(40..).unwrap_or_default();
+                if let Ok(message) = Message::from_ring(&headers, payload) {
+                    check(&message, dialect, &mut out);
+                }
             }
-        }
-    });
-    match outcome {
-        Ok(tried) => println!("requests: {tried} inputs"),
-        Err(found) => panic!("requests: {found}"),
-    }
+        },
+    );
 }

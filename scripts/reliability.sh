@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs the suites and writes docs/reliability.md from what they found.
+#
+#   reliability.sh            everything that `make conformance` runs, every permission case, and
+#                             the races, faults and parsers for a minute each (hours)
+#   reliability.sh --quick    what `make test` runs of it
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "$0")/lib.sh"
+cd "$repo_root"
+
+quick=()
+case ${1:-} in
+    --quick) quick=(--quick) ;;
+    '') export STRANDFS_PERMISSIONS_ALL=1 STRANDFS_RACE_SECONDS=60 STRANDFS_FUZZ_SECONDS=60 ;;
+    *) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
+esac
+is_root || die 'the suites need root'
+
+arm_cleanup
+make_scratch reliability
+export STRANDFS_RESULTS=$scratch/results.jsonl
+: >"$STRANDFS_RESULTS"
+
+# A suite that fails has said so in its results; the table is written all the same.
+failed=0
+scripts/conformance.sh "${quick[@]}" || failed=1
+PATH=$PATH:$tools_dir/bin
+
+# Test files whose tests keep no results of their own: one row each, with how many tests passed.
+count_tests() { # SUITE FILE...
+    local suite=$1 file said
+    shift
+    for file in "$@"; do
+        said=$(cargo nextest run -p strandfs --locked --no-fail-fast --test "$file" </dev/null 2>&1) || failed=1
+        said=$(sed 's/\x1b\[[0-9;]*m//g' <<<"$said" | grep ' Summary ' | tail -n 1)
+        [[ -n $said ]] || { warn "$file did not run"; failed=1; continue; }
+        printf '{"suite":"%s","configuration":"%s","cases":%d,"unit":"tests","failed":%d}\n' \
+            "$suite" "$file" "$(grep -oE '[0-9]+ tests? run' <<<"$said" | grep -oE '[0-9]+')" \
+            "$(grep -oE '[0-9]+ failed' <<<"$said" | grep -oE '[0-9]+' || echo 0)" >>"$STRANDFS_RESULTS"
+    done
+}
+
+cargo nextest run -p strandfs --locked --no-fail-fast --test permissions --test security_races \
+    --test security_control </dev/null || failed=1
+cargo nextest run -p strandfs-fuzz --locked --no-fail-fast </dev/null || failed=1
+count_tests 'faults and crashes' crash_under_load health multi_branch_changes relocation limits slow_branch
+count_tests 'known defects of mergerfs' defects
+count_tests 'POSIX and the bare filesystem' posix_basic posix_data posix_meta posix_names
+count_tests 'nothing outside the branches' confinement security_server
+
+build=release
+[[ -n ${STRANDFS_BIN:-} ]] && build="$STRANDFS_BIN"
+cargo run --quiet --locked -p strandfs-bench --example reliability "$STRANDFS_RESULTS" \
+    "$(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) CPUs, commit $(git rev-parse --short HEAD)" \
+    "third-party suites: $build build; Rust tests: debug build, with overflow checks" \
+    "extent: ${quick[*]:-everything}" >"$scratch/reliability.md"
+cp "$scratch/reliability.md" docs/reliability.md
+exit "$failed"
