@@ -101,7 +101,13 @@ impl Writer {
         let dir = root.join(&self.dir);
         loop {
             if let Err(error) = self.step(&dir) {
-                let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
+                // ECANCELED: what was under way over io_uring.
+                let gone = [
+                    libc::ENOTCONN,
+                    libc::ECONNABORTED,
+                    libc::EIO,
+                    libc::ECANCELED,
+                ];
                 let code = error.raw_os_error().unwrap();
                 assert!(gone.contains(&code), "{}: {error}", self.dir.display());
                 return;
