@@ -17,6 +17,7 @@ mod copy;
 mod locks;
 mod names;
 mod record;
+mod rename_record;
 mod source;
 mod step;
 mod switch;

@@ -15,7 +15,7 @@ use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::change::Found;
 use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
-use crate::ops::rename_plan::{Ends, Plan};
+use crate::ops::rename_plan::{Ends, Paths, Plan};
 use crate::pool::{Pool, View};
 use crate::sys;
 
@@ -146,7 +146,11 @@ impl Pool {
             let ends = self.ends(view, old, new, branch)?;
             let target = new.has(branch).map(kind_of);
             if hidden && Some(view.position(branch.id)) == first_moving {
-                plan.move_behind(ends, target);
+                let paths = self.relative_path(&old.parent).and_then(|from| {
+                    let to = self.relative_path(&new.parent)?;
+                    Some(Paths { from, to })
+                });
+                plan.move_behind(ends, target, paths);
             } else {
                 plan.move_name(ends, target);
             }

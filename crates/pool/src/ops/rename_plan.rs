@@ -1,7 +1,9 @@
 //! The steps of a rename, run in order and undone in reverse.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
@@ -11,6 +13,7 @@ use strandfs_fuse::FileKind;
 use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
+use crate::relocate::{Record, step as step_passed};
 use crate::sys;
 
 /// Both names of a rename on one branch.
@@ -93,6 +96,14 @@ enum Step<'a> {
     Behind(Ends<'a>, Option<FileKind>),
 }
 
+/// The directories of both names below the branches' roots.
+pub(crate) struct Paths {
+    /// Of the old name.
+    pub from: PathBuf,
+    /// Of the new name.
+    pub to: PathBuf,
+}
+
 /// What is left under the new name on a branch where nothing moves.
 struct Stale<'a> {
     dir: DirEntry,
@@ -105,6 +116,9 @@ struct Stale<'a> {
 pub(crate) struct Plan<'a> {
     steps: SmallVec<[Step<'a>; 2]>,
     stale: SmallVec<[Stale<'a>; 1]>,
+    /// Of a step behind another branch: where it is, and what is noted of it.
+    paths: Option<Paths>,
+    record: Cell<Option<Record>>,
 }
 
 impl<'a> Plan<'a> {
@@ -118,8 +132,33 @@ impl<'a> Plan<'a> {
 
     /// Moves the name of a file that users see, where what it replaces lies (also) on a branch
     /// further ahead.
-    pub(crate) fn move_behind(&mut self, ends: Ends<'a>, target: Option<FileKind>) {
+    pub(crate) fn move_behind(
+        &mut self,
+        ends: Ends<'a>,
+        target: Option<FileKind>,
+        paths: Option<Paths>,
+    ) {
         self.steps.push(Step::Behind(ends, target));
+        self.paths = paths;
+    }
+
+    /// Notes that a file is about to have two names. Without the note (a full branch) a server
+    /// that is killed meanwhile leaves both.
+    fn note(&self, ends: &Ends<'_>) {
+        let noted = sys::statx_name(ends.from.fd.as_fd(), ends.from_name).and_then(|stat| {
+            let paths = self.paths.as_ref().ok_or(Errno::NOENT)?;
+            let (from, to) = (
+                (paths.from.as_path(), ends.from_name),
+                (paths.to.as_path(), ends.to_name),
+            );
+            Record::of_rename(&ends.from.branch, from, to, &stat)
+        });
+        match noted {
+            Ok(record) => self.record.set(Some(record)),
+            Err(errno) => {
+                tracing::debug!(branch = %ends.from.branch.path.display(), %errno, "a rename goes on without a record");
+            }
+        }
     }
 
     /// Swaps two names on a branch.
@@ -138,6 +177,14 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// The first branch's refusal, after everything before it was undone.
     pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
+        let outcome = self.run_noted(flags);
+        if let Some(record) = self.record.take() {
+            record.end();
+        }
+        outcome
+    }
+
+    fn run_noted(&self, flags: u32) -> sys::Result<()> {
         if let ([step], []) = (&self.steps[..], &self.stale[..]) {
             return match step {
                 Step::Move(ends) | Step::Replace(ends, _) | Step::Behind(ends, _) => {
@@ -151,7 +198,11 @@ impl<'a> Plan<'a> {
                 Step::Move(ends) => ends.rename_if_able(libc::RENAME_NOREPLACE),
                 Step::Replace(ends, _) => ends.rename_if_able(libc::RENAME_EXCHANGE),
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
-                Step::Behind(ends, None) => ends.link(),
+                Step::Behind(ends, None) => {
+                    self.note(ends);
+                    step_passed();
+                    ends.link()
+                }
                 Step::Behind(_, Some(_)) => Ok(()),
             };
             if let Err(errno) = outcome {
@@ -182,6 +233,7 @@ impl<'a> Plan<'a> {
     /// after that the rest stays and is reported.
     fn finish(&self, flags: u32) -> sys::Result<()> {
         let mut any_removed = false;
+        step_passed();
         // From the last branch to the first: what users see goes last.
         for stale in self.stale.iter().rev() {
             match remove(&stale.dir, stale.name, stale.kind) {
@@ -193,11 +245,17 @@ impl<'a> Plan<'a> {
                 Err(errno) => unremoved(&stale.dir, stale.name, errno),
             }
         }
+        step_passed();
         for step in &self.steps {
             let (ends, outcome) = match step {
                 Step::Replace(ends, kind) => (ends, remove(&ends.from, ends.from_name, *kind)),
                 Step::Behind(ends, None) => (ends, ends.unlink_old()),
-                Step::Behind(ends, Some(_)) => (ends, ends.rename(0)),
+                // The file itself: without this there was no rename.
+                Step::Behind(ends, Some(_)) => {
+                    ends.rename(0)
+                        .map_err(|errno| blame(&ends.from.branch, errno))?;
+                    continue;
+                }
                 Step::Move(_) | Step::Swap(_) => continue,
             };
             match outcome {
@@ -209,6 +267,7 @@ impl<'a> Plan<'a> {
                 Err(errno) => unremoved(&ends.from, ends.from_name, errno),
             }
         }
+        step_passed();
         if flags & libc::RENAME_WHITEOUT != 0
             && let Some(Step::Move(ends) | Step::Replace(ends, _) | Step::Behind(ends, _)) =
                 self.steps.first()

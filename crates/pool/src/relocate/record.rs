@@ -20,7 +20,7 @@ use crate::sys;
 /// A record of this many bytes is none of ours.
 const RECORD_MAX_BYTES: usize = 16 << 10;
 const HEAD: &str = "strandfs move 1";
-const END: &[u8] = b"\nend\n";
+pub(super) const END: &[u8] = b"\nend\n";
 
 /// One file at the moment of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,19 @@ impl Record {
     }
 
     fn write_new(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
+        let record = Record::write_unsynced(branch, text)?;
+        match rustix::fs::fsync(&record.file) {
+            Ok(()) => Ok(record),
+            Err(errno) => {
+                record.end();
+                Err(errno)
+            }
+        }
+    }
+
+    /// A record for what a dead server may leave, not for what a power cut may: the order in
+    /// which two branches reach their disks is nobody's to say.
+    pub(super) fn write_unsynced(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
         let name = record_name(crate::policy::random()());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(branch.root(), &name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -132,7 +145,8 @@ impl Record {
             source: Print::of(source.1),
             target: Print::of(target),
         };
-        self.write(&text(dir, Some(&switch)))
+        self.write(&text(dir, Some(&switch)))?;
+        rustix::fs::fsync(&self.file)
     }
 
     fn write(&self, text: &[u8]) -> sys::Result<()> {
@@ -142,8 +156,7 @@ impl Record {
         if rustix::io::pwrite(&self.file, text, 0)? != text.len() {
             return Err(Errno::NOSPC);
         }
-        rustix::fs::ftruncate(&self.file, text.len() as u64)?;
-        rustix::fs::fsync(&self.file)
+        rustix::fs::ftruncate(&self.file, text.len() as u64)
     }
 
     /// The move is over, or undone.
@@ -165,15 +178,10 @@ struct Switch {
 
 fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
     let mut out = format!("{HEAD}\n").into_bytes();
-    let mut part = |bytes: &[u8]| {
-        out.extend_from_slice(format!("{}\n", bytes.len()).as_bytes());
-        out.extend_from_slice(bytes);
-        out.push(b'\n');
-    };
-    part(dir.as_os_str().as_bytes());
+    push_part(&mut out, dir.as_os_str());
     if let Some(switch) = switch {
-        part(switch.name.as_bytes());
-        part(switch.source_branch.as_os_str().as_bytes());
+        push_part(&mut out, &switch.name);
+        push_part(&mut out, switch.source_branch.as_os_str());
         out.extend_from_slice(switch.source.line().as_bytes());
         out.extend_from_slice(switch.target.line().as_bytes());
     }
@@ -181,32 +189,53 @@ fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
     out
 }
 
-fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
-    let mut rest = text.strip_prefix(HEAD.as_bytes())?.strip_prefix(b"\n")?;
-    if !text.ends_with(END) {
-        return None;
+/// A name or path, which may hold any byte, after its length.
+pub(super) fn push_part(out: &mut Vec<u8>, part: &OsStr) {
+    out.extend_from_slice(format!("{}\n", part.len()).as_bytes());
+    out.extend_from_slice(part.as_bytes());
+    out.push(b'\n');
+}
+
+/// Reads a record that was written whole.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// What follows the line `head`; `None` if that is another, or the end is missing.
+    pub(super) fn after(head: &str, text: &'a [u8]) -> Option<Reader<'a>> {
+        let rest = text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n")?;
+        text.ends_with(END).then_some(Reader { rest })
     }
-    let mut line = |len: Option<usize>| {
-        let len = match len {
-            Some(len) => len,
-            None => rest.iter().position(|byte| *byte == b'\n')?,
-        };
-        let (bytes, after) = rest.split_at_checked(len)?;
-        rest = after.strip_prefix(b"\n")?;
-        Some(bytes.to_vec())
-    };
-    let mut word = || String::from_utf8(line(None)?).ok();
-    let dir_len: usize = word()?.parse().ok()?;
-    let dir = PathBuf::from(OsString::from_vec(line(Some(dir_len))?));
-    let next = String::from_utf8(line(None)?).ok()?;
-    let Ok(name_len) = next.parse() else {
-        return (next == "end").then_some((dir, None));
-    };
-    let name = OsString::from_vec(line(Some(name_len))?);
-    let branch_len = String::from_utf8(line(None)?).ok()?.parse().ok()?;
-    let source_branch = PathBuf::from(OsString::from_vec(line(Some(branch_len))?));
-    let source = Print::parse(str::from_utf8(&line(None)?).ok()?)?;
-    let target = Print::parse(str::from_utf8(&line(None)?).ok()?)?;
+
+    pub(super) fn line(&mut self) -> Option<String> {
+        let len = self.rest.iter().position(|byte| *byte == b'\n')?;
+        self.bytes(len)?.into_string().ok()
+    }
+
+    pub(super) fn part(&mut self) -> Option<OsString> {
+        let len = self.line()?.parse().ok()?;
+        self.bytes(len)
+    }
+
+    fn bytes(&mut self, len: usize) -> Option<OsString> {
+        let (bytes, after) = self.rest.split_at_checked(len)?;
+        self.rest = after.strip_prefix(b"\n")?;
+        Some(OsString::from_vec(bytes.to_vec()))
+    }
+}
+
+fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
+    let mut reader = Reader::after(HEAD, text)?;
+    let dir = PathBuf::from(reader.part()?);
+    let next = reader.line()?;
+    if next == "end" {
+        return Some((dir, None));
+    }
+    let name = reader.bytes(next.parse().ok()?)?;
+    let source_branch = PathBuf::from(reader.part()?);
+    let source = Print::parse(&reader.line()?)?;
+    let target = Print::parse(&reader.line()?)?;
     let switch = Switch {
         name,
         source_branch,
@@ -275,6 +304,10 @@ fn mend_one(
     let len = rustix::io::pread(&file, &mut text, 0)?;
     text.truncate(len);
     // A record cut short was never followed by a file.
+    if let Some(rename) = super::rename_record::parse(&text) {
+        rename.mend(branch, branches)?;
+        return rustix::fs::unlinkat(branch.root(), name, AtFlags::empty());
+    }
     match parse(&text) {
         Some((dir, Some(switch))) if switch.source_branch == branch.path => {
             finish_own_copy(branch, &dir, &switch, &part_name(name))?;
@@ -371,7 +404,7 @@ fn finish_switch(
 }
 
 /// A directory below a branch's root, reached through no symlink.
-fn open_dir(root: BorrowedFd<'_>, dir: &Path) -> sys::Result<OwnedFd> {
+pub(super) fn open_dir(root: BorrowedFd<'_>, dir: &Path) -> sys::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let dir = if dir.as_os_str().is_empty() {

@@ -1,0 +1,153 @@
+//! The record of a rename over a copy on a branch further ahead: meanwhile the file has both names.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Statx};
+use rustix::io::Errno;
+
+use super::record::{END, Reader, Record, open_dir, push_part};
+use crate::branch::Branch;
+use crate::identity::btime_ns;
+use crate::sys;
+
+const HEAD: &str = "strandfs rename 1";
+
+/// A name below a branch's root.
+#[derive(Debug, PartialEq, Eq)]
+struct Spot {
+    dir: PathBuf,
+    name: OsString,
+}
+
+impl Spot {
+    /// What is there; `None` if nothing is.
+    fn stat(&self, branch: &Branch) -> sys::Result<Option<Statx>> {
+        let found = open_dir(branch.root(), &self.dir)
+            .and_then(|dir| sys::statx_name(dir.as_fd(), &self.name));
+        match found {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn remove(&self, branch: &Branch) -> sys::Result<()> {
+        let dir = open_dir(branch.root(), &self.dir)?;
+        rustix::fs::unlinkat(&dir, &self.name, AtFlags::empty())
+    }
+}
+
+/// What a dead server was renaming.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Interrupted {
+    from: Spot,
+    to: Spot,
+    ino: u64,
+    born_ns: i64,
+}
+
+impl Record {
+    /// Notes on `branch` that the inode of `stat` is about to have a second name, which will
+    /// then be its only one.
+    ///
+    /// # Errors
+    /// Those of making, locking and writing a file.
+    pub(crate) fn of_rename(
+        branch: &Arc<Branch>,
+        from: (&Path, &OsStr),
+        to: (&Path, &OsStr),
+        stat: &Statx,
+    ) -> sys::Result<Record> {
+        let spot = |(dir, name): (&Path, &OsStr)| Spot {
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+        };
+        let rename = Interrupted {
+            from: spot(from),
+            to: spot(to),
+            ino: stat.stx_ino,
+            born_ns: btime_ns(stat),
+        };
+        Record::write_unsynced(branch, &rename.text())
+    }
+}
+
+impl Interrupted {
+    fn text(&self) -> Vec<u8> {
+        let mut out = format!("{HEAD}\n").into_bytes();
+        for spot in [&self.from, &self.to] {
+            push_part(&mut out, spot.dir.as_os_str());
+            push_part(&mut out, &spot.name);
+        }
+        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
+        out.extend_from_slice(END);
+        out
+    }
+
+    /// Leaves the file one of its two names: the new one if what it replaces is gone already.
+    pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<()> {
+        let is_ours = |stat: &Statx| stat.stx_ino == self.ino && btime_ns(stat) == self.born_ns;
+        let (from, to) = (self.from.stat(branch)?, self.to.stat(branch)?);
+        if !from.as_ref().is_some_and(is_ours) || !to.as_ref().is_some_and(is_ours) {
+            return Ok(());
+        }
+        let ahead = branches
+            .iter()
+            .take_while(|other| other.path != branch.path);
+        let mut hidden = false;
+        for other in ahead {
+            hidden |= self.to.stat(other)?.is_some();
+        }
+        let gone = if hidden { &self.to } else { &self.from };
+        gone.remove(branch)?;
+        tracing::info!(branch = %branch.path.display(), name = ?gone.name, "removed the second name that an interrupted rename left");
+        Ok(())
+    }
+}
+
+/// A record of this kind.
+pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
+    let mut reader = Reader::after(HEAD, text)?;
+    let mut spot = || {
+        Some(Spot {
+            dir: PathBuf::from(reader.part()?),
+            name: reader.part()?,
+        })
+    };
+    let (from, to) = (spot()?, spot()?);
+    let line = reader.line()?;
+    let (ino, born_ns) = line.split_once(' ')?;
+    Some(Interrupted {
+        from,
+        to,
+        ino: ino.parse().ok()?,
+        born_ns: born_ns.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_read_back_and_torn_ones_do_not() {
+        let spot = |dir: &str, name: &str| Spot {
+            dir: PathBuf::from(dir),
+            name: OsString::from(name),
+        };
+        let rename = Interrupted {
+            from: spot("", "a\nb"),
+            to: spot("d/end\n", "end"),
+            ino: u64::MAX,
+            born_ns: -1,
+        };
+        let whole = rename.text();
+        assert_eq!(parse(&whole).as_ref(), Some(&rename));
+        for len in 0..whole.len() {
+            assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
+        }
+    }
+}
