@@ -62,7 +62,14 @@ pub fn origin(subject: &Subject, series: &Series) -> Option<Origin> {
 
 fn storage_share(series: &Series) -> Option<f64> {
     let bytes = series.work.bytes as f64;
-    let share = |sample: &Sample| Some(sample.traffic?.storage_read_bytes as f64 / bytes);
+    // What a loop device was asked for may still come from the pages of its file: the device below
+    // everything has to have moved it too, where there is one.
+    let share = |sample: &Sample| {
+        let traffic = sample.traffic?;
+        let asked = traffic.storage_read_bytes;
+        let moved = traffic.device_read_bytes.unwrap_or(asked);
+        Some(asked.min(moved) as f64 / bytes)
+    };
     let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
     median(&shares)
 }
@@ -236,6 +243,14 @@ mod tests {
         assert_eq!(judge(Cache::Cold, BYTES), Some(Origin::Storage));
         assert_eq!(judge(Cache::Cold, BYTES / 2), Some(Origin::Mixed(0.5)));
         assert_eq!(judge(Cache::Any, BYTES), None);
+        // A loop device gave everything, the disk below its file nothing.
+        let mut cached_image = series("disk", "read", Cache::Cold, BYTES, 1.0);
+        for sample in cached_image.samples.iter_mut().flatten() {
+            if let Some(traffic) = &mut sample.traffic {
+                traffic.device_read_bytes = Some(0);
+            }
+        }
+        assert_eq!(origin(&disk, &cached_image), Some(Origin::Memory));
         let network = subject("far", Medium::Network);
         let far = series("far", "read", Cache::Cold, 0, 1.0);
         assert_eq!(origin(&network, &far), Some(Origin::Unknown));

@@ -231,28 +231,51 @@ fn unescape(field: &str) -> String {
         .replace("\\134", "\\")
 }
 
-/// Follows loop devices down to a device that has no file below it.
-fn bottom_device(mount: &Mount, depth: usize) -> Bottom {
-    if matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs" | "devtmpfs") {
-        return Bottom::Memory;
+/// The files of the loop devices below `path`, from above: their pages hold the same data again.
+pub fn images(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut at = path.to_path_buf();
+    while found.len() < DEEPEST_CHAIN {
+        let mount = fs::metadata(&at)
+            .ok()
+            .and_then(|it| mount_of(&at, it.dev()));
+        let image = mount.and_then(|it| backing_file(&block_device(&it)?));
+        let Some(image) = image else { break };
+        found.push(image.clone());
+        at = image;
     }
-    let Ok(special) = fs::metadata(&mount.source) else {
-        return Bottom::None;
-    };
+    found
+}
+
+/// Where sysfs describes the block device that was mounted.
+fn block_device(mount: &Mount) -> Option<PathBuf> {
     if !mount.source.starts_with("/dev/") {
-        return Bottom::None;
+        return None;
     }
-    let number = special.rdev();
+    let number = fs::metadata(&mount.source).ok()?.rdev();
     let link = format!(
         "/sys/dev/block/{}:{}",
         rustix::fs::major(number),
         rustix::fs::minor(number)
     );
-    let Ok(place) = fs::canonicalize(link) else {
+    fs::canonicalize(link).ok()
+}
+
+/// The file of a loop device.
+fn backing_file(device: &Path) -> Option<PathBuf> {
+    let file = fs::read_to_string(device.join("loop/backing_file")).ok()?;
+    Some(PathBuf::from(file.trim_end()))
+}
+
+/// Follows loop devices down to a device that has no file below it.
+fn bottom_device(mount: &Mount, depth: usize) -> Bottom {
+    if matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs" | "devtmpfs") {
+        return Bottom::Memory;
+    }
+    let Some(place) = block_device(mount) else {
         return Bottom::None;
     };
-    if let Ok(file) = fs::read_to_string(place.join("loop/backing_file")) {
-        let file = PathBuf::from(file.trim_end());
+    if let Some(file) = backing_file(&place) {
         let below = fs::metadata(&file)
             .ok()
             .and_then(|it| mount_of(&file, it.dev()));

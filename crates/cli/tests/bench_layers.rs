@@ -82,6 +82,17 @@ impl Bench {
     }
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A directory on which something is mounted cannot be removed.
+        for (path, _, _) in mounts::list().into_iter().rev() {
+            if path.starts_with(self.dir.path()) {
+                mounts::detach_once(&path);
+            }
+        }
+    }
+}
+
 #[track_caller]
 fn nothing_in(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
@@ -272,6 +283,42 @@ fn layers_keep_every_sample_and_say_where_bytes_came_from() {
     );
     assert!(said.contains("write: request"), "{said}");
     assert!(said.contains("cross-check: dd"), "{said}");
+}
+
+/// Cold means that the disk below the image had to read, not only the loop device.
+#[test]
+fn a_cold_read_from_a_loop_device_is_cold_or_said_not_to_be() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    mounts::make_branch(&target, Kind::Loop("ext4", "256M"));
+    let args = [
+        target.to_str().unwrap(),
+        "--only=read-1m-cold",
+        "--modes=direct",
+        "--transports=dev",
+        "--no-cross-check",
+        "--reps=3",
+        "--max-reps=3",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    let name = target.to_str().unwrap();
+    let series = report["series"].as_array().unwrap();
+    let own = series.iter().find(|it| it["subject"] == name).unwrap();
+    let traffic = &own["samples"][1]["traffic"];
+    // On a disk that can be named the bytes came from it; otherwise the image lies in memory.
+    match traffic["device_read_bytes"].as_u64() {
+        Some(moved) if moved >= 7 << 20 => {}
+        Some(_) => assert!(said.contains("RAM"), "{said}"),
+        None => assert!(said.contains("RAM") || !said.contains("cold"), "{said}"),
+    }
+    assert!(
+        traffic["storage_read_bytes"].as_u64().unwrap() >= 7 << 20,
+        "{traffic}"
+    );
 }
 
 #[test]

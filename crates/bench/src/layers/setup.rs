@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::plan::{Mode, Plan, Transport, Way, pool_options};
 use crate::error::BenchError;
 use crate::scratch::Scratch;
-use crate::storage::Storage;
+use crate::storage::{Storage, images};
 use crate::subject::{Kind, Mounted, Subject};
 use crate::trial::{Contender, Dir, Place};
 
@@ -155,12 +155,13 @@ impl Ladder {
         let mut facts = named(name);
         facts.family = crate::subject::Family::Native;
         facts.storage = Some(Storage::of(&path)?);
+        let images = images(&path);
         self.contenders.push(Contender {
             facts,
             place: Place::Dir(Dir {
                 path,
                 below: None,
-                images: Vec::new(),
+                images,
                 server: None,
                 keeps_data: true,
             }),
@@ -225,12 +226,13 @@ impl Ladder {
         let mut facts = mounted.facts();
         facts.base = Some(place.to_owned());
         facts.storage = Some(Storage::of(&branch)?);
+        let images = images(&branch);
         self.contenders.push(Contender {
             facts,
             place: Place::Dir(Dir {
                 path: mounted.root.clone(),
                 below: Some(branch),
-                images: Vec::new(),
+                images,
                 server: mounted.pid(),
                 keeps_data: !throws_away(&mounted),
             }),
