@@ -65,6 +65,25 @@ impl Bench {
         (serde_json::from_str(&text).unwrap(), done.stdout)
     }
 
+    /// Runs `layers` until it names a layer, which has to be this one. On a machine that others keep
+    /// busy the answer may be that it needs more runs; it is given those, a few times.
+    #[track_caller]
+    fn names(&self, expected: &str, target: &Path, args: &[&str]) -> String {
+        for _ in 0..5 {
+            let (report, said) = self.layers(target, args);
+            if let Some(found) = layer(&report) {
+                assert_eq!(found, expected, "{said}");
+                return said;
+            }
+            assert!(said.contains("cannot tell"), "{said}");
+            support::say(&format!(
+                "once more: {}",
+                said.lines().nth(2).unwrap_or_default()
+            ));
+        }
+        panic!("no layer was named in five runs");
+    }
+
     /// Runs `layers` on `target` with the rows whose answer a delay decides.
     fn layers(&self, target: &Path, args: &[&str]) -> (Value, String) {
         let fixed = [
@@ -177,8 +196,7 @@ fn a_delay_in_the_storage_is_found_there() {
     let slow = DelayFs::mount(&below, &target);
     slow.set(Mood::Slow(DELAY));
     for run in 0..runs() {
-        let (report, said) = bench.layers(&target, &[&format!("--seed={run}")]);
-        assert_eq!(layer(&report).as_deref(), Some("storage"), "{said}");
+        let said = bench.names("storage", &target, &[&format!("--seed={run}")]);
         assert!(
             said.contains(&format!("the storage {}", target.display())),
             "{said}"
@@ -199,8 +217,7 @@ fn a_delay_in_the_server_is_found_in_the_pool() {
             program.to_str().unwrap(),
             &format!("--seed={run}"),
         ];
-        let (report, said) = bench.layers(&target, &args);
-        assert_eq!(layer(&report).as_deref(), Some("pool"), "{said}");
+        bench.names("pool", &target, &args);
     }
 }
 
