@@ -259,6 +259,9 @@ impl Substitute for Crew {
             let seat = roster.seats.iter().find(|seat| seat.is_thread(thread));
             seat.map_or(0, |seat| seat.relieved_request())
         };
-        unique != 0 && device::answer_with_error(&self.server, unique, errno)
+        if unique == 0 {
+            return (self.ring.get()).is_some_and(|ring| ring.answer_for(thread, errno));
+        }
+        device::answer_with_error(&self.server, unique, errno)
     }
 }

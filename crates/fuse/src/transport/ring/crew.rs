@@ -196,7 +196,7 @@ impl RingCrew {
     }
 
     /// An entry for a queue that needs one more.
-    fn further_entry(&self, queue: usize) -> Result<RingEntry, Errno> {
+    pub(super) fn further_entry(&self, queue: usize) -> Result<RingEntry, Errno> {
         let queue = u16::try_from(queue).map_err(|_| Errno::RANGE)?;
         let entry = RingEntry::new(queue, self.payload_bytes)?;
         self.threads.lock().buffer_bytes += entry.bytes();
@@ -253,6 +253,39 @@ impl RingCrew {
         state.present += 1;
         post.become_reader();
         self.put(post, Role::Reading);
+    }
+
+    /// Answers the request that a thread is away with, in its place: a further thread sends the
+    /// reply, for the entry's next request comes to whoever did. False if there is none, if the
+    /// data is moved within the entry itself, or if there is no room for a thread.
+    pub(crate) fn answer_for(self: &Arc<Self>, thread: u32, errno: Errno) -> bool {
+        for queue in 0..self.queues.len() {
+            let Some(mut state) = self.queue(queue) else {
+                break;
+            };
+            let post = state.posts.iter().find(|post| post.is_thread(thread));
+            let Some(post) = post.cloned() else {
+                continue;
+            };
+            let unique = post.relieved_request();
+            let held = post.held.lock().take_if(|_| unique != 0);
+            let Some(mut entry) = held else {
+                return false;
+            };
+            // What the kernel sent is in the thread's own copy.
+            let headers = *entry.parts().0;
+            entry.set_reply(unique, Some(errno), 0);
+            let Err((begin, error)) = self.recruit(queue, &mut state, Begin::Send(entry)) else {
+                return true;
+            };
+            tracing::warn!(%error, queue, "no thread to answer in another's place");
+            if let Begin::Send(mut entry) = begin {
+                *entry.parts_mut().0 = headers;
+                *post.held.lock() = Some(entry);
+            }
+            return false;
+        }
+        false
     }
 
     /// Puts a thread on its queue's CPU, or where `Placement` wants it.

@@ -4,7 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use parking_lot::Mutex;
+
 use super::super::seat::Seat;
+use super::entry::RingEntry;
 use crate::traffic::Counts;
 
 /// A seat in a queue.
@@ -12,6 +15,9 @@ pub(super) struct Post {
     seat: Seat,
     /// The queue it serves for good.
     pub(super) queue: usize,
+    /// The entry of the request it works on, unless data is moved within it: whoever takes it
+    /// answers in the thread's place.
+    pub(super) held: Mutex<Option<RingEntry>>,
     /// The regular file it had to do with last, 0 for none yet.
     pub(super) file: AtomicU64,
     /// The watchdog's: the word it saw last, and how often in a row.
@@ -24,6 +30,7 @@ impl Post {
         Self {
             seat: Seat::new(number, counts),
             queue,
+            held: Mutex::new(None),
             file: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             same: AtomicU32::new(0),

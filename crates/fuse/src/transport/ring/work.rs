@@ -12,19 +12,19 @@ use super::crew::RingCrew;
 use super::entry::RingEntry;
 use super::post::Post;
 use super::queue::{Completion, Ring};
-use crate::abi::{InHeader, Opcode};
+use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
-use crate::message::Message;
+use crate::message::{DecodeError, Message};
 use crate::request::Request;
 use crate::sys::{self, PageMemory};
 use crate::types::Errno;
 
-/// What is as long as this is no name and no attribute, and is not copied.
-const SCRATCH_BYTES: usize = 128 << 10;
-/// Buffers that were filled further than this give memory back after a while.
-const SMALL_BYTES: usize = 64 << 10;
-/// How long that while is.
+/// Requests and replies up to this are copied out of the entry and into it: any name and any
+/// attribute, and data the kernel reads ahead. What is longer would take longer to copy than the
+/// system call that is saved, but then nobody can answer in the thread's place.
+const HALF_BYTES: usize = 128 << 10;
+/// How long a thread that has moved more than that keeps the memory it filled.
 const IDLE: Duration = Duration::from_secs(10);
 /// Entries the kernel may throw back one after the other before that ends the mount.
 const MOST_LOST: u32 = 16;
@@ -35,16 +35,18 @@ pub(super) enum Begin {
     Answer(RingEntry),
     /// An entry to offer, to a queue where requests may wait.
     Offer(RingEntry),
+    /// A reply to send, in the place of another thread.
+    Send(RingEntry),
     /// What it should have is gone.
     Nothing,
 }
 
-/// Room for the smaller of a request and its reply, which share the entry's payload buffer.
+/// Room for a request and its reply.
 pub(super) struct Scratch(PageMemory);
 
 impl Scratch {
     pub(super) fn new() -> Result<Self, Errno> {
-        PageMemory::new(SCRATCH_BYTES).map(Self)
+        PageMemory::new(2 * HALF_BYTES).map(Self)
     }
 }
 
@@ -109,7 +111,8 @@ impl Serving<'_> {
     fn serve(&mut self, begin: Begin) -> Result<(), Errno> {
         self.ring.start()?;
         match begin {
-            Begin::Answer(entry) => self.answer(entry),
+            Begin::Answer(entry) => self.answer(entry)?,
+            Begin::Send(entry) => self.ring.commit(entry),
             Begin::Offer(entry) => self.offer(entry)?,
             Begin::Nothing => return Ok(()),
         }
@@ -129,7 +132,7 @@ impl Serving<'_> {
                 match completion {
                     Completion::Request(entry) => {
                         self.lost = 0;
-                        self.answer(entry);
+                        self.answer(entry)?;
                     }
                     Completion::Lost(entry, errno) => self.recover(entry, errno)?,
                     Completion::Transferred(..) => {}
@@ -172,52 +175,115 @@ impl Serving<'_> {
         self.offer(entry)
     }
 
-    /// Carries one request out and makes its entry the reply.
-    fn answer(&mut self, mut entry: RingEntry) {
-        let reply = self.carry_out(&mut entry);
-        entry.set_reply(reply.unique, reply.errno, reply.len);
-        self.ring.commit(entry);
+    /// Carries one request out, and answers it unless somebody else has.
+    fn answer(&mut self, entry: RingEntry) -> Result<(), Errno> {
+        let headers = *entry.parts().0;
+        let Ok((header, _)) = InHeader::read_from_prefix(&headers.in_out) else {
+            return Err(Errno::PROTO);
+        };
+        let sent = headers.ring_ent_in_out.payload_sz as usize;
+        if sent > HALF_BYTES || reply_bytes(&header, &headers) > HALF_BYTES {
+            self.answer_in_place(entry, &headers, &header);
+            return Ok(());
+        }
+        self.answer_apart(entry, &headers, &header, sent)
     }
 
-    fn carry_out(&mut self, entry: &mut RingEntry) -> Reply {
+    /// Both the request and the reply are short: the entry is left alone meanwhile.
+    fn answer_apart(
+        &mut self,
+        entry: RingEntry,
+        headers: &UringReqHeader,
+        header: &InHeader,
+        sent: usize,
+    ) -> Result<(), Errno> {
         let &mut Serving { crew, post, .. } = self;
-        let (headers, payload) = entry.parts_mut();
-        let Ok((header, _)) = InHeader::read_from_prefix(&headers.in_out) else {
-            return Reply::error(0, Errno::IO);
+        let (request, out) = self.scratch.0.bytes_mut().split_at_mut(HALF_BYTES);
+        if let (Some(copy), Some(arrived)) = (request.get_mut(..sent), entry.parts().1.get(..sent))
+        {
+            copy.copy_from_slice(arrived);
+        }
+        *post.held.lock() = Some(entry);
+        let reply = match Message::from_ring(headers, request) {
+            Ok(message) => carry_out(crew, post, &message, out),
+            Err(error) => Reply::unreadable(header, &error),
         };
-        let unique = header.unique;
+        let held = post.held.lock().take();
+        let Some(mut entry) = held else {
+            if reply.errno.is_none() {
+                let worker = RingWorker::new(crew, post);
+                undo::undo(&crew.server, header, out, &worker);
+            }
+            return self.begin_anew();
+        };
+        let (_, payload) = entry.parts_mut();
+        if let (Some(room), Some(made)) = (payload.get_mut(..reply.len), out.get(..reply.len)) {
+            room.copy_from_slice(made);
+        }
+        self.send(entry, header, &reply);
+        Ok(())
+    }
+
+    /// Data stays where it is: what it is read into, or written from, is the entry's payload.
+    fn answer_in_place(
+        &mut self,
+        mut entry: RingEntry,
+        headers: &UringReqHeader,
+        header: &InHeader,
+    ) {
+        let &mut Serving { crew, post, .. } = self;
+        self.filled = true;
+        let (_, payload) = entry.parts_mut();
         let scratch = self.scratch.0.bytes_mut();
-        let sent = payload
-            .len()
-            .min(headers.ring_ent_in_out.payload_sz as usize);
-        // Data stays where it is; names make room for the reply.
-        let stays = header.opcode == Opcode::Write as u32 || sent > scratch.len();
-        let (data, out): (&[u8], &mut [u8]) = if stays {
+        let sent = headers.ring_ent_in_out.payload_sz as usize;
+        let is_long = sent > HALF_BYTES;
+        let (data, out): (&[u8], &mut [u8]) = if is_long {
             (payload, scratch)
         } else {
-            if let (Some(copy), Some(name)) = (scratch.get_mut(..sent), payload.get(..sent)) {
-                copy.copy_from_slice(name);
+            if let (Some(copy), Some(arrived)) = (scratch.get_mut(..sent), payload.get(..sent)) {
+                copy.copy_from_slice(arrived);
             }
             (scratch, payload)
         };
         let reply = match Message::from_ring(headers, data) {
             Ok(message) => carry_out(crew, post, &message, out),
-            Err(error) => {
-                tracing::error!(%error, "a message that cannot be read");
-                Reply::error(unique, error.errno())
-            }
+            Err(error) => Reply::unreadable(header, &error),
         };
-        self.last = reply.errno.is_none().then_some(header);
-        self.filled |= sent.max(reply.len) > SMALL_BYTES;
-        if stays {
-            let (_, payload) = entry.parts_mut();
+        if is_long {
             let made = self.scratch.0.bytes().get(..reply.len).unwrap_or_default();
+            let (_, payload) = entry.parts_mut();
             if let Some(room) = payload.get_mut(..made.len()) {
                 room.copy_from_slice(made);
             }
         }
-        reply
+        self.send(entry, header, &reply);
     }
+
+    fn send(&mut self, mut entry: RingEntry, header: &InHeader, reply: &Reply) {
+        self.last = reply.errno.is_none().then_some(*header);
+        entry.set_reply(reply.unique, reply.errno, reply.len);
+        self.ring.commit(entry);
+    }
+
+    /// Somebody has answered in this thread's place, with its entry.
+    fn begin_anew(&mut self) -> Result<(), Errno> {
+        match self.crew.further_entry(self.post.queue) {
+            Ok(entry) => self.offer(entry),
+            Err(errno) => {
+                tracing::warn!(%errno, queue = self.post.queue, "a thread ends for want of memory");
+                Err(Errno::CANCELED)
+            }
+        }
+    }
+}
+
+/// The longest reply to this request, as far as it may be long.
+fn reply_bytes(header: &InHeader, headers: &UringReqHeader) -> usize {
+    const LISTS: [Opcode; 3] = [Opcode::Read, Opcode::Readdir, Opcode::Readdirplus];
+    if !LISTS.iter().any(|list| *list as u32 == header.opcode) {
+        return 0;
+    }
+    ReadIn::read_from_prefix(&headers.op_in).map_or(usize::MAX, |(read, _)| read.size as usize)
 }
 
 /// What is to be said to the kernel.
@@ -234,6 +300,11 @@ impl Reply {
             errno: Some(errno),
             len: 0,
         }
+    }
+
+    fn unreadable(header: &InHeader, error: &DecodeError) -> Self {
+        tracing::error!(%error, opcode = header.opcode, "a message that cannot be read");
+        Self::error(header.unique, error.errno())
     }
 
     fn empty(unique: u64) -> Self {
