@@ -5,11 +5,16 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::mount::mount_bind;
 use support::files::{get, pattern, put};
 use support::mounts::{URING_SWITCH, own_namespace, uring_is_on};
-use support::{Pool, run, strandfs};
+use support::{Pool, eventually, run, strandfs};
 
 #[test]
 fn status_says_which_transport_and_why() {
@@ -32,6 +37,58 @@ fn status_says_which_transport_and_why() {
         assert!(text.contains(&format!("transport {transport} (")), "{text}");
         put(pool.path("d/f"), pattern(1, 3_000_000));
         assert!(get(pool.path("d/f")) == pattern(1, 3_000_000));
+    }
+}
+
+/// Everything that answers, or fails, within the time; a hang fails the test.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    wait.recv_timeout(Duration::from_secs(60)).expect("no hang")
+}
+
+/// The test itself uses the mount from other processes and threads than the server's.
+#[test]
+fn a_server_killed_under_load_leaves_nobody_waiting() {
+    need_root!();
+    if !uring_is_on() {
+        return;
+    }
+    for round in 0..3 {
+        let mut pool = Pool::tmpfs(2)
+            .option("transport=uring,passthrough.io=off,cache.files=off")
+            .mount();
+        put(pool.path("kept"), pattern(round, 300_000));
+        let stop = Arc::new(AtomicBool::new(false));
+        let users: Vec<_> = (0..4)
+            .map(|number| {
+                let (stop, dir) = (stop.clone(), pool.root().to_path_buf());
+                thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let file = dir.join(format!("f{number}"));
+                        // Errors are what the end of the server brings.
+                        fs::write(&file, pattern(number, 200_000)).ok();
+                        fs::read(&file).ok();
+                        fs::read_dir(&dir).map(Iterator::count).ok();
+                    }
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(150));
+        let pid = rustix::process::Pid::from_raw(pool.pid().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let root = pool.root().to_path_buf();
+        eventually("the mount to be dead", Duration::from_secs(30), || {
+            let root = root.clone();
+            let answer = in_time(move || fs::read_dir(root).map(drop));
+            answer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+        });
+        stop.store(true, Ordering::Relaxed);
+        in_time(move || users.into_iter().for_each(|user| user.join().unwrap()));
+        pool.bury();
+        pool.start();
+        assert_eq!(pool.status()["connection"]["transport"], "uring");
+        assert!(get(pool.path("kept")) == pattern(round, 300_000));
     }
 }
 
