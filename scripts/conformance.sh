@@ -5,7 +5,8 @@
 #
 #   conformance.sh            every kind of pool and cache mode, 100,000 fsx operations, and the
 #                             million-file test
-#   conformance.sh --quick    one and three tmpfs branches, three modes, 20,000 operations
+#   conformance.sh --quick    one and three tmpfs branches, three modes and io_uring,
+#                             20,000 operations
 #   --only PART               pjdfstest, fsx, fio, dbench, stress or files
 #   --seed N                  fsx's seed (default: the same every time)
 #   --keep DIR                keep the raw results there
@@ -29,7 +30,7 @@ while (($#)); do
         --only) only=${2:?--only needs a part} && shift ;;
         --seed) seed=${2:?--seed needs a number} && shift ;;
         --keep) keep=${2:?--keep needs a directory} && shift ;;
-        -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0" && exit 0 ;;
         *) die "unknown argument $1; see $0 --help" ;;
     esac
     shift
@@ -183,6 +184,11 @@ all_pjdfstest() {
     pool_pjdfstest '1 tmpfs branch' '' tmpfs t1
     pool_pjdfstest '3 tmpfs branches' 'category.create=rand' tmpfs t1 t2 t3
     $quick && return
+    if uring_is_on; then
+        pool_pjdfstest '3 tmpfs branches, io_uring' 'category.create=rand,transport=uring' tmpfs t1 t2 t3
+    else
+        skip 'pjdfstest over io_uring: not in this kernel'
+    fi
     pool_pjdfstest '1 ext4 branch' '' ext4 e1
     pool_pjdfstest 'tmpfs, ext4 and tmpfs' 'category.create=rand' tmpfs t1 e1 t2
     pool_pjdfstest '3 tmpfs branches, default policies' '' tmpfs t1 t2 t3
@@ -217,6 +223,16 @@ pool_fsx() { # OPERATIONS OPTIONS
     pool_umount "$scratch/pool" || fail "$name: the unmount"
 }
 
+# Small requests, and long ones that the server's threads treat differently.
+ring_fsx() { # OPERATIONS
+    if uring_is_on; then
+        pool_fsx "$1" transport=uring,passthrough.io=off,cache.files=off
+        pool_fsx "$1" transport=uring,passthrough.io=off,cache.files=auto-full
+    else
+        skip 'fsx over io_uring: not in this kernel'
+    fi
+}
+
 all_fsx() {
     wants fsx || return 0
     if [[ ! -x $fsx ]]; then skip "fsx: not installed (scripts/install-test-deps.sh --tests)"; return; fi
@@ -224,6 +240,7 @@ all_fsx() {
         pool_fsx 20000 passthrough.io=auto
         pool_fsx 20000 passthrough.io=off,cache.files=off
         pool_fsx 20000 passthrough.io=off,cache.files=auto-full
+        ring_fsx 20000
         return
     fi
     run_fsx "$scratch/t1" tmpfs 100000 fsx-bare || { fail 'fsx does not pass on the bare tmpfs'; return; }
@@ -233,6 +250,7 @@ all_fsx() {
     for mode in off partial full auto-full per-process; do
         pool_fsx 100000 "passthrough.io=off,cache.files=$mode"
     done
+    ring_fsx 100000
 }
 
 # --- load ------------------------------------------------------------------------------------

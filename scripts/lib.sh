@@ -130,6 +130,14 @@ pool_mount() { # MOUNTPOINT OPTIONS BRANCH...
     done
 }
 
+# Whether FUSE over io_uring is to be had, after switching it on where that is allowed; it stays on,
+# for whatever else runs may use it at the same time.
+uring_is_on() {
+    local switch=/sys/module/fuse/parameters/enable_uring
+    if [[ -w $switch ]]; then echo Y >"$switch"; fi
+    [[ -r $switch && $(<"$switch") == Y ]]
+}
+
 # A clean unmount; fails when the server outlives it by more than five seconds.
 pool_umount() { # MOUNTPOINT
     local tries

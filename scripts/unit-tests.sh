@@ -19,6 +19,12 @@ if have cargo-nextest; then
     profile=default
     [[ -n ${CI:-} ]] && profile=ci
     cargo nextest run --workspace --locked --profile "$profile" "$@" </dev/null
+    # What passes over /dev/fuse has to pass over io_uring; these files are most of what a request is.
+    if (($# == 0)) && is_root && uring_is_on; then
+        STRANDFS_TEST_TRANSPORT=uring cargo nextest run -p strandfs --locked --profile "$profile" \
+            --test posix_basic --test posix_data --test posix_meta --test posix_names \
+            --test server_threads --test relocation </dev/null
+    fi
     # The examples in the documentation are not among nextest's tests.
     cargo test --workspace --locked --doc </dev/null
 else
