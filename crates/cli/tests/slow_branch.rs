@@ -31,9 +31,7 @@ impl Hanging {
         let mut pool = Pool::build()
             .branch(Kind::Dir, "")
             .branch(Kind::Tmpfs("64m"), "")
-            // Over io_uring nobody can answer for a thread that does not come back.
             .option("branch-slow-after=500ms,branch-check-interval=1s,category.create=epff")
-            .option("transport=dev")
             .option(options)
             .prepare();
         let behind = pool.outside("behind");

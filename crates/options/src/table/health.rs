@@ -107,8 +107,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         example: "10s",
         run_time: true,
         help: "when a branch that does not answer counts as missing",
-        help_full: "Requests that wait for it then fail with EIO (not with transport=uring, where they \
-            go on waiting), though what they asked for may still happen on the branch when it \
+        help_full: "Requests that wait for it then fail with EIO (with transport=uring not those of \
+            more than 128 KiB, which go on waiting), though what they asked for may still happen on the branch when it \
             answers again; further ones are treated as \
             on-missing says. It is taken back when it answers. Also when half of the server's \
             threads wait for it for five times branch-slow-after. 0: never.",
