@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use life::Life;
+pub(crate) use serve::answers;
 pub use unmounter::Unmounter;
 
 use crate::connection::Connection;

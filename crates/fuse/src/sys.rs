@@ -1,10 +1,12 @@
 //! System calls that rustix does not wrap, each wrapped once; the only home of `unsafe` in the
 //! machinery.
 
+mod descriptors;
 mod device;
 mod memory;
 mod signal;
 
+pub(crate) use descriptors::leave_descriptors;
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
 pub(crate) use signal::{

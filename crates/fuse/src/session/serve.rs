@@ -93,7 +93,14 @@ fn start(
     let most = session.max_threads;
     let ring_threads = most.saturating_sub(DEVICE_THREADS);
     let life = session.life.clone();
-    let ring = RingCrew::new(server, life.clone(), &prepared, ring_threads, placement);
+    let ring = RingCrew::new(
+        server,
+        life.clone(),
+        session.mountpoint(),
+        &prepared,
+        ring_threads,
+        placement,
+    );
     crew.set_max_threads(DEVICE_THREADS);
     crew.set_ring(ring.clone());
     crew.start()?;
@@ -130,7 +137,7 @@ fn announce(session: &mut Session) -> Result<(), SessionError> {
 }
 
 /// Asks the filesystem, past all caches. Any answer of its own will do, even an error.
-fn answers(mountpoint: &Path) -> bool {
+pub(crate) fn answers(mountpoint: &Path) -> bool {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
     let answer = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS);
     !matches!(

@@ -25,6 +25,7 @@ mod cpus;
 mod crew;
 mod entry;
 mod interrupt;
+mod nudge;
 mod post;
 mod probe;
 mod queue;

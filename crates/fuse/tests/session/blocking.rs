@@ -6,12 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use strandfs_fuse::{End, Errno};
 
-use crate::lab::{Bench, SLOW};
+use crate::lab::{Bench, SLOW, SLOW_NAME};
 use crate::support::{GONE_WITHIN, can_mount, on_each_transport};
 
 /// What a quick read may take on a busy machine; well below [`SLOW`].
@@ -38,6 +39,43 @@ fn a_slow_file_does_not_delay_another() {
             let (content, took) = reader.join().unwrap();
             assert_eq!(content.unwrap(), b"content");
             assert!(took >= SLOW);
+        }
+        assert_eq!(bench.finish(), End::Unmounted);
+    });
+}
+
+/// A thread that runs on the first CPU only: over io_uring its requests go to one queue.
+fn on_one_cpu<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(|| {
+        let mut first = CpuSet::new();
+        first.set(0);
+        sched_setaffinity(None, &first).unwrap();
+        work()
+    })
+}
+
+#[test]
+fn a_slow_look_up_does_not_delay_another_even_before_any_file_is_known() {
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        for round in 0..5 {
+            let slow = bench.mountpoint.file(SLOW_NAME);
+            let quick = bench.mountpoint.file(&format!("nothing-{round}"));
+            let lab = bench.lab.clone();
+            // At once: it waits in the same queue before anybody knows that the first takes long.
+            let quick = on_one_cpu(move || {
+                while lab.blocked.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+                assert!(!quick.exists());
+                Instant::now()
+            });
+            let slow = on_one_cpu(move || {
+                assert!(!slow.exists());
+                Instant::now()
+            });
+            let (quick, slow) = (quick.join().unwrap(), slow.join().unwrap());
+            assert!(quick < slow, "the quick one waited for the slow one");
         }
         assert_eq!(bench.finish(), End::Unmounted);
     });

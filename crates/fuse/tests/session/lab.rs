@@ -19,6 +19,9 @@ use crate::support::{Mountpoint, eventually};
 /// How long the slow files take to be read.
 pub const SLOW: Duration = Duration::from_millis(300);
 
+/// Looking it up takes as long, without a word; it is not there.
+pub const SLOW_NAME: &str = "slow-name";
+
 pub const FAST: NodeId = NodeId(2);
 /// Sleeps without a word.
 const SLOW_SILENT: NodeId = NodeId(3);
@@ -122,6 +125,11 @@ impl Filesystem for Lab {
 
     fn lookup(&self, _: &Context<'_>, _: NodeId, name: &OsStr) -> Result<Entry> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
+        if name == SLOW_NAME {
+            self.blocked.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(SLOW);
+            self.blocked.fetch_sub(1, Ordering::SeqCst);
+        }
         let found = NAMES.iter().find(|(known, _)| name == *known);
         let &(_, node) = found.ok_or(Errno::NOENT)?;
         Ok(Entry {

@@ -1,6 +1,7 @@
 //! The threads of all queues: who serves which, who is away with a request that takes long.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -16,6 +17,7 @@ use super::super::{PEACE, PRESS, RingReport, Server, TransportReport};
 use super::cpus;
 use super::entry::RingEntry;
 use super::interrupt::Unmatched;
+use super::nudge::Nudges;
 use super::post::Post;
 use super::probe::Prepared;
 use super::queue::Ring;
@@ -33,6 +35,7 @@ pub(crate) struct RingCrew {
     /// Requests that are to be interrupted and go on.
     pub(super) interrupts: AtomicUsize,
     pub(super) unmatched: Unmatched,
+    pub(super) nudges: Arc<Nudges>,
     placement: Placement,
     /// Where this process was put: no thread leaves it.
     allowed: Option<CpuSet>,
@@ -73,6 +76,7 @@ impl RingCrew {
     pub(crate) fn new(
         server: Arc<Server>,
         life: Arc<Life>,
+        mountpoint: &Path,
         prepared: &Prepared,
         max_threads: usize,
         placement: Placement,
@@ -85,6 +89,7 @@ impl RingCrew {
             queues: prepared.entries.iter().map(|_| Queue::default()).collect(),
             interrupts: AtomicUsize::new(0),
             unmatched: Unmatched::default(),
+            nudges: Nudges::new(mountpoint, prepared.entries.len()),
             placement,
             allowed: sched_getaffinity(None).ok(),
             payload_bytes: prepared.payload_bytes,
@@ -326,11 +331,12 @@ impl RingCrew {
             .iter()
             .any(|file| self.server.connection.provoke(*file).is_ok());
         if !provoked && !self.life.has_ended() {
-            tracing::warn!(
-                queue = post.queue,
-                tried = files.len(),
-                "waiting requests cannot be fetched"
-            );
+            let nudged = cpus::only(post.queue)
+                .ok_or_else(|| Errno::RANGE.into())
+                .and_then(|cpu| self.nudges.nudge(post.queue, cpu));
+            if let Err(error) = nudged {
+                tracing::warn!(%error, queue = post.queue, "waiting requests cannot be fetched");
+            }
         }
         if moved && let Some(elsewhere) = elsewhere {
             // It was there before.

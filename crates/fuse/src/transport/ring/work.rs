@@ -325,6 +325,9 @@ fn carry_out(
 ) -> Reply {
     let unique = message.header.unique;
     let server = &crew.server;
+    if crew.nudges.is_own(post.queue, message.header.pid) {
+        return Reply::error(unique, Errno::INTR);
+    }
     post.counts.count(message.header.opcode);
     if is_about_a_file(message.header.opcode) {
         post.file.store(message.header.nodeid, Ordering::Relaxed);

@@ -1,0 +1,61 @@
+//! A request of our own to the mount itself, for a queue where requests wait and no thread is
+//! about to answer one: the last resort where the kernel knows no regular file to ask us about.
+//!
+//! It is sent by a thread without descriptors. Were the server killed meanwhile, a thread that
+//! waits for it must not be what keeps its `/dev/fuse` open.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{io, thread};
+
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+
+use crate::session::answers;
+use crate::sys;
+
+/// Who asks, for each queue.
+pub(super) struct Nudges {
+    mountpoint: Box<Path>,
+    /// The thread that asks on a queue; 0 for none.
+    askers: Box<[AtomicU32]>,
+}
+
+impl Nudges {
+    pub(super) fn new(mountpoint: &Path, queues: usize) -> Arc<Self> {
+        Arc::new(Self {
+            mountpoint: mountpoint.into(),
+            askers: (0..queues).map(|_| AtomicU32::new(0)).collect(),
+        })
+    }
+
+    /// Sends a request to the queue of `cpu`. Does not wait for it.
+    pub(super) fn nudge(self: &Arc<Self>, queue: usize, cpu: CpuSet) -> io::Result<()> {
+        let nudges = self.clone();
+        thread::Builder::new()
+            .name("strandfs-nudge".to_owned())
+            .spawn(move || nudges.ask(queue, &cpu))
+            .map(drop)
+    }
+
+    fn ask(&self, queue: usize, cpu: &CpuSet) {
+        let Some(asker) = self.askers.get(queue) else {
+            return;
+        };
+        if sys::leave_descriptors().is_err() || sched_setaffinity(None, cpu).is_err() {
+            return;
+        }
+        let own = gettid().as_raw_nonzero().get().cast_unsigned();
+        asker.store(own, Ordering::Release);
+        answers(&self.mountpoint);
+        // Another one may have begun since.
+        let _ = asker.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether a request of this queue is ours: it is to be answered, with anything, and not to be
+    /// carried out, which might block.
+    pub(super) fn is_own(&self, queue: usize, pid: u32) -> bool {
+        let asker = self.askers.get(queue);
+        pid != 0 && asker.is_some_and(|asker| asker.load(Ordering::Acquire) == pid)
+    }
+}
