@@ -481,7 +481,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'nolazytime' 'the default'
             printf '%s\t%s\n' "$head"'allow-other=' 'let other users than the mounting one in'
             printf '%s\t%s\n' "$head"'auto-unmount=' 'unmount when the server ends, however it ends'
-            printf '%s\t%s\n' "$head"'core-dumps=' 'let a crashed server leave its memory on disk, with the data in it'
+            printf '%s\t%s\n' "$head"'core-dumps=' 'let a crashed server leave its memory on disk'
             printf '%s\t%s\n' "$head"'setuid=' 'user the server runs as, when root mounts'
             printf '%s\t%s\n' "$head"'lazy-umount-mountpoint=' 'first detach what is mounted at the mountpoint'
             printf '%s\t%s\n' "$head"'context=' 'SELinux label of every file'

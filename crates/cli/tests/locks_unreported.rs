@@ -53,7 +53,7 @@ fn a_lock_of_a_process_that_ended_binds_nobody() {
     need_tool!("python3");
     let pool = Pool::tmpfs(1).mount();
     // The child keeps the file open, and this pipe tells it when the test is over.
-    let (over, _until_here) = rustix::pipe::pipe().unwrap();
+    let (over, _until_here) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mut locker = Command::new("sh")
         .args(["-c", "exec python3 -c \"$1\" \"$2\" 3<&2 2>/dev/null", "sh"])
         .arg(LOCK_AND_LEAVE)

@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::files::put;
 use support::{Kind, Pool, eventually, mounts, strandfs};
 
@@ -58,6 +59,10 @@ fn a_pool_without_attributes_still_answers() {
     need_root!();
     let pool = Pool::tmpfs(1).option("xattr=nosys").mount();
     put(pool.path("f"), "x");
+    // A server that hangs is asked, too, whether the pool is its own.
+    let other = Pool::tmpfs(1).mount();
+    let stopped = Pid::from_raw(other.pid().cast_signed()).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
     // The first answer makes the kernel stop asking; the next goes another way.
     for _ in 0..2 {
         assert_eq!(pool.status()["options"]["xattr"], "nosys");
@@ -68,4 +73,5 @@ fn a_pool_without_attributes_still_answers() {
         explained || refused.stderr.contains("xattr=noattr"),
         "{refused:?}"
     );
+    kill_process(stopped, Signal::CONT).unwrap();
 }

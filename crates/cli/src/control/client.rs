@@ -1,12 +1,13 @@
 //! Reaching the server of a pool: its control file for reading, its control socket for changes.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use strandfs_pool::control::request::{Answer, Request};
 use strandfs_pool::control::socket::{PREFIX, peer_is_trusted};
 
@@ -14,6 +15,8 @@ use crate::failure::Failure;
 
 /// A change opens branches and tells the kernel; a network filesystem may take its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Servers asked whether this pool is theirs: one that hangs is not to keep us from the others.
+const HELLO_LIMIT: Duration = Duration::from_secs(2);
 /// The longest answer believed.
 const ANSWER_MAX_BYTES: u64 = 16 << 20;
 
@@ -36,7 +39,9 @@ pub fn value(mountpoint: &Path, key: &str) -> io::Result<String> {
 /// The server cannot be reached, or does not answer.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
     match value(mountpoint, "socket") {
-        Ok(name) => talk(&name, request).map_err(|error| no_answer(mountpoint, &error)),
+        Ok(name) => {
+            talk(&name, request, ANSWER_LIMIT).map_err(|error| no_answer(mountpoint, &error))
+        }
         // `xattr=nosys`: the mount cannot be asked for its socket.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
             search(mountpoint, request)
@@ -63,14 +68,21 @@ fn no_answer(mountpoint: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// One request and its answer.
-fn talk(name: &str, request: &Request) -> io::Result<Answer> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+/// One request and its answer, each step of it within `limit`.
+fn talk(name: &str, request: &Request, limit: Duration) -> io::Result<Answer> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before connecting: that waits, too, for a server that takes no connections any more.
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
+    connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    let stream = UnixStream::from(socket);
     if !peer_is_trusted(&stream)? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     // A server that turns us away closes without reading.
@@ -107,12 +119,12 @@ fn search(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
     names.sort_unstable();
     names.dedup();
     let serves = |name: &&str| {
-        talk(name, &Request::Hello)
+        talk(name, &Request::Hello, HELLO_LIMIT)
             .is_ok_and(|answer| answer.mountpoint.as_deref() == Some(mountpoint))
     };
     let found: Vec<&str> = names.into_iter().filter(serves).collect();
     match &found[..] {
-        [only] => talk(only, request).map_err(|error| no_answer(mountpoint, &error)),
+        [only] => talk(only, request, ANSWER_LIMIT).map_err(|error| no_answer(mountpoint, &error)),
         [] => Err(Failure::NoAnswer {
             mountpoint: mountpoint.to_path_buf(),
             why: "no server with this mountpoint answers".to_owned(),

@@ -144,7 +144,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         value: value!(bool core_dumps),
         default: "false",
         example: "true",
-        help: "let a crashed server leave its memory on disk, with the data in it",
+        help: "let a crashed server leave its memory on disk",
         help_full: "For finding faults. false: the server has a core limit of 0 and can be \
             inspected by nobody but root. true: the limits it was started with count; a server \
             that is root also needs the sysctl fs.suid_dumpable=2, since it acts in the name of \
