@@ -35,15 +35,16 @@ impl FstabLine {
         if text.is_empty() || text.starts_with('#') {
             return Ok(None);
         }
-        let mut fields = text.split_ascii_whitespace().map(unescape);
+        // Other blanks are part of a field, as mount(8) has it.
+        let mut fields = text.split([' ', '\t']).filter(|field| !field.is_empty());
         let mut next = || {
-            fields.next().ok_or_else(|| NotALine {
+            fields.next().map(unescape).ok_or_else(|| NotALine {
                 line: line.to_owned(),
             })
         };
         let (source, target, kind) = (next()?, next()?, next()?);
         let options = next().unwrap_or_else(|_| "defaults".to_owned());
-        let rest: Vec<String> = fields.collect();
+        let rest: Vec<String> = fields.map(str::to_owned).collect();
         if rest.len() > 2 && !rest.get(2).is_some_and(|word| word.starts_with('#')) {
             return Err(NotALine {
                 line: line.to_owned(),
@@ -108,6 +109,16 @@ fn unescape(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_blanks_and_tabs_separate_fields() {
+        for text in ["/a /po\rol fuse rw", "/a /p\\011ol fuse rw 0 \\0400 # a b"] {
+            let line = FstabLine::parse(text).unwrap().unwrap();
+            let again = FstabLine::parse(&line.to_string()).unwrap().unwrap();
+            assert_eq!((&again.target, &again.kind), (&line.target, &line.kind));
+            assert_eq!(line.kind, "fuse");
+        }
+    }
 
     #[test]
     fn lines_have_six_fields_with_escapes() {
