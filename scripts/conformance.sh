@@ -272,7 +272,7 @@ load_fio() { # DIR
     local size=64m
     $quick && size=16m
     fio --name=verify --directory="$1" --rw=randwrite --bsrange=1k-64k --size=$size --numjobs=2 \
-        --verify=crc32c --do_verify=1 --verify_fatal=1 --ioengine=psync --end_fsync=1 \
+        --verify=crc32c --verify_state_save=0 --do_verify=1 --verify_fatal=1 --ioengine=psync --end_fsync=1 \
         --output-format=json >"$results/fio.json" || return 1
     awk -F'[:,]' '/"total_ios"/ { sum += $2 } END { print sum }' "$results/fio.json"
 }

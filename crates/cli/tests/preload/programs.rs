@@ -97,6 +97,7 @@ fn fio_verifies_what_it_wrote() {
         "--rw=randwrite",
         "--bs=4k",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--do_verify=1",
         "--ioengine=psync",
         "--output=/dev/null",

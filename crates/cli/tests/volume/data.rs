@@ -151,6 +151,7 @@ fn fio_verifies_random_writes_through_a_loop_device() {
                 "--ioengine=libaio",
                 "--iodepth=64",
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--do_verify=1",
                 "--verify_fatal=1",
                 "--end_fsync=1",
