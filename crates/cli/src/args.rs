@@ -155,9 +155,6 @@ pub struct UmountArgs {
     /// Take it out of sight now; it ends when its last user leaves.
     #[arg(short, long)]
     pub lazy: bool,
-    /// Set for the process that waits for a server to end (`auto-unmount`).
-    #[arg(long, hide = true)]
-    pub after_server: bool,
 }
 
 /// Arguments of `status`.

@@ -6,7 +6,6 @@ mod output;
 
 mod args;
 mod as_user;
-mod auto_unmount;
 mod bench;
 mod branch_mounts;
 mod check;
@@ -17,6 +16,7 @@ mod docs;
 mod doctor;
 mod explain;
 mod failure;
+mod guard;
 mod import;
 mod live;
 mod logging;
@@ -41,6 +41,9 @@ use args::{Arguments, Command, ConfigCommand};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if guard::is_called(arguments.first()) {
+        return guard::main(arguments);
+    }
     if mount_helper::is_called(arguments.first()) {
         return mount_helper::main(arguments);
     }

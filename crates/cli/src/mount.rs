@@ -12,9 +12,7 @@ use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::turn::Turn;
-use crate::{
-    as_user, auto_unmount, branch_mounts, check, daemon, live, logging, privileges, resources,
-};
+use crate::{as_user, branch_mounts, check, daemon, guard, live, logging, privileges, resources};
 
 /// `strandfs mount`.
 ///
@@ -102,10 +100,8 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
-    let _lifeline = match auto_unmount {
-        true => Some(auto_unmount::start(mountpoint)?),
-        false => None,
-    };
+    let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
+    pool.set_guardian(Box::new(move || guard.pid()));
     if args.background_server {
         session.on_ready(daemon::report_ready);
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::args::UmountArgs;
 use crate::failure::Failure;
-use crate::{auto_unmount, mounts};
+use crate::mounts;
 
 /// Unmounts a pool.
 ///
@@ -12,9 +12,6 @@ use crate::{auto_unmount, mounts};
 /// No pool is mounted there, or it is in use.
 pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     let path = &args.mountpoint;
-    if args.after_server {
-        return auto_unmount::wait(path);
-    }
     // A dead mount cannot be resolved; its name is taken as it is.
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     if mounts::find(&real)

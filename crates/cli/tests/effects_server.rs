@@ -347,10 +347,10 @@ fn auto_unmount_leaves_no_dead_mount_behind() {
         let mut pool = Pool::tmpfs(1)
             .option(&format!("auto-unmount={option}"))
             .mount();
-        let children = format!("/proc/{0}/task/{0}/children", pool.pid());
-        let watcher = fs::read_to_string(children).unwrap().trim().to_owned();
-        assert_eq!(!watcher.is_empty(), option);
-        let gone = || watcher.is_empty() || fs::metadata(format!("/proc/{watcher}")).is_err();
+        let guardian = format!("/proc/{}", pool.status()["guardian"]["pid"]);
+        let command = fs::read_to_string(format!("{guardian}/cmdline")).unwrap();
+        assert_eq!(command.contains("--unmount"), option, "{command}");
+        let gone = || fs::metadata(&guardian).is_err();
         let server = Pid::from_raw(pool.pid().cast_signed()).unwrap();
         kill_process(server, Signal::KILL).unwrap();
         assert!(pool.wait_for_exit(PATIENCE).is_some());
@@ -369,11 +369,9 @@ fn auto_unmount_leaves_no_dead_mount_behind() {
 fn auto_unmount_ends_with_a_clean_unmount() {
     need_root!();
     let mut pool = Pool::tmpfs(1).option("auto-unmount=true").mount();
-    let children = format!("/proc/{0}/task/{0}/children", pool.pid());
-    let watcher = fs::read_to_string(children).unwrap().trim().to_owned();
-    assert!(!watcher.is_empty());
+    let guardian = format!("/proc/{}", pool.status()["guardian"]["pid"]);
     pool.stop();
     eventually("the waiting process to end", PATIENCE, || {
-        fs::metadata(format!("/proc/{watcher}")).is_err()
+        fs::metadata(&guardian).is_err()
     });
 }

@@ -7,6 +7,7 @@ pub mod connection;
 pub mod dirbuf;
 pub mod dispatch;
 pub mod filesystem;
+mod lifeline;
 pub mod message;
 pub mod mount;
 pub mod negotiate;
@@ -26,6 +27,7 @@ pub use connection::Connection;
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
+pub use lifeline::{close_inherited, hold_until_death};
 pub use message::{DecodeError, Message};
 pub use mount::{
     MountError, MountFlags, MountOptions, recover_dead_mountpoint, recover_dying_mountpoint,

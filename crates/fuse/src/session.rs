@@ -7,6 +7,7 @@ mod transport;
 mod unmounter;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -182,6 +183,15 @@ impl Session {
     /// The mountpoint, absolute and without symbolic links.
     pub fn mountpoint(&self) -> &Path {
         self.mount.mountpoint()
+    }
+
+    /// A file that aborts the connection when anything is written to it, also from another process
+    /// and after the death of this one; it then leaves other connections alone even if they got the
+    /// number of this one. ENOENT: there is no control filesystem to be had, or the connection is
+    /// gone. EPERM, EACCES: not allowed; whoever mounted is, where it is mounted on
+    /// `/sys/fs/fuse/connections`.
+    pub fn abort_file(&self) -> Result<OwnedFd, Errno> {
+        self.mount.abort_file()
     }
 
     /// Ends the mount from elsewhere.

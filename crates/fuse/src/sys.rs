@@ -6,7 +6,7 @@ mod device;
 mod memory;
 mod signal;
 
-pub(crate) use descriptors::leave_descriptors;
+pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_but};
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
 pub(crate) use signal::{

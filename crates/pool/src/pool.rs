@@ -27,6 +27,7 @@ use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
 use crate::relocate::{Mending, mend};
+use crate::status::Guardian;
 use crate::{health, sys};
 
 /// What is in force at one moment; requests keep the view they started with.
@@ -99,6 +100,7 @@ pub struct Pool {
     pub(crate) recall: Recall,
     pub(crate) socket: OnceLock<String>,
     pub(crate) reload: OnceLock<Reload>,
+    pub(crate) guardian: OnceLock<Guardian>,
     pub(crate) preload_told: PreloadTold,
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
@@ -199,6 +201,7 @@ impl Pool {
             crews: Crews::default(),
             socket: OnceLock::new(),
             reload: OnceLock::new(),
+            guardian: OnceLock::new(),
             preload_told: PreloadTold::default(),
             link_cow: LinkCow::default(),
             ward: Ward::default(),

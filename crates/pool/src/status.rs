@@ -12,7 +12,16 @@ use crate::branch::{Branch, PassthroughState};
 use crate::health::Missing;
 use crate::pool::{PassthroughVerdict, Pool, View};
 
+/// Gives the process id of the process that aborts the connection should the server die, or why
+/// there is none.
+pub type Guardian = Box<dyn Fn() -> Result<u32, String> + Send + Sync>;
+
 impl Pool {
+    /// Says how the guardian is asked after; once.
+    pub fn set_guardian(&self, guardian: Guardian) {
+        let _ = self.guardian.set(guardian);
+    }
+
     /// Tells the pool where it is mounted; once.
     pub fn set_mountpoint(&self, mountpoint: &Path) {
         let _ = self.mountpoint.set(mountpoint.to_path_buf());
@@ -51,6 +60,7 @@ impl Pool {
             "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "guardian": self.guardian_status(),
             "passthrough": passthrough,
             "branches": branches,
             "coherence": {
@@ -68,6 +78,14 @@ impl Pool {
             "options": options,
             "origins": origins,
         })
+    }
+
+    fn guardian_status(&self) -> Value {
+        match self.guardian.get().map(|guardian| guardian()) {
+            None => Value::Null,
+            Some(Ok(pid)) => json!({ "on": true, "pid": pid }),
+            Some(Err(reason)) => json!({ "on": false, "reason": reason }),
+        }
     }
 
     /// What was agreed with the kernel, the threads, and the requests so far.

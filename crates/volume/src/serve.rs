@@ -1,5 +1,6 @@
 //! From a backing file to a mount that serves.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -106,7 +107,6 @@ impl Volume {
             direct: backing.direct_align().is_some(),
             warnings,
         };
-        fs.set_status(status.clone());
         Ok(Volume {
             session,
             fs,
@@ -119,9 +119,22 @@ impl Volume {
         &self.status
     }
 
+    /// Adds to what is said of it.
+    pub fn warn(&mut self, warning: String) {
+        self.status.warnings.push(warning);
+    }
+
     /// Where it is mounted, without symbolic links.
     pub fn mountpoint(&self) -> &Path {
         self.session.mountpoint()
+    }
+
+    /// See [`Session::abort_file`].
+    ///
+    /// # Errors
+    /// Those of [`Session::abort_file`].
+    pub fn abort_file(&self) -> Result<OwnedFd, Errno> {
+        self.session.abort_file()
     }
 
     /// See [`Session::on_ready`].
@@ -134,6 +147,7 @@ impl Volume {
     /// # Errors
     /// Those of [`Session::serve`].
     pub fn serve(self, signals: Signals) -> Result<End, VolumeError> {
+        self.fs.set_status(self.status);
         Ok(match self.fs.engine() {
             Some(mut engine) => self.session.serve_over(&mut engine, signals)?,
             None => self.session.serve_with_signals(signals)?,

@@ -20,6 +20,13 @@ pub fn print(pool: &Value) {
         number(pool, "pid"),
         text(pool, "version")
     );
+    if let Some(guardian) = pool.get("guardian").filter(|guardian| !guardian.is_null()) {
+        let pid = match number(guardian, "pid") {
+            0 => String::new(),
+            pid => format!(", pid {pid}"),
+        };
+        println!("  guardian {}{pid}", switch(pool, "guardian"));
+    }
     println!("  passthrough {}", switch(pool, "passthrough"));
     println!(
         "  {} inodes known, {} files open",

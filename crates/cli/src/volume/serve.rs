@@ -12,7 +12,7 @@ use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
 use crate::failure::{self, Failure};
 use crate::turn::Turn;
-use crate::{check, daemon, logging};
+use crate::{check, daemon, guard, logging};
 
 /// Serves; in the background unless told otherwise, and then returns when the volume is there.
 ///
@@ -35,6 +35,13 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     found::is_free(&mountpoint)?;
     let mut volume = Volume::mount(&plan(args))?;
     drop(turn);
+    let guard = guard::start(&mountpoint, volume.abort_file(), false)?;
+    if let Err(why) = guard.pid() {
+        volume.warn(format!(
+            "should the server be killed, what uses the volume may hang until it is unmounted by \
+             force, since it has no guardian: {why}"
+        ));
+    }
     let status = volume.status();
     tracing::info!(
         mountpoint = %volume.mountpoint().display(),

@@ -11,13 +11,29 @@ use crate::types::Errno;
 /// Where the kernel's control files usually are.
 const CONTROL: &str = "/sys/fs/fuse/connections";
 
+/// Which of the control filesystem's mounts to take first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The one everybody sees.
+    Usual,
+    /// One of our own: a file kept open on it keeps nobody from unmounting the other.
+    Private,
+}
+
 /// Aborts a connection by its number. ENOENT: it is gone already. EPERM, EACCES: not allowed;
 /// then it is aborted only by closing every descriptor of its device.
+pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno> {
+    let file = open(connection, device, Way::Usual)?;
+    rustix::io::write(file, b"1").map(drop)
+}
+
+/// The file that aborts a connection when anything is written to it; without effect once the
+/// connection is gone. ENOENT: it is gone already. EPERM, EACCES: not allowed.
 ///
 /// The kernel gives the number of a mount that is gone to the next one at once. So `device` is
 /// asked whether its connection still stands *after* the control file was opened: then the file is
 /// that connection's, and becomes nobody's when the connection goes.
-pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn open(connection: u32, device: BorrowedFd<'_>, way: Way) -> Result<OwnedFd, Errno> {
     let file = format!("{connection}/abort");
     let open = |control: OwnedFd| {
         rustix::fs::openat(
@@ -28,12 +44,17 @@ pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno
         )
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let usual = rustix::fs::open(CONTROL, flags, Mode::empty()).and_then(open);
-    let file = usual.or_else(|_| open(private_control()?))?;
+    let usual = || rustix::fs::open(CONTROL, flags, Mode::empty()).and_then(open);
+    let private = || private_control().and_then(open);
+    let file = match way {
+        Way::Usual => usual().or_else(|_| private())?,
+        // What the usual one says is the more telling: users have none of their own.
+        Way::Private => private().or_else(|_| usual())?,
+    };
     if !is_connected(device)? {
         return Err(Errno::NOENT);
     }
-    rustix::io::write(file, b"1").map(drop)
+    Ok(file)
 }
 
 /// `fuse_dev_poll` in the kernel's fs/fuse/dev.c: an error and nothing else once the connection

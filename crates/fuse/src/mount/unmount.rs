@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
-use super::abort::abort;
+use super::abort::{self, abort};
 use super::error::MountError;
 use super::helper;
 use super::mountinfo::{Mounted, mounts_at};
@@ -162,6 +162,12 @@ impl Mount {
             Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, lazy),
             Standing::Visible => unmount(&self.mountpoint, lazy),
         }
+    }
+
+    /// See [`abort::open`].
+    pub(crate) fn abort_file(&self) -> Result<OwnedFd, Errno> {
+        let device = self.device.upgrade().ok_or(Errno::NOENT)?;
+        abort::open(self.connection, device.as_fd(), abort::Way::Private)
     }
 
     /// Aborts the connection, as far as we may, and takes the mount out of sight. Whatever is left
