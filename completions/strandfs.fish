@@ -387,6 +387,8 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'branch-deadline=' 'when a branch that does not answer counts as missing'
             printf '%s\t%s\n' "$head"'moveonenospc=' 'move a file on when its branch is full'
             printf '%s\t%s\n' "$head"'passthrough.headroom=' 'free space a branch needs for writing in passthrough'
+            printf '%s\t%s\n' "$head"'relocate.ahead=' 'free space that closed files make way for'
+            printf '%s\t%s\n' "$head"'relocate.rate=' 'bytes per second that relocate.ahead moves at most'
             printf '%s\t%s\n' "$head"'link-exdev=' 'what a hard link between branches becomes'
             printf '%s\t%s\n' "$head"'rename-exdev=' 'what a rename between branches becomes'
             printf '%s\t%s\n' "$head"'category.action=' 'policy of every change to what exists'

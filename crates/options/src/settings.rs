@@ -59,6 +59,10 @@ pub struct Settings {
 
     /// The policy that chooses the branch; `None`: files stay.
     pub moveonenospc: Option<Policy>,
+    /// `Size(0)`: nothing moves ahead of time.
+    pub relocate_ahead: MinFreeSpace,
+    /// Per second; 0 for no bound.
+    pub relocate_rate_bytes: u64,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
 
@@ -168,6 +172,8 @@ impl Default for Settings {
                 percent: 10,
             },
             moveonenospc: Some(crate::policies::Category::Create.default_policy()),
+            relocate_ahead: MinFreeSpace::Size(0),
+            relocate_rate_bytes: 64 << 20,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             coherence: Coherence::Auto,

@@ -4,7 +4,7 @@ mod names;
 mod table;
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,6 +16,7 @@ use crate::branch::{Branch, BranchId};
 use crate::dir_memory::DirMemory;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
+use crate::sys::{self, Own};
 pub use names::{Name, Names};
 pub use table::NodeTable;
 
@@ -40,6 +41,11 @@ pub struct Node {
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.
     retired: AtomicBool,
+    /// It was opened for writing in passthrough: a mapping made so outlives its handle, and writes
+    /// to the branch's file without anyone's knowledge.
+    pub mapped_perhaps: AtomicBool,
+    /// It was opened since the mover last looked.
+    pub opened_since: AtomicBool,
     /// The kernel was given attributes to keep since it was last told to drop them.
     pub attr_cached: AtomicBool,
     /// Present while the file is open.
@@ -192,6 +198,8 @@ impl Node {
             }),
             cache_mark: AtomicU64::new(0),
             retired: AtomicBool::new(false),
+            mapped_perhaps: AtomicBool::new(false),
+            opened_since: AtomicBool::new(false),
             attr_cached: AtomicBool::new(false),
             open: Mutex::new(None),
             gate: RwLock::new(()),
@@ -211,6 +219,30 @@ impl Node {
     /// Whether look-ups are to find another node instead.
     pub fn retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
+    }
+
+    /// Notes that it is being opened; `mappable`: for writing, in passthrough.
+    pub fn note_open(&self, mappable: bool) {
+        let note = |flag: &AtomicBool| {
+            // Most often set already: no other CPU's cache is disturbed then.
+            if !flag.load(Ordering::Relaxed) {
+                flag.store(true, Ordering::Relaxed);
+            }
+        };
+        note(&self.opened_since);
+        if mappable {
+            note(&self.mapped_perhaps);
+        }
+    }
+
+    /// Finds out whether mappings made in passthrough are left, by a descriptor that is the only
+    /// one of the pool's that can write.
+    pub fn look_for_mappings(&self, file: &OwnedFd, own: Own) {
+        if self.mapped_perhaps.load(Ordering::Relaxed)
+            && sys::written_by_others(file.as_fd(), own) == Ok(false)
+        {
+            self.mapped_perhaps.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Adds a reference, unless the node is dead.

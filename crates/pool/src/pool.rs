@@ -26,7 +26,7 @@ use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
-use crate::relocate::{Mending, mend};
+use crate::relocate::{Ahead, Mending, mend};
 use crate::status::Guardian;
 use crate::{health, sys};
 
@@ -106,6 +106,7 @@ pub struct Pool {
     pub(crate) crews: Crews,
     pub(crate) link_cow: LinkCow,
     pub(crate) ward: Ward,
+    pub(crate) ahead: Arc<Ahead>,
 }
 
 /// The pool could not be set up.
@@ -205,6 +206,7 @@ impl Pool {
             preload_told: PreloadTold::default(),
             link_cow: LinkCow::default(),
             ward: Ward::default(),
+            ahead: Arc::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));
@@ -231,6 +233,7 @@ impl Pool {
             place.copies = root.entries.iter().map(|entry| entry.identity).collect();
             place.dirs = Some(root);
         }
+        self.ahead.wake();
     }
 
     /// What is in force now.

@@ -13,6 +13,7 @@
 //! Before step 5 a crash leaves the original and a copy that the next server removes; after it
 //! two equal files, of which the next server removes the original if nobody touched either.
 
+mod ahead;
 mod copy;
 mod locks;
 mod names;
@@ -22,18 +23,22 @@ mod source;
 mod step;
 mod switch;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::Context;
-use strandfs_options::Policy;
+use strandfs_options::{OnMissing, Policy};
 
 use crate::branch::{Branch, BranchId};
 use crate::node::{Alone, Node};
+use crate::policy::Space;
 use crate::pool::{Pool, View};
 use crate::sys;
+pub(crate) use ahead::Ahead;
+pub use ahead::start as start_ahead;
 pub(crate) use copy::copy_data;
 pub(crate) use names::own_name;
 pub(crate) use record::{Mending, Record, mend};
@@ -57,26 +62,86 @@ pub(crate) enum Stay {
         /// Its link count.
         links: u32,
     },
+    /// A program has it open or mapped for writing, other than by the pool's open files.
+    #[error("it is mapped, or written to on its branch")]
+    Mapped,
     /// The branch's copy is not the one users see.
     #[error("another copy of it is open")]
     OtherCopy,
     /// A program writes to it where it is, past the server.
     #[error("a program with the preload library may be writing to it")]
     Preload,
-    /// `chattr +i` or `+a`.
-    #[error("it is immutable or append-only")]
+    /// `chattr +i` or `+a`, fscrypt, fs-verity.
+    #[error("it is immutable, append-only, encrypted or sealed by fs-verity")]
     Fixed,
     /// Someone changes it on the branch.
     #[error("it changes behind the pool")]
     Changing,
+    /// It was opened meanwhile.
+    #[error("it is in use")]
+    InUse,
+    /// It was changed a moment ago.
+    #[error("it has only just been changed")]
+    Fresh,
+    /// Nothing is to be moved any more.
+    #[error("it is not to move any more")]
+    Called,
     /// The branch itself failed.
     #[error("{0}")]
     Failed(#[from] Errno),
 }
 
+/// Whether a branch is missing that may hold a file of the same name: one behind it could come back
+/// in front of the file that moved.
+fn lacks_a_branch(view: &View) -> bool {
+    !view.missing.is_empty() && view.settings.on_missing != OnMissing::Degrade
+}
+
 /// Whether a branch refused for want of room, which another branch may have.
 pub(crate) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+/// How a move treats the file's users and the branch it goes to.
+trait Manner {
+    /// What must stay free on the new branch besides the file.
+    fn spare_bytes(&self, space: &Space) -> u64;
+
+    /// So much more has been copied, to `to`; an error ends the move.
+    fn copied(&mut self, node: &Node, to: BorrowedFd<'_>, bytes: u64) -> Result<(), Stay>;
+
+    /// The copy is whole: from here on, and as long as what is returned lives, nobody changes the
+    /// file through the pool.
+    fn close_in<'n>(
+        &mut self,
+        pool: &Pool,
+        node: &'n Node,
+        source: &Source,
+    ) -> Result<Option<Alone<'n>>, Stay>;
+}
+
+/// A request waits for room; nobody else gets at the file from start to end.
+struct Awaited {
+    need_bytes: u64,
+}
+
+impl Manner for Awaited {
+    fn spare_bytes(&self, _space: &Space) -> u64 {
+        self.need_bytes
+    }
+
+    fn copied(&mut self, _node: &Node, _to: BorrowedFd<'_>, _bytes: u64) -> Result<(), Stay> {
+        Ok(())
+    }
+
+    fn close_in<'n>(
+        &mut self,
+        _pool: &Pool,
+        _node: &'n Node,
+        _source: &Source,
+    ) -> Result<Option<Alone<'n>>, Stay> {
+        Ok(None)
+    }
 }
 
 impl Pool {
@@ -96,7 +161,7 @@ impl Pool {
     ) -> sys::Result<()> {
         let view = self.view();
         let rule = view.settings.moveonenospc.ok_or(refusal)?;
-        if view.branches.len() < 2 || !is_full(refusal) {
+        if view.branches.len() < 2 || !is_full(refusal) || lacks_a_branch(&view) {
             return Err(refusal);
         }
         cx.may_block();
@@ -104,7 +169,10 @@ impl Pool {
         if moved() {
             return Ok(());
         }
-        match self.move_by_policy(&view, node, rule, need_bytes, &alone) {
+        let mut manner = Awaited { need_bytes };
+        let outcome = Source::of(self, &view, node)
+            .and_then(|source| self.move_by_policy(&view, node, rule, &source, &mut manner));
+        match outcome {
             Ok(branch) => {
                 self.moved.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(path = self.shown_path(node), to = %branch.path.display(), "moved a file from a full branch");
@@ -140,10 +208,9 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         rule: Policy,
-        need_bytes: u64,
-        alone: &Alone<'_>,
+        source: &Source,
+        manner: &mut dyn Manner,
     ) -> Result<Arc<Branch>, Stay> {
-        let source = Source::of(self, view, node)?;
         let set = self.dir_set_now(&source.parent)?;
         let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
         let mut last = None;
@@ -153,7 +220,7 @@ impl Pool {
                 .map_err(|errno| Stay::NoBranch(last.unwrap_or(errno)))?;
             let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
             tried.push(branch.id);
-            match self.move_to(view, node, &source, &branch, need_bytes, alone) {
+            match self.move_to(view, node, source, &branch, manner) {
                 Ok(()) => return Ok(branch),
                 Err(Stay::Failed(errno)) => {
                     tracing::debug!(branch = %branch.path.display(), %errno, "cannot take a file");
@@ -165,10 +232,17 @@ impl Pool {
         }
     }
 
-    fn has_room(&self, view: &View, branch: &Branch, bytes: u64) -> sys::Result<()> {
+    fn has_room(
+        &self,
+        view: &View,
+        branch: &Branch,
+        source: &Source,
+        manner: &dyn Manner,
+    ) -> sys::Result<()> {
         branch.space().forget();
         let space = self.space(view, branch)?;
-        if space.available_bytes < bytes {
+        let spare_bytes = manner.spare_bytes(&space);
+        if space.available_bytes < source.allocated_bytes().saturating_add(spare_bytes) {
             return Err(Errno::NOSPC);
         }
         Ok(())

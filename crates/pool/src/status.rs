@@ -74,6 +74,7 @@ impl Pool {
             "directory_descriptors": self.dir_fds.open_count(),
             "redirected_creates": self.redirected_creates(),
             "moved_files": self.moved_files(),
+            "relocate_ahead": self.ahead_status(),
             "connection": self.connection_status(),
             "options": options,
             "origins": origins,

@@ -6,6 +6,7 @@ mod credentials;
 mod fanotify;
 mod handle;
 mod io_priority;
+mod lease;
 mod lock;
 mod raw;
 
@@ -14,7 +15,8 @@ pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_unwatch, fanotify_watch_filesystem,
 };
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
-pub use io_priority::{adopt_io_priority, drop_io_priority};
+pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
+pub use lease::{Own, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
     ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of, removexattr,

@@ -33,10 +33,33 @@ pub fn print(pool: &Value) {
         number(pool, "nodes"),
         number(pool, "open_files")
     );
+    moves(pool);
     connection(pool.get("connection").unwrap_or(&Value::Null));
     let branches = pool.get("branches").and_then(Value::as_array);
     branches.into_iter().flatten().for_each(branch);
     options(pool);
+}
+
+/// What has moved from branch to branch, and what is held up.
+fn moves(pool: &Value) {
+    let ahead = pool.get("relocate_ahead").unwrap_or(&Value::Null);
+    let (full, early) = (number(pool, "moved_files"), number(ahead, "moved_files"));
+    if full + early > 0 {
+        println!(
+            "  {full} files moved from full branches, {early} ahead of time ({})",
+            size(number(ahead, "moved_bytes"))
+        );
+    }
+    if let Some(path) = ahead.get("moving").and_then(Value::as_str) {
+        println!("  moving {path} ahead of time");
+    }
+    let held_up = ahead.get("held_up").and_then(Value::as_object);
+    for (branch, why) in held_up.into_iter().flatten() {
+        println!(
+            "  branch {branch} has less than relocate.ahead: {}",
+            why.as_str().unwrap_or("?")
+        );
+    }
 }
 
 fn branch(branch: &Value) {

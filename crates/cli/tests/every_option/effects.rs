@@ -263,6 +263,11 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ),
     ("moveonenospc", "r6_every_handle_follows_a_file_that_moves"),
     (
+        "relocate.ahead",
+        "closed_files_make_way_for_one_that_cannot_move",
+    ),
+    ("relocate.rate", "no_more_than_the_rate_is_moved_per_second"),
+    (
         "link-exdev",
         "r14_links_between_branches_become_symbolic_ones",
     ),

@@ -58,6 +58,46 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "relocate.ahead",
+        group: Group::Pool,
+        value: value!(Size MinFreeSpace, relocate_ahead),
+        default: "0",
+        example: "100G",
+        run_time: true,
+        help: "free space that closed files make way for",
+        help_full: "A size, a percentage of the branch, or the smaller of both; 0 is off. As long \
+            as a branch has less free space than this and a file on it is open for writing in \
+            passthrough, which cannot move, other files move off it, the largest first, to \
+            branches that the policy of moveonenospc chooses and that keep this much free \
+            themselves. Files that are open, mapped for writing, changed within the last two \
+            seconds, have several names, or are immutable stay. No effect with \
+            moveonenospc=false. A file that moves gets another inode number once it is forgotten, \
+            but for inodecalc=path-hash.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "relocate.rate",
+        group: Group::Pool,
+        value: Value {
+            kind: Kind::Size,
+            accepted: crate::size::SIZE_ACCEPTED,
+            bare: None,
+            get: |settings| crate::size::format_size(settings.relocate_rate_bytes),
+            set: |settings, text| {
+                settings.relocate_rate_bytes = crate::size::parse_size(text)?;
+                Ok(())
+            },
+        },
+        default: "64M",
+        example: "200M",
+        run_time: true,
+        help: "bytes per second that relocate.ahead moves at most",
+        help_full: "0: as many as it can. The mover uses the idle I/O class, which only some disk \
+            schedulers (bfq) heed. What moveonenospc moves is not slowed down: a program waits \
+            for it.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "link-exdev",
         group: Group::Pool,
         value: value!(Word LinkExdev, link_exdev),

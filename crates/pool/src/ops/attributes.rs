@@ -85,6 +85,7 @@ impl Pool {
         let node = self.node(id)?;
         loop {
             let held = node.hold(cx);
+            let place = node.primary();
             let refusal = match self.setattr_held(&node, change) {
                 Err(errno) if is_full(errno) && !node.is_dir() => errno,
                 outcome => return outcome,
@@ -92,7 +93,7 @@ impl Pool {
             drop(held);
             let size_bytes = change.size_bytes.ok_or(refusal)?;
             let growth = size_bytes.saturating_sub(self.stat_file(&node)?.stx_size);
-            self.make_room(cx, &node, growth, refusal, || false)?;
+            self.make_room(cx, &node, growth, refusal, || node.primary() != place)?;
         }
     }
 

@@ -25,6 +25,7 @@ impl Filesystem for Pool {
     fn destroy(&self) {
         self.coherence.end();
         self.ward.end();
+        self.ahead.end();
     }
 
     fn ready(&self) {

@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
 use crate::ops::privilege;
 use crate::pool::{PassthroughVerdict, Pool, View};
-use crate::sys;
+use crate::sys::{self, Own};
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
 /// writes at its own offsets through any handle. Under write-back the kernel reads through
@@ -34,6 +34,16 @@ pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
         flags = flags.difference(OFlags::WRONLY) | OFlags::RDWR;
     }
     flags
+}
+
+/// A branch file that was opened for a node.
+struct Found {
+    branch: Arc<Branch>,
+    file: OwnedFd,
+    /// The file's mode.
+    mode: u32,
+    /// It is another copy than the node's own, which failed so.
+    stands_in_for: Option<Errno>,
 }
 
 fn access_mode(flags: i32) -> i32 {
@@ -59,12 +69,16 @@ impl Pool {
         let view = self.view();
         let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);
+        let mut stands_in_for = None;
         let (branch, file, mode) = match self.open_wanted(&view, &node, wanted) {
             // An append-only file (chattr +a) opens in no other way.
             Err(Errno::PERM) if flags & libc::O_APPEND != 0 => {
                 self.open_wanted(&view, &node, wanted | OFlags::APPEND)?
             }
-            Err(errno) if is_failure(errno) => self.open_stand_in(&view, &node, flags, errno)?,
+            Err(errno) if is_failure(errno) => {
+                stands_in_for = Some(errno);
+                self.open_stand_in(&view, &node, flags, errno)?
+            }
             other => other?,
         };
         if branch.read_only()
@@ -83,7 +97,13 @@ impl Pool {
         if !node.try_ref() {
             return Err(Errno::STALE);
         }
-        let opened = self.register_open(cx, &view, node.clone(), branch, file, mode, flags);
+        let found = Found {
+            branch,
+            file,
+            mode,
+            stands_in_for,
+        };
+        let opened = self.register(cx, &view, &node, found, flags);
         // The handle holds a reference of its own.
         self.unref(&node, 1);
         opened
@@ -127,13 +147,6 @@ impl Pool {
                 continue;
             };
             let mode = rustix::fs::fstat(&file)?.st_mode;
-            // Opens that pass through share the first one's file, which must be the node's own.
-            let mut open = node.open.lock();
-            let state = open.get_or_insert_with(|| Box::new(OpenState::new(IoMode::Server)));
-            if state.mode != IoMode::Server {
-                return Err(failure);
-            }
-            drop(open);
             let path = self.relative_path(node);
             tracing::warn!(
                 path = ?path,
@@ -184,46 +197,105 @@ impl Pool {
         file_mode: u32,
         flags: i32,
     ) -> sys::Result<OpenReply> {
-        let mut open = node.open.lock();
-        let mode = match open.as_ref() {
-            Some(state) => state.mode,
-            None => self.first_mode(view, &branch, &file, flags),
+        let found = Found {
+            branch,
+            file,
+            mode: file_mode,
+            stands_in_for: None,
         };
-        let locks_used = open.as_ref().is_some_and(|state| state.locks.used);
-        let (mut reply_flags, backing) = match mode {
+        self.register(cx, view, &node, found, flags)
+    }
+
+    fn register(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        node: &Arc<Node>,
+        found: Found,
+        flags: i32,
+    ) -> sys::Result<OpenReply> {
+        let mut open = node.open.lock();
+        let reply = self.register_in(cx, view, node, found, flags, &mut open);
+        if reply.is_err() {
+            self.close_if_unused(&mut open);
+        }
+        reply
+    }
+
+    fn register_in(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        node: &Arc<Node>,
+        found: Found,
+        flags: i32,
+        open: &mut Option<Box<OpenState>>,
+    ) -> sys::Result<OpenReply> {
+        let Found { branch, file, .. } = found;
+        let state = open.get_or_insert_with(|| {
+            // Opens that pass through share the first one's file, which must be the node's own.
+            let mode = match found.stands_in_for {
+                Some(_) => IoMode::Server,
+                None => self.first_mode(view, &branch, &file, flags),
+            };
+            if mode == IoMode::Server {
+                let own = match access_mode(flags) {
+                    libc::O_RDONLY => Own::Reader,
+                    _ => Own::Writer,
+                };
+                node.look_for_mappings(&file, own);
+            }
+            Box::new(OpenState::new(mode))
+        });
+        if let (Some(failure), IoMode::Passthrough(_)) = (found.stands_in_for, state.mode) {
+            return Err(failure);
+        }
+        let writable = access_mode(flags) != libc::O_RDONLY;
+        let (mut reply_flags, backing) = match state.mode {
             IoMode::Passthrough(id)
                 if passes(view.settings.passthrough_io, flags)
-                    && !writes_beside_set_id(cx, file_mode, flags) =>
+                    && !writes_beside_set_id(cx, found.mode, flags) =>
             {
                 (OpenFlags::PASSTHROUGH, Some(id))
             }
             IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
-            IoMode::Server => (self.cache_flags(cx, view, &node, &file)?, None),
+            IoMode::Server => (self.cache_flags(cx, view, node, &file)?, None),
         };
-        let no_flush = !locks_used && closes_unseen(view.settings.flush_on_close, &branch, flags);
+        let no_flush =
+            !state.locks.used && closes_unseen(view.settings.flush_on_close, &branch, flags);
         if no_flush {
             reply_flags |= OpenFlags::NOFLUSH;
         }
         if !node.try_ref() {
             return Err(Errno::STALE);
         }
-        let state = open.get_or_insert_with(|| Box::new(OpenState::new(mode)));
+        node.note_open(writable && backing.is_some());
         let opened = Arc::new(OpenFile {
-            node: Arc::clone(&node),
+            node: Arc::clone(node),
             branch: ArcSwapOption::new(Some(branch)),
             file: ArcSwapOption::from_pointee(file),
             no_flush,
             unseen_owners: Mutex::default(),
-            writable: access_mode(flags) != libc::O_RDONLY,
+            writable,
         });
         state.handles.push(Arc::downgrade(&opened));
-        drop(open);
         let handle = self.files.insert(opened);
         Ok(OpenReply {
             handle,
             flags: reply_flags,
             backing,
         })
+    }
+
+    /// Ends the mode of a node without handles.
+    fn close_if_unused(&self, open: &mut Option<Box<OpenState>>) {
+        let Some(state) = open.as_ref().filter(|state| state.handles.is_empty()) else {
+            return;
+        };
+        if let (IoMode::Passthrough(id), Some(connection)) = (state.mode, self.connection.get()) {
+            connection.close_backing(id);
+        }
+        *open = None;
     }
 
     /// The mode of a node that is not open yet.
@@ -329,14 +401,7 @@ impl Pool {
             state
                 .handles
                 .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
-            if state.handles.is_empty() {
-                if let (IoMode::Passthrough(id), Some(connection)) =
-                    (state.mode, self.connection.get())
-                {
-                    connection.close_backing(id);
-                }
-                *open = None;
-            }
+            self.close_if_unused(&mut open);
         }
         drop(open);
         drop(opened);
@@ -424,3 +489,6 @@ fn fingerprint(stat: &Statx) -> u64 {
     let hash = words.fold(stable_hash(b"auto-full"), |hash, word| mix(hash ^ word));
     hash | 1
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// One step of copying: large enough for a disk, small enough to be bounded.
-const CHUNK_BYTES: usize = 64 << 20;
+/// One piece where nobody wants to hear of it: large enough for a disk, small enough to be bounded.
+const PIECE_BYTES: u64 = 64 << 20;
 /// The buffer where the kernel cannot copy by itself.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -21,6 +21,20 @@ pub(crate) fn copy_data(
     to: BorrowedFd<'_>,
     size_bytes: u64,
 ) -> sys::Result<()> {
+    copy_in_pieces(from, to, size_bytes, PIECE_BYTES, &mut |_| Ok(()))
+}
+
+/// As [`copy_data`], in pieces of `piece_bytes` at most; `copied` hears of each.
+///
+/// # Errors
+/// As [`copy_data`], or that of `copied`, which ends it.
+pub(super) fn copy_in_pieces<E: From<Errno>>(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    size_bytes: u64,
+    piece_bytes: u64,
+    copied: &mut dyn FnMut(u64) -> Result<(), E>,
+) -> Result<(), E> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }
@@ -30,11 +44,13 @@ pub(crate) fn copy_data(
             Some(range) => range,
             None => break,
         };
+        let end = end.min(start.saturating_add(piece_bytes.max(1)));
         copy_range(from, to, start, end)?;
+        copied(end - start)?;
         at = end;
     }
     // A hole at the end has been skipped, and left the file short.
-    rustix::fs::ftruncate(to, size_bytes)
+    Ok(rustix::fs::ftruncate(to, size_bytes)?)
 }
 
 /// The next stretch of data from `at` on. A filesystem that does not tell holes has one stretch.
@@ -51,7 +67,7 @@ fn next_data(from: BorrowedFd<'_>, at: u64, size_bytes: u64) -> Option<(u64, u64
 fn copy_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> sys::Result<()> {
     let (mut offset_in, mut offset_out) = (start, start);
     while offset_out < end {
-        let len = usize::try_from(end - offset_out).map_or(CHUNK_BYTES, |len| len.min(CHUNK_BYTES));
+        let len = usize::try_from(end - offset_out).unwrap_or(usize::MAX);
         let copied =
             rustix::fs::copy_file_range(from, Some(&mut offset_in), to, Some(&mut offset_out), len);
         match copied {

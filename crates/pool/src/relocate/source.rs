@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use crate::locate::reopen;
 use crate::node::{DirEntry, Node};
 use crate::open_file::IoMode;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::sys::{self, Own};
 
 /// One name of the file, with its directory on the file's branch.
 pub(super) struct SourceName {
@@ -54,7 +55,12 @@ impl Source {
         check_handles(node)?;
         let identity = node.primary().ok_or(Errno::STALE)?;
         let located = pool.locate(node)?;
+        let writers = writers_of(node);
+        check_mappings(node, &writers)?;
         let file = open_quietly(&located.fd)?;
+        if writers.is_empty() {
+            check_unwritten(node, &file)?;
+        }
         let stat = sys::statx_fd(file.as_fd())?;
         if !pool.volumes.same(&identity, &stat)
             || !all_handles_on(node, &stat)
@@ -65,7 +71,11 @@ impl Source {
         if pool.preload_told.knows(&stat) {
             return Err(Stay::Preload);
         }
-        let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+        // An encrypted file would be plain on the other branch, a verified one nobody's to trust.
+        let fixed = StatxAttributes::IMMUTABLE
+            | StatxAttributes::APPEND
+            | StatxAttributes::ENCRYPTED
+            | StatxAttributes::VERITY;
         if stat.stx_attributes.intersects(fixed) {
             return Err(Stay::Fixed);
         }
@@ -125,6 +135,46 @@ fn check_handles(node: &Node) -> Result<(), Stay> {
     match node.open.lock().as_ref().map(|open| open.mode) {
         Some(IoMode::Passthrough(_)) => Err(Stay::Passthrough),
         _ => Ok(()),
+    }
+}
+
+/// The branch files of the handles that can write.
+fn writers_of(node: &Node) -> SmallVec<[Arc<OwnedFd>; 1]> {
+    let open = node.open.lock();
+    let handles = open.iter().flat_map(|open| &open.handles);
+    handles
+        .filter_map(|handle| {
+            let opened = handle.upgrade().filter(|opened| opened.writable)?;
+            opened.file.load_full()
+        })
+        .collect()
+}
+
+/// A mapping made in passthrough holds the branch's file, not the handle it was made through.
+/// It would go on writing to the file that is left behind.
+fn check_mappings(node: &Node, writers: &[Arc<OwnedFd>]) -> Result<(), Stay> {
+    if let [only] = writers {
+        node.look_for_mappings(only, Own::Writer);
+    }
+    if writers.is_empty() || !node.mapped_perhaps.load(Ordering::Relaxed) {
+        Ok(())
+    } else {
+        Err(Stay::Mapped)
+    }
+}
+
+/// Whether someone writes to a file that the pool has not open for writing: behind the pool, or
+/// through a mapping made in passthrough.
+fn check_unwritten(node: &Node, file: &OwnedFd) -> Result<(), Stay> {
+    match sys::written_by_others(file.as_fd(), Own::Reader) {
+        Ok(true) => Err(Stay::Mapped),
+        Ok(false) => {
+            node.mapped_perhaps.store(false, Ordering::Relaxed);
+            Ok(())
+        }
+        // Not known.
+        Err(_) if node.mapped_perhaps.load(Ordering::Relaxed) => Err(Stay::Mapped),
+        Err(_) => Ok(()),
     }
 }
 

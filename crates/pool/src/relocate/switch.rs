@@ -14,15 +14,18 @@ use strandfs_fuse::LockOwner;
 use super::record::Record;
 use super::source::{Source, SourceName};
 use super::step::step;
-use super::{Stay, copy, locks};
+use super::{Manner, Stay, copy, locks};
 use crate::branch::Branch;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
 use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
-use crate::node::{Alone, DirEntry, Node};
+use crate::node::{DirEntry, Node};
 use crate::open_file::OpenFile;
 use crate::pool::{Pool, View};
 use crate::sys;
+
+/// What is copied between two looks at whether to go on.
+const PIECE_BYTES: u64 = 4 << 20;
 
 /// Where the file goes: for each of its names the directory on the new branch.
 struct Target<'a> {
@@ -50,7 +53,7 @@ struct Handles {
 }
 
 impl Pool {
-    /// Moves the file to `branch` if that has room for it and `need_bytes` more.
+    /// Moves the file to `branch` if that has room for it and what `manner` wants besides.
     ///
     /// # Errors
     /// [`Stay::Failed`]: another branch may do. Otherwise the file cannot move at all. In both
@@ -61,15 +64,13 @@ impl Pool {
         node: &Arc<Node>,
         source: &Source,
         branch: &Arc<Branch>,
-        need_bytes: u64,
-        _alone: &Alone<'_>,
+        manner: &mut dyn Manner,
     ) -> Result<(), Stay> {
-        let bytes = source.allocated_bytes().saturating_add(need_bytes);
-        self.has_room(view, branch, bytes)?;
+        self.has_room(view, branch, source, manner)?;
         let target = self.destination(source, branch)?;
         let times = times_of(source, &target);
         let mut copy = self.make_copy(source, &target)?;
-        let outcome = self.fill_and_switch(node, source, &target, &mut copy);
+        let outcome = self.fill_and_switch(node, source, &target, &mut copy, manner);
         if let (Err(_), Some(part)) = (&outcome, &copy.part) {
             let removed = rustix::fs::unlinkat(&target.dir, part, AtFlags::empty());
             if let Err(errno) = removed {
@@ -150,6 +151,7 @@ impl Pool {
         source: &Source,
         target: &Target<'_>,
         copy: &mut Copy,
+        manner: &mut dyn Manner,
     ) -> Result<(), Stay> {
         step();
         let from = source.file.as_fd();
@@ -157,12 +159,16 @@ impl Pool {
         let mut handles = open_handles(node, &copy.file)?;
         // Some flags can only be set on an empty file.
         copy_inode_flags(from, copy.file.as_fd());
-        copy::copy_data(from, copy.file.as_fd(), source.stat.stx_size)?;
+        let to = copy.file.as_fd();
+        let mut copied = |bytes| manner.copied(node, to, bytes);
+        copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
         step();
         copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;
         set_times(copy.file.as_fd(), &source.stat)?;
         rustix::fs::fsync(&copy.file)?;
         step();
+        // Held until the handles are on the new file.
+        let _alone = manner.close_in(self, node, source)?;
         let made = sys::statx_fd(copy.file.as_fd())?;
         if made.stx_size != source.stat.stx_size || !source.is_unchanged() {
             return Err(Stay::Changing);

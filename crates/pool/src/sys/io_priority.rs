@@ -12,6 +12,9 @@ const ONE_THREAD: libc::c_int = 1;
 /// No class: the priority follows the nice value.
 const NONE: libc::c_int = 0;
 
+/// The class of those who wait for everybody else, as the kernel packs it.
+const IDLE: libc::c_int = 3 << 13;
+
 thread_local! {
     /// What this thread was given; its own at the start is none.
     static PRIORITY: Cell<libc::c_int> = const { Cell::new(NONE) };
@@ -44,6 +47,15 @@ pub fn drop_io_priority() -> Result<()> {
     set(NONE)
 }
 
+/// Lets this thread use a disk only when nobody else does, where the disk's scheduler knows
+/// priorities; [`drop_io_priority`] ends it.
+///
+/// # Errors
+/// None the kernel is known to give.
+pub fn idle_io_priority() -> Result<()> {
+    set(IDLE)
+}
+
 fn set(wanted: libc::c_int) -> Result<()> {
     if PRIORITY.get() == wanted {
         return Ok(());
@@ -59,9 +71,6 @@ fn set(wanted: libc::c_int) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Class and level as the kernel packs them.
-    const IDLE: libc::c_int = 3 << 13;
 
     fn own() -> libc::c_long {
         // SAFETY: no memory is passed.

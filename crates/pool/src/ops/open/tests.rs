@@ -1,0 +1,79 @@
+use std::ffi::OsStr;
+use std::fs;
+
+use strandfs_fuse::Worker;
+use strandfs_options::Settings;
+
+use super::*;
+
+struct Alone;
+
+impl Worker for Alone {
+    fn may_block(&self) {}
+
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// A pool of two branches with a file on each, its node, and how a request comes.
+fn pool(house: &std::path::Path) -> (Arc<Pool>, Arc<Node>) {
+    let mut settings = Settings::default();
+    for name in ["a", "b"] {
+        let branch = house.join(name);
+        fs::create_dir(&branch).unwrap();
+        fs::write(branch.join("f"), name).unwrap();
+        settings.add_branches(branch.to_str().unwrap()).unwrap();
+    }
+    let pool = Pool::new(settings).unwrap();
+    let entry = pool.do_lookup(NodeId::ROOT, OsStr::new("f")).unwrap();
+    let node = pool.node(entry.node).unwrap();
+    (pool, node)
+}
+
+fn request() -> Context<'static> {
+    Context {
+        unique: 1,
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        supplementary_gid: None,
+        worker: &Alone,
+    }
+}
+
+#[test]
+fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
+    let house = tempfile::tempdir().unwrap();
+    let (pool, node) = pool(house.path());
+    let view = Arc::clone(&pool.view());
+    let stands_in_for = Some(Errno::IO);
+    let open = || {
+        let found = pool.open_stand_in(&view, &node, libc::O_RDONLY, Errno::IO);
+        let (branch, file, mode) = found.unwrap();
+        assert!(node.open.lock().is_none(), "open without a handle");
+        let found = Found {
+            branch,
+            file,
+            mode,
+            stands_in_for,
+        };
+        pool.register(&request(), &view, &node, found, libc::O_RDONLY)
+    };
+    let reply = open().unwrap();
+    let opened = pool.files.get(reply.handle).unwrap();
+    assert_eq!(opened.branch.load().as_ref().unwrap().id.0, 1);
+    drop(opened);
+    let release = Release {
+        handle: reply.handle,
+        flags: 0,
+        flock_owner: None,
+        flush: false,
+    };
+    pool.do_release(&release).unwrap();
+    assert!(node.open.lock().is_none());
+    // The kernel forgets the file while it is being opened.
+    pool.unref(&node, 1);
+    assert_eq!(open().err(), Some(Errno::STALE));
+    assert!(node.open.lock().is_none(), "open without a handle");
+}
