@@ -163,6 +163,49 @@ fn a_long_listing_costs_a_request_per_file_at_first_and_none_again() {
     });
 }
 
+/// Names, types and attributes of a whole tree, directory by directory.
+fn walk(top: PathBuf) -> u64 {
+    let mut seen = 0;
+    for entry in fs::read_dir(top).unwrap() {
+        let entry = entry.unwrap();
+        rustix::fs::lstat(entry.path()).unwrap();
+        seen += 1;
+        if entry.file_type().unwrap().is_dir() {
+            seen += walk(entry.path());
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_known_tree_is_walked_without_a_request() {
+    need_root!();
+    in_some_round(|| {
+        let mut pool = Pool::tmpfs(2).prepare();
+        for number in 0..FILES {
+            let on = |branch, dir| pool.on(branch, format!("top/{dir}{number}/f"));
+            put(on(0, "first"), "");
+            put(on(1, "second"), "");
+        }
+        pool.start();
+        // Listing a directory makes the kernel forget its access time, which the second walk asks
+        // for.
+        for _ in 0..2 {
+            assert_eq!(walk(pool.path("top")), 4 * FILES);
+        }
+        let before = counted(&pool);
+        for _ in 0..3 {
+            assert_eq!(walk(pool.path("top")), 4 * FILES);
+        }
+        let after = counted(&pool);
+        let made = after.values().sum::<u64>() - before.values().sum::<u64>();
+        match made <= SLACK {
+            true => Ok(()),
+            false => Err(format!("{made} requests: {before:?} {after:?}")),
+        }
+    });
+}
+
 #[test]
 fn selinux_labels_that_are_there_are_shown_and_others_unsupported() {
     need_root!();

@@ -245,7 +245,9 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Opens a directory.
+    /// Opens a directory. ENOSYS, where `NO_OPENDIR_SUPPORT` was negotiated: the kernel asks no
+    /// more as long as the mount lives, nor calls `releasedir`; handles are 0, and it keeps every
+    /// listing that was read to its end.
     fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: i32) -> Result<OpenReply> {
         Err(Errno::NOSYS)
     }

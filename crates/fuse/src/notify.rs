@@ -7,7 +7,9 @@
 //! [`invalidate_entry`](Connection::invalidate_entry),
 //! [`delete_entry`](Connection::delete_entry) and [`store`](Connection::store) must not be
 //! called by a request's handler, nor by any thread such a handler waits for, while a request on
-//! the same node is unanswered. Call them from a thread of your own.
+//! the same node is unanswered. Call them from a thread of your own. A directory's listing is the
+//! exception: no request holds its pages, so a handler that has called
+//! [`may_block`](crate::Context::may_block) may invalidate its inode.
 //!
 //! ENOENT from the kernel means that it holds nothing to invalidate: that is success here.
 

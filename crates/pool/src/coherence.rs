@@ -11,6 +11,7 @@ mod changes;
 mod dir_index;
 mod event;
 mod hot;
+mod kept_listings;
 mod listener;
 mod queue;
 mod remembered;
@@ -34,6 +35,7 @@ pub(crate) use changes::Moment;
 use dir_index::DirIndex;
 use event::Fsid;
 use hot::HotFiles;
+pub(crate) use kept_listings::Keeping;
 pub use listener::start;
 use queue::Queue;
 pub(crate) use remembered::Remembered;
@@ -76,6 +78,8 @@ pub struct Coherence {
     /// Counts changes of directories: a directory's branches are known while it stands still.
     structure: AtomicU64,
     index: DirIndex,
+    /// Numbers for series of listings.
+    series: AtomicU64,
     hot: HotFiles,
     queue: Queue,
     /// Volumes on which names that differ in case are different names.
@@ -102,6 +106,7 @@ impl Coherence {
             changes: Changes::default(),
             structure: AtomicU64::new(0),
             index: DirIndex::default(),
+            series: AtomicU64::new(0),
             hot: HotFiles::default(),
             queue: Queue::default(),
             tells_case: Mutex::default(),

@@ -83,6 +83,7 @@ pub fn wants(settings: &Settings) -> Wants {
         | InitFlags::READDIRPLUS_AUTO
         | InitFlags::ASYNC_DIO
         | InitFlags::PARALLEL_DIROPS
+        | InitFlags::NO_OPENDIR_SUPPORT
         | InitFlags::MAX_PAGES
         | InitFlags::SETXATTR_EXT
         | InitFlags::INIT_EXT

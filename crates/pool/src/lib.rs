@@ -5,7 +5,7 @@ pub mod branch;
 mod choose;
 pub mod coherence;
 pub mod control;
-mod dir_handle;
+mod dir_listing;
 mod dir_memory;
 mod dir_set;
 mod explain;
@@ -25,6 +25,7 @@ pub mod pool;
 pub mod range_locks;
 mod readahead;
 mod relocate;
+mod snapshots;
 mod status;
 pub mod sys;
 

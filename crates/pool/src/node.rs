@@ -36,7 +36,8 @@ pub struct Node {
     /// Names and identities.
     place: RwLock<Place>,
     /// A file's: fingerprint of the content the page cache may hold (`cache.files=auto-full`). A
-    /// directory's: when the listing began that the kernel may hold, 0 for none.
+    /// directory's: the series of the listings that the kernel may keep, and since when nothing
+    /// may have changed; 0 for none.
     pub cache_mark: AtomicU64,
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.

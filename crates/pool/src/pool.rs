@@ -15,7 +15,6 @@ use crate::branch::{Branch, BranchId};
 use crate::coherence::Coherence;
 use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
-use crate::dir_handle::DirHandles;
 use crate::dir_memory::Memories;
 use crate::dir_set::DirFdCache;
 use crate::features::passthrough_ruled_out;
@@ -27,6 +26,7 @@ use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
 use crate::relocate::{Ahead, Mending, mend};
+use crate::snapshots::Snapshots;
 use crate::status::Guardian;
 use crate::{health, sys};
 
@@ -81,7 +81,7 @@ pub struct Pool {
     pub(crate) nodes: NodeTable,
     pub(crate) volumes: Volumes,
     pub(crate) files: OpenFiles,
-    pub(crate) dirs: DirHandles,
+    pub(crate) snapshots: Snapshots,
     pub(crate) dir_fds: DirFdCache,
     pub(crate) coherence: Coherence,
     pub(crate) connection: OnceLock<Connection>,
@@ -186,7 +186,7 @@ impl Pool {
             nodes: NodeTable::default(),
             volumes,
             files: OpenFiles::default(),
-            dirs: DirHandles::default(),
+            snapshots: Snapshots::default(),
             dir_fds: DirFdCache::from_limit(),
             coherence,
             connection: OnceLock::new(),

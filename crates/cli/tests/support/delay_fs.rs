@@ -25,6 +25,8 @@ pub enum Mood {
     Slow(Duration),
     /// Opening and reading files fails.
     Failing(Errno),
+    /// Listing directories fails.
+    Unlistable(Errno),
 }
 
 struct Shared {
@@ -300,6 +302,15 @@ impl Filesystem for Delay {
         Ok(())
     }
 
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: i32) -> Result<OpenReply> {
+        // Else the kernel would keep listings that are to fail.
+        Ok(OpenReply {
+            handle: Handle(0),
+            flags: OpenFlags::empty(),
+            backing: None,
+        })
+    }
+
     fn readdir(
         &self,
         cx: &Context<'_>,
@@ -309,6 +320,9 @@ impl Filesystem for Delay {
         sink: &mut DirSink<'_>,
     ) -> Result<()> {
         self.gate(cx, false)?;
+        if let Mood::Unlistable(errno) = *self.shared.mood.lock().unwrap() {
+            return Err(errno);
+        }
         let path = self.path(node)?;
         let mut names: Vec<_> = fs::read_dir(&path)
             .map_err(errno)?

@@ -139,6 +139,13 @@ impl Listener {
                 .nodes
                 .get(*id)
                 .is_some_and(|node| !pool.drop_inode(&node)),
+            Repeat::Listing(id) => {
+                let node = pool.nodes.get(*id);
+                node.is_some_and(|node| {
+                    let _ = pool.drop_inode(&node);
+                    true
+                })
+            }
         };
         if again {
             self.repeats.plan(told, what, now);

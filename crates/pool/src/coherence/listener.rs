@@ -37,6 +37,8 @@ pub(super) enum Repeat {
     Entry { parent: NodeId, name: OsString },
     /// An inode that the kernel did not know yet.
     Inode(NodeId),
+    /// A directory whose listing changed while it was read.
+    Listing(NodeId),
 }
 
 /// Repetitions by how often they were told, each list in the order they fall due.
@@ -134,7 +136,10 @@ impl Listener {
                 Ok(Some(waited)) => waited,
                 Ok(None) => return,
                 Err(errno) => {
-                    tracing::error!(%errno, "waiting for changes of branches failed; caches follow them no more");
+                    tracing::error!(%errno, "waiting for changes of branches failed; caches follow them by timeouts");
+                    if let Some(pool) = self.pool.upgrade() {
+                        pool.watch_no_more();
+                    }
                     return;
                 }
             };
@@ -150,6 +155,10 @@ impl Listener {
             let (names, inodes) = (Arc::clone(&self.names), Arc::clone(&self.inodes));
             let untold = pool.coherence.queue.take_untold();
             self.tell(&pool, &untold);
+            for suspect in pool.coherence.queue.take_suspects() {
+                self.repeats
+                    .plan(0, Repeat::Listing(suspect), Instant::now());
+            }
             self.drain(&pool, &names, &mut buffer);
             self.drain(&pool, &inodes, &mut buffer);
             self.catch_up(&pool);

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use strandfs_fuse::NodeId;
 
 use super::event::{Event, Events, FileId};
 use crate::pool::Pool;
@@ -28,6 +29,8 @@ const UNTOLD_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Queue {
     turn: Mutex<Turn>,
     listener: OnceLock<Readers>,
+    /// Directories whose listings the listener is to drop from the kernel's cache once more.
+    suspects: Mutex<Vec<NodeId>>,
 }
 
 /// Whoever reads.
@@ -49,6 +52,20 @@ impl Queue {
     /// The listener starts; `nudge`, an eventfd, wakes it.
     pub fn begin(&self, own_pid: i32, nudge: Arc<OwnedFd>) {
         let _ = self.listener.set(Readers { own_pid, nudge });
+    }
+
+    /// Has the listener tell the kernel again, after a while, that its listing is stale.
+    pub fn suspect(&self, directory: NodeId) {
+        let Some(listener) = self.listener.get() else {
+            return;
+        };
+        self.suspects.lock().push(directory);
+        let _ = rustix::io::write(&listener.nudge, &1u64.to_ne_bytes());
+    }
+
+    /// The directories that requests left to the listener.
+    pub fn take_suspects(&self) -> Vec<NodeId> {
+        std::mem::take(&mut self.suspects.lock())
     }
 
     /// The records that requests left to the listener.

@@ -63,7 +63,7 @@ impl Pool {
     }
 
     /// Whether changes of the copies are reported.
-    fn copies_watched(&self, copies: &[Identity]) -> bool {
+    pub(super) fn copies_watched(&self, copies: &[Identity]) -> bool {
         copies.iter().all(|copy| self.volume_watched(copy.volume))
     }
 
@@ -185,34 +185,6 @@ impl Pool {
         let place = parent.place();
         let keys = place.copies.iter().map(|copy| Key::name(copy.ino, name));
         self.coherence.changes.since(since, keys)
-    }
-
-    /// Whether the kernel may keep a listing of the directory at all, and whether the one it may
-    /// hold is still true.
-    pub(crate) fn listing_kept(&self, view: &View, node: &Arc<Node>) -> (bool, bool) {
-        let given = view.settings.cache_readdir;
-        if self.coherence.strict() {
-            return (false, false);
-        }
-        let place = node.place();
-        let watched = self.vouches(view)
-            && self.coherence.all_watched()
-            && self.copies_watched(&place.copies);
-        if !watched || given == Some(false) {
-            let given = given.unwrap_or(false);
-            return (given, given);
-        }
-        let listed = node.cache_mark.load(Ordering::SeqCst);
-        let keys = place.copies.iter().map(|copy| Key::inode(copy.ino));
-        let kept = listed != 0 && !self.coherence.changes.since(Moment(listed - 1), keys);
-        (true, kept)
-    }
-
-    /// Notes that a listing begun at `since` is being read by the kernel; 0 in the mark means
-    /// none, or one that changed while it was read.
-    pub(crate) fn note_listing(&self, node: &Node, since: Option<Moment>) {
-        let mark = since.map_or(0, |moment| moment.0 + 1);
-        node.cache_mark.store(mark, Ordering::SeqCst);
     }
 }
 

@@ -131,6 +131,18 @@ impl Pool {
         }
     }
 
+    /// Reports cannot be read any more: from here on timeouts are all there is.
+    pub(super) fn watch_no_more(&self) {
+        self.coherence.all.store(false, Ordering::Release);
+        self.coherence.first_unwatched.store(0, Ordering::Release);
+        for volume in self.coherence.volumes.iter() {
+            volume.store(UNWATCHED, Ordering::Release);
+        }
+        self.coherence.structure_changed();
+        self.coherence.memories.forget_all();
+        self.expire_everything();
+    }
+
     fn note_unwatched(&self, branch: &Branch, reason: &str) {
         let path = branch.path.display();
         if self.coherence.mode == Mode::Watch {

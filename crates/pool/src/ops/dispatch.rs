@@ -225,37 +225,38 @@ impl Filesystem for Pool {
     fn readdir(
         &self,
         cx: &Context<'_>,
-        _node: NodeId,
+        node: NodeId,
         handle: Handle,
         offset: u64,
         sink: &mut DirSink<'_>,
     ) -> Result<()> {
-        self.do_readdir(cx, handle, offset, sink)
+        self.do_readdir(cx, (node, handle), offset, sink)
     }
 
     fn readdirplus(
         &self,
         cx: &Context<'_>,
-        _node: NodeId,
+        node: NodeId,
         handle: Handle,
         offset: u64,
         sink: &mut DirPlusSink<'_>,
     ) -> Result<()> {
-        self.do_readdirplus(cx, handle, offset, sink)
+        self.do_readdirplus(cx, (node, handle), offset, sink)
     }
 
-    fn releasedir(&self, _cx: &Context<'_>, _node: NodeId, args: &Release) -> Result<()> {
-        self.do_releasedir(args)
+    fn releasedir(&self, _cx: &Context<'_>, _node: NodeId, _args: &Release) -> Result<()> {
+        // An open directory holds nothing here.
+        Ok(())
     }
 
     fn fsyncdir(
         &self,
         cx: &Context<'_>,
-        _node: NodeId,
-        handle: Handle,
+        node: NodeId,
+        _handle: Handle,
         data_only: bool,
     ) -> Result<()> {
-        self.do_fsyncdir(cx, handle, data_only)
+        self.do_fsyncdir(cx, node, data_only)
     }
 
     fn syncfs(&self, cx: &Context<'_>, _node: NodeId) -> Result<()> {

@@ -12,7 +12,7 @@ use strandfs_options::readdir::Workers;
 use strandfs_options::{OnMissing, ReaddirRule};
 
 use crate::control::file::is_control_name;
-use crate::dir_handle::Listing;
+use crate::dir_listing::Listing;
 use crate::faults::blame;
 use crate::listing_workers::Task;
 use crate::node::{DirEntry, DirSet, Node};
@@ -66,7 +66,8 @@ impl Pool {
         if set.entries.len() > 1 {
             listing.keep_first_of_each_name();
         }
-        listing.sort(|branch| view.position(branch));
+        listing.sort();
+        listing.partial |= set.unasked;
         Ok(listing)
     }
 
@@ -76,8 +77,9 @@ impl Pool {
         for dir in &set.entries {
             if degrades && dir.branch.medium().latency.may_hang() {
                 let fd = Arc::clone(&dir.fd);
-                if let Some(read) = self.ask(view, move || list_one(fd)) {
-                    self.add_names(dir, read, &mut listing)?;
+                match self.ask(view, move || list_one(fd)) {
+                    Some(read) => self.add_names(dir, read, &mut listing)?,
+                    None => listing.partial = true,
                 }
                 continue;
             }

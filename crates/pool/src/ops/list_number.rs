@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
-use crate::dir_handle::Listed;
+use crate::dir_listing::Listed;
 use crate::identity::{Face, Identity, VolumeId, kind_of};
 use crate::inode_number::{Numbered, PathHash, by_path};
 use crate::node::{DirSet, Node};

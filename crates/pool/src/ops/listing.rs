@@ -1,89 +1,118 @@
-//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR, SYNCFS.
+//! OPENDIR, READDIR, READDIRPLUS, FSYNCDIR, SYNCFS.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{
-    Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release,
+    Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply,
 };
 
-use crate::coherence::Moment;
-use crate::dir_handle::{Listing, OpenDir};
+use crate::coherence::{Keeping, Moment};
+use crate::dir_listing::{DOTS, Listed, Listing, Offset, Series};
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::list_branches::open_for_reading;
 use crate::ops::lookup::{Copies, Faces};
 use crate::pool::{Pool, View};
+use crate::snapshots::Snapshot;
 use crate::sys;
 
+/// What OPENDIR answers where the kernel must not keep the listing: it collects nothing then.
+const UNKEPT: Handle = Handle(1);
+const KEPT: Handle = Handle(0);
+
+/// A reader of a directory, as far as one request tells.
+struct Reader {
+    node: Arc<Node>,
+    /// The kernel collects what it reads.
+    collects: bool,
+    /// Where it goes on.
+    position: u64,
+    series: Series,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Reader {
+    /// What is left to read.
+    fn rest(&self) -> impl Iterator<Item = (Listed, &OsStr)> {
+        self.snapshot.listing.after(self.position)
+    }
+
+    /// The offset that goes on after `position`.
+    fn offset(&self, position: u64) -> u64 {
+        Offset::after(self.series, position)
+    }
+
+    /// `.` and `..`, as far as they are left to read, with the offsets after them.
+    fn dots(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let dots = [".", ".."].into_iter().zip(DOTS);
+        let left = dots.filter(|(_, position)| *position > self.position);
+        left.map(|(name, position)| (name, self.offset(position)))
+    }
+}
+
 impl Pool {
-    /// OPENDIR.
+    /// OPENDIR. Nothing is held for an open directory; where the kernel may keep listings it is
+    /// told never to ask again, which is what ENOSYS means.
     pub(crate) fn do_opendir(&self, id: NodeId) -> sys::Result<OpenReply> {
         let node = self.node(id)?;
         if !node.is_dir() {
             return Err(Errno::NOTDIR);
         }
-        if !node.try_ref_or_root() {
-            return Err(Errno::STALE);
+        let keeping = self.keeping(&self.view(), &node);
+        if keeping == Keeping::WhileWatched && self.opens_unasked() {
+            return Err(Errno::NOSYS);
         }
-        let (cached, kept) = self.listing_kept(&self.view(), &node);
-        let mut flags = OpenFlags::empty();
-        flags.set(OpenFlags::CACHE_DIR, cached);
-        flags.set(OpenFlags::KEEP_CACHE, kept);
+        let (handle, flags) = match keeping {
+            Keeping::Not => (UNKEPT, OpenFlags::empty()),
+            _ => (KEPT, OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE),
+        };
         Ok(OpenReply {
-            handle: self.dirs.insert(node),
+            handle,
             flags,
             backing: None,
         })
-    }
-
-    /// RELEASEDIR.
-    pub(crate) fn do_releasedir(&self, args: &Release) -> sys::Result<()> {
-        let opened = self.dirs.remove(args.handle).ok_or(Errno::BADF)?;
-        self.unref(&opened.node, 1);
-        Ok(())
     }
 
     /// READDIR.
     pub(crate) fn do_readdir(
         &self,
         cx: &Context<'_>,
-        handle: Handle,
+        directory: (NodeId, Handle),
         offset: u64,
         sink: &mut DirSink<'_>,
     ) -> sys::Result<()> {
-        let opened = self.dirs.get(handle).ok_or(Errno::BADF)?;
-        let listing = self.listing(cx, &opened, offset)?;
-        for (at, name) in [(0, "."), (1, "..")] {
-            if offset <= at
-                && !sink.push(
-                    self.dot_ino(&opened.node, at),
-                    at + 1,
-                    Some(FileKind::Directory),
-                    OsStr::new(name),
-                )
-            {
+        let reader = self.reader(cx, directory, offset)?;
+        for (name, next) in reader.dots() {
+            let kind = Some(FileKind::Directory);
+            if !sink.push(
+                self.dot_ino(&reader.node, name),
+                next,
+                kind,
+                OsStr::new(name),
+            ) {
                 return Ok(());
             }
         }
-        if listing.after(offset).next().is_none() {
-            return Ok(());
-        }
-        let view = self.view();
-        // Removed meanwhile: what was listed is still told.
-        let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0, 0));
-        let set = self.dir_set(&opened.node).unwrap_or_else(gone);
-        let place = self.place(&view, &opened.node, &set);
-        for (entry, name) in listing.after(offset) {
-            let (ino, kind) = self.listed_as(&place, name, &entry);
-            if !sink.push(ino, entry.cookie, kind, name) {
-                return Ok(());
+        if reader.rest().next().is_some() {
+            let view = self.view();
+            // Removed meanwhile: what was listed is still told.
+            let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0, 0));
+            let set = self.dir_set(&reader.node).unwrap_or_else(gone);
+            let place = self.place(&view, &reader.node, &set);
+            for (entry, name) in reader.rest() {
+                let (ino, kind) = self.listed_as(&place, name, &entry);
+                if !sink.push(ino, reader.offset(entry.position), kind, name) {
+                    return Ok(());
+                }
             }
+        }
+        if sink.used() == 0 {
+            self.end_of(cx, &reader);
         }
         Ok(())
     }
@@ -93,44 +122,64 @@ impl Pool {
     pub(crate) fn do_readdirplus(
         &self,
         cx: &Context<'_>,
-        handle: Handle,
+        directory: (NodeId, Handle),
         offset: u64,
         sink: &mut DirPlusSink<'_>,
     ) -> sys::Result<()> {
-        let opened = self.dirs.get(handle).ok_or(Errno::BADF)?;
-        let listing = self.listing(cx, &opened, offset)?;
-        for (at, name) in [(0, "."), (1, "..")] {
-            if offset <= at
-                && !sink.push_plain(
-                    self.dot_ino(&opened.node, at),
-                    at + 1,
-                    Some(FileKind::Directory),
-                    OsStr::new(name),
-                )
-            {
+        let reader = self.reader(cx, directory, offset)?;
+        for (name, next) in reader.dots() {
+            let kind = Some(FileKind::Directory);
+            if !sink.push_plain(
+                self.dot_ino(&reader.node, name),
+                next,
+                kind,
+                OsStr::new(name),
+            ) {
                 return Ok(());
             }
         }
+        self.look_up_listed(cx, &reader, sink)?;
+        if sink.used() == 0 {
+            self.end_of(cx, &reader);
+        }
+        Ok(())
+    }
+
+    fn look_up_listed(
+        &self,
+        cx: &Context<'_>,
+        reader: &Reader,
+        sink: &mut DirPlusSink<'_>,
+    ) -> sys::Result<()> {
+        if reader.rest().next().is_none() {
+            return Ok(());
+        }
         let view = self.view();
-        let set = self.finding(cx, || self.dir_set(&opened.node))?;
-        let place = self.place(&view, &opened.node, &set);
-        for (entry, name) in listing.after(offset) {
+        let set = self.finding(cx, || self.dir_set(&reader.node))?;
+        let place = self.place(&view, &reader.node, &set);
+        for (entry, name) in reader.rest() {
             if !sink.has_room(name.len()) {
                 return Ok(());
             }
             let since = self.coherence.now();
-            match self.lookup_listed(&view, &opened.node, set.on(entry.branch), name, since) {
+            match self.lookup_listed(&view, &reader.node, set.on(entry.branch), name, since) {
                 // Its branch may have vanished since it was listed.
                 Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {
                     let (ino, kind) = self.listed_as(&place, name, &entry);
-                    if !sink.push_plain(ino, entry.cookie, kind, name) {
+                    if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
                         return Ok(());
                     }
                 }
                 Ok(found) => {
                     let kind = Some(crate::identity::kind_of_mode(found.attr.mode));
-                    if !sink.push(&found, found.attr.ino, entry.cookie, kind, name) {
+                    if !sink.push(
+                        &found,
+                        found.attr.ino,
+                        reader.offset(entry.position),
+                        kind,
+                        name,
+                    ) {
                         if let Some(node) = self.nodes.get(found.node) {
                             self.unref(&node, 1);
                         }
@@ -176,36 +225,67 @@ impl Pool {
         }
     }
 
-    fn dot_ino(&self, node: &Arc<Node>, at: u64) -> u64 {
-        if at == 0 {
+    fn dot_ino(&self, node: &Arc<Node>, name: &str) -> u64 {
+        if name == "." {
             node.ino
         } else {
             self.parent_of(node).map_or(node.ino, |parent| parent.ino)
         }
     }
 
-    /// The listing of an open directory, made anew when reading starts over.
-    fn listing(
+    /// Whoever reads on at `offset`, with a listing that is made anew when reading starts.
+    fn reader(
         &self,
         cx: &Context<'_>,
-        opened: &OpenDir,
+        (id, handle): (NodeId, Handle),
         offset: u64,
-    ) -> sys::Result<Arc<Listing>> {
-        if offset != 0
-            && let Some(made) = &*opened.listing.read()
-        {
-            let (since, listing) = made;
-            if opened.node.cache_mark.load(Ordering::SeqCst) != since.0 + 1 {
-                // Another listing began meanwhile: the kernel may mix the two.
-                self.note_listing(&opened.node, None);
-            }
-            return Ok(Arc::clone(listing));
+    ) -> sys::Result<Reader> {
+        let node = self.node(id)?;
+        if !node.is_dir() {
+            return Err(Errno::NOTDIR);
         }
-        let since = self.coherence.now();
-        let made = Arc::new(self.finding(cx, || self.listing_between_moves(&opened.node))?);
-        self.note_listing(&opened.node, Some(since));
-        *opened.listing.write() = Some((since, Arc::clone(&made)));
-        Ok(made)
+        let collects = handle == KEPT;
+        let Offset { series, position } = Offset::of(offset);
+        let series = match offset {
+            // Before the listing is made: what changes from here on is seen at its end.
+            0 if collects => self.begin_series(&node),
+            0 => self.passing_series(),
+            _ => series,
+        };
+        let held = match offset {
+            0 => None,
+            _ => self.snapshots.get(id, sys::mono_coarse_ms()),
+        };
+        let snapshot = match held {
+            Some(snapshot) => snapshot,
+            None => {
+                let made = self.finding(cx, || self.listing_between_moves(&node))?;
+                let begins = offset == 0;
+                self.snapshots.put(id, made, begins, sys::mono_coarse_ms())
+            }
+        };
+        let series = match series.is_keepable() && snapshot.listing.partial {
+            true => self.passing_series(),
+            false => series,
+        };
+        Ok(Reader {
+            node,
+            collects,
+            position,
+            series,
+            snapshot,
+        })
+    }
+
+    /// The reader is about to be told that nothing is left.
+    fn end_of(&self, cx: &Context<'_>, reader: &Reader) {
+        self.snapshots.end(reader.node.id);
+        if reader.collects && !self.stays(&reader.node, reader.series) {
+            // Dropping pages waits for whoever copies from them, perhaps to memory that is a file
+            // of this pool.
+            cx.may_block();
+            self.drop_listing(&reader.node, reader.series);
+        }
     }
 
     /// A file that changes branches while they are read one after the other may be missed on
@@ -224,12 +304,12 @@ impl Pool {
     pub(crate) fn do_fsyncdir(
         &self,
         cx: &Context<'_>,
-        handle: Handle,
+        id: NodeId,
         data_only: bool,
     ) -> sys::Result<()> {
-        let opened = self.dirs.get(handle).ok_or(Errno::BADF)?;
+        let node = self.node(id)?;
         cx.may_block();
-        let set = self.dir_set(&opened.node)?;
+        let set = self.dir_set(&node)?;
         for entry in &set.entries {
             let fd = open_for_reading(entry.fd.as_fd())?;
             if data_only {

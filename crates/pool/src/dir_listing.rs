@@ -1,18 +1,13 @@
-//! Open directories: a listing made once, merged over the branches, with stable offsets.
+//! All names of a directory at one moment, merged over the branches, with stable offsets.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-use strandfs_fuse::{FileKind, Handle};
+use strandfs_fuse::FileKind;
 
 use crate::branch::BranchId;
-use crate::coherence::Moment;
 use crate::identity::{VolumeId, mix, stable_hash};
-use crate::node::Node;
 
 /// One name in a listing.
 #[derive(Clone, Copy)]
@@ -29,20 +24,79 @@ pub struct Listed {
     pub volume: VolumeId,
     /// Further branches have the name too.
     pub repeated: bool,
-    /// Where reading goes on after it: made from the branch and the name, so that it means the
-    /// same in every listing of the directory, whatever came or went between two of them.
-    pub cookie: u64,
+    /// Where reading goes on after it: made from the name alone, so that it means the same in
+    /// every listing of the directory, whatever came, went or changed branches between two.
+    pub position: u64,
 }
 
-/// Of a cookie, which has 63 bits because the offset of lseek(2) is signed.
-const HASH_BITS: u32 = 48;
-const POSITION_MAX: u64 = (1 << (62 - HASH_BITS)) - 1;
+const POSITION_BITS: u32 = 50;
+const POSITION_MAX: u64 = (1 << POSITION_BITS) - 1;
+/// Left free above the names' hashes, for those that must move up.
+const HEADROOM: u64 = 1 << 24;
+/// Positions of `.` and `..`; names come after.
+pub const DOTS: [u64; 2] = [1, 2];
+const KEEPABLE: u64 = 1 << 11;
+const NUMBER_MASK: u64 = KEEPABLE - 1;
+
+/// Which listings belong together in the kernel's cache: it appends an entry to what it holds if
+/// the offsets meet, so entries of different series never do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series(u64);
+
+impl Series {
+    /// One whose listings the kernel may keep as long as nothing changes.
+    pub fn keepable(number: u64) -> Self {
+        Series(number & NUMBER_MASK | KEEPABLE)
+    }
+
+    /// One that it must not keep.
+    pub fn passing(number: u64) -> Self {
+        Series(number & NUMBER_MASK)
+    }
+
+    /// Whether the kernel may keep it as long as nothing changes.
+    pub fn is_keepable(self) -> bool {
+        self.0 & KEEPABLE != 0
+    }
+
+    /// As a number of 12 bits, not 0 for one that is keepable.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// The offset that the kernel hands back to go on after an entry: its position, and the series
+/// of the listing. 62 bits, because the offset of lseek(2) is signed. 0 is the start.
+#[derive(Clone, Copy)]
+pub struct Offset {
+    /// Whose listing it is.
+    pub series: Series,
+    /// The last position that was read.
+    pub position: u64,
+}
+
+impl Offset {
+    /// Of the kernel's number.
+    pub fn of(number: u64) -> Self {
+        Offset {
+            series: Series(number >> POSITION_BITS & (KEEPABLE | NUMBER_MASK)),
+            position: number & POSITION_MAX,
+        }
+    }
+
+    /// The kernel's number for going on after `position`.
+    pub fn after(series: Series, position: u64) -> u64 {
+        series.0 << POSITION_BITS | position & POSITION_MAX
+    }
+}
 
 /// All names of a directory at one moment.
 #[derive(Default)]
 pub struct Listing {
     names: Vec<u8>,
     entries: Vec<Listed>,
+    /// A branch was passed over.
+    pub partial: bool,
 }
 
 impl Listing {
@@ -58,7 +112,7 @@ impl Listing {
             branch: BranchId(u16::MAX),
             volume: VolumeId(u16::MAX),
             repeated: false,
-            cookie: 0,
+            position: 0,
         });
     }
 
@@ -99,29 +153,42 @@ impl Listing {
         });
     }
 
-    /// Gives the names their cookies and puts them into their order, that of the branches first.
-    /// To be called once all are there.
-    pub fn sort(&mut self, position: impl Fn(BranchId) -> usize) {
+    /// Gives the names their positions and puts them into their order. To be called once all
+    /// are there.
+    pub fn sort(&mut self) {
+        let names = &self.names;
+        let name_of = |entry: &Listed| {
+            let name = names.get(entry.start..entry.start + entry.len);
+            name.unwrap_or_default()
+        };
         for entry in &mut self.entries {
-            let name = self.names.get(entry.start..entry.start + entry.len);
-            let hash = mix(stable_hash(name.unwrap_or_default())) >> (64 - HASH_BITS);
-            let at = (position(entry.branch) as u64).min(POSITION_MAX);
-            entry.cookie = (at + 1) << HASH_BITS | hash;
+            let hash = mix(stable_hash(name_of(entry))) >> (64 - POSITION_BITS);
+            entry.position = hash.clamp(DOTS[1] + 1, POSITION_MAX - HEADROOM);
         }
-        self.entries
-            .sort_unstable_by_key(|entry| (entry.cookie, entry.start));
+        self.entries.sort_unstable_by(|a, b| {
+            let by_name = || name_of(a).cmp(name_of(b));
+            a.position.cmp(&b.position).then_with(by_name)
+        });
         let mut last = 0;
         for entry in &mut self.entries {
-            // Two names with one cookie are a rarity; both must be listed.
-            entry.cookie = entry.cookie.max(last + 1);
-            last = entry.cookie;
+            // Two names with one position are a rarity; both must be listed.
+            entry.position = entry.position.max(last + 1);
+            last = entry.position;
         }
     }
 
-    /// The names after `cookie`.
-    pub fn after(&self, cookie: u64) -> impl Iterator<Item = (Listed, &OsStr)> {
-        let start = self.entries.partition_point(|entry| entry.cookie <= cookie);
+    /// The names after `position`.
+    pub fn after(&self, position: u64) -> impl Iterator<Item = (Listed, &OsStr)> {
+        let start = self
+            .entries
+            .partition_point(|entry| entry.position <= position);
         (start..self.entries.len()).filter_map(|index| self.get(index))
+    }
+
+    /// Room it takes in memory.
+    pub fn bytes(&self) -> usize {
+        let entries = self.entries.capacity() * size_of::<Listed>();
+        size_of::<Self>() + self.names.capacity() + entries
     }
 
     /// Takes out the second and later of equal names, keeping the order.
@@ -148,52 +215,6 @@ impl Listing {
         let entry = *self.entries.get(index)?;
         let name = self.names.get(entry.start..entry.start + entry.len)?;
         Some((entry, OsStr::from_bytes(name)))
-    }
-}
-
-/// One open directory of the pool.
-pub struct OpenDir {
-    /// The directory.
-    pub node: Arc<Node>,
-    /// Made at the first read, remade when reading starts over; with when that began.
-    pub listing: RwLock<Option<(Moment, Arc<Listing>)>>,
-}
-
-/// All open directories by handle.
-pub struct DirHandles {
-    open: papaya::HashMap<u64, Arc<OpenDir>>,
-    next: AtomicU64,
-}
-
-impl Default for DirHandles {
-    fn default() -> Self {
-        DirHandles {
-            open: papaya::HashMap::new(),
-            next: AtomicU64::new(1),
-        }
-    }
-}
-
-impl DirHandles {
-    /// Opens a directory.
-    pub fn insert(&self, node: Arc<Node>) -> Handle {
-        let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        let opened = OpenDir {
-            node,
-            listing: RwLock::new(None),
-        };
-        self.open.pin().insert(handle, Arc::new(opened));
-        Handle(handle)
-    }
-
-    /// An open directory.
-    pub fn get(&self, handle: Handle) -> Option<Arc<OpenDir>> {
-        self.open.pin().get(&handle.0).cloned()
-    }
-
-    /// Closes one.
-    pub fn remove(&self, handle: Handle) -> Option<Arc<OpenDir>> {
-        self.open.pin().remove(&handle.0).cloned()
     }
 }
 
@@ -228,26 +249,50 @@ mod tests {
     }
 
     #[test]
+    fn an_offset_tells_series_and_position() {
+        for (series, position) in [
+            (Series::keepable(u64::MAX), POSITION_MAX),
+            (Series::keepable(0), 1),
+            (Series::passing(u64::MAX), 2),
+            (Series::passing(0), POSITION_MAX),
+        ] {
+            let number = Offset::after(series, position);
+            assert!(number != 0 && number < 1 << 62);
+            let offset = Offset::of(number);
+            assert_eq!((offset.series, offset.position), (series, position));
+            assert_eq!(
+                Series::keepable(series.bits()) == series,
+                series.is_keepable()
+            );
+        }
+    }
+
+    #[test]
     fn reading_goes_on_where_it_was_whatever_came_and_went() {
         let list = |names: &[String]| {
             let mut listing = Listing::default();
             for name in names {
                 listing.push(OsStr::new(name), 1, None);
             }
-            listing.sort(|_| 0);
+            listing.sort();
             listing
         };
         let many: Vec<String> = (0..1000).map(|number| format!("f{number}")).collect();
         let before = list(&many);
         let (middle, _) = before.after(0).nth(499).unwrap();
-        let rest: Vec<_> = before.after(middle.cookie).map(|(_, name)| name).collect();
+        let rest: Vec<_> = before
+            .after(middle.position)
+            .map(|(_, name)| name)
+            .collect();
         assert_eq!(rest.len(), 500);
-        // All that was read already is gone: not one of the rest is passed over.
+        // All that was read already is gone, the rest on another branch: not one is passed over.
         let left: Vec<String> = rest
             .iter()
             .map(|name| name.to_str().unwrap().into())
             .collect();
-        let later = list(&left);
-        assert!(later.after(middle.cookie).map(|(_, name)| name).eq(rest));
+        let mut later = list(&left);
+        later.set_origin(0, BranchId(7), VolumeId(7));
+        later.sort();
+        assert!(later.after(middle.position).map(|(_, name)| name).eq(rest));
     }
 }
