@@ -55,6 +55,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     // Before the first thread, the log's.
     let refused_priority = resources::set_priority(&settings);
+    resources::lift_file_size_limit();
     let still_had = privileges::give_up(&settings);
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
@@ -70,7 +71,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
         start_log(logging::Home::Foreground, &settings, mountpoint)?;
     }
     waited.reap();
-    raise_descriptor_limit();
+    resources::raise_descriptor_limit();
     for refusal in still_had {
         tracing::warn!("more privileges than the server needs: {refusal}");
     }
@@ -163,19 +164,6 @@ fn log_file_error(settings: &Settings, why: String) -> OptionError {
         option: "log.file",
         path: settings.log_file.clone().unwrap_or_default(),
         why,
-    }
-}
-
-/// Open files of the pool are open files of the server: take as many as the system grants.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of open files stays as it is");
     }
 }
 

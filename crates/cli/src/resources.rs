@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
 use strandfs_fuse::{Placement, SessionConfig, TransportChoice, page_limit};
 use strandfs_options::{PinThreads, Settings, Transport};
@@ -69,6 +70,31 @@ pub fn set_priority(settings: &Settings) -> Option<String> {
         "scheduling-priority={nice} is refused ({errno}): the nice value stays {now}; lowering it \
          needs root or CAP_SYS_NICE"
     ))
+}
+
+/// Open files of the pool are open files of the server: take as many as the system grants.
+pub fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// A limit on the size of files is meant for the files of whoever mounted, not for everybody's.
+/// Before privileges are given up; a limit that stays makes writes beyond it fail with EFBIG.
+pub fn lift_file_size_limit() {
+    let limit = getrlimit(Resource::Fsize);
+    let most = |maximum| Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if limit.current.is_some() && setrlimit(Resource::Fsize, most(None)).is_err() {
+        let _ = setrlimit(Resource::Fsize, most(limit.maximum));
+    }
 }
 
 /// Where `pin-threads` puts the threads, on the CPUs this process may use.

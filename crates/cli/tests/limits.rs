@@ -9,18 +9,53 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use support::files::{errno, get, names, open_with, pattern, put, read_all};
-use support::{Kind, Pool, say, strandfs};
+use support::system::{Daemons, servers};
+use support::{Kind, Pool, run, say, strandfs};
 
 /// From an environment variable, for long runs.
 fn many(variable: &str, default: usize) -> usize {
     let text = std::env::var(variable);
     text.map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// `ulimit -f` of whoever mounts is about their files; and the signal it sends ends no server.
+#[test]
+fn a_limit_on_the_size_of_files_neither_ends_the_server_nor_binds_its_users() {
+    need_root!();
+    let pool = Pool::tmpfs(1).option("passthrough.io=off").prepare();
+    let _daemons = Daemons::at(pool.root());
+    let line = "ulimit -S -f 100 && exec \"$@\"";
+    let program = support::command::binary();
+    let (program, options) = (program.to_str().unwrap(), pool.options());
+    let (branch, root) = (pool.on(0, ""), pool.root().to_str().unwrap());
+    let mount = [
+        program,
+        "mount",
+        "-o",
+        &options,
+        branch.to_str().unwrap(),
+        root,
+    ];
+    run("sh", ["-c", line, "sh"].iter().chain(&mount)).ok();
+    let file = open_with(pool.path("f"), 0).unwrap();
+    assert_eq!(file.write_at(b"beyond", 1 << 20).unwrap(), 6);
+    // One that cannot be lifted.
+    let server = Pid::from_raw(servers(pool.root())[0]);
+    let limit = Rlimit {
+        current: Some(2 << 20),
+        maximum: Some(2 << 20),
+    };
+    prlimit(server, Resource::Fsize, limit).unwrap();
+    assert_eq!(errno(file.write_at(b"beyond", 3 << 20)), Errno::FBIG);
+    assert_eq!(file.write_at(b"within", 0).unwrap(), 6);
 }
 
 #[test]

@@ -13,11 +13,12 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and in all it starts from now on, and ignores SIGPIPE.
+    /// Blocks the signals in this thread and in all it starts from now on, and ignores SIGPIPE
+    /// and SIGXFSZ.
     /// Call it first thing in `main`: a thread started before would still be killed by them.
     /// Processes started later inherit the mask unless they reset it.
     pub fn block() -> io::Result<Signals> {
-        sys::ignore_broken_pipes()?;
+        sys::survive_writes()?;
         let descriptor = sys::signal_descriptor()?;
         Ok(Signals { descriptor })
     }

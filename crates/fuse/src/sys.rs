@@ -10,6 +10,6 @@ pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_bu
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
 pub(crate) use signal::{
-    allow_wake_signal, ignore_broken_pipes, install_wake_handler, read_signal, signal_descriptor,
+    allow_wake_signal, install_wake_handler, read_signal, signal_descriptor, survive_writes,
     wake_thread,
 };

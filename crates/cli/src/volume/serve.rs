@@ -12,7 +12,7 @@ use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
 use crate::failure::{self, Failure};
 use crate::turn::Turn;
-use crate::{check, daemon, guard, logging};
+use crate::{check, daemon, guard, logging, resources};
 
 /// Serves; in the background unless told otherwise, and then returns when the volume is there.
 ///
@@ -28,6 +28,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         false => logging::Home::Foreground,
     };
     logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    resources::lift_file_size_limit();
     found::is_unused(&args.backing)?;
     let mountpoint = check::mountpoint(&args.mountpoint, false)?;
     let turn = Turn::take(&mountpoint);

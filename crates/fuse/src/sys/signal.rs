@@ -62,15 +62,17 @@ pub(crate) fn wake_thread(thread: Pid) -> Result<(), Errno> {
     }
 }
 
-/// Writing to a pipe nobody reads is an error, not death.
-pub(crate) fn ignore_broken_pipes() -> Result<(), Errno> {
-    // SAFETY: ignoring a signal runs no code.
-    let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    if before == libc::SIG_ERR {
-        Err(last_errno())
-    } else {
-        Ok(())
+/// Writing to a pipe nobody reads, or beyond a limit of the server's own on the size of files
+/// (`ulimit -f` of whoever mounted), is an error, not death.
+pub(crate) fn survive_writes() -> Result<(), Errno> {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: ignoring a signal runs no code.
+        let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+        if before == libc::SIG_ERR {
+            return Err(last_errno());
+        }
     }
+    Ok(())
 }
 
 /// Blocks the ending signals in this thread (and those it starts) and opens a descriptor that
