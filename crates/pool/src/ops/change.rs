@@ -138,9 +138,8 @@ impl Pool {
     /// The copies that the policy picks for a change, the one that users see first.
     ///
     /// # Errors
-    /// EROFS if none may be changed, or not the one that users see where the policy means all;
-    /// EPERM if one of several is immutable.
-    pub(crate) fn copies_to_change(
+    /// EROFS if none may be changed, or not the one that users see where the policy means all.
+    pub(crate) fn picked_copies(
         &self,
         view: &View,
         node: &Arc<Node>,
@@ -161,10 +160,23 @@ impl Pool {
         copies.sort_by_key(|copy| !copy.primary);
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
         match copies.first() {
-            None => return Err(Errno::NOENT),
-            Some(first) if takes_all && !first.primary => return Err(Errno::ROFS),
-            Some(_) => {}
+            None => Err(Errno::NOENT),
+            Some(first) if takes_all && !first.primary => Err(Errno::ROFS),
+            Some(_) => Ok(copies),
         }
+    }
+
+    /// As [`Pool::picked_copies`], for a change that `chattr` can forbid.
+    ///
+    /// # Errors
+    /// EPERM, too, if one of several is immutable.
+    pub(crate) fn copies_to_change(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        rule: Policy,
+    ) -> sys::Result<Holders> {
+        let copies = self.picked_copies(view, node, rule)?;
         if copies.len() > 1 {
             for copy in &copies {
                 let stat = sys::statx_fd(copy.fd.as_fd())?;
@@ -176,9 +188,7 @@ impl Pool {
         Ok(copies)
     }
 
-    /// Changes every copy the policy picks, or none: the one that users see first, and if another
-    /// refuses, those before it are put back. A branch whose filesystem cannot do such a thing at
-    /// all is passed over, unless it has the copy that users see.
+    /// Changes every copy the policy picks, or none, see [`change_each`].
     ///
     /// # Errors
     /// As for [`Pool::copies_to_change`]; else the first refusal.
@@ -189,36 +199,7 @@ impl Pool {
         rule: Policy,
         change: &dyn Alteration,
     ) -> sys::Result<()> {
-        let copies = self.copies_to_change(view, node, rule)?;
-        if let [only] = &copies[..] {
-            return change
-                .make(only.fd.as_fd(), Role::Leading)
-                .map_err(|errno| blame(&only.branch, errno));
-        }
-        let mut done: SmallVec<[(&Holder, Way<'_>); 2]> = SmallVec::new();
-        for (index, copy) in copies.iter().enumerate() {
-            let role = if index == 0 {
-                Role::Leading
-            } else {
-                Role::Following
-            };
-            let outcome = change.way_back(copy.fd.as_fd()).and_then(|way| {
-                change.make(copy.fd.as_fd(), role)?;
-                done.push((copy, way));
-                Ok(())
-            });
-            match outcome {
-                Ok(()) => {}
-                Err(errno) if role == Role::Following && passed_over(copy, errno) => {
-                    tracing::debug!(branch = %copy.branch.path.display(), %errno, "a copy cannot be changed like the one that is shown");
-                }
-                Err(errno) => {
-                    put_back(done);
-                    return Err(blame(&copy.branch, errno));
-                }
-            }
-        }
-        Ok(())
+        change_each(&self.copies_to_change(view, node, rule)?, change)
     }
 
     /// The copy of a node that the search policy `rule` picks.
@@ -270,12 +251,50 @@ impl Pool {
     }
 }
 
+/// Changes these copies, or none: the one that users see first, and if another refuses, those before
+/// it are put back. A branch whose filesystem cannot do such a thing at all is passed over, unless
+/// it has the copy that users see.
+///
+/// # Errors
+/// The first refusal.
+pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> sys::Result<()> {
+    if let [only] = copies {
+        return change
+            .make(only.fd.as_fd(), Role::Leading)
+            .map_err(|errno| blame(&only.branch, errno));
+    }
+    let mut done: SmallVec<[(&Holder, Way<'_>); 2]> = SmallVec::new();
+    for (index, copy) in copies.iter().enumerate() {
+        let role = if index == 0 {
+            Role::Leading
+        } else {
+            Role::Following
+        };
+        let outcome = change.way_back(copy.fd.as_fd()).and_then(|way| {
+            change.make(copy.fd.as_fd(), role)?;
+            done.push((copy, way));
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => {}
+            Err(errno) if role == Role::Following && passed_over(copy, errno) => {
+                tracing::debug!(branch = %copy.branch.path.display(), %errno, "a copy cannot be changed like the one that is shown");
+            }
+            Err(errno) => {
+                put_back(done);
+                return Err(blame(&copy.branch, errno));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Whether a copy that users do not see is left as it is: its filesystem has no such thing, or
 /// gives the server no right to it (FAT, NFS). One that somebody fixed on purpose is not.
 fn passed_over(copy: &Holder, errno: Errno) -> bool {
     let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
     match errno {
-        Errno::OPNOTSUPP | Errno::NOSYS => true,
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => true,
         Errno::PERM | Errno::ACCESS => {
             sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !stat.stx_attributes.intersects(fixed))
         }

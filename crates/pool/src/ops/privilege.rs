@@ -21,9 +21,20 @@ pub(crate) fn has_set_id(mode: u32) -> bool {
 /// that create, and marks only writes and truncates. No answer means no.
 pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
     const CAP_FSETID: u32 = 4;
+    has_capability(cx, CAP_FSETID)
+}
+
+fn has_capability(cx: &Context<'_>, number: u32) -> bool {
     status_line(cx, "CapEff:")
         .and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
-        .is_some_and(|effective| effective & 1 << CAP_FSETID != 0)
+        .is_some_and(|effective| effective & 1 << number != 0)
+}
+
+/// Whether the caller owns an inode of this user, or may act as if (CAP_FOWNER). Asked of `/proc`
+/// as in [`keeps_set_id`].
+pub(crate) fn owns(cx: &Context<'_>, uid: u32) -> bool {
+    const CAP_FOWNER: u32 = 3;
+    caller_uid(cx) == Some(uid) || has_capability(cx, CAP_FOWNER)
 }
 
 /// Whether the caller may leave set-group-id on an inode of this group when its access list goes:
