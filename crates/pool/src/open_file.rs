@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{BackingId, Handle, LockOwner};
+use strandfs_fuse::{BackingId, Handle};
 
 use crate::branch::Branch;
 use crate::node::Node;
@@ -27,14 +26,16 @@ pub struct OpenFile {
     pub file: ArcSwapOption<OwnedFd>,
     /// The kernel was told not to send FLUSH for it.
     pub no_flush: bool,
-    /// Owners of POSIX locks that were taken through it though its closes are not reported: their
-    /// locks end with it.
-    pub unseen_owners: Mutex<SmallVec<[LockOwner; 1]>>,
     /// Opened for writing.
     pub writable: bool,
 }
 
 impl OpenFile {
+    /// What locks know it by, for as long as it lives.
+    pub fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
     /// The branch file.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Lock, LockKind, LockOwner};
 
 use crate::locate::reopen;
@@ -17,8 +17,12 @@ use crate::sys::{self, RangeLock};
 struct Owned {
     owner: LockOwner,
     file: Arc<OwnedFd>,
+    /// The open files it locked through, by address. A lock of an open file description
+    /// (`F_OFD_SETLK`) goes with the last use of the one it was taken through; the locks of a
+    /// process go at its first close, which is reported or, failing that, at the same time.
+    through: SmallVec<[usize; 1]>,
     pid: u32,
-    /// It locked through a handle whose closes are not reported.
+    /// The process itself is the owner, and locked through a handle whose closes are not reported.
     unseen: bool,
     /// What was locked, roughly: only to tell whose lock conflicts.
     ranges: SmallVec<[(u64, u64); 2]>,
@@ -73,32 +77,51 @@ pub(crate) fn from_range(range: RangeLock, pid: u32) -> Lock {
 }
 
 impl RangeLocks {
-    /// The owner's description, opened from `model` on first use.
+    /// The description of the owner, who is using an open file at the address `through`; made from
+    /// `model` on first use.
     ///
     /// # Errors
     /// Those of `open(2)`.
     pub(crate) fn file_of(
         &mut self,
         owner: LockOwner,
+        through: usize,
         model: &OwnedFd,
     ) -> sys::Result<Arc<OwnedFd>> {
         self.used = true;
-        if let Some(owned) = self.owners.iter().find(|owned| owned.owner == owner) {
+        if let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) {
+            if !owned.through.contains(&through) {
+                owned.through.push(through);
+            }
             return Ok(Arc::clone(&owned.file));
         }
         let file = Arc::new(open_for_locks(model)?);
-        let ranges = SmallVec::new();
         self.owners.push(Owned {
             owner,
             file: Arc::clone(&file),
+            through: smallvec![through],
             pid: 0,
             unseen: false,
-            ranges,
+            ranges: SmallVec::new(),
         });
         Ok(file)
     }
 
-    /// Notes a lock that was granted, through a handle whose closes are not reported if `unseen`.
+    /// An open file is used no more: ends the locks of owners who used no other. Those of a process
+    /// that has locked through another one since may be new.
+    pub(crate) fn end_of(&mut self, through: usize) {
+        let mut ended: SmallVec<[LockOwner; 1]> = SmallVec::new();
+        for owned in &mut self.owners {
+            owned.through.retain(|known| *known != through);
+            if owned.through.is_empty() {
+                ended.push(owned.owner);
+            }
+        }
+        ended.iter().for_each(|owner| self.release(*owner));
+    }
+
+    /// Notes a lock that was granted; `unseen` if it is a process's own, through a handle whose
+    /// closes are not reported.
     pub(crate) fn note(&mut self, owner: LockOwner, lock: &Lock, unseen: bool) {
         const RANGES_MAX: usize = 64;
         let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) else {

@@ -47,6 +47,7 @@ impl Pool {
         }
         let range = to_range(&args.lock);
         let wait = args.wait && args.lock.kind != LockKind::Unlock;
+        let unseen = opened.no_flush && is_lock_of_process(cx);
         loop {
             let held = opened.node.hold(cx);
             let file = self.lock_file(&opened, args)?;
@@ -71,13 +72,7 @@ impl Pool {
             // The file may have moved meanwhile, and its locks with it.
             if state.locks.is_of(args.owner, &file) || outcome == Err(Errno::INTR) {
                 outcome?;
-                state.locks.note(args.owner, &args.lock, opened.no_flush);
-                if opened.no_flush {
-                    let mut unseen = opened.unseen_owners.lock();
-                    if !unseen.contains(&args.owner) {
-                        unseen.push(args.owner);
-                    }
-                }
+                state.locks.note(args.owner, &args.lock, unseen);
                 return Ok(());
             }
         }
@@ -93,13 +88,27 @@ impl Pool {
 
     fn lock_file(
         &self,
-        opened: &OpenFile,
+        opened: &Arc<OpenFile>,
         args: &LockRequest,
     ) -> sys::Result<Arc<std::os::fd::OwnedFd>> {
         let mut open = opened.node.open.lock();
         let state = open.as_mut().ok_or(Errno::BADF)?;
-        state.locks.file_of(args.owner, &*opened.file()?)
+        let file = opened.file()?;
+        state.locks.file_of(args.owner, opened.address(), &file)
     }
+}
+
+/// Whether the caller, who waits for the answer, asked for a lock of its process (`F_SETLK`) and not
+/// of the open file description (`F_OFD_SETLK`), which the processes that inherit it keep. The
+/// request does not tell, but the kernel shows the call; no if it does not.
+fn is_lock_of_process(cx: &Context<'_>) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{}/syscall", cx.pid)).unwrap_or_default();
+    let mut words = call.split_ascii_whitespace();
+    let number = words.next().and_then(|word| word.parse().ok());
+    // The descriptor comes first.
+    let command = words.nth(1).and_then(|word| word.strip_prefix("0x"));
+    let command = command.and_then(|digits| i32::from_str_radix(digits, 16).ok());
+    number == Some(libc::SYS_fcntl) && matches!(command, Some(libc::F_SETLK | libc::F_SETLKW))
 }
 
 fn set_flock(cx: &Context<'_>, opened: &OpenFile, args: &LockRequest) -> sys::Result<()> {

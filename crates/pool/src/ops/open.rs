@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
@@ -275,7 +274,6 @@ impl Pool {
             branch: ArcSwapOption::new(Some(branch)),
             file: ArcSwapOption::from_pointee(file),
             no_flush,
-            unseen_owners: Mutex::default(),
             writable,
         });
         state.handles.push(Arc::downgrade(&opened));
@@ -394,9 +392,7 @@ impl Pool {
         drop(file);
         let mut open = node.open.lock();
         if let Some(state) = open.as_mut() {
-            for owner in std::mem::take(&mut *opened.unseen_owners.lock()) {
-                state.locks.release(owner);
-            }
+            state.locks.end_of(opened.address());
             let this = Arc::as_ptr(&opened);
             state
                 .handles
