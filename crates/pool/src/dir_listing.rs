@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use strandfs_fuse::FileKind;
 
 use crate::branch::BranchId;
+use crate::coherence::Moment;
 use crate::identity::{VolumeId, mix, stable_hash};
 
 /// One name in a listing.
@@ -97,6 +98,8 @@ pub struct Listing {
     entries: Vec<Listed>,
     /// A branch was passed over.
     pub partial: bool,
+    /// When it was begun; what it says of names may be outdated by changes since.
+    pub(crate) begun: Moment,
 }
 
 impl Listing {

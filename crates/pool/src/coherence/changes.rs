@@ -10,7 +10,7 @@ use crate::identity::{mix, stable_hash};
 const GROUPS: usize = 4096;
 
 /// A point in the sequence of changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment(pub u64);
 
 /// What may change: an inode or a name in a directory, by a number that others may share. To

@@ -178,7 +178,13 @@ impl Pool {
         self.unless_outdated(view, given.unwrap_or(WATCHED_NEGATIVE_VALID))
     }
 
-    fn name_changed_since(&self, parent: &Arc<Node>, name: &OsStr, since: Moment) -> bool {
+    /// Whether a change of the name was reported since.
+    pub(crate) fn name_changed_since(
+        &self,
+        parent: &Arc<Node>,
+        name: &OsStr,
+        since: Moment,
+    ) -> bool {
         if self.coherence.now() == since {
             return false;
         }

@@ -19,7 +19,8 @@ impl Pool {
     /// The directory of `node` on `branch`, made there (with its parents) if it is missing.
     ///
     /// # Errors
-    /// Those of `mkdir(2)` on the branch; ENOENT if the directory is gone everywhere.
+    /// Those of `mkdir(2)` on the branch; ENOENT if the directory is gone everywhere; EXDEV if the
+    /// branch has something else under that name, so that the directory cannot be there.
     pub(crate) fn ensure_dir(
         &self,
         node: &Arc<Node>,
@@ -43,7 +44,13 @@ impl Pool {
                 .first()
                 .cloned()
                 .ok_or(Errno::NOENT)?;
-            here = self.clone_dir(&model, &here, branch, &name)?;
+            here = self.clone_dir(&model, &here, branch, &name).map_err(|errno| {
+                if errno != Errno::NOTDIR {
+                    return errno;
+                }
+                tracing::warn!(branch = %branch.path.display(), ?name, "no directory can be made here: something else has its name");
+                Errno::XDEV
+            })?;
             self.add_copy(&next, here.clone());
         }
         Ok(here)

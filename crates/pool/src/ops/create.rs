@@ -22,9 +22,21 @@ use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
 use crate::sys::{self, Caller};
 
-/// A branch that refuses for one of these reasons is passed over for the next best.
+/// A branch that refuses for one of these reasons is passed over for the next best: it is full or
+/// read-only, or cannot have the directory (see [`Pool::ensure_dir`]).
 fn try_elsewhere(errno: Errno) -> bool {
-    matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS)
+    matches!(
+        errno,
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV
+    )
+}
+
+/// What a program is told of a refusal if no branch is left to try.
+fn refusal_of(branch: &Branch, errno: Errno) -> Errno {
+    match errno {
+        Errno::XDEV => Errno::NOTDIR,
+        other => blame(branch, other),
+    }
 }
 
 pub(crate) fn caller(cx: &Context<'_>) -> Caller {
@@ -312,7 +324,7 @@ impl Pool {
                     }
                     Err(errno) if try_elsewhere(errno) => {
                         self.note_redirect(&branch, errno, &mut tried);
-                        refusal = Some(blame(&branch, errno));
+                        refusal = Some(refusal_of(&branch, errno));
                     }
                     Err(errno) => return Err(blame(&branch, errno)),
                 }
@@ -349,7 +361,7 @@ impl Pool {
                 Ok(made) => return Ok(made),
                 Err(errno) if try_elsewhere(errno) => {
                     self.note_redirect(&branch, errno, &mut tried);
-                    refusal = Some(blame(&branch, errno));
+                    refusal = Some(refusal_of(&branch, errno));
                 }
                 Err(errno) => return Err(blame(&branch, errno)),
             }
@@ -368,14 +380,15 @@ impl Pool {
     }
 
     /// Whether `name` exists on any branch: asked again unless the kernel's own look-up just
-    /// now found nothing. The branch a policy picks is guarded by O_EXCL besides.
+    /// now found nothing. The branch a policy picks is guarded by O_EXCL besides, but of several
+    /// it may be another than the one that has the directory, and the name, so far.
     pub(crate) fn exists_elsewhere(
         &self,
         view: &View,
         set: &DirSet,
         name: &OsStr,
     ) -> sys::Result<bool> {
-        if set.entries.len() <= 1 || set.missed_just_now(name, sys::mono_coarse_ms()) {
+        if view.branches.len() <= 1 || set.missed_just_now(name, sys::mono_coarse_ms()) {
             return Ok(false);
         }
         Ok(!self.find_copies(view, set, name, Faces::Own)?.is_empty())

@@ -162,7 +162,12 @@ impl Pool {
                 return Ok(());
             }
             let since = self.coherence.now();
-            match self.lookup_listed(&view, &reader.node, set.on(entry.branch), name, since) {
+            // A copy that counts more may have come since the name was listed.
+            let begun = reader.snapshot.listing.begun;
+            let dir = set
+                .on(entry.branch)
+                .filter(|_| !self.name_changed_since(&reader.node, name, begun));
+            match self.lookup_listed(&view, &reader.node, dir, name, since) {
                 // Its branch may have vanished since it was listed.
                 Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {
@@ -292,10 +297,10 @@ impl Pool {
     /// both: then they are read again.
     fn listing_between_moves(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         loop {
-            let moves = self.moves();
+            let (moves, begun) = (self.moves(), self.coherence.now());
             let listing = self.make_listing(node)?;
             if self.moves() == moves {
-                return Ok(listing);
+                return Ok(Listing { begun, ..listing });
             }
         }
     }
