@@ -86,9 +86,6 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
                 Some(Errno::NOTCONN) => {
                     return refuse("the pool's server is dead; unmount it and mount it again");
                 }
-                Some(Errno::RANGE | Errno::TOOBIG) => {
-                    return refuse("there are too many branches to explain in 64 KiB");
-                }
                 _ => return refuse(&error.to_string()),
             },
         }
@@ -102,8 +99,22 @@ fn in_a_pool(path: &Path) -> bool {
 }
 
 fn ask_exactly(path: &Path) -> io::Result<Value> {
-    let mut answer = vec![0u8; ANSWER_MAX_BYTES];
-    let len = rustix::fs::lgetxattr(path, "system.strandfs.explain", &mut answer)?;
-    answer.truncate(len);
-    serde_json::from_slice(&answer).map_err(io::Error::from)
+    let answer = attribute(path, "system.strandfs.explain")?;
+    let answer: Value = serde_json::from_slice(&answer)?;
+    let (Some(token), Some(parts)) = (answer["token"].as_str(), answer["parts"].as_u64()) else {
+        return Ok(answer);
+    };
+    let mut whole = Vec::new();
+    for number in 0..parts {
+        let name = format!("system.strandfs.explain.{token}.{number}");
+        whole.append(&mut attribute(path, &name)?);
+    }
+    Ok(serde_json::from_slice(&whole)?)
+}
+
+fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; ANSWER_MAX_BYTES];
+    let len = rustix::fs::lgetxattr(path, name, &mut value)?;
+    value.truncate(len);
+    Ok(value)
 }

@@ -218,3 +218,16 @@ fn strangers_may_not_ask_and_owners_may() {
     assert!(refused.stderr.contains("owner may ask"), "{refused:?}");
     as_nobody(&pool.path("theirs")).ok();
 }
+
+/// Its answer is longer than an attribute can be.
+#[test]
+fn a_path_on_very_many_branches_is_explained_whole() {
+    const MANY: usize = 300;
+    let builder = (0..MANY).fold(Pool::build(), |builder, _| builder.branch(Kind::Dir, ""));
+    let pool = builder.option("category.create=ff").mount();
+    put(pool.path("d/f"), "x");
+    let whole = explain(&pool.path("d/f"));
+    assert_eq!(whole["branches"].as_array().unwrap().len(), MANY);
+    assert!(whole.to_string().len() > 1 << 16);
+    assert_eq!(whole["copies"].as_array().unwrap().len(), 1);
+}

@@ -2,6 +2,7 @@
 //! what each operation would do on which branch, asked of the policies in force.
 
 mod decisions;
+mod parts;
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -18,8 +19,10 @@ use crate::branch::Branch;
 use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::privilege::caller_uid;
+use crate::ops::xattr::give;
 use crate::pool::{Pool, View};
 use crate::sys;
+pub(crate) use parts::Parts;
 
 /// Attributes through which the pool speaks of itself. Unlike `user.*` the kernel hands
 /// `system.*` on for every kind of file and without a permission check, so each is guarded here.
@@ -45,7 +48,8 @@ impl OnBranch {
 }
 
 impl Pool {
-    /// GETXATTR of `system.strandfs.explain`, for root, the server's user and the file's owner.
+    /// GETXATTR of `system.strandfs.explain`, for root, the server's user and the file's owner. An
+    /// answer that no attribute can hold is given in parts, `explain.TOKEN.NUMBER`.
     ///
     /// # Errors
     /// EACCES for others, ENODATA for another name, ERANGE if `out` is too short, ENODATA for what has no
@@ -58,7 +62,8 @@ impl Pool {
         out: Option<&mut [u8]>,
     ) -> sys::Result<usize> {
         let key = name.as_bytes().strip_prefix(SELF_PREFIX);
-        if key != Some(b"explain") {
+        let part = key.and_then(|key| key.strip_prefix(b"explain."));
+        if part.is_none() && key != Some(b"explain") {
             return Err(Errno::NODATA);
         }
         let node = self.node(id)?;
@@ -67,13 +72,14 @@ impl Pool {
         if !trusted && self.attr(&node)?.uid != uid {
             return Err(Errno::ACCESS);
         }
-        let text = self.explain(&node)?.to_string();
-        if let Some(out) = out {
-            out.get_mut(..text.len())
-                .ok_or(Errno::RANGE)?
-                .copy_from_slice(text.as_bytes());
-        }
-        Ok(text.len())
+        let answer = match part {
+            Some(part) => self.explained.part(id, part)?,
+            None => {
+                let text = self.explain(&node)?.to_string();
+                self.explained.fit(id, text).into_bytes()
+            }
+        };
+        give(&answer, out)
     }
 
     /// All about the path of a node.

@@ -17,6 +17,7 @@ use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_memory::Memories;
 use crate::dir_set::DirFdCache;
+use crate::explain::Parts;
 use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
 use crate::identity::Volumes;
@@ -107,6 +108,7 @@ pub struct Pool {
     pub(crate) link_cow: LinkCow,
     pub(crate) ward: Ward,
     pub(crate) ahead: Arc<Ahead>,
+    pub(crate) explained: Parts,
 }
 
 /// The pool could not be set up.
@@ -207,6 +209,7 @@ impl Pool {
             link_cow: LinkCow::default(),
             ward: Ward::default(),
             ahead: Arc::default(),
+            explained: Parts::default(),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));
