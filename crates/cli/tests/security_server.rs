@@ -4,13 +4,13 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use support::files::{get, put};
-use support::system::{Daemons, System, program, servers};
-use support::{Kind, Pool, mounts, run};
+use support::system::{Daemons, pool_of, program, servers};
+use support::{Pool, mounts, run};
 
 const NOBODY: u32 = 65534;
 
@@ -125,14 +125,9 @@ fn a_crashed_server_leaves_no_core() {
 fn nobody_but_root_looks_into_a_users_server() {
     need_root!();
     need_tool!("fusermount3", "setpriv");
-    let pool = Pool::build().branch(Kind::Dir, "").prepare();
+    let (pool, _system) = pool_of(NOBODY);
     let (branch, root) = (pool.on(0, ""), pool.root());
-    let mut system = System::new(&pool, "");
-    system.open_device();
     let _daemons = Daemons::at(root);
-    for dir in [&branch, root] {
-        chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
     let program = program(&pool);
     // What `/proc` shows of a process that could be dumped belongs to its user.
     for (option, owner) in [("core-dumps=true", NOBODY), ("core-dumps=false", 0)] {

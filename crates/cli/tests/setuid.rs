@@ -4,10 +4,10 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use support::system::{Daemons, System, program, servers};
+use support::system::{Daemons, pool_of, program, servers};
 use support::{Kind, Pool, mounts, run};
 
 const NOBODY: u32 = 65534;
@@ -16,14 +16,9 @@ const NOBODY: u32 = 65534;
 fn the_server_runs_as_the_user_it_is_told_to() {
     need_root!();
     need_tool!("fusermount3", "setpriv");
-    let pool = Pool::build().branch(Kind::Dir, "").prepare();
+    let (pool, _system) = pool_of(NOBODY);
     let (branch, root) = (pool.on(0, ""), pool.root());
-    let mut system = System::new(&pool, "");
-    system.open_device();
     let _daemons = Daemons::at(root);
-    for dir in [&branch, root] {
-        chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
     let options = "minfreespace=0,allow_other,setuid=nobody";
     let program = program(&pool);
     let mount = ["mount", "-o", options, text(&branch), text(root)];

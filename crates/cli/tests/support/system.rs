@@ -77,6 +77,18 @@ pub fn program(pool: &Pool) -> PathBuf {
     path
 }
 
+/// A pool of one branch, not mounted yet, whose branch and mountpoint are this user's, on a system
+/// where every user may mount. Root only.
+pub fn pool_of(user: u32) -> (Pool, System) {
+    let pool = Pool::build().branch(super::Kind::Dir, "").prepare();
+    let mut system = System::new(&pool, "");
+    system.open_device();
+    for directory in [&pool.on(0, ""), pool.root()] {
+        std::os::unix::fs::chown(directory, Some(user), Some(user)).unwrap();
+    }
+    (pool, system)
+}
+
 /// An automount point, as systemd makes it for `x-systemd.automount`.
 pub struct Automount {
     requests: OwnedFd,

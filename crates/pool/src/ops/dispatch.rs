@@ -98,20 +98,17 @@ impl Filesystem for Pool {
         name: &OsStr,
         target: &OsStr,
     ) -> Result<Entry> {
-        refuse_control_name(parent, name)?;
-        refuse_own_name(name)?;
+        refuse_reserved(parent, name)?;
         self.changing_names(cx, || self.do_symlink(cx, parent, name, target))
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        refuse_control_name(parent, args.name)?;
-        refuse_own_name(args.name)?;
+        refuse_reserved(parent, args.name)?;
         self.changing_names(cx, || self.do_mknod(cx, parent, args))
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        refuse_control_name(parent, args.name)?;
-        refuse_own_name(args.name)?;
+        refuse_reserved(parent, args.name)?;
         self.changing_names(cx, || self.do_mkdir(cx, parent, args))
     }
 
@@ -127,8 +124,7 @@ impl Filesystem for Pool {
 
     fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
         refuse_control_name(parent, args.name)?;
-        refuse_control_name(args.new_parent, args.new_name)?;
-        refuse_own_name(args.new_name)?;
+        refuse_reserved(args.new_parent, args.new_name)?;
         self.changing_names(cx, || self.do_rename(cx, parent, args))
     }
 
@@ -140,8 +136,7 @@ impl Filesystem for Pool {
         new_name: &OsStr,
     ) -> Result<Entry> {
         refuse_control_node(node)?;
-        refuse_control_name(new_parent, new_name)?;
-        refuse_own_name(new_name)?;
+        refuse_reserved(new_parent, new_name)?;
         self.changing_names(cx, || self.do_link(cx, node, new_parent, new_name))
     }
 
@@ -167,8 +162,7 @@ impl Filesystem for Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
-        refuse_control_name(parent, args.name)?;
-        refuse_own_name(args.name)?;
+        refuse_reserved(parent, args.name)?;
         self.changing_names(cx, || self.do_create(cx, parent, args))
     }
 
@@ -359,8 +353,10 @@ impl Filesystem for Pool {
     }
 }
 
-/// The names of moves in progress are the pool's: it would hide what someone else made there.
-fn refuse_own_name(name: &OsStr) -> Result<()> {
+/// Refuses to give something a name that the pool has a use for: that of the control file, or of a
+/// move in progress, under which what someone else made would be hidden.
+fn refuse_reserved(parent: NodeId, name: &OsStr) -> Result<()> {
+    refuse_control_name(parent, name)?;
     match own_name(name) {
         None => Ok(()),
         Some(_) => Err(Errno::PERM),

@@ -59,14 +59,15 @@ fn missing() -> *mut FILE {
     ptr::null_mut()
 }
 
-macro_rules! fopens {
-    ($($name:ident)*) => { $(
+/// Functions that return a stream, by name, type and arguments.
+macro_rules! streams {
+    ($($name:ident: $type:ty = ($($argument:ident: $kind:ty),*);)*) => { $(
         #[doc = concat!("`", stringify!($name), "`, as libc has it.")]
         ///
         /// # Safety
         /// That of the function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> *mut FILE {
             static REAL: Real = Real::new(match CStr::from_bytes_with_nul(
                 concat!(stringify!($name), "\0").as_bytes(),
             ) {
@@ -78,43 +79,16 @@ macro_rules! fopens {
                 return missing();
             }
             // SAFETY: libc's function of this name has this type.
-            let real = unsafe { transmute::<*mut c_void, Fopen>(real) };
+            let real = unsafe { transmute::<*mut c_void, $type>(real) };
             // SAFETY: the program's own arguments; the result is a stream or null.
-            unsafe { improve_stream(real(path, mode)) }
+            unsafe { improve_stream(real($($argument),*)) }
         }
     )* };
 }
 
-fopens!(fopen fopen64);
-
-macro_rules! freopens {
-    ($($name:ident)*) => { $(
-        #[doc = concat!("`", stringify!($name), "`, as libc has it.")]
-        ///
-        /// # Safety
-        /// That of the function of this name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            path: *const c_char,
-            mode: *const c_char,
-            stream: *mut FILE,
-        ) -> *mut FILE {
-            static REAL: Real = Real::new(match CStr::from_bytes_with_nul(
-                concat!(stringify!($name), "\0").as_bytes(),
-            ) {
-                Ok(name) => name,
-                Err(_) => c"",
-            });
-            let real = REAL.address();
-            if real.is_null() {
-                return missing();
-            }
-            // SAFETY: libc's function of this name has this type.
-            let real = unsafe { transmute::<*mut c_void, Freopen>(real) };
-            // SAFETY: the program's own arguments; the result is the stream or null.
-            unsafe { improve_stream(real(path, mode, stream)) }
-        }
-    )* };
+streams! {
+    fopen: Fopen = (path: *const c_char, mode: *const c_char);
+    fopen64: Fopen = (path: *const c_char, mode: *const c_char);
+    freopen: Freopen = (path: *const c_char, mode: *const c_char, stream: *mut FILE);
+    freopen64: Freopen = (path: *const c_char, mode: *const c_char, stream: *mut FILE);
 }
-
-freopens!(freopen freopen64);
