@@ -139,8 +139,11 @@ fn only_the_owner_changes_the_version_of_an_inode() {
     assert_eq!(errno(set_as(65534, 66)), Errno::PERM);
     assert_eq!(version(&pool.on(0, "f")), before);
     for (user, version_set) in [(OWNER, 77), (0, 88)] {
-        set_as(user, version_set).unwrap();
-        assert_eq!(version(&pool.on(0, "f")), version_set);
+        match set_as(user, version_set) {
+            Ok(()) => assert_eq!(version(&pool.on(0, "f")), version_set),
+            // ext4 with checksums of its inodes has no such thing.
+            refused => assert_eq!(errno(refused), Errno::NOTTY),
+        }
     }
     // It is the same file as before.
     assert_eq!(get(&path), b"x");
