@@ -108,3 +108,36 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// What is allowed but seldom meant, a sentence each.
+pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
+    let mut said = Vec::new();
+    if hides_files(mountpoint) {
+        said.push(format!(
+            "mountpoint {} is not empty: what is in it cannot be seen while the pool is mounted",
+            mountpoint.display()
+        ));
+    }
+    let paths = || settings.branches.iter().map(|branch| branch.path.as_path());
+    for inner in paths() {
+        if let Some(outer) = paths().find(|outer| *outer != inner && inner.starts_with(outer)) {
+            said.push(format!(
+                "branch {} lies inside branch {}: its files show in two places, and what is \
+                 removed in one is gone from both",
+                inner.display(),
+                outer.display()
+            ));
+        }
+    }
+    said
+}
+
+/// Whether a plain directory has anything in it. Where something is mounted it is not looked into:
+/// an automount would wait for the very mount that is being made.
+fn hides_files(directory: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    let above = directory.parent().and_then(device);
+    above.is_some()
+        && above == device(directory)
+        && std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}

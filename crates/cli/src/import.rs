@@ -20,7 +20,10 @@ const INCOMPLETE: u8 = 3;
 /// There is nothing to translate, or it makes no sense in mergerfs either.
 pub fn run(args: &ImportArgs) -> Result<ExitCode, Failure> {
     let complete = match (args.line.is_empty(), &args.file) {
-        (false, _) => lines(&args.line.join(" "), "the line", args)?,
+        (false, _) => match &args.line[..] {
+            [file] if Path::new(file).is_file() => file_or_fstab(Path::new(file), args)?,
+            words => lines(&words.join(" "), "the line", args)?,
+        },
         (true, Some(file)) => file_or_fstab(file, args)?,
         (true, None) => file_or_fstab(Path::new("/etc/fstab"), args)?,
     };

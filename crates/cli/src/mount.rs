@@ -59,13 +59,15 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     let still_had = privileges::give_up(&settings);
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
-        for line in said {
-            tracing::warn!("{line}");
-        }
         if settings.log_file.is_none() && !logging::system_log_exists() {
+            // What was said is where this goes: to the terminal.
             tracing::warn!(
                 "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
             );
+        } else {
+            for line in said {
+                tracing::warn!("{line}");
+            }
         }
     } else {
         start_log(logging::Home::Foreground, &settings, mountpoint)?;

@@ -53,6 +53,7 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     let notices = loaded.notices.iter().chain(&conflicts);
     said.extend(notices.map(ToString::to_string));
     said.extend(without_root(&settings));
+    said.extend(check::surprises(&settings, &mountpoint));
     Ok(Plan {
         layers,
         settings,

@@ -172,6 +172,26 @@ fn the_same_directory_twice_is_refused() {
 }
 
 #[test]
+fn what_is_seldom_meant_is_said() {
+    let pool = dirs(1);
+    put(pool.root().join("hidden"), "x");
+    fs::create_dir(pool.on(0, "inner")).unwrap();
+    let (branch, inner) = (pool.on(0, ""), pool.on(0, "inner"));
+    let branches = [text(&branch), text(&inner)];
+    let misspelt = format!("{}=RX", text(&branch).trim_end_matches('/'));
+    let refusal = refused([&misspelt, text(pool.root())], pool.root());
+    assert!(refusal.stderr.contains("PATH=NC"), "{refusal:?}");
+    let _guard = Daemon(&pool);
+    let options = ["mount", "-o", "minfreespace=0"];
+    let args = options.iter().chain(&branches).copied();
+    let mounted = strandfs(args.chain([text(pool.root())])).ok();
+    for words in ["is not empty", "lies inside branch"] {
+        let said = mounted.stderr.matches(words).count();
+        assert_eq!(said, 1, "{words} in {mounted:?}");
+    }
+}
+
+#[test]
 fn the_mountpoint_must_be_a_directory() {
     let pool = dirs(1);
     let file = pool.outside("file");

@@ -100,13 +100,24 @@ fn directory(path: &Path) -> Result<PathBuf, BranchError> {
 fn unreachable_path(path: &Path, error: &io::Error) -> BranchError {
     let path = path.to_owned();
     match error.kind() {
-        io::ErrorKind::NotFound => BranchError::Missing { path },
+        io::ErrorKind::NotFound => match meant_as_mode(&path) {
+            Some(item) => BranchError::BadMode { item },
+            None => BranchError::Missing { path },
+        },
         io::ErrorKind::NotADirectory => BranchError::NotADirectory { path },
         _ => BranchError::Unreachable {
             path,
             why: error.to_string(),
         },
     }
+}
+
+/// A path that does not exist, but does without what follows its last `=`: most likely that is a
+/// mode, misspelt.
+fn meant_as_mode(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let (directory, mode) = text.rsplit_once('=')?;
+    (!mode.contains('/') && Path::new(directory).is_dir()).then(|| text.to_owned())
 }
 
 #[cfg(test)]
