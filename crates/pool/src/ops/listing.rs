@@ -298,9 +298,10 @@ impl Pool {
     fn listing_between_moves(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         loop {
             let (moves, begun) = (self.moves(), self.coherence.now());
-            let listing = self.make_listing(node)?;
+            let mut listing = self.make_listing(node)?;
+            listing.begun = begun;
             if self.moves() == moves {
-                return Ok(Listing { begun, ..listing });
+                return Ok(listing);
             }
         }
     }
