@@ -19,6 +19,8 @@ if $for_tests; then
     wanted+=(
         setfacl:acl setfattr:attr mkfs.btrfs:btrfs-progs rsync:rsync fio:fio strace:strace
         dbench:dbench stress-ng:stress-ng setpriv:util-linux useradd:passwd
+        sshfs:sshfs /usr/lib/openssh/sftp-server:openssh-sftp-server
+        glusterfs:glusterfs-client glusterfsd:glusterfs-server
     )
 fi
 

@@ -12,7 +12,7 @@ use crate::layers::run::{check, measure};
 use crate::layers::setup::{Ladder, MEMORY, NULLRW};
 use crate::progress::Progress;
 use crate::result::{Kind, Report, Series};
-use crate::stats::{Estimate, estimate};
+use crate::stats::estimate;
 
 /// The published speeds with nullrw, in bytes a second: blocks of 1 MiB, blocks of 512 bytes.
 const PUBLISHED: (f64, f64) = (4.9e9, 69.7e6);
@@ -29,7 +29,7 @@ pub fn run(
     check(plan)?;
     let mut pools = vec![(NULLRW, "nullrw=true,passthrough.io=off,cache.files=off")];
     pools.extend(Mode::ALL.map(|mode| (mode.name(), mode.options())));
-    let mut ladder = Ladder::one_place(plan, &pools)?;
+    let mut ladder = Ladder::one_place(plan, &pools, stop, progress)?;
     let rows = rows(&[LINE.to_owned()])?;
     measure(plan, Kind::Blocksize, &mut ladder, rows, stop, progress)
 }
@@ -60,7 +60,7 @@ pub fn table(report: &Report) -> String {
             let times = large
                 .zip(small)
                 .and_then(|(large, small)| crate::stats::speed_ratio(&small, &large));
-            line.push(times.map_or("-".to_owned(), |it| times_text(&it)));
+            line.push(times.map_or("-".to_owned(), |it| format::between(&it, format::ratio)));
         }
         if line.iter().skip(1).any(|it| it != "-") && subject.name != MEMORY {
             table.push(line);
@@ -96,15 +96,6 @@ fn speed(seconds: Option<&[Option<f64>]>) -> String {
     estimate(&known).map_or("-".to_owned(), |it| {
         format!("{:.0}", 1.0 / it.median / f64::from(1 << 20))
     })
-}
-
-fn times_text(ratio: &Estimate) -> String {
-    format!(
-        "{} [{} {}]",
-        format::ratio(ratio.median),
-        format::ratio(ratio.low),
-        format::ratio(ratio.high)
-    )
 }
 
 #[cfg(test)]

@@ -122,12 +122,7 @@ impl Comparison {
             let it = row.ratio;
             rows.push(vec![
                 format!("{}, {}", row.subject, row.workload),
-                format!(
-                    "{} [{} {}]",
-                    format::ratio(it.median),
-                    format::ratio(it.low),
-                    format::ratio(it.high)
-                ),
+                format::between(&it, format::ratio),
                 row.against.clone().unwrap_or_else(|| "-".to_owned()),
                 row.change.words().to_owned(),
             ]);

@@ -1,14 +1,20 @@
 //! Whether a figure is of what it says: where the bytes came from, whether the server saw them,
 //! whether the data generator was fast enough.
 
-use crate::result::{Cache, Report, Sample, Series, Subject};
-use crate::stats::median;
+use crate::result::{Cache, Report, Sample, Series, Subject, Traffic};
+use crate::sentinel;
+use crate::spread::{self, UNSTABLE};
+use crate::stats::{FEWEST_FOR_INTERVAL, median};
 use crate::storage::Medium;
 
 /// Less of the bytes from storage than this, and a cold read was not cold.
 const COLD: f64 = 0.9;
 /// More of the bytes from storage than this, and a warm read was not warm.
 const WARM: f64 = 0.1;
+/// Less of what was written and synced on the device than this, and it was not written as it was.
+const WRITTEN: f64 = 0.9;
+/// Less is lost among what else is written.
+const FEWEST_BYTES: u64 = 1 << 20;
 /// More of the bytes through the server than this, and it was no passthrough.
 const PASSED: f64 = 0.1;
 /// A generator has to be so many times as fast as what it feeds.
@@ -61,15 +67,26 @@ pub fn origin(subject: &Subject, series: &Series) -> Option<Origin> {
 }
 
 fn storage_share(series: &Series) -> Option<f64> {
-    let bytes = series.work.bytes as f64;
     // What a loop device was asked for may still come from the pages of its file: the device below
     // everything has to have moved it too, where there is one.
-    let share = |sample: &Sample| {
-        let traffic = sample.traffic?;
+    moved_share(series, |traffic| {
         let asked = traffic.storage_read_bytes;
-        let moved = traffic.device_read_bytes.unwrap_or(asked);
-        Some(asked.min(moved) as f64 / bytes)
-    };
+        Some(asked.min(traffic.device_read_bytes.unwrap_or(asked)))
+    })
+}
+
+/// The share of a series' bytes that the device moved.
+pub fn device_share(series: &Series, is_write: bool) -> Option<f64> {
+    moved_share(series, |traffic| match is_write {
+        true => traffic.device_write_bytes,
+        false => traffic.device_read_bytes,
+    })
+}
+
+/// The share of a series' bytes that some counter saw; the median of the samples.
+fn moved_share(series: &Series, moved: impl Fn(&Traffic) -> Option<u64>) -> Option<f64> {
+    let bytes = series.work.bytes as f64;
+    let share = |sample: &Sample| Some(moved(sample.traffic.as_ref()?)? as f64 / bytes);
     let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
     median(&shares)
 }
@@ -77,17 +94,10 @@ fn storage_share(series: &Series) -> Option<f64> {
 /// The share of a series' bytes that the server read or wrote by system calls; `None` without a
 /// server.
 pub fn server_share(series: &Series, is_write: bool) -> Option<f64> {
-    let bytes = series.work.bytes as f64;
-    let share = |sample: &Sample| {
-        let traffic = sample.traffic?;
-        let moved = match is_write {
-            true => traffic.server_write_bytes?,
-            false => traffic.server_read_bytes?,
-        };
-        Some(moved as f64 / bytes)
-    };
-    let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
-    median(&shares)
+    moved_share(series, |traffic| match is_write {
+        true => traffic.server_write_bytes,
+        false => traffic.server_read_bytes,
+    })
 }
 
 /// Whether a pool that was to pass data through let its server have them.
@@ -129,6 +139,82 @@ pub fn cache_notes(report: &Report) -> Vec<String> {
         ));
     }
     said
+}
+
+/// Sentences about writes of which less reached the device than was written and synced.
+pub fn written_notes(report: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    let writes = report.series.iter();
+    for series in writes.filter(|it| it.workload.contains("write")) {
+        let subject = report.subjects.iter().find(|it| it.name == series.subject);
+        let throws_away = subject.is_some_and(|it| it.options.contains("nullrw=true"));
+        let device = subject.and_then(|it| it.storage.as_ref()?.device.as_deref());
+        if let (false, Some(device), Some(share)) =
+            (throws_away, device, device_share(series, true))
+            && series.work.bytes >= FEWEST_BYTES
+            && share < WRITTEN
+        {
+            said.push(format!(
+                "{} on {}: of {} MiB written and synced {:.0} % reached {device}: something \
+                 compresses them, writes them once only, or spreads them over devices",
+                series.workload,
+                series.subject,
+                mib(series.work.bytes),
+                share * 100.0
+            ));
+        }
+    }
+    said
+}
+
+/// Whether the samples of a series spread too far for a figure.
+pub fn is_unstable(series: &Series) -> bool {
+    let found = series.estimate();
+    found.is_some_and(|it| spread::is_unstable(&it))
+}
+
+/// That brackets are no intervals, if they are none.
+pub fn few_note(repetitions: usize) -> Option<String> {
+    (repetitions < FEWEST_FOR_INTERVAL).then(|| {
+        format!(
+            "{repetitions} complete repetitions: the brackets hold the smallest and the largest \
+             value, not an interval; give --reps {FEWEST_FOR_INTERVAL} or more"
+        )
+    })
+}
+
+/// That somebody ended the run, if somebody did.
+pub fn interrupted_note(interrupted: bool, repetitions: usize) -> Option<String> {
+    interrupted.then(|| format!("interrupted: only the {repetitions} complete repetitions count"))
+}
+
+/// What the run as a whole was like: how long, how disturbed, how stable.
+pub fn run_notes(report: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    said.extend(interrupted_note(report.interrupted, report.repetitions));
+    said.extend(few_note(report.repetitions));
+    said.extend(sentinel::warnings(&report.noise));
+    let unstable = report.series.iter().filter(|it| it.unstable).count();
+    if unstable > 0 {
+        said.push(format!(
+            "~ marks {unstable} of {} figures that stayed unstable (interval beyond ±{:.0} %) \
+             within {} repetitions",
+            report.series.len(),
+            UNSTABLE * 100.0,
+            report.repetitions
+        ));
+    }
+    said
+}
+
+/// That the machine was busy already before a run that had it to itself.
+pub fn load_note(report: &Report) -> Option<String> {
+    report.environment.was_busy().then(|| {
+        format!(
+            "the load was {:.1} before the run: others used the machine",
+            report.environment.load_before
+        )
+    })
 }
 
 /// Sentences about rows that the data generator may have held up: `memory` is the subject that only
@@ -185,7 +271,7 @@ fn mib(bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Kind, Traffic, Unit, Work};
+    use crate::result::{Kind, Unit, Work};
     use crate::storage::Storage;
 
     const BYTES: u64 = 64 << 20;
@@ -272,6 +358,32 @@ mod tests {
         assert!(
             said[3].contains("always RAM") && said[3].ends_with("shm"),
             "{said:?}"
+        );
+    }
+
+    #[test]
+    fn writes_that_did_not_reach_the_device_are_said() {
+        let mut disk = subject("disk", Medium::Local);
+        if let Some(storage) = &mut disk.storage {
+            storage.device = Some("sda".to_owned());
+        }
+        let mut report = Report::new(Kind::Layers, Regime::Quiet, 1);
+        report.subjects = vec![disk];
+        let mut write = series("disk", "write-1m", Cache::Any, 0, 1.0);
+        let mut said = |moved: u64| {
+            for sample in write.samples.iter_mut().flatten() {
+                if let Some(traffic) = &mut sample.traffic {
+                    traffic.device_write_bytes = Some(moved);
+                }
+            }
+            report.series = vec![write.clone()];
+            written_notes(&report)
+        };
+        assert_eq!(said(BYTES), [""; 0]);
+        let half = said(BYTES / 2).concat();
+        assert!(
+            half.contains("64 MiB written and synced 50 % reached sda"),
+            "{half}"
         );
     }
 

@@ -5,7 +5,9 @@ pub mod judge;
 pub mod plan;
 pub mod run;
 pub mod setup;
+pub mod target;
 pub mod text;
 
 pub use plan::Plan;
 pub use run::run;
+pub use target::Target;

@@ -116,7 +116,8 @@ impl Drop for LoopDevice {
 }
 
 /// Writes a file of `size` bytes, all of them allocated and written: first writes to a sparse file
-/// would measure the filesystem below. `block` is repeated to fill it.
+/// would measure the filesystem below. `block` is repeated to fill it. A file that cannot be written
+/// to its end is removed again.
 ///
 /// # Errors
 /// Those of the calls, ENOSPC among them; [`BenchError::Interrupted`].
@@ -132,7 +133,22 @@ pub fn write_image(
         .mode(0o600)
         .open(path)
         .map_err(BenchError::io("making", path))?;
-    reserve(&file, path, size)?;
+    let written = fill(&mut file, path, size, block, stop);
+    if written.is_err() {
+        // What was wrong is said already; the file goes with its directory otherwise.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+fn fill(
+    file: &mut File,
+    path: &Path,
+    size: u64,
+    block: &[u8],
+    stop: &AtomicBool,
+) -> Result<(), BenchError> {
+    reserve(file, path, size)?;
     let mut left = size;
     while left > 0 {
         if stop.load(Ordering::Relaxed) {

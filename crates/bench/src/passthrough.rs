@@ -66,7 +66,7 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let pools: Vec<(&str, &str)> = PUBLISHED.iter().map(|it| (it.name, it.options)).collect();
-    let mut ladder = Ladder::one_place(plan, &pools)?;
+    let mut ladder = Ladder::one_place(plan, &pools, stop, progress)?;
     let row = |name, action, cache| Row::Data(Workload::new(name, action, 1 << 20, cache));
     let rows = vec![
         row(WRITE, Action::Write, Cache::Any),
@@ -114,14 +114,7 @@ pub fn table(report: &Report) -> String {
                 (Some(own), Some(base)) => own.speed(base),
                 _ => None,
             };
-            line.push(ratio.map_or("-".to_owned(), |it| {
-                format!(
-                    "{} [{} {}]",
-                    format::ratio(it.median),
-                    format::ratio(it.low),
-                    format::ratio(it.high)
-                )
-            }));
+            line.push(ratio.map_or("-".to_owned(), |it| format::between(&it, format::ratio)));
         }
         line.push(format::ratio(published.speed / PUBLISHED_BARE));
         table.push(line);

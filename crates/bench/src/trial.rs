@@ -61,6 +61,9 @@ pub struct Contender {
     pub group: usize,
 }
 
+/// Whether the question that a run is to answer is still open.
+pub type IsOpen = Box<dyn Fn(&[Series]) -> bool>;
+
 /// Everything a run needs.
 pub struct Trial {
     /// Those that are compared.
@@ -75,6 +78,9 @@ pub struct Trial {
     pub most_repetitions: usize,
     /// Whether one unstable row has all repeated: for answers that rest on all rows of a repetition.
     pub rows_together: bool,
+    /// Asked once, after [`Trial::repetitions`]: whether what was found calls for all there may be,
+    /// also where every row is stable. (Asked again and again, chance would answer in the end.)
+    pub is_open: Option<IsOpen>,
     /// What a sample may take, about.
     pub sample_limit: Duration,
     /// Draws the order and the places of random access.

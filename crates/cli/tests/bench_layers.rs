@@ -6,129 +6,19 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
 use support::delay_fs::{DelayFs, Mood};
+use support::laboratory::{Bench, layer, nothing_in, runs};
 use support::{Kind, command, mounts};
-use tempfile::TempDir;
 
 /// Beside everything a request costs on a busy machine.
 const DELAY: Duration = Duration::from_millis(1);
-
-/// How often an acceptance test runs; the bar is 20 of 20.
-fn runs() -> usize {
-    let asked = std::env::var("STRANDFS_LAYERS_RUNS").ok();
-    asked.map_or(3, |it| it.parse().unwrap())
-}
-
-/// A run in a directory of its own, and what is left of it.
-struct Bench {
-    dir: TempDir,
-}
-
-impl Bench {
-    fn new() -> Bench {
-        mounts::own_namespace();
-        Bench {
-            dir: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn dir(&self, name: &str) -> PathBuf {
-        let path = self.dir.path().join(name);
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    /// Measures little and fast; the result's JSON and what was printed.
-    fn run(&self, what: &str, args: &[&str]) -> (Value, String) {
-        let json = self.dir.path().join("samples.json");
-        let work = self.dir("work");
-        let fixed = [
-            "--size=8M",
-            "--sample-time=20ms",
-            "--json",
-            json.to_str().unwrap(),
-            "--directory",
-            work.to_str().unwrap(),
-        ];
-        let all = [&["bench", what][..], &fixed, args].concat();
-        let done = support::run(command::binary().to_str().unwrap(), all).ok();
-        nothing_in(&work);
-        let text = fs::read_to_string(json).unwrap();
-        (serde_json::from_str(&text).unwrap(), done.stdout)
-    }
-
-    /// Runs `layers` until it names a layer, which has to be this one. On a machine that others keep
-    /// busy the answer may be that it needs more runs; it is given those, a few times.
-    #[track_caller]
-    fn names(&self, expected: &str, target: &Path, args: &[&str]) -> String {
-        for _ in 0..5 {
-            let (report, said) = self.layers(target, args);
-            if let Some(found) = layer(&report) {
-                assert_eq!(found, expected, "{said}");
-                return said;
-            }
-            assert!(said.contains("cannot tell"), "{said}");
-            support::say(&format!(
-                "once more: {}",
-                said.lines().nth(2).unwrap_or_default()
-            ));
-        }
-        panic!("no layer was named in five runs");
-    }
-
-    /// Runs `layers` on `target` with the rows whose answer a delay decides.
-    fn layers(&self, target: &Path, args: &[&str]) -> (Value, String) {
-        let fixed = [
-            target.to_str().unwrap(),
-            "--modes=direct",
-            "--transports=dev",
-            "--only=write-1m,random-read-4k,metadata",
-            "--no-cross-check",
-            "--reps=7",
-            "--max-reps=14",
-        ];
-        let found = self.run("layers", &[&fixed[..], args].concat());
-        nothing_in(target);
-        found
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        // A directory on which something is mounted cannot be removed.
-        for (path, _, _) in mounts::list().into_iter().rev() {
-            if path.starts_with(self.dir.path()) {
-                mounts::detach_once(&path);
-            }
-        }
-    }
-}
-
-#[track_caller]
-fn nothing_in(dir: &Path) {
-    let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
-    // The directory itself may be one that the test mounted.
-    let below = mounts::list()
-        .into_iter()
-        .filter(|it| it.0.starts_with(dir) && it.0 != dir);
-    assert_eq!(below.count(), 0);
-}
-
-/// The layer that the answer about all rows names.
-fn layer(report: &Value) -> Option<String> {
-    let all = report["verdicts"].as_array().unwrap();
-    let whole = all.iter().find(|it| it["about"] == "all rows").unwrap();
-    whole["layer"].as_str().map(str::to_owned)
-}
 
 /// This program with a delay before every reply its server sends: slow inside, nowhere else.
 fn slow_server(bench: &Bench) -> PathBuf {
@@ -391,6 +281,8 @@ fn requests_that_make_no_sense_are_refused_in_a_sentence() {
         (vec!["layers", "--transports=pipe"], "pipe"),
         (vec!["layers", "--only=wrote"], "wrote"),
         (vec!["layers", "/dev/null"], "/dev/null"),
+        (vec!["layers", "no-such-type:1G"], "mkfs.no-such-type"),
+        (vec!["layers", "ext4:many"], "FILESYSTEM:SIZE"),
         (vec!["layers", "--reps=0"], "--reps"),
         (vec!["passthrough", "--size=1K"], "--size"),
         (vec!["blocksize", "--size=many"], "size"),

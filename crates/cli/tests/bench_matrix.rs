@@ -223,6 +223,58 @@ fn a_file_adds_filesystems_and_one_that_fails_is_left_out_by_name() {
     nothing_left(dir.path());
 }
 
+/// ext4 accepts O_DIRECT where it journals data, and uses the page cache all the same.
+#[test]
+fn direct_io_that_fell_back_to_the_page_cache_is_said() {
+    if !loops_work() {
+        return;
+    }
+    mounts::own_namespace();
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let text = "[[filesystem]]\nname = 'journal'\ntype = 'ext4'\nmkfs = 'mkfs.ext4'\n\
+        mount = 'data=journal'\n";
+    fs::write(file.path(), text).unwrap();
+    let file = file.path().to_str().unwrap();
+    let more = ["--reps=1", "--max-reps=1", "--filesystems", file];
+    let run = matrix(
+        dir.path(),
+        &[&more[..], &["--only=journal,ext4-large"]].concat(),
+    )
+    .ok();
+    let said = |name: &str| run.stdout.contains(&format!("{name}: O_DIRECT fell back"));
+    assert!(said("journal") && !said("ext4-large"), "{run:?}");
+}
+
+#[test]
+fn a_matrix_that_does_not_fit_is_refused_before_anything_is_written() {
+    if !loops_work() {
+        return;
+    }
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().to_str().unwrap();
+    run(
+        "mount",
+        ["-t", "tmpfs", "-o", "size=1g", "strandfs-test", target],
+    )
+    .ok();
+    let run = strandfs([
+        "bench",
+        "matrix",
+        "--preset=seed-large",
+        "--directory",
+        target,
+    ]);
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    mounts::detach(dir.path());
+    assert_eq!(run.code(), 2, "{run:?}");
+    // 5 GiB, a quarter more, and room for journals.
+    let said = "1.0 GiB free, the image needs 6.5 GiB";
+    assert!(run.stderr.contains(said), "{run:?}");
+    assert_eq!(left, 0);
+}
+
 #[test]
 fn an_image_in_ram_is_called_ram() {
     if !loops_work() {

@@ -4,8 +4,12 @@
 //! adds the pool's; the target bare adds the storage's; the pool over the target should cost the sum,
 //! and what it costs beyond is the two together (requests that the pool multiplies, passthrough that
 //! the target does not allow).
+//!
+//! Differences are taken between the medians of the rungs over the repetitions, not within each
+//! repetition: four single samples, of which one was disturbed, would make a part of that repetition
+//! absurd, and on a busy machine most repetitions have such a one.
 
-use crate::stats::{Estimate, estimate};
+use crate::stats::median;
 
 /// A part of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,87 +39,139 @@ impl Layer {
     }
 }
 
-/// The times of one unit of work on the four rungs, by repetition; what lacks one is left out.
-#[derive(Clone, Copy, Debug)]
-pub struct Rungs<'a> {
+/// The times of one unit of work on the four rungs of a row, by repetition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rungs {
     /// Memory-backed storage, bare.
-    pub memory: &'a [Option<f64>],
+    pub memory: Vec<Option<f64>>,
     /// The pool over it.
-    pub pool_memory: &'a [Option<f64>],
+    pub pool_memory: Vec<Option<f64>>,
     /// The target, bare.
-    pub target: &'a [Option<f64>],
+    pub target: Vec<Option<f64>>,
     /// The pool over it.
-    pub pool_target: &'a [Option<f64>],
+    pub pool_target: Vec<Option<f64>>,
 }
 
-/// One repetition's parts, in the order of [`Layer::ALL`]. They add up to the time of the pool over
-/// the target. A part may be below 0: a cache in the pool can be faster than none.
+/// Parts of the time in the order of [`Layer::ALL`]. They add up to the time of the pool over the
+/// target. A part may be below 0: a cache in the pool can be faster than none.
 pub type Split = [f64; 4];
 
-/// Splits every repetition that has all four.
-pub fn split(rungs: &Rungs<'_>) -> Vec<Option<Split>> {
-    let count = rungs.pool_target.len();
-    let one = |at: usize| {
-        let time = |rung: &[Option<f64>]| rung.get(at).copied().flatten();
-        let (memory, target) = (time(rungs.memory)?, time(rungs.target)?);
-        let pool = time(rungs.pool_memory)? - memory;
-        let storage = target - memory;
-        let all = time(rungs.pool_target)?;
-        Some([memory, pool, storage, all - memory - pool - storage])
-    };
-    (0..count).map(one).collect()
+/// Which of a rung's times stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The median: what the work usually takes.
+    Usual,
+    /// The lower quartile: what it takes when little disturbs it. Others only ever add time.
+    Undisturbed,
 }
 
-/// The parts of several rows as shares of each row's time, averaged by repetition, each row counting
-/// alike; repetitions that lack a row are left out.
-pub fn average(rows: &[Vec<Option<Split>>]) -> Vec<Option<Split>> {
-    let count = rows.iter().map(Vec::len).min().unwrap_or(0);
-    let one = |at: usize| {
-        let mut sum = [0.0; 4];
-        for row in rows {
-            let split = row.get(at).copied().flatten()?;
-            let all = total(&split);
-            if all <= 0.0 {
-                return None;
+/// The times of several rows, in the repetitions that have all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// By row: by repetition: memory, pool over memory, target, pool over target.
+    rows: Vec<Vec<[f64; 4]>>,
+    /// What a row's parts are divided by before they are averaged; rows count alike.
+    scales: Vec<f64>,
+}
+
+impl Table {
+    /// Keeps what is complete. The parts of a single row are in its own unit; those of several are
+    /// shares of the median time of the pool over the target, averaged over the rows.
+    pub fn new(rows: &[&Rungs]) -> Self {
+        let longest = rows.iter().map(|it| it.pool_target.len()).max();
+        let whole = |at: usize| -> Option<Vec<[f64; 4]>> {
+            let row = |rungs: &&Rungs| {
+                let time = |rung: &[Option<f64>]| rung.get(at).copied().flatten();
+                Some([
+                    time(&rungs.memory)?,
+                    time(&rungs.pool_memory)?,
+                    time(&rungs.target)?,
+                    time(&rungs.pool_target)?,
+                ])
+            };
+            rows.iter().map(row).collect()
+        };
+        let mut kept = vec![Vec::new(); rows.len()];
+        for repetition in (0..longest.unwrap_or(0)).filter_map(whole) {
+            for (row, times) in kept.iter_mut().zip(repetition) {
+                row.push(times);
             }
-            for (sum, part) in sum.iter_mut().zip(split) {
-                *sum += part / all / rows.len() as f64;
+        }
+        let scale = |row: &Vec<[f64; 4]>| {
+            let totals: Vec<f64> = row.iter().map(|it| it[3]).collect();
+            median(&totals).filter(|it| *it > 0.0).unwrap_or(1.0)
+        };
+        let scales = match kept.as_slice() {
+            [_] => vec![1.0],
+            several => several.iter().map(scale).collect(),
+        };
+        Self { rows: kept, scales }
+    }
+
+    /// Complete repetitions.
+    pub fn repetitions(&self) -> usize {
+        self.rows.first().map_or(0, Vec::len)
+    }
+
+    /// The parts, from these repetitions; one may be named more than once. `None` for none.
+    pub fn split(&self, repetitions: &[usize], level: Level) -> Option<Split> {
+        let mut sum = [0.0; 4];
+        let mut column = Vec::with_capacity(repetitions.len());
+        for (row, scale) in self.rows.iter().zip(&self.scales) {
+            let mut middle = [0.0; 4];
+            for (rung, middle) in middle.iter_mut().enumerate() {
+                column.clear();
+                column.extend(repetitions.iter().filter_map(|at| row.get(*at)?.get(rung)));
+                *middle = level.of(&mut column)?;
+            }
+            let [memory, pool_memory, target, all] = middle;
+            let (pool, storage) = (pool_memory - memory, target - memory);
+            let parts = [memory, pool, storage, all - memory - pool - storage];
+            for (sum, part) in sum.iter_mut().zip(parts) {
+                *sum += part / scale / self.rows.len() as f64;
             }
         }
         Some(sum)
-    };
-    (0..count).map(one).collect()
+    }
 }
 
-/// All parts of one repetition: the time of the pool over the target.
+impl Level {
+    /// Of values in any order; they change places. Thousands of resamples are not to be sorted.
+    fn of(self, values: &mut [f64]) -> Option<f64> {
+        let count = values.len();
+        let place = match self {
+            Self::Usual => count / 2,
+            Self::Undisturbed => count.checked_sub(1)? / 4,
+        };
+        if place >= count {
+            return None;
+        }
+        let (below, found, _) = values.select_nth_unstable_by(place, f64::total_cmp);
+        let found = *found;
+        match self {
+            Self::Usual if count.is_multiple_of(2) => {
+                let lower = below.iter().copied().max_by(f64::total_cmp)?;
+                Some(f64::midpoint(lower, found))
+            }
+            _ => Some(found),
+        }
+    }
+}
+
+/// All parts: the time of the pool over the target.
 pub fn total(split: &Split) -> f64 {
     split.iter().sum()
 }
 
-/// A layer's part by repetition.
-pub fn part(splits: &[Option<Split>], layer: Layer) -> Vec<f64> {
-    let place = layer as usize;
-    let known = splits.iter().flatten();
-    known.filter_map(|it| it.get(place).copied()).collect()
+/// A layer's part.
+pub fn part(split: &Split, layer: Layer) -> f64 {
+    split.get(layer as usize).copied().unwrap_or(0.0)
 }
 
-/// A layer's part with its interval.
-pub fn part_estimate(splits: &[Option<Split>], layer: Layer) -> Option<Estimate> {
-    estimate(&part(splits, layer))
-}
-
-/// A layer's share of all that costs time, with its interval. Parts below 0 are no cost.
-pub fn share(splits: &[Option<Split>], layer: Layer) -> Option<Estimate> {
-    let place = layer as usize;
-    let shares: Vec<f64> = splits
-        .iter()
-        .flatten()
-        .filter_map(|it| {
-            let costs: f64 = it.iter().map(|part| part.max(0.0)).sum();
-            Some(it.get(place)?.max(0.0) / costs)
-        })
-        .collect();
-    estimate(&shares)
+/// A layer's share of all that costs time, 0 to 1. Parts below 0 are no cost.
+pub fn share(split: &Split, layer: Layer) -> f64 {
+    let costs: f64 = split.iter().map(|part| part.max(0.0)).sum();
+    part(split, layer).max(0.0) / costs
 }
 
 #[cfg(test)]
@@ -123,40 +179,72 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn rungs(times: [&[f64]; 4]) -> Rungs {
+        let [memory, pool_memory, target, pool_target] =
+            times.map(|it| it.iter().copied().map(Some).collect());
+        Rungs {
+            memory,
+            pool_memory,
+            target,
+            pool_target,
+        }
+    }
+
     #[test]
     fn each_rung_gives_its_difference_to_a_layer() {
-        let rungs = Rungs {
-            memory: &[Some(1.0), Some(1.0), None],
-            pool_memory: &[Some(3.0), Some(3.0), Some(3.0)],
-            target: &[Some(8.0), Some(8.0), Some(8.0)],
-            pool_target: &[Some(10.5), None, Some(1.0)],
+        let mut row = rungs([&[1.0; 3], &[3.0; 3], &[8.0; 3], &[10.5, 10.5, 1.0]]);
+        row.memory[2] = None;
+        let table = Table::new(&[&row]);
+        assert_eq!(table.repetitions(), 2);
+        assert_eq!(
+            table.split(&[0, 1], Level::Usual),
+            Some([1.0, 2.0, 7.0, 0.5])
+        );
+        assert_eq!(table.split(&[], Level::Usual), None);
+        assert_eq!(Table::new(&[]).repetitions(), 0);
+    }
+
+    #[test]
+    fn one_disturbed_sample_in_every_repetition_moves_nothing() {
+        let row = rungs([
+            &[90.0, 1.0, 1.0, 1.0, 1.0],
+            &[3.0, 90.0, 3.0, 3.0, 90.0],
+            &[8.0, 8.0, 90.0, 8.0, 8.0],
+            &[10.0, 10.0, 10.0, 90.0, 10.0],
+        ]);
+        let table = Table::new(&[&row]);
+        for level in [Level::Usual, Level::Undisturbed] {
+            let found = table.split(&[0, 1, 2, 3, 4], level);
+            assert_eq!(found, Some([1.0, 2.0, 7.0, 0.0]));
+        }
+    }
+
+    #[test]
+    fn the_levels_are_the_median_and_the_lower_quartile() {
+        let of = |level: Level, count: usize| {
+            let mut values: Vec<f64> = (1..=count).rev().map(|it| it as f64).collect();
+            level.of(&mut values)
         };
-        let found = split(&rungs);
-        assert_eq!(found, [Some([1.0, 2.0, 7.0, 0.5]), None, None]);
-        assert_eq!(part(&found, Layer::Storage), [7.0]);
+        let both = |count| (of(Level::Usual, count), of(Level::Undisturbed, count));
+        assert_eq!(both(0), (None, None));
+        assert_eq!(both(1), (Some(1.0), Some(1.0)));
+        assert_eq!(both(8), (Some(4.5), Some(2.0)));
+        assert_eq!(both(13), (Some(7.0), Some(4.0)));
     }
 
     #[test]
     fn a_share_lies_between_nothing_and_all() {
-        let found = share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Pool).unwrap();
-        assert_eq!(found.median, 0.5);
-        assert_eq!(
-            share(&[Some([1.0, 2.0, -1.0, 1.0])], Layer::Storage)
-                .unwrap()
-                .median,
-            0.0
-        );
+        let split = [1.0, 2.0, -1.0, 1.0];
+        assert_eq!(share(&split, Layer::Pool), 0.5);
+        assert_eq!(share(&split, Layer::Storage), 0.0);
     }
 
     #[test]
     fn rows_of_unlike_length_count_alike() {
-        let long = vec![Some([0.0, 100.0, 0.0, 0.0]); 3];
-        let short = vec![Some([0.0, 0.0, 1.0, 0.0]), None, Some([0.0, 0.0, 1.0, 0.0])];
-        let found = average(&[long, short]);
-        assert_eq!(
-            found,
-            [Some([0.0, 0.5, 0.5, 0.0]), None, Some([0.0, 0.5, 0.5, 0.0])]
-        );
+        let long = rungs([&[0.0; 3], &[100.0; 3], &[0.0; 3], &[100.0; 3]]);
+        let short = rungs([&[0.0; 3], &[0.0; 3], &[1.0; 3], &[1.0; 3]]);
+        let found = Table::new(&[&long, &short]).split(&[0, 1, 2], Level::Usual);
+        assert_eq!(found, Some([0.0, 0.5, 0.5, 0.0]));
     }
 
     proptest! {
@@ -164,20 +252,19 @@ mod tests {
         fn the_parts_add_up_to_the_whole(
             times in proptest::collection::vec((0.1f64..9.0, 0.1f64..9.0, 0.1f64..9.0, 0.1f64..9.0), 1..9)
         ) {
-            let rung = |pick: fn(&(f64, f64, f64, f64)) -> f64| -> Vec<Option<f64>> {
-                times.iter().map(|it| Some(pick(it))).collect()
+            let rung = |pick: fn(&(f64, f64, f64, f64)) -> f64| -> Vec<f64> {
+                times.iter().map(pick).collect()
             };
-            let (memory, pool_memory) = (rung(|it| it.0), rung(|it| it.1));
-            let (target, pool_target) = (rung(|it| it.2), rung(|it| it.3));
-            let found = split(&Rungs {
-                memory: &memory,
-                pool_memory: &pool_memory,
-                target: &target,
-                pool_target: &pool_target,
-            });
-            for (split, whole) in found.iter().zip(&pool_target) {
-                prop_assert!((total(&split.unwrap()) - whole.unwrap()).abs() < 1e-9);
-            }
+            let all = rung(|it| it.3);
+            let table = Table::new(&[&rungs([
+                &rung(|it| it.0),
+                &rung(|it| it.1),
+                &rung(|it| it.2),
+                &all,
+            ])]);
+            let every: Vec<usize> = (0..times.len()).collect();
+            let found = table.split(&every, Level::Usual).unwrap();
+            prop_assert!((total(&found) - median(&all).unwrap()).abs() < 1e-9);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! From samples to answers: the parts of every row, the layer they name, and what to try.
 
-use super::attribution::{Layer, Rungs, Split, average, part_estimate, split};
+use super::attribution::{Layer, Rungs, Table};
 use super::plan::{LINE, Mode, main_rows};
 use crate::format;
 use crate::result::{Part, Report, Series, Subject, Verdict};
-use crate::spread::MOST_FURTHER_RUNS;
+use crate::stats::Estimate;
 use crate::storage::Medium;
-use crate::verdict::{Finding, judge};
+use crate::trial::Row;
+use crate::verdict::{Finding, Judgement, MOST_FURTHER_RUNS, judge};
 
 /// What an answer about all rows together is about.
 pub const ALL_ROWS: &str = "all rows";
@@ -33,34 +34,49 @@ pub struct Names {
 pub fn verdicts(report: &Report, all: &[Names]) -> Vec<Verdict> {
     let mut found = Vec::new();
     for names in all {
-        let mut rows = Vec::new();
-        let mut own = Vec::new();
-        for row in main_rows() {
-            let Some(splits) = splits(report, names, row.name()) else {
-                continue;
-            };
-            let per = if row.is_by_mib() { "MiB" } else { "operation" };
-            own.push(answer(report, names, row.name(), per, &splits));
-            rows.push(splits);
-        }
+        let rows = rows(&report.series, names);
         if rows.len() > 1 {
-            found.push(answer(report, names, ALL_ROWS, "", &average(&rows)));
+            found.push(answer(report, names, ALL_ROWS, "", &together(&rows)));
         }
-        found.extend(own);
+        for (row, rungs) in &rows {
+            let per = if row.is_by_mib() { "MiB" } else { "operation" };
+            let table = Table::new(&[rungs]);
+            found.push(answer(report, names, row.name(), per, &table));
+        }
     }
     found
 }
 
-fn splits(report: &Report, names: &Names, row: &str) -> Option<Vec<Option<Split>>> {
-    let times = |subject: &str| report.find(subject, row).map(unit_seconds);
-    let (memory, pool_memory) = (times(&names.memory)?, times(&names.pool_memory)?);
-    let (target, pool_target) = (times(&names.target)?, times(&names.pool_target)?);
-    Some(split(&Rungs {
-        memory: &memory,
-        pool_memory: &pool_memory,
-        target: &target,
-        pool_target: &pool_target,
-    }))
+/// Whether an answer about all rows is open that more repetitions may give.
+pub fn is_open(series: &[Series], all: &[Names]) -> bool {
+    all.iter().any(|names| {
+        let finding = judge(&together(&rows(series, names))).finding;
+        matches!(finding, Finding::Needs(_))
+    })
+}
+
+/// The rows that all four rungs have.
+fn rows(series: &[Series], names: &Names) -> Vec<(Row, Rungs)> {
+    let times = |subject: &str, row: &Row| {
+        let mut own = series.iter();
+        own.find(|it| it.subject == subject && it.workload == row.name())
+            .map(unit_seconds)
+    };
+    let of = |row: Row| {
+        let rungs = Rungs {
+            memory: times(&names.memory, &row)?,
+            pool_memory: times(&names.pool_memory, &row)?,
+            target: times(&names.target, &row)?,
+            pool_target: times(&names.pool_target, &row)?,
+        };
+        Some((row, rungs))
+    };
+    main_rows().into_iter().filter_map(of).collect()
+}
+
+fn together(rows: &[(Row, Rungs)]) -> Table {
+    let rungs: Vec<&Rungs> = rows.iter().map(|it| &it.1).collect();
+    Table::new(&rungs)
 }
 
 /// Seconds of a MiB for large blocks, of an operation for small ones.
@@ -80,32 +96,34 @@ pub fn is_by_mib(series: &Series) -> bool {
     block.is_some_and(|it| it >= 64 << 10)
 }
 
-fn answer(
-    report: &Report,
-    names: &Names,
-    about: &str,
-    per: &str,
-    splits: &[Option<Split>],
-) -> Verdict {
-    let part = |layer: Layer| {
-        Some(Part {
-            layer: layer.name().to_owned(),
-            seconds: part_estimate(splits, layer)?,
-        })
+fn answer(report: &Report, names: &Names, about: &str, per: &str, table: &Table) -> Verdict {
+    let Judgement {
+        finding,
+        is_undisturbed,
+        parts,
+    } = judge(table);
+    let part = |(layer, seconds): (Layer, Estimate)| Part {
+        layer: layer.name().to_owned(),
+        seconds,
     };
-    let finding = judge(splits);
     let storage = report.subjects.iter().find(|it| it.name == names.target);
     let (layer, share) = match &finding {
         Finding::Layer(layer, share) => (Some(layer.name().to_owned()), Some(*share)),
         _ => (None, None),
     };
+    let mut text = sentence(report, names, about, &finding, storage);
+    if is_undisturbed {
+        text.push_str(
+            " (This rests on the least disturbed quarter of the samples: the others lie too far apart.)",
+        );
+    }
     Verdict {
         about: about.to_owned(),
         subject: names.pool_target.clone(),
         layer,
         share,
-        text: sentence(report, names, about, &finding, storage),
-        parts: Layer::ALL.into_iter().filter_map(part).collect(),
+        text,
+        parts: Layer::ALL.into_iter().zip(parts).map(part).collect(),
         per: per.to_owned(),
     }
 }
@@ -121,12 +139,11 @@ fn sentence(
         Finding::Layer(layer, share) => {
             let what = title(*layer, names, storage);
             let knob = knob(report, names, about, *layer, storage);
-            format!(
-                "{what}: {} % of the time [{} {}]. {knob}",
-                percent(share.median),
-                percent(share.low),
-                percent(share.high)
-            )
+            let Estimate {
+                median, low, high, ..
+            } = share;
+            let [median, low, high] = [median, low, high].map(|it| percent(*it));
+            format!("{what}: {median} % of the time [{low} {high}]. {knob}")
         }
         Finding::Alike(one, other) => format!(
             "cannot tell: {} and {} cost about the same, and more runs would not change that",
@@ -234,11 +251,9 @@ fn better_mode(report: &Report, names: &Names, about: &str) -> Option<String> {
     });
     let (mode, ratio) = faster.max_by(|one, other| one.1.median.total_cmp(&other.1.median))?;
     Some(format!(
-        "Try {}: measured here {} times as fast [{} {}].",
+        "Try {}: measured here {} times as fast.",
         mode.options(),
-        format::ratio(ratio.median),
-        format::ratio(ratio.low),
-        format::ratio(ratio.high)
+        format::between(&ratio, format::ratio)
     ))
 }
 
@@ -354,7 +369,7 @@ mod tests {
         assert_eq!(found[1].layer.as_deref(), Some("pool"), "{found:?}");
         let said = &found[1].text;
         assert!(
-            said.contains("passthrough.io=rw") && said.contains("5.00 times as fast"),
+            said.contains("passthrough.io=rw") && said.contains("5.00 [5.00 5.00] times as fast"),
             "{said}"
         );
     }

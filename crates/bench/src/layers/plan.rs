@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::target::Target;
 use crate::data::{Action, Workload};
 use crate::error::BenchError;
 use crate::regime::Regime;
@@ -56,8 +57,10 @@ pub struct Way {
 pub struct Plan {
     /// The strandfs that is measured.
     pub program: PathBuf,
-    /// Directories: disks, network mounts. A directory of its own is made in each, and removed.
-    pub targets: Vec<PathBuf>,
+    /// What is measured besides memory.
+    pub targets: Vec<Target>,
+    /// Where images go that have no place of their own.
+    pub images: PathBuf,
     /// How the pool moves data; the first is what the verdict is about.
     pub modes: Vec<Mode>,
     /// How requests come from the kernel; all that work here for none.

@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use super::judge::{self, Names};
 use super::plan::{Plan, rows};
 use super::setup::{Ladder, MEMORY, TMPFS, pool_name};
+use super::target::Target;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::result::{Kind, Report};
 use crate::stats::FEWEST_FOR_INTERVAL;
-use crate::trial::{self, Place, Row, Trial};
-use crate::{credibility, crosscheck, probe, sentinel};
+use crate::trial::{self, IsOpen, Place, Row, Trial};
+use crate::{credibility, crosscheck, probe};
 
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
@@ -27,7 +28,7 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let rows = rows(&plan.only)?;
-    let mut ladder = Ladder::set_up(plan)?;
+    let mut ladder = Ladder::set_up(plan, stop, progress)?;
     let mut report = measure(plan, Kind::Layers, &mut ladder, rows, stop, progress)?;
     report.verdicts = judge::verdicts(&report, &names(&ladder));
     report.warnings.push(
@@ -74,6 +75,7 @@ pub(crate) fn measure(
         }
     }
     let trial = Trial {
+        is_open: (kind == Kind::Layers).then(|| is_open(names(ladder))),
         contenders: std::mem::take(&mut ladder.contenders),
         rows,
         file_bytes: plan.file_bytes,
@@ -111,11 +113,17 @@ pub(crate) fn check(plan: &Plan) -> Result<(), BenchError> {
         return wrong("--size must be at least 8M: less is over before it can be timed");
     }
     for target in &plan.targets {
-        if !target.is_dir() {
-            return wrong(&format!("{} is no directory", target.display()));
+        target.check()?;
+        let same = |it: &&Target| it.name() == target.name();
+        if plan.targets.iter().filter(same).count() > 1 {
+            return wrong(&format!("{} is given twice", target.name()));
         }
     }
     Ok(())
+}
+
+fn is_open(names: Vec<Names>) -> IsOpen {
+    Box::new(move |series| judge::is_open(series, &names))
 }
 
 /// Which subject is which rung.
@@ -183,35 +191,12 @@ fn cross_check(
 
 /// What a reader has to know beside the figures.
 fn notes(plan: &Plan, report: &Report) -> Vec<String> {
-    let mut said = Vec::new();
-    if report.interrupted {
-        said.push(format!(
-            "interrupted: only the {} complete repetitions count",
-            report.repetitions
-        ));
-    }
-    if report.repetitions < FEWEST_FOR_INTERVAL {
-        said.push(format!(
-            "{} repetitions: the brackets hold the smallest and the largest value, not an \
-             interval; give --reps {FEWEST_FOR_INTERVAL} or more",
-            report.repetitions
-        ));
-    }
+    let mut said = credibility::run_notes(report);
     said.extend(passthrough_notes(report));
     said.extend(credibility::cache_notes(report));
+    said.extend(credibility::written_notes(report));
     said.extend(credibility::generator_notes(report, MEMORY));
     said.extend(credibility::working_set_note(report, plan.file_bytes));
-    said.extend(sentinel::warnings(&report.noise));
-    let unstable = report.series.iter().filter(|it| it.unstable).count();
-    if unstable > 0 {
-        said.push(format!(
-            "~ marks {unstable} of {} figures that stayed unstable (interval beyond ±{:.0} %) \
-             within {} repetitions",
-            report.series.len(),
-            crate::spread::UNSTABLE * 100.0,
-            report.repetitions
-        ));
-    }
     said
 }
 

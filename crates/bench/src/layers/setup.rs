@@ -1,13 +1,20 @@
 //! The rungs in place: directories, tmpfs, pools; and their end.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use super::plan::{Mode, Plan, Transport, Way, pool_options};
+use super::target::Target;
 use crate::error::BenchError;
+use crate::matrix::Place;
+use crate::matrix::ground::Ground;
+use crate::matrix::plan::BLOCK;
+use crate::pattern::Pattern;
+use crate::progress::{Progress, Step};
 use crate::scratch::Scratch;
 use crate::storage::{Storage, images};
 use crate::subject::{Kind, Mounted, Subject};
-use crate::trial::{Contender, Dir, Place};
+use crate::trial::{self, Contender, Dir};
 
 /// The rung that only makes and copies data.
 pub const MEMORY: &str = "memory";
@@ -21,6 +28,7 @@ pub const NULLRW: &str = "nullrw";
 pub struct Ladder {
     mounted: Vec<Mounted>,
     scratches: Vec<Scratch>,
+    grounds: Vec<Ground>,
     /// What is measured.
     pub contenders: Vec<Contender>,
     /// The ways of every pool.
@@ -41,7 +49,11 @@ impl Ladder {
     ///
     /// # Errors
     /// A target that cannot be written, a pool that cannot be mounted, no memory-backed filesystem.
-    pub fn set_up(plan: &Plan) -> Result<Self, BenchError> {
+    pub fn set_up(
+        plan: &Plan,
+        stop: &AtomicBool,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, BenchError> {
         let mut ladder = Self::default();
         ladder.choose_ways(plan)?;
         let root = ladder.in_memory(plan)?;
@@ -50,9 +62,7 @@ impl Ladder {
             ladder.pool(plan, way, TMPFS, 0, root)?;
         }
         for (number, target) in plan.targets.iter().enumerate() {
-            let name = target.display().to_string();
-            ladder.scratches.push(Scratch::new(target)?);
-            ladder.bare(&name, number + 1, false)?;
+            let name = ladder.target(plan, target, number + 1, stop, progress)?;
             for way in ladder.ways.clone() {
                 ladder.pool(plan, way, &name, number + 1, false)?;
             }
@@ -67,17 +77,19 @@ impl Ladder {
     ///
     /// # Errors
     /// As [`Ladder::set_up`].
-    pub fn one_place(plan: &Plan, pools: &[(&str, &str)]) -> Result<Self, BenchError> {
+    pub fn one_place(
+        plan: &Plan,
+        pools: &[(&str, &str)],
+        stop: &AtomicBool,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, BenchError> {
         let mut ladder = Self::default();
         let (place, own_tmpfs) = match plan.targets.first() {
             None => (TMPFS.to_owned(), ladder.in_memory(plan)?),
             Some(target) => {
                 ladder.generator();
                 ladder.scratches.push(Scratch::new(&plan.directory)?);
-                ladder.scratches.push(Scratch::new(target)?);
-                let name = target.display().to_string();
-                ladder.bare(&name, 0, false)?;
-                (name, false)
+                (ladder.target(plan, target, 0, stop, progress)?, false)
             }
         };
         let root = rustix::process::geteuid().is_root();
@@ -96,10 +108,52 @@ impl Ladder {
         Ok(ladder)
     }
 
+    /// Makes the filesystem of a target that is to have one, and its bare rung; the target's name.
+    fn target(
+        &mut self,
+        plan: &Plan,
+        target: &Target,
+        group: usize,
+        stop: &AtomicBool,
+        progress: &mut Progress<'_>,
+    ) -> Result<String, BenchError> {
+        let name = target.name();
+        let image = match target {
+            Target::Directory(path) => {
+                self.scratches.push(Scratch::new(path)?);
+                return self.bare(&name, group, false).map(|()| name);
+            }
+            Target::Image(image) => image,
+        };
+        progress(&Step {
+            done: 0,
+            total: 1,
+            what: &format!("writing the image of {name}"),
+        });
+        let place = image.file.clone().map_or(Place::Image, Place::File);
+        let mut pattern = Pattern::new(BLOCK, plan.seed);
+        let mut ground = Ground::prepare(&place, image.bytes, &plan.images, &mut pattern, stop)?;
+        ground.make(&image.recipe)?;
+        if ground.is_cached_below() {
+            self.said.push(format!(
+                "{name}: the filesystem below the image has no direct IO, so the loop device goes \
+                 through its page cache"
+            ));
+        }
+        self.scratches.push(Scratch::new(ground.root())?);
+        self.bare(&name, group, false)?;
+        if let Some(made) = self.contenders.last_mut() {
+            made.facts.commands = ground.commands(&image.recipe);
+            made.facts.tools = image.recipe.tools();
+        }
+        self.grounds.push(ground);
+        Ok(name)
+    }
+
     fn generator(&mut self) {
         self.contenders.push(Contender {
             facts: named(MEMORY),
-            place: Place::Memory,
+            place: trial::Place::Memory,
             group: 0,
         });
     }
@@ -158,7 +212,7 @@ impl Ladder {
         let images = images(&path);
         self.contenders.push(Contender {
             facts,
-            place: Place::Dir(Dir {
+            place: trial::Place::Dir(Dir {
                 path,
                 below: None,
                 images,
@@ -229,7 +283,7 @@ impl Ladder {
         let images = images(&branch);
         self.contenders.push(Contender {
             facts,
-            place: Place::Dir(Dir {
+            place: trial::Place::Dir(Dir {
                 path: mounted.root.clone(),
                 below: Some(branch),
                 images,
@@ -271,8 +325,8 @@ impl Ladder {
     pub fn bare_dir(&self, place: &str) -> Option<PathBuf> {
         let found = self.contenders.iter().find(|it| it.facts.name == place)?;
         match &found.place {
-            Place::Dir(dir) => Some(dir.path.clone()),
-            Place::Memory => None,
+            trial::Place::Dir(dir) => Some(dir.path.clone()),
+            trial::Place::Memory => None,
         }
     }
 }

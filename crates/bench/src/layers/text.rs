@@ -165,12 +165,7 @@ fn speed(series: &Series) -> String {
 }
 
 fn time(found: &Estimate) -> String {
-    format!(
-        "{} [{} {}]",
-        signed(found.median),
-        signed(found.low),
-        signed(found.high)
-    )
+    format::between(found, signed)
 }
 
 /// Parts may be below zero.

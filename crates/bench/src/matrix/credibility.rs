@@ -1,52 +1,17 @@
 //! What the samples of a run say about themselves.
 
 use super::table::speed_text;
-use crate::result::{Cache, Report, Sample, Series};
-use crate::sentinel;
-use crate::spread::{self, UNSTABLE};
-use crate::stats::{FEWEST_FOR_INTERVAL, median};
+use crate::credibility::{device_share, load_note, run_notes};
+use crate::result::{Cache, Report};
 
 /// Less of the bytes than this came from the device or reached it: the row measured RAM.
 const FROM_DEVICE: f64 = 0.95;
 /// More of the bytes than this came from the device though they were to be cached.
 const NOT_CACHED: f64 = 0.05;
 
-/// Whether the samples spread too far for a figure.
-pub fn is_unstable(series: &Series) -> bool {
-    let found = series.estimate();
-    found.is_some_and(|it| spread::is_unstable(&it))
-}
-
-/// The share of a row's bytes that the device moved: the median over the samples.
-pub fn device_share(series: &Series, is_write: bool) -> Option<f64> {
-    let share = |sample: &Sample| {
-        let traffic = sample.traffic?;
-        let moved = match is_write {
-            true => traffic.device_write_bytes?,
-            false => traffic.device_read_bytes?,
-        };
-        Some(moved as f64 / series.work.bytes as f64)
-    };
-    let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
-    median(&shares)
-}
-
 /// Sentences that belong under the figures.
 pub fn notes(report: &Report) -> Vec<String> {
-    let mut said = Vec::new();
-    if report.environment.was_busy() {
-        said.push(format!(
-            "the load was {:.1} before the run: others used the machine",
-            report.environment.load_before
-        ));
-    }
-    if report.repetitions < FEWEST_FOR_INTERVAL {
-        said.push(format!(
-            "{} complete runs: the brackets hold the smallest and the largest figure, not an \
-             interval; give --reps {FEWEST_FOR_INTERVAL} or more",
-            report.repetitions
-        ));
-    }
+    let mut said: Vec<String> = load_note(report).into_iter().collect();
     for series in &report.series {
         let is_write = series.workload.starts_with("write");
         let Some(share) = device_share(series, is_write) else {
@@ -64,17 +29,8 @@ pub fn notes(report: &Report) -> Vec<String> {
             ));
         }
     }
-    said.extend(sentinel::warnings(&report.noise));
     said.extend(generator_note(report));
-    if report.series.iter().any(|it| it.unstable) {
-        said.push(format!(
-            "~ marks figures that stayed unstable (an interval wider than ±{:.0} %)",
-            UNSTABLE * 100.0
-        ));
-    }
-    if report.interrupted {
-        said.push("interrupted: only complete rounds are kept".to_owned());
-    }
+    said.extend(run_notes(report));
     said
 }
 
@@ -100,8 +56,9 @@ fn generator_note(report: &Report) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credibility::is_unstable;
     use crate::regime::Regime;
-    use crate::result::{Kind, Traffic, Unit, Work};
+    use crate::result::{Kind, Sample, Series, Traffic, Unit, Work};
 
     fn report(cache: Cache, workload: &str, moved: u64, seconds: &[f64]) -> Report {
         let sample = |value: &f64| {

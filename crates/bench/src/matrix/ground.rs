@@ -12,12 +12,14 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::device::{check_claims, check_unused};
-use super::plan::{BLOCK, Place, Plan};
+use super::plan::{BLOCK, Place};
 use super::recipe::Recipe;
 use crate::error::BenchError;
+use crate::format;
 use crate::loop_image::{LoopDevice, fill_holes, write_image};
 use crate::pattern::Pattern;
 use crate::scratch::Scratch;
+use crate::storage::Storage;
 use crate::tool;
 
 /// How long a mount may stay busy: indexers and the like look at new ones.
@@ -33,11 +35,16 @@ pub struct Ground {
     path: PathBuf,
     name: String,
     attached: Option<LoopDevice>,
-    image: Option<PathBuf>,
+    image: Option<ImageFile>,
     /// Of the image.
     bytes: u64,
     mountpoint: PathBuf,
     _scratch: Scratch,
+}
+
+/// An image that was made for the run. Removed when dropped.
+struct ImageFile {
+    path: PathBuf,
 }
 
 /// What is mounted now.
@@ -46,29 +53,50 @@ struct Mounted {
 }
 
 impl Ground {
-    /// Makes and attaches the image, or checks the device that was named.
+    /// Makes and attaches an image of `bytes`, or checks that a named device has as many and may be
+    /// overwritten. `directory` gets the mountpoint and, unless it is to be elsewhere, the image.
     ///
     /// # Errors
-    /// No room, no loop devices, no right; [`BenchError::Usage`] for a device that must not be
-    /// touched; [`BenchError::Interrupted`].
+    /// No room, no loop devices, no right; [`BenchError::Usage`] for a device or a file that must
+    /// not be touched; [`BenchError::Interrupted`].
     pub fn prepare(
-        plan: &Plan,
+        place: &Place,
+        bytes: u64,
+        directory: &Path,
         pattern: &mut Pattern,
         stop: &AtomicBool,
     ) -> Result<Self, BenchError> {
-        let scratch = Scratch::new(&plan.directory)?;
+        let scratch = Scratch::new(directory)?;
         let mountpoint = scratch.dir("mounted")?;
-        let (path, attached, image) = match &plan.place {
+        let image = match place {
             Place::Device(path) => {
-                check_unused(path, plan.device_bytes())?;
-                (path.clone(), None, None)
+                check_unused(path, bytes)?;
+                None
             }
-            Place::Image => {
-                let image = scratch.path().join("image");
-                write_image(&image, plan.device_bytes(), pattern.block(BLOCK), stop)?;
-                let device = LoopDevice::attach(&image)?;
-                (device.path().to_path_buf(), Some(device), Some(image))
-            }
+            Place::Image => Some(scratch.path().join("image")),
+            Place::File(path) => Some(path.clone()),
+        };
+        if let Some(path) = &image {
+            // Where it was asked to be, not the private directory there.
+            let place = match place {
+                Place::File(_) => path.parent().filter(|it| *it != Path::new("")),
+                _ => Some(directory),
+            };
+            let place = place.unwrap_or(Path::new("."));
+            check_room(place, &Storage::of(place)?, bytes)?;
+        }
+        let image = match image {
+            Some(path) => Some(ImageFile::write(path, bytes, pattern, stop)?),
+            None => None,
+        };
+        let attached = match &image {
+            Some(image) => Some(LoopDevice::attach(&image.path)?),
+            None => None,
+        };
+        let path = match (place, &attached) {
+            (Place::Device(path), _) => path.clone(),
+            (_, Some(device)) => device.path().to_path_buf(),
+            (_, None) => return Err(BenchError::Usage("nowhere to make it".to_owned())),
         };
         // A name of udev's is a link to the kernel's.
         let real = fs::canonicalize(&path).map_err(BenchError::io("resolving", &path))?;
@@ -80,7 +108,7 @@ impl Ground {
             name: name.into_owned(),
             attached,
             image,
-            bytes: plan.device_bytes(),
+            bytes,
             mountpoint,
             _scratch: scratch,
         })
@@ -138,7 +166,7 @@ impl Ground {
         let arguments = arguments.iter().map(OsStr::new);
         tool::run(program, arguments.chain([self.path.as_os_str()]))?;
         if let Some(image) = &self.image {
-            fill_holes(image, self.bytes)?;
+            fill_holes(&image.path, self.bytes)?;
         }
         self.mount(recipe)
     }
@@ -149,8 +177,8 @@ impl Ground {
     /// Those of umount(2) and mount(8).
     pub fn remount(&mut self, recipe: &Recipe) -> Result<(), BenchError> {
         self.unmount()?;
-        if let Some(image) = self.image.as_deref().filter(|_| self.is_cached_below()) {
-            forget(image)?;
+        if let Some(image) = self.image.as_ref().filter(|_| self.is_cached_below()) {
+            forget(&image.path)?;
         }
         self.mount(recipe)
     }
@@ -174,6 +202,49 @@ impl Ground {
             None => Ok(()),
         }
     }
+}
+
+impl ImageFile {
+    fn write(
+        path: PathBuf,
+        bytes: u64,
+        pattern: &mut Pattern,
+        stop: &AtomicBool,
+    ) -> Result<Self, BenchError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(BenchError::Usage(format!(
+                "{} is there already, and an image is made anew and removed: give another name",
+                path.display()
+            )));
+        }
+        write_image(&path, bytes, pattern.block(BLOCK), stop)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        // Without it the place is lost until somebody looks: they are told where.
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("strandfs: removing {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Refuses an image that does not fit, before anything is written.
+///
+/// # Errors
+/// [`BenchError::Usage`] with both sizes.
+pub fn check_room(directory: &Path, below: &Storage, bytes: u64) -> Result<(), BenchError> {
+    if below.free_bytes >= bytes {
+        return Ok(());
+    }
+    Err(BenchError::Usage(format!(
+        "{} has {} free, the image needs {}: give a smaller size or another place",
+        directory.display(),
+        format::bytes(below.free_bytes),
+        format::bytes(bytes)
+    )))
 }
 
 impl Mounted {

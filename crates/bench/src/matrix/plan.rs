@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::ground::check_room;
 use super::recipe::Recipe;
 use crate::error::BenchError;
 use crate::storage::{Medium, Storage};
@@ -19,6 +20,8 @@ const OVERHEAD: u64 = 256 << 20;
 pub enum Place {
     /// On a loop device over a file made for the run.
     Image,
+    /// The same with this path, which has to be free.
+    File(PathBuf),
     /// On a device that somebody named, and whose content is lost.
     Device(PathBuf),
 }
@@ -76,15 +79,7 @@ impl Plan {
         let mut said = Vec::new();
         if self.place == Place::Image {
             let below = Storage::of(&self.directory)?;
-            if below.free_bytes < self.device_bytes() {
-                return usage(format!(
-                    "{} has {} bytes free, the image needs {}: give a smaller --size or another \
-                     --directory",
-                    self.directory.display(),
-                    below.free_bytes,
-                    self.device_bytes()
-                ));
-            }
+            check_room(&self.directory, &below, self.device_bytes())?;
             if below.medium == Medium::Memory {
                 said.push(format!(
                     "the image lies in RAM ({} on {}): no figure here says anything about a disk",

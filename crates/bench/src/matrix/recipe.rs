@@ -1,11 +1,13 @@
 //! How a filesystem is made and mounted: the presets, and those of a TOML file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::error::BenchError;
+use crate::tool;
 
 /// A filesystem to be measured.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -74,6 +76,18 @@ pub fn presets() -> Vec<Recipe> {
     ]
 }
 
+/// The presets and, after them, those of a file.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn all(file: Option<&Path>) -> Result<Vec<Recipe>, BenchError> {
+    let mut recipes = presets();
+    if let Some(file) = file {
+        recipes.extend(read(file)?);
+    }
+    Ok(recipes)
+}
+
 /// The recipes of a file: tables `[[filesystem]]` with `name`, `type`, `mkfs` and `mount`.
 ///
 /// # Errors
@@ -120,6 +134,14 @@ impl Recipe {
     /// The program and its arguments, without the device.
     pub fn mkfs_words(&self) -> Vec<&str> {
         self.mkfs.split_whitespace().collect()
+    }
+
+    /// The version of the program that makes it, by its name.
+    pub fn tools(&self) -> BTreeMap<String, String> {
+        let program = self.mkfs_words().into_iter().take(1);
+        program
+            .map(|it| (it.to_owned(), tool::version(it, "-V")))
+            .collect()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -9,6 +9,7 @@ use super::plan::{BLOCK, Plan};
 use super::recipe::Recipe;
 use super::workload::{self, REPEATS, Row, Took, Way};
 use crate::counters::Meter;
+use crate::credibility::is_unstable;
 use crate::error::BenchError;
 use crate::pattern::{Aligned, Pattern, memory_seconds};
 use crate::progress::{Progress, Step};
@@ -16,7 +17,6 @@ use crate::regime::Regime;
 use crate::result::{Kind, Report, Sample, Series, Subject, Unit, Work};
 use crate::sentinel::Watch;
 use crate::storage::Storage;
-use crate::tool;
 
 /// Blocks that show how fast the generator is.
 const TRIAL_BLOCKS: u64 = 256;
@@ -45,7 +45,13 @@ pub fn run(
         progress,
     };
     tell.say("preparing the device");
-    let ground = Ground::prepare(plan, &mut pattern, stop)?;
+    let ground = Ground::prepare(
+        &plan.place,
+        plan.device_bytes(),
+        &plan.directory,
+        &mut pattern,
+        stop,
+    )?;
     settings(&mut report, plan, &ground, generator);
     let mut laboratory = Laboratory {
         plan,
@@ -60,7 +66,7 @@ pub fn run(
     let mut left: Vec<&Recipe> = plan.recipes.iter().collect();
     while report.repetitions < plan.most_repetitions && !report.interrupted && !left.is_empty() {
         if report.repetitions >= plan.repetitions {
-            if !report.series.iter().any(credibility::is_unstable) {
+            if !report.series.iter().any(is_unstable) {
                 break;
             }
             tell.total += left.len() * STEPS;
@@ -221,15 +227,11 @@ impl Laboratory<'_> {
         if report.subjects.iter().any(|it| it.name == recipe.name) {
             return;
         }
-        let mut tools = std::collections::BTreeMap::new();
-        if let Some(program) = recipe.mkfs_words().first() {
-            tools.insert((*program).to_owned(), tool::version(program, "-V"));
-        }
         report.subjects.push(Subject {
             name: recipe.name.clone(),
             options: recipe.mount.clone(),
             commands: self.ground.commands(recipe),
-            tools,
+            tools: recipe.tools(),
             storage: Storage::of(self.ground.root()).ok(),
             ..Subject::default()
         });
@@ -304,7 +306,7 @@ fn finish(report: &mut Report, plan: &Plan) {
     let longest = report.series.iter().map(|it| it.samples.len()).max();
     for series in &mut report.series {
         series.samples.resize(longest.unwrap_or(0), None);
-        series.unstable = credibility::is_unstable(series);
+        series.unstable = is_unstable(series);
     }
     let said = credibility::notes(report);
     report.warnings.extend(said);

@@ -1,7 +1,7 @@
 //! The result as text: the rows of the seed's table, and how the filesystems differ.
 
-use super::credibility::device_share;
 use super::workload::{REPEATS, Row};
+use crate::credibility::device_share;
 use crate::format;
 use crate::result::{Report, Series};
 use crate::spread;

@@ -2,10 +2,11 @@
 
 use super::run::{Column, Results};
 use super::workload::Workload;
+use crate::credibility::{few_note, interrupted_note};
 use crate::format;
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
-use crate::stats::{Estimate, FEWEST_FOR_INTERVAL, estimate, speed_ratio};
+use crate::stats::{Estimate, estimate, speed_ratio};
 use crate::subject::Family;
 
 /// An interval that reaches further than this share of its median to either side is wide.
@@ -126,12 +127,8 @@ impl Results {
                 self.environment.load_before
             ));
         }
-        if self.repetitions < FEWEST_FOR_INTERVAL {
-            said.push(format!(
-                "{} repetitions: the brackets hold the smallest and the largest ratio, not an \
-                 interval; give --reps {FEWEST_FOR_INTERVAL} or more",
-                self.repetitions
-            ));
+        if let Some(few) = few_note(self.repetitions) {
+            said.push(few);
         } else if let Some(widest) = self.widest().filter(|widest| widest.1 > WIDE) {
             said.push(format!(
                 "the interval of {} is wide (±{:.0} %): give more --reps, or more --files if its \
@@ -140,12 +137,7 @@ impl Results {
                 widest.1 * 100.0
             ));
         }
-        if self.interrupted {
-            said.push(format!(
-                "interrupted: only the {} complete repetitions count",
-                self.repetitions
-            ));
-        }
+        said.extend(interrupted_note(self.interrupted, self.repetitions));
         said.extend(self.failures.iter().cloned());
         said
     }
@@ -191,17 +183,7 @@ fn seconds(column: &Column, workload: Workload) -> &[Option<f64>] {
 }
 
 fn cell(ratio: Option<Estimate>) -> String {
-    ratio.map_or_else(
-        || "-".to_owned(),
-        |it| {
-            format!(
-                "{} [{} {}]",
-                format::ratio(it.median),
-                format::ratio(it.low),
-                format::ratio(it.high)
-            )
-        },
-    )
+    ratio.map_or_else(|| "-".to_owned(), |it| format::between(&it, format::ratio))
 }
 
 #[cfg(test)]

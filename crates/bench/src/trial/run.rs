@@ -74,8 +74,13 @@ pub fn run(
     };
     run.warm_up(progress)?;
     let rows: Vec<usize> = (0..trial.rows.len()).collect();
+    let mut is_open = false;
     while run.outcome.repetitions < trial.most_repetitions.max(trial.repetitions) {
-        let due = if run.outcome.repetitions < trial.repetitions {
+        let done = run.outcome.repetitions;
+        if let Some(question) = trial.is_open.as_ref().filter(|_| done == trial.repetitions) {
+            is_open = question(&run.series());
+        }
+        let due = if done < trial.repetitions || is_open {
             rows.clone()
         } else {
             match run.unstable_rows() {
@@ -322,15 +327,21 @@ impl Run<'_> {
     }
 
     fn finish(mut self) -> Outcome {
+        self.outcome.series = self.series();
+        self.outcome
+    }
+
+    /// What was measured until now.
+    fn series(&self) -> Vec<Series> {
         let mut series = Vec::new();
-        for (&(row, contender), &operations) in &self.amounts {
+        for (cell, &operations) in &self.amounts {
             let (Some(what), Some(who)) = (
-                self.trial.rows.get(row),
-                self.trial.contenders.get(contender),
+                self.trial.rows.get(cell.0),
+                self.trial.contenders.get(cell.1),
             ) else {
                 continue;
             };
-            let samples = self.samples.remove(&(row, contender)).unwrap_or_default();
+            let samples = self.samples.get(cell).cloned().unwrap_or_default();
             let block_bytes = match what {
                 Row::Data(workload) => workload.block_bytes as u64,
                 Row::Names => 0,
@@ -348,8 +359,7 @@ impl Run<'_> {
                 samples,
             });
         }
-        self.outcome.series = series;
-        self.outcome
+        series
     }
 
     fn ground<'b>(&'b mut self, dir: &'b Dir) -> Ground<'b> {

@@ -43,6 +43,7 @@ fn trial(contenders: Vec<Contender>) -> Trial {
         file_bytes: 2 << 20,
         repetitions: 5,
         most_repetitions: 6,
+        is_open: None,
         rows_together: false,
         sample_limit: Duration::from_millis(50),
         seed: 1,

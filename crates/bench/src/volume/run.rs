@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use super::contender::{Contender, Ready};
 use crate::counters::cpu_seconds;
+use crate::credibility;
 use crate::error::BenchError;
 use crate::fio::{self, Job};
 use crate::progress::{Progress, Step};
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
 use crate::scratch::Scratch;
-use crate::sentinel::{self, Watch};
-use crate::spread;
-use crate::stats::FEWEST_FOR_INTERVAL;
+use crate::sentinel::Watch;
 use crate::storage::{Medium, Storage};
 use crate::tool;
 
@@ -228,28 +227,13 @@ fn finish(report: &mut Report) {
         .sort_by_key(|it| (place(&it.subject), job(&it.workload)));
     for series in &mut report.series {
         series.samples.resize(report.repetitions, None);
-        series.unstable = series.estimate().is_some_and(|it| spread::is_unstable(&it));
+        series.unstable = credibility::is_unstable(series);
     }
     report
         .series
         .retain(|it| it.samples.iter().any(Option::is_some));
-    let mut said = sentinel::warnings(&report.noise);
-    if report.environment.was_busy() {
-        said.push(format!(
-            "the load was {:.1} before the run: others used the machine",
-            report.environment.load_before
-        ));
-    }
-    if report.repetitions < FEWEST_FOR_INTERVAL {
-        said.push(format!(
-            "{} complete repetitions: the brackets hold the smallest and the largest figure, not \
-             an interval; give --reps {FEWEST_FOR_INTERVAL} or more",
-            report.repetitions
-        ));
-    }
-    if report.interrupted {
-        said.push("interrupted: only complete repetitions are kept".to_owned());
-    }
+    let said = credibility::run_notes(report);
+    report.warnings.extend(credibility::load_note(report));
     report.warnings.extend(said);
 }
 

@@ -1,10 +1,12 @@
 //! `strandfs bench layers`, `passthrough` and `blocksize`.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use strandfs_bench::layers::Plan;
 use strandfs_bench::layers::plan::{Mode, Transport, named};
 use strandfs_bench::layers::text;
+use strandfs_bench::layers::{Plan, Target};
+use strandfs_bench::matrix::recipe;
 use strandfs_bench::regime::Regime;
 use strandfs_bench::result::Report;
 use strandfs_bench::{BenchError, blocksize as sizes, layers as rungs, passthrough as ways};
@@ -27,7 +29,7 @@ type Measure = fn(
 /// A wrong request, or nothing could be measured.
 pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
     let plan = Plan {
-        targets: args.targets.clone(),
+        targets: targets(&args.targets, &args.run)?,
         modes: match args.modes.is_empty() {
             true => Mode::ALL.to_vec(),
             false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
@@ -76,9 +78,15 @@ pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
 
 fn with_target(args: &DataArgs) -> Result<Plan, Failure> {
     Ok(Plan {
-        targets: args.target.iter().cloned().collect(),
+        targets: targets(args.target.as_slice(), &args.run)?,
         ..plan(&args.run)?
     })
+}
+
+fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError> {
+    let recipes = recipe::all(args.filesystems.as_deref())?;
+    let parse = |it: &OsString| Target::parse(it, &recipes);
+    words.iter().map(parse).collect()
 }
 
 fn plan(args: &RunArgs) -> Result<Plan, Failure> {
@@ -89,6 +97,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     Ok(Plan {
         program,
         targets: Vec::new(),
+        images: args.images.clone(),
         modes: Mode::ALL.to_vec(),
         transports: Vec::new(),
         only: Vec::new(),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_bench::BenchError;
-use strandfs_bench::matrix::recipe::{self, Recipe};
+use strandfs_bench::matrix::recipe;
 use strandfs_bench::matrix::{Place, Plan, run as measure, table};
 use strandfs_bench::result::Report;
 
@@ -44,7 +44,7 @@ fn plan(args: &MatrixArgs) -> Result<Plan, BenchError> {
         ));
     }
     Ok(Plan {
-        recipes: recipe::choose(recipes(args)?, &args.only)?,
+        recipes: recipe::choose(recipe::all(args.filesystems.as_deref())?, &args.only)?,
         size,
         repetitions: args.reps,
         most_repetitions: args
@@ -58,14 +58,6 @@ fn plan(args: &MatrixArgs) -> Result<Plan, BenchError> {
         directory: args.directory.clone(),
         seed: args.seed,
     })
-}
-
-fn recipes(args: &MatrixArgs) -> Result<Vec<Recipe>, BenchError> {
-    let mut recipes = recipe::presets();
-    if let Some(file) = &args.filesystems {
-        recipes.extend(recipe::read(file)?);
-    }
-    Ok(recipes)
 }
 
 fn print(report: &Report) {

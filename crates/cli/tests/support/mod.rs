@@ -18,8 +18,11 @@
 pub mod command;
 pub mod delay_fs;
 pub mod files;
+pub mod laboratory;
 pub mod mounts;
+pub mod network;
 pub mod system;
+pub mod throttle;
 pub mod traffic;
 
 use std::cell::Cell;

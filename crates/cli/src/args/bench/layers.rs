@@ -1,5 +1,6 @@
 //! The command lines of `strandfs bench layers`, `passthrough` and `blocksize`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use super::{duration, size};
 /// Arguments of `bench layers`.
 #[derive(Args)]
 pub struct LayersArgs {
-    /// Directories on what is to be measured: disks, network mounts. In each a directory is made
-    /// and removed again. Without any, the pool is measured over memory alone.
-    #[arg(value_name = "DIRECTORY")]
-    pub targets: Vec<PathBuf>,
+    /// A directory on what is to be measured (disk, network mount; one of its own is made there and
+    /// removed), or FILESYSTEM:SIZE[@FILE]: a filesystem of the matrix or any with a program
+    /// mkfs.FILESYSTEM, on an image made for the run (root). Without any, memory alone is measured.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<OsString>,
     /// How the pool moves data: passthrough, direct, cached (default: all).
     #[arg(long, value_name = "MODE", value_delimiter = ',')]
     pub modes: Vec<String>,
@@ -34,9 +36,9 @@ pub struct LayersArgs {
 /// Arguments of `bench passthrough` and `bench blocksize`.
 #[derive(Args)]
 pub struct DataArgs {
-    /// A directory on what lies below; without, memory (a tmpfs).
-    #[arg(value_name = "DIRECTORY")]
-    pub target: Option<PathBuf>,
+    /// What lies below, as for `bench layers`; without, memory (a tmpfs).
+    #[arg(value_name = "TARGET")]
+    pub target: Option<OsString>,
     /// What all runs have.
     #[command(flatten)]
     pub run: RunArgs,
@@ -60,6 +62,12 @@ pub struct RunArgs {
     /// Further mount options of every pool.
     #[arg(short, long = "options", value_name = "OPTIONS", default_value = "")]
     pub options: String,
+    /// Further filesystems for targets: as for `bench matrix`.
+    #[arg(long, value_name = "FILE.toml")]
+    pub filesystems: Option<PathBuf>,
+    /// Where images of targets go that name no file.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
+    pub images: PathBuf,
     /// The strandfs to measure (default: this one).
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
