@@ -22,8 +22,8 @@ pub struct MatrixArgs {
     /// Repetitions as long as figures are unstable (default: 3 more).
     #[arg(long, value_name = "NUMBER")]
     pub max_reps: Option<usize>,
-    /// Between two repeated reads.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    /// Between two repeated reads; the comparison this follows has 1s.
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     pub pause: Duration,
     /// Only these filesystems (default: all; a wrong name lists them).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
