@@ -159,7 +159,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__blocksize)
-            opts="-o -h --size --reps --max-reps --sample-time --options --program --busy --directory --json --seed --help"
+            opts="-o -h --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -186,6 +186,14 @@ _strandfs() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --filesystems)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --images)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -231,7 +239,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__layers)
-            opts="-o -h --modes --transports --only --no-cross-check --size --reps --max-reps --sample-time --options --program --busy --directory --json --seed --help"
+            opts="-o -h --modes --transports --only --no-cross-check --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -270,6 +278,14 @@ _strandfs() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --filesystems)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --images)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -409,7 +425,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__passthrough)
-            opts="-o -h --size --reps --max-reps --sample-time --options --program --busy --directory --json --seed --help"
+            opts="-o -h --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -436,6 +452,14 @@ _strandfs() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --filesystems)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --images)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -147,6 +147,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
@@ -159,6 +161,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
@@ -170,6 +174,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s o -l options -d 'Further mount options of every pool' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
@@ -193,7 +199,7 @@ seed-large\t'5 GiB'"
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l size -d 'Another size of the file' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l reps -d 'Repetitions, each on all filesystems; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l max-reps -d 'Repetitions as long as figures are unstable (default: 3 more)' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l pause -d 'Between two repeated reads' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l pause -d 'Between two repeated reads; the comparison this follows has 1s' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l only -d 'Only these filesystems (default: all; a wrong name lists them)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l filesystems -d 'Further filesystems: a TOML file of `filesystem` tables with name, type, mkfs and mount' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l device -d 'Make them on this device instead of an image. All that is on it is lost' -r -F
