@@ -3,7 +3,7 @@
 use super::frame::{COLOURS, at, block, dot, figure, line, shorten, words};
 use super::markup::Markup;
 use super::scale::Scale;
-use super::unit::{Quantity, number};
+use super::unit::{self, Quantity};
 use crate::result::{Cache, Report, Series, Unit};
 use crate::stats::median;
 
@@ -199,7 +199,7 @@ impl Chart {
             for mark in y_scale.marks() {
                 let height = y(mark / unit.scale);
                 line(out, "grid", (LEFT, height), (PLOT_RIGHT, height));
-                let said = format!("{} {}", number(mark), unit.name);
+                let said = format!("{} {}", unit::mark(mark), unit.name);
                 words(out, "soft", (LEFT - 6.0, height + 4.0), "end", &said);
             }
             let mut last = f64::NEG_INFINITY;

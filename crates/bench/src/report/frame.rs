@@ -2,7 +2,7 @@
 
 use super::markup::Markup;
 use super::scale::Scale;
-use super::unit::number;
+use super::unit;
 
 /// Of every chart.
 pub const WIDTH: f64 = 860.0;
@@ -134,7 +134,7 @@ impl Rows {
         for mark in self.scale.marks() {
             let x = self.x(mark);
             line(out, "grid", (x, TOP), (x, bottom));
-            words(out, "soft", (x, bottom + 16.0), "middle", &number(mark));
+            words(out, "soft", (x, bottom + 16.0), "middle", &unit::mark(mark));
         }
         words(out, "soft", (self.x(0.0), bottom + 34.0), "start", unit);
     }

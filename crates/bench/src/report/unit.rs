@@ -95,6 +95,15 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// The same for a mark on an axis: 5, not 5.00, beside 10.
+pub fn mark(value: f64) -> String {
+    let shown = number(value);
+    match shown.contains('.') {
+        true => shown.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => shown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +120,7 @@ mod tests {
     fn numbers_have_three_digits() {
         let shown: Vec<String> = [0.0, 1234.4, 56.78, 1.2345, 0.01234].map(number).to_vec();
         assert_eq!(shown, ["0", "1234", "56.8", "1.23", "0.0123"]);
+        let marks: Vec<String> = [0.0, 0.01, 0.5, 5.0, 10.0, 200.0].map(mark).to_vec();
+        assert_eq!(marks, ["0", "0.01", "0.5", "5", "10", "200"]);
     }
 }
