@@ -12,7 +12,7 @@ use super::{duration, size};
 #[derive(Args)]
 pub struct LayersArgs {
     /// A directory on what is to be measured (disk, network mount; one of its own is made there and
-    /// removed), or FILESYSTEM:SIZE[@FILE]: a filesystem of the matrix or any with a program
+    /// removed), or `FILESYSTEM:SIZE[@FILE]`: a filesystem of the matrix or any with a program
     /// mkfs.FILESYSTEM, on an image made for the run (root). Without any, memory alone is measured.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<OsString>,
