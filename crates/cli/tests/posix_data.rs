@@ -436,3 +436,33 @@ fn a_file_lives_on_while_it_is_open() {
         assert_eq!(get(pool.path("f")), b"new");
     });
 }
+
+/// The kernel would have let the server truncate it and only then refused.
+#[test]
+fn a_running_program_is_not_truncated_by_an_open_for_reading() {
+    need_root!();
+    for options in ["passthrough.io=auto", "passthrough.io=off"] {
+        let pool = Pool::tmpfs(1).option(options).mount();
+        let program = fs::read("/bin/sleep").unwrap();
+        put(pool.path("run"), &program);
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(pool.path("run"), executable).unwrap();
+        let mut running = std::process::Command::new(pool.path("run"))
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let truncate = || {
+            let mut flags = OpenOptions::new();
+            flags.read(true).custom_flags(libc::O_TRUNC);
+            flags.open(pool.path("run")).map(drop)
+        };
+        let refused = truncate();
+        let kept = get(pool.on(0, "run")) == program;
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert_eq!(errno(refused), Errno::TXTBSY);
+        assert!(kept, "{options}: the program is cut off");
+        truncate().unwrap();
+        assert_eq!(get(pool.path("run")), b"");
+    }
+}

@@ -27,6 +27,7 @@ mod readlink;
 mod remove;
 mod rename;
 mod rename_plan;
+mod running;
 mod statfs;
 mod symlinkify;
 pub(crate) mod xattr;

@@ -17,6 +17,7 @@
 
 pub mod command;
 pub mod delay_fs;
+pub mod fault_fs;
 pub mod files;
 pub mod laboratory;
 pub mod mounts;

@@ -65,6 +65,12 @@ impl Pool {
             FileKind::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::NXIO),
         }
+        if access_mode(flags) == libc::O_RDONLY
+            && flags & libc::O_TRUNC != 0
+            && self.is_running(&node)
+        {
+            return Err(Errno::TXTBSY);
+        }
         let view = self.view();
         let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);

@@ -2,6 +2,8 @@
 //! that a branch refuses leaves every branch as it was.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod broken_disk;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;

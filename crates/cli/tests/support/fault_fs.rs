@@ -1,0 +1,200 @@
+//! A filesystem that can do everything, over a directory, one of whose changes fails when the test
+//! says so: a disk that breaks in the middle of something.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strandfs_fuse::{
+    AttrReply, Connection, Context, Create, DirSink, Entry, Errno, Fallocate, Filesystem, Handle,
+    Ioctl, IoctlReply, LockOwner, MakeNode, MountOptions, Negotiated, NodeId, OpenReply, Read,
+    Release, Rename, Result, Session, SessionConfig, SetAttr, SetXattr, StatfsReply, StatxReply,
+    Write,
+};
+use strandfs_options::Settings;
+use strandfs_pool::Pool;
+
+/// No call fails.
+const NEVER: u64 = u64::MAX;
+
+struct Shared {
+    /// Changes still to be let through.
+    before_failure: AtomicU64,
+    /// Changes that fail after that.
+    failures: AtomicU64,
+    /// Changes that failed.
+    failed: AtomicU64,
+}
+
+/// A mounted one.
+pub struct FaultFs {
+    shared: Arc<Shared>,
+    mountpoint: PathBuf,
+}
+
+impl FaultFs {
+    /// Shows the directory `root` at `mountpoint`.
+    pub fn mount(root: &Path, mountpoint: &Path) -> FaultFs {
+        let shared = Arc::new(Shared {
+            before_failure: AtomicU64::new(NEVER),
+            failures: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        });
+        let mut settings = Settings::default();
+        let options = format!(
+            "branches={},minfreespace=0,passthrough.io=off,cache.files=off,cache.entry=0,\
+             cache.attr=0,cache.negative-entry=0,coherence=timeout",
+            root.display()
+        );
+        settings.parse_mount_options(&options).unwrap();
+        let filesystem = Fault {
+            shared: Arc::clone(&shared),
+            pool: Pool::new(settings).unwrap(),
+        };
+        let options = MountOptions {
+            fsname: "fault".to_owned(),
+            subtype: "fault".to_owned(),
+            default_permissions: true,
+            allow_other: true,
+            ..MountOptions::default()
+        };
+        let config = SessionConfig::default();
+        let session = Session::mount(Arc::new(filesystem), mountpoint, &options, config).unwrap();
+        std::thread::spawn(move || session.serve());
+        std::fs::metadata(mountpoint).unwrap();
+        FaultFs {
+            shared,
+            mountpoint: mountpoint.to_path_buf(),
+        }
+    }
+
+    /// Lets `before` changes through and fails the `failures` that follow, with EIO.
+    pub fn arm(&self, before: u64, failures: u64) {
+        self.shared.failed.store(0, Ordering::SeqCst);
+        self.shared.failures.store(failures, Ordering::SeqCst);
+        self.shared.before_failure.store(before, Ordering::SeqCst);
+    }
+
+    /// Makes it well again; returns how many changes have failed.
+    pub fn disarm(&self) -> u64 {
+        self.shared.before_failure.store(NEVER, Ordering::SeqCst);
+        self.shared.failed.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultFs {
+    fn drop(&mut self) {
+        self.disarm();
+        super::mounts::detach(&self.mountpoint);
+    }
+}
+
+struct Fault {
+    shared: Arc<Shared>,
+    pool: Arc<Pool>,
+}
+
+impl Fault {
+    /// Every change goes through here first.
+    fn change(&self) -> Result<()> {
+        let shared = &self.shared;
+        let let_through = |left: u64| match left {
+            NEVER => Some(NEVER),
+            left => left.checked_sub(1),
+        };
+        let order = Ordering::SeqCst;
+        if shared
+            .before_failure
+            .fetch_update(order, order, let_through)
+            .is_ok()
+        {
+            return Ok(());
+        }
+        let one_less = |left: u64| left.checked_sub(1);
+        if shared
+            .failures
+            .fetch_update(order, order, one_less)
+            .is_err()
+        {
+            return Ok(());
+        }
+        shared.failed.fetch_add(1, order);
+        Err(Errno::IO)
+    }
+}
+
+/// Calls that only look.
+macro_rules! looks {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self, cx: &Context<'_>, $($arg: $kind),*) -> Result<$out> {
+            Filesystem::$name(&*self.pool, cx, $($arg),*)
+        })*
+    };
+}
+
+/// Calls that change something.
+macro_rules! changes {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self, cx: &Context<'_>, $($arg: $kind),*) -> Result<$out> {
+            self.change()?;
+            Filesystem::$name(&*self.pool, cx, $($arg),*)
+        })*
+    };
+}
+
+impl Filesystem for Fault {
+    fn init(&self, negotiated: &Negotiated, connection: &Connection) -> Result<()> {
+        self.pool.init(negotiated, connection)
+    }
+
+    fn ready(&self) {
+        self.pool.ready();
+    }
+
+    fn destroy(&self) {
+        self.pool.destroy();
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        self.pool.forget(node, lookups);
+    }
+
+    looks! {
+        lookup(parent: NodeId, name: &OsStr) -> Entry;
+        getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
+        statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
+        readlink(node: NodeId, out: &mut [u8]) -> usize;
+        open(node: NodeId, flags: i32, kill: bool) -> OpenReply;
+        read(node: NodeId, args: &Read, out: &mut [u8]) -> usize;
+        flush(node: NodeId, handle: Handle, owner: LockOwner) -> ();
+        release(node: NodeId, args: &Release) -> ();
+        opendir(node: NodeId, flags: i32) -> OpenReply;
+        readdir(node: NodeId, handle: Handle, offset: u64, sink: &mut DirSink<'_>) -> ();
+        releasedir(node: NodeId, args: &Release) -> ();
+        statfs(node: NodeId) -> StatfsReply;
+        getxattr(node: NodeId, name: &OsStr, out: Option<&mut [u8]>) -> usize;
+        listxattr(node: NodeId, out: Option<&mut [u8]>) -> usize;
+        access(node: NodeId, mask: u32) -> ();
+        ioctl(node: NodeId, args: &Ioctl<'_>, out: &mut [u8]) -> IoctlReply;
+    }
+
+    changes! {
+        setattr(node: NodeId, change: &SetAttr) -> AttrReply;
+        symlink(parent: NodeId, name: &OsStr, target: &OsStr) -> Entry;
+        mknod(parent: NodeId, args: &MakeNode<'_>) -> Entry;
+        mkdir(parent: NodeId, args: &MakeNode<'_>) -> Entry;
+        unlink(parent: NodeId, name: &OsStr) -> ();
+        rmdir(parent: NodeId, name: &OsStr) -> ();
+        rename(parent: NodeId, args: &Rename<'_>) -> ();
+        link(node: NodeId, parent: NodeId, name: &OsStr) -> Entry;
+        create(parent: NodeId, args: &Create<'_>) -> (Entry, OpenReply);
+        tmpfile(parent: NodeId, args: &Create<'_>) -> (Entry, OpenReply);
+        write(node: NodeId, args: &Write<'_>) -> usize;
+        fsync(node: NodeId, handle: Handle, data_only: bool) -> ();
+        fsyncdir(node: NodeId, handle: Handle, data_only: bool) -> ();
+        setxattr(node: NodeId, args: &SetXattr<'_>) -> ();
+        removexattr(node: NodeId, name: &OsStr) -> ();
+        fallocate(node: NodeId, args: &Fallocate) -> ();
+    }
+}
