@@ -16,11 +16,15 @@ use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Uid, XattrFlags, chownat, linkat, mkdirat,
     open, openat, openat2, renameat, renameat_with, symlinkat, unlinkat,
 };
+use support::delay_fs::DelayFs;
 use support::files::{put, read_all};
 use support::{Pool, say};
 
 /// Names that exist on both sides, so that a wrong turn finds something to harm.
 const FILES: [&str; 4] = ["f0", "f1", "f2", "f3"];
+
+/// Where they are on each branch.
+const PLACES: [&str; 4] = ["a", "p/q/a", "a/sub", "p/q/a/sub"];
 
 fn duration() -> Duration {
     let given = std::env::var("STRANDFS_RACE_SECONDS").ok();
@@ -137,13 +141,12 @@ fn ask(dir: &OwnedFd, round: u64) -> u64 {
     done
 }
 
-/// Askers on the pool, swappers on its branches; then nothing outside may have changed.
-fn race(options: &str) {
-    let mut pool = Pool::tmpfs(2).option(options).prepare();
-    let outside = Outside::new(&pool);
+/// Symlinks to the outside beside what they are swapped with, on each branch.
+fn lay_traps(pool: &Pool, branches: usize) -> Outside {
+    let outside = Outside::new(pool);
     // Absolute, so that it leads outside from wherever it is followed.
-    for branch in 0..2 {
-        for place in ["a", "p/q/a", "a/sub", "p/q/a/sub"] {
+    for branch in 0..branches {
+        for place in PLACES {
             for name in FILES {
                 put(pool.on(branch, place).join(name), "inside");
             }
@@ -154,24 +157,27 @@ fn race(options: &str) {
     }
     // p/q, when it is the symlink, has to have an `a` like the real one.
     symlink(".", outside.dir.join("a")).unwrap();
-    let outside = Outside {
+    Outside {
         before: describe(&outside.dir),
         ..outside
-    };
-    pool.start();
+    }
+}
+
+/// Askers on what is mounted at `root`, swappers on its branches. How many swaps were made, and how
+/// many operations succeeded.
+fn ask_and_swap(root: &Path, branches: &[PathBuf]) -> (u64, u64) {
     let (stop, swaps, done) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let root = open(pool.root(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let root = open(root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
     // Found before the first swap: a client that has cached a symlink for long asks for nothing.
-    let places = ["a", "p/q/a", "a/sub", "p/q/a/sub"];
-    let held = places.map(|path| (path, directory(&root, path).expect("not swapped yet")));
+    let held = PLACES.map(|path| (path, directory(&root, path).expect("not swapped yet")));
     std::thread::scope(|scope| {
-        for branch in 0..2 {
+        for branch in branches {
             for (dir, one, other) in [
                 ("", "a", "trap"),
                 ("p", "q", "trap"),
                 ("a", "f0", "filetrap"),
             ] {
-                let (dir, stop, swaps) = (pool.on(branch, dir), &stop, &swaps);
+                let (dir, stop, swaps) = (branch.join(dir), &stop, &swaps);
                 scope.spawn(move || swap(&dir, one, other, stop, swaps));
             }
         }
@@ -193,7 +199,15 @@ fn race(options: &str) {
             });
         }
     });
-    let (swaps, done) = (swaps.into_inner(), done.into_inner());
+    (swaps.into_inner(), done.into_inner())
+}
+
+/// A race on a pool; then nothing outside may have changed.
+fn race(options: &str) {
+    let mut pool = Pool::tmpfs(2).option(options).prepare();
+    let outside = lay_traps(&pool, 2);
+    pool.start();
+    let (swaps, done) = ask_and_swap(pool.root(), &[pool.on(0, ""), pool.on(1, "")]);
     say(&format!(
         "{options}: {swaps} swaps, {done} operations succeeded"
     ));
@@ -219,4 +233,19 @@ fn nothing_outside_is_touched_while_directories_become_symlinks() {
     race("category.create=rand");
     race("category.create=rand,category.action=all,coherence=timeout,cache.entry=60,cache.attr=60");
     race("category.create=mfs,coherence=strict,passthrough.io=off");
+}
+
+/// The same race on a server that joins paths and follows what it meets there: it is lost, so the
+/// test above can fail.
+#[test]
+fn a_server_that_goes_by_paths_loses_this_race() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let outside = lay_traps(&pool, 1);
+    let _vulnerable = DelayFs::mount(&pool.on(0, ""), pool.root());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while describe(&outside.dir) == outside.before {
+        assert!(Instant::now() < deadline, "the race was never lost");
+        ask_and_swap(pool.root(), &[pool.on(0, "")]);
+    }
 }

@@ -1,5 +1,6 @@
 //! The house rules as a test: sizes of files and functions, no call that ends the server outside
-//! tests, every `unsafe` with its reason and only where it belongs, nothing marked unfinished.
+//! tests, every `unsafe` with its reason and only where it belongs, no clock that jumps where files
+//! are served, nothing marked unfinished.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod rules;
@@ -208,4 +209,19 @@ fn unfinished_work_is_refused() {
         draws(LIB, &format!("// {mark}: later\n"), "finish it");
     }
     passes(LIB, "// a template: name.XXXXXX\n");
+}
+
+#[test]
+fn the_wall_clock_is_refused_where_files_are_served() {
+    let now = "fn f() {\n    let now = SystemTime::now();\n}\n";
+    draws(LIB, now, "SystemTime jumps");
+    let time = "fn f() {\n    let now = clock_gettime(ClockId::RealtimeCoarse);\n}\n";
+    draws(
+        "crates/fuse/src/session.rs",
+        time,
+        "ClockId::Realtime jumps",
+    );
+    passes(LIB, "fn f() {\n    let now = Instant::now();\n}\n");
+    passes("crates/pool/src/ops/symlinkify.rs", now);
+    passes("crates/cli/src/logging/sink.rs", now);
 }

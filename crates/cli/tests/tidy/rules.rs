@@ -28,6 +28,28 @@ const ENDS_THE_SERVER: &[&str] = &[
     "unimplemented!",
 ];
 
+/// The clock that jumps. Whatever waits, expires or is compared with what was before, goes by the
+/// monotonic one (`Instant`).
+const WALL_CLOCK: &[&str] = &["SystemTime", "ClockId::Realtime"];
+
+/// Crates that serve.
+const SERVERS: &[&str] = &[
+    "crates/fuse/src",
+    "crates/pool/src",
+    "crates/preload/src",
+    "crates/volume/src",
+];
+
+/// Where the wall clock is meant.
+const WALL_CLOCK_MODULES: &[&str] = &[
+    // How old a file is, by its own times.
+    "crates/pool/src/ops/symlinkify.rs",
+    "crates/pool/src/relocate/ahead.rs",
+    // Times that are shown, and nothing else: of the mount, and of a branch's last change of state.
+    "crates/pool/src/pool.rs",
+    "crates/pool/src/health/state.rs",
+];
+
 /// Marks of unfinished work. Spelt in halves so that this file passes its own rule.
 const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
@@ -66,6 +88,17 @@ pub fn complaints(path: &str, text: &str) -> Vec<String> {
                 .filter(|word| contains(&source.code[line], word))
             {
                 say(line, format!("{word} outside tests: return an error"));
+            }
+        }
+        if !test_code
+            && SERVERS.iter().any(|server| path.starts_with(server))
+            && !WALL_CLOCK_MODULES.contains(&path)
+        {
+            for word in WALL_CLOCK
+                .iter()
+                .filter(|word| source.code[line].contains(*word))
+            {
+                say(line, format!("{word} jumps: use Instant"));
             }
         }
         for word in unfinished(&source, line) {
