@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::files::{drop_caches, put};
+use support::files::{drop_caches, names, put};
 use support::mounts::loop_works;
 use support::{Kind, Pool, eventually};
 
@@ -40,6 +40,18 @@ fn remembered(pool: &Pool) -> u64 {
     pool.status()["coherence"]["directories_remembered"]
         .as_u64()
         .unwrap()
+}
+
+/// Lists the directory until what was listed is remembered of all branches: others on this machine
+/// may change something that makes one listing worthless.
+fn have_listed(pool: &Pool) {
+    eventually("what is listed is remembered", SOON, || {
+        // A listing that the kernel keeps is not asked for again.
+        put(pool.path("d/again"), "x");
+        assert!(names(pool.path("d")).len() > BRANCHES);
+        fs::remove_file(pool.path("d/again")).unwrap();
+        remembered(pool) >= BRANCHES as u64
+    });
 }
 
 /// Asks for names that are nowhere until the branches' directories are remembered.
@@ -72,8 +84,56 @@ fn names_made_behind_the_mount_are_found_at_once() {
     find_what_is_made_behind(&pool_on(kinds, options));
 }
 
+#[test]
+fn a_listing_is_remembered_and_names_made_behind_the_mount_later_are_found() {
+    need_root!();
+    let pool = pool("category.create=rand,minfreespace=0");
+    have_listed(&pool);
+    find_what_is_made(&pool);
+}
+
+#[test]
+fn a_directory_made_on_further_branches_is_remembered_as_empty_and_filled_behind_the_mount() {
+    need_root!();
+    let mut pool = Pool::build().option("category.create=rand,minfreespace=0");
+    for _ in 0..BRANCHES {
+        pool = pool.branch(Kind::Tmpfs("64m"), "");
+    }
+    let mut pool = pool.prepare();
+    pool.start();
+    // The root is on every branch from the start; what is below is cloned by the first files.
+    fs::create_dir(pool.path("d")).unwrap();
+    fs::set_permissions(pool.path("d"), fs::Permissions::from_mode(0o2751)).unwrap();
+    chown(pool.path("d"), Some(1234), Some(4321)).unwrap();
+    let cloned = || (0..BRANCHES).all(|branch| pool.on(branch, "d").exists());
+    for number in 0.. {
+        if cloned() {
+            break;
+        }
+        put(pool.path(format!("d/first{number}")), "x");
+    }
+    assert!(remembered(&pool) > 0, "none of the new directories");
+    for branch in 0..BRANCHES {
+        let made = fs::metadata(pool.on(branch, "d")).unwrap();
+        assert_eq!(
+            (made.mode() & 0o7777, made.uid(), made.gid()),
+            (0o2751, 1234, 4321)
+        );
+        put(pool.on(branch, format!("d/old{branch}")), "x");
+        let shown = pool.path(format!("d/old{branch}"));
+        assert!(shown.exists(), "made on branch {branch}");
+        let again = fs::File::create_new(shown);
+        assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    }
+    find_what_is_made(&pool);
+}
+
 fn find_what_is_made_behind(pool: &Pool) {
     have_remembered(pool);
+    find_what_is_made(pool);
+}
+
+fn find_what_is_made(pool: &Pool) {
     // Reports of the pool's own changes crowd the queue meanwhile.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -262,4 +322,54 @@ fn the_inode_table_shrinks_when_the_kernel_forgets() {
     });
     // And come back as what they were.
     assert!(pool.path("d7/f7").exists());
+}
+
+#[test]
+fn memory_stays_bounded_while_the_kernel_forgets_and_asks_again() {
+    need_root!();
+    const FILES: u64 = 200_000;
+    const DIRECTORIES: u64 = 200;
+    /// What is kept of forgotten inodes for their file handles, and what the allocator rounds up.
+    const SLACK_BYTES: u64 = 24 << 20;
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("1g,nr_inodes=0"), "")
+        .branch(Kind::Tmpfs("1g,nr_inodes=0"), "")
+        .prepare();
+    for number in 0..FILES {
+        let name = format!("d{}/f{number}", number % DIRECTORIES);
+        put(pool.on((number % 2) as usize, name), "");
+    }
+    pool.start();
+    let nodes = || pool.status()["nodes"].as_u64().unwrap();
+    let resident = || support::system::resident_bytes(pool.pid());
+    let empty = resident();
+    let mut most = 0;
+    let mut each = Vec::new();
+    for _ in 0..3 {
+        // Others may empty the caches meanwhile; then the round counts for as much as it held.
+        for directory in 0..DIRECTORIES {
+            let path = pool.path(format!("d{directory}"));
+            let mut listed = 0;
+            for entry in fs::read_dir(&path).unwrap() {
+                // Without the birth time, which would be a request of its own.
+                rustix::fs::lstat(entry.unwrap().path()).unwrap();
+                listed += 1;
+            }
+            assert_eq!(listed, FILES / DIRECTORIES);
+        }
+        most = nodes().max(most);
+        each.push(resident());
+        eventually("forgotten nodes leave the table", SOON, || {
+            drop_caches(2);
+            nodes() < FILES / 100
+        });
+    }
+    let limit = empty + most * 400 + SLACK_BYTES;
+    support::say(&format!(
+        "{most} inodes at most; resident: {empty} bytes, then {each:?}"
+    ));
+    assert!(
+        each.iter().all(|resident| *resident < limit),
+        "{each:?} bytes, more than {limit}"
+    );
 }

@@ -8,24 +8,10 @@ use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use support::files::put;
+use support::system::resident_bytes;
 use support::{Kind, Pool, say};
 
 const NOFILE: u64 = 1024;
-
-/// Resident memory of a process in bytes.
-fn resident(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024
-}
 
 fn descriptors(pid: u32) -> u64 {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64
@@ -50,7 +36,7 @@ fn look_up(directories: u64, files: u64) {
         }
     }
     pool.start();
-    let before = resident(pool.pid());
+    let before = resident_bytes(pool.pid());
     let started = Instant::now();
     let look_at_all = || {
         for directory in 0..directories {
@@ -80,7 +66,7 @@ fn look_up(directories: u64, files: u64) {
         cached > looked_up / 2,
         "the kernel keeps {cached} of {looked_up}: too few to measure"
     );
-    let grown = resident(pool.pid()).saturating_sub(before);
+    let grown = resident_bytes(pool.pid()).saturating_sub(before);
     let open = descriptors(pool.pid());
     say(&format!(
         "{looked_up} files looked up in {took:.1?} with RLIMIT_NOFILE {NOFILE}: {cached} inodes \

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use support::files::put;
 use support::{Pool, run};
@@ -121,6 +122,41 @@ fn a_new_file_costs_a_lookup_and_a_create() {
             symlink("target", path).unwrap();
         })
     })
+}
+
+#[test]
+fn forgets_gather_while_files_are_removed_over_io_uring() {
+    if !support::mounts::uring_is_on() {
+        support::say("skipped: this kernel has no FUSE over io_uring");
+        return;
+    }
+    in_some_round(|| {
+        const REMOVED: u64 = 1000;
+        let pool = Pool::tmpfs(1).option("transport=uring").mount();
+        let paths: Vec<PathBuf> = (0..REMOVED).map(|number| pool.path(name(number))).collect();
+        for path in &paths {
+            put(path, "");
+        }
+        for path in &paths {
+            fs::remove_file(path).unwrap();
+        }
+        let mut messages = 0;
+        support::eventually(
+            "removed files are forgotten",
+            Duration::from_secs(60),
+            || {
+                let status = pool.status();
+                let requests = &status["connection"]["requests"];
+                let count = |kind: &str| requests[kind].as_u64().unwrap_or(0);
+                messages = count("forget") + count("batchforget");
+                status["nodes"].as_u64().unwrap() < REMOVED / 10
+            },
+        );
+        match messages < REMOVED / 2 {
+            true => Ok(()),
+            false => Err(format!("{messages} messages for {REMOVED} removed files")),
+        }
+    });
 }
 
 #[test]

@@ -38,7 +38,7 @@ use hot::HotFiles;
 pub(crate) use kept_listings::Keeping;
 pub use listener::start;
 use queue::Queue;
-pub(crate) use remembered::Remembered;
+pub(crate) use remembered::{Lesson, Remembered};
 
 const UNKNOWN: u8 = 0;
 const WATCHED: u8 = 1;
@@ -84,6 +84,8 @@ pub struct Coherence {
     queue: Queue,
     /// Volumes on which names that differ in case are different names.
     tells_case: Mutex<HashSet<VolumeId>>,
+    /// What kind of filesystem a volume is (`f_type` of `statfs(2)`), once that was asked.
+    magics: Mutex<HashMap<VolumeId, u64>>,
     pub(crate) memories: Memories,
     /// Ends the listener.
     stop: OnceLock<Arc<OwnedFd>>,
@@ -110,6 +112,7 @@ impl Coherence {
             hot: HotFiles::default(),
             queue: Queue::default(),
             tells_case: Mutex::default(),
+            magics: Mutex::default(),
             memories: Memories::default(),
             stop: OnceLock::new(),
             events: AtomicU64::new(0),

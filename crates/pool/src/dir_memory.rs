@@ -143,6 +143,14 @@ impl DirMemory {
         }
     }
 
+    /// Whether all names may be remembered here, and are not yet.
+    pub(crate) fn may_learn(&self, era: u64) -> bool {
+        let known = |names: &Arc<NameSet>| names.era == era;
+        self.born_ns != 0
+            && self.next_try.load(Ordering::Relaxed) != u32::MAX
+            && !self.names.load().as_ref().is_some_and(known)
+    }
+
     /// Counts a name asked for in vain. Says how many names may be read now to remember them, if
     /// it is time to.
     pub(crate) fn missed(&self) -> Option<usize> {

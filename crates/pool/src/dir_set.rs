@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::Branch;
 use crate::health::is_impatient;
-use crate::identity::{Identity, kind_of};
+use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -222,9 +222,7 @@ impl Pool {
         dir: BorrowedFd<'_>,
         name: &OsStr,
     ) -> sys::Result<DirEntry> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-        self.dir_entry(branch, fd)
+        self.dir_entry(branch, open_dir(dir, name)?)
     }
 
     /// The entry of an open directory.
@@ -234,12 +232,22 @@ impl Pool {
         let identity = self
             .volumes
             .identify(branch.id, branch.seed, &stat, fd.as_fd(), empty)?;
-        Ok(DirEntry {
+        Ok(self.entry_known_as(branch, fd, &stat, identity))
+    }
+
+    fn entry_known_as(
+        &self,
+        branch: &Arc<Branch>,
+        fd: OwnedFd,
+        stat: &Statx,
+        identity: Identity,
+    ) -> DirEntry {
+        DirEntry {
             branch: Arc::clone(branch),
             identity,
             fd: Arc::new(fd),
-            memory: self.coherence.memories.of(&stat),
-        })
+            memory: self.coherence.memories.of(stat),
+        }
     }
 
     /// The path of a node below the pool's root, for messages and policies that need one.
@@ -256,6 +264,11 @@ impl Pool {
         }
         Some(parts.iter().rev().map(|part| &**part).collect())
     }
+}
+
+fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
 /// Finds one directory branch by branch, using what was known.
@@ -287,12 +300,20 @@ impl Finder<'_> {
                 return None;
             }
         }
+        if old.is_none() {
+            match self.open(branch, parent, name) {
+                // A file, or a link.
+                Err(Errno::NOTDIR | Errno::LOOP) => {}
+                Err(Errno::NOENT) => return None,
+                opened => return opened.map_err(|errno| self.note(errno)).ok(),
+            }
+        }
         match sys::statx_name(parent.fd.as_fd(), name) {
             Ok(stat) if kind_of(&stat) == FileKind::Directory => {
                 if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat)) {
                     return Some(known.under(branch));
                 }
-                let opened = self.pool.open_dir_entry(branch, parent.fd.as_fd(), name);
+                let opened = self.open(branch, parent, name);
                 opened.map_err(|errno| self.note(errno)).ok()
             }
             Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
@@ -303,6 +324,23 @@ impl Finder<'_> {
                 self.note(errno);
                 old.map(|entry| entry.under(branch))
             }
+        }
+    }
+
+    /// Opens what is under the name. A copy that the node is known to have needs no further look.
+    fn open(&self, branch: &Arc<Branch>, parent: &DirEntry, name: &OsStr) -> sys::Result<DirEntry> {
+        let fd = open_dir(parent.fd.as_fd(), name)?;
+        let stat = sys::statx_fd(fd.as_fd())?;
+        let same = |copy: &&Identity| {
+            // Without a birth time the generation must tell old from new.
+            copy.branch == branch.id
+                && copy.btime_ns != 0
+                && copy.face == Face::Own
+                && self.pool.volumes.same(copy, &stat)
+        };
+        match self.copies.iter().find(same) {
+            Some(known) => Ok(self.pool.entry_known_as(branch, fd, &stat, *known)),
+            None => self.pool.dir_entry(branch, fd),
         }
     }
 

@@ -23,8 +23,7 @@ pub(crate) fn copy_metadata(
     }
     copy_xattrs(from, to, tolerable_for_directory)?;
     let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
-    let path = sys::ProcPath::new(to);
-    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())?;
+    sys::chmod(to, mode)?;
     copy_inode_flags(from, to);
     set_times(to, stat)
 }
@@ -42,8 +41,7 @@ pub(crate) fn set_times(fd: BorrowedFd<'_>, stat: &Statx) -> sys::Result<()> {
         last_access: spec(stat.stx_atime),
         last_modification: spec(stat.stx_mtime),
     };
-    let path = sys::ProcPath::new(fd);
-    rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &times, AtFlags::empty())
+    sys::set_times(fd, &times)
 }
 
 /// Copies every extended attribute; a refusal that is `tolerable` leaves one out.
@@ -56,8 +54,13 @@ fn copy_xattrs(
     tolerable: fn(&OsStr, Errno) -> bool,
 ) -> sys::Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    // What the clone inherited from its parent is not the model's.
+    // What the clone inherited from its parent is not the model's. Who has nothing at all has
+    // inherited nothing.
+    let bare = matches!(sys::listxattr(to, None), Ok(0) | Err(Errno::NOTSUP));
     for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+        if bare {
+            break;
+        }
         match sys::removexattr(to, OsStr::new(acl)) {
             Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => {}
             Err(errno) => return Err(errno),
@@ -155,8 +158,7 @@ pub(crate) fn copy_file_metadata(
     copy_xattrs(from, to, tolerable_for_file)?;
     sys::want_fsetid(true)?;
     let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
-    let path = sys::ProcPath::new(to);
-    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())?;
+    sys::chmod(to, mode)?;
     let made = sys::statx_fd(to)?;
     let same =
         (made.stx_uid, made.stx_gid, made.stx_mode) == (stat.stx_uid, stat.stx_gid, stat.stx_mode);

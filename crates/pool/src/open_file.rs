@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{BackingId, Handle};
@@ -18,12 +18,12 @@ use crate::sys;
 pub struct OpenFile {
     /// The node it is of.
     pub node: Arc<Node>,
-    /// The branch that holds the file; swapped and taken out with it, or a branch that left the
-    /// pool would stay in use.
-    pub branch: ArcSwapOption<Branch>,
-    /// The file there; swapped, in every handle of the node at once, when the file moves, and
-    /// taken out at release: the table frees its entries some time later, the file must not wait.
-    pub file: ArcSwapOption<OwnedFd>,
+    /// The branch that holds the file, and the file there; swapped, in every handle of the node at
+    /// once, when the file moves, and taken out at release: the table frees its entries some time
+    /// later, the file must not wait, and a branch that left the pool would stay in use. Held for
+    /// the time of a copy only: cheaper than what can be read without a lock, and then has to find
+    /// all its readers at every open and close.
+    pub place: Mutex<Option<(Arc<Branch>, Arc<OwnedFd>)>>,
     /// The kernel was told not to send FLUSH for it.
     pub no_flush: bool,
     /// Opened for writing.
@@ -41,7 +41,32 @@ impl OpenFile {
     /// # Errors
     /// EBADF after release.
     pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
-        self.file.load_full().ok_or(Errno::BADF)
+        let place = self.place.lock();
+        place
+            .as_ref()
+            .map(|(_, file)| Arc::clone(file))
+            .ok_or(Errno::BADF)
+    }
+
+    /// The branch file and its branch; none after release.
+    pub fn opened_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        self.place.lock().clone()
+    }
+
+    /// Puts another file in the place of the present one. Not into a handle that is released
+    /// meanwhile: the file would stay open.
+    pub fn move_to(&self, branch: &Arc<Branch>, file: OwnedFd) {
+        let mut place = self.place.lock();
+        let old = match &mut *place {
+            Some(place) => Some(std::mem::replace(
+                place,
+                (Arc::clone(branch), Arc::new(file)),
+            )),
+            None => None,
+        };
+        drop(place);
+        // Closing may take its time.
+        drop(old);
     }
 }
 
@@ -82,11 +107,9 @@ impl OpenState {
 
     /// The branch file of some handle, and its branch, which may have left the pool since.
     pub fn any_open(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
-        self.handles.iter().find_map(|handle| {
-            let opened = handle.upgrade()?;
-            let file = opened.file.load_full()?;
-            Some((opened.branch.load_full()?, file))
-        })
+        self.handles
+            .iter()
+            .find_map(|handle| handle.upgrade()?.opened_on())
     }
 }
 

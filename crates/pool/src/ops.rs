@@ -10,6 +10,7 @@ mod do_without;
 mod exdev;
 mod export;
 mod follow;
+mod forget;
 mod io;
 mod ioctl;
 mod link;

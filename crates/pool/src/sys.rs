@@ -10,7 +10,7 @@ mod lease;
 mod lock;
 mod raw;
 
-pub use credentials::{Caller, as_caller, want_fsetid, with_umask};
+pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_umask};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_unwatch, fanotify_watch_filesystem,
 };
@@ -19,8 +19,8 @@ pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
-    ProcPath, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of, removexattr,
-    rename_flags, setxattr, statx_fd, statx_name, truncate,
+    ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of,
+    removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
 
 /// Result of a system call.

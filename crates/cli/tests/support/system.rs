@@ -229,3 +229,11 @@ impl Drop for System {
         }
     }
 }
+
+/// Memory of a process that is in use.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = resident.unwrap().split_whitespace().next().unwrap();
+    kib.parse::<u64>().unwrap() * 1024
+}

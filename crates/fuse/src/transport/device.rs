@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
@@ -12,7 +12,7 @@ use super::seat::{Baton, Seat};
 use super::undo;
 use zerocopy::IntoBytes;
 
-use crate::abi::{InHeader, OutHeader};
+use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
 use crate::message::Message;
@@ -81,6 +81,39 @@ enum Step {
     Ended,
 }
 
+/// Lets FORGETs gather where nothing else but INTERRUPT comes this way: to be woken for each of
+/// those that removing files causes would cost the remover more than the work itself.
+#[derive(Default)]
+struct Gathering {
+    in_a_row: u32,
+}
+
+impl Gathering {
+    /// So many FORGETs are taken one by one.
+    const AT_ONCE: u32 = 4;
+    /// An INTERRUPT waits no longer than this.
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    /// Called with what was read; pauses when it is time to.
+    fn after(&mut self, crew: &Crew, bytes: &[u8], began: Instant) {
+        // Over /dev/fuse alone, others wait behind a FORGET.
+        if crew.ring.get().is_none() || !is_forget(bytes) || began.elapsed() > Self::PAUSE {
+            self.in_a_row = 0;
+            return;
+        }
+        self.in_a_row += 1;
+        if self.in_a_row > Self::AT_ONCE {
+            std::thread::sleep(Self::PAUSE);
+        }
+    }
+}
+
+fn is_forget(bytes: &[u8]) -> bool {
+    const FORGETS: [Opcode; 2] = [Opcode::Forget, Opcode::BatchForget];
+    <InHeader as zerocopy::FromBytes>::read_from_prefix(bytes)
+        .is_ok_and(|(header, _)| FORGETS.iter().any(|own| *own as u32 == header.opcode))
+}
+
 /// The reader's loop.
 fn read_and_answer(
     crew: &Arc<Crew>,
@@ -88,13 +121,16 @@ fn read_and_answer(
     request: &mut RequestBuffer,
     reply: &mut ReplyBuffer,
 ) -> Step {
+    let mut gathering = Gathering::default();
     loop {
+        let began = Instant::now();
         match rustix::io::read(crew.server.connection.device(), request.room()) {
             Ok(len) => {
                 answer(crew, seat, request.message(len), reply);
                 if !seat.leave() {
                     return Step::Relieved;
                 }
+                gathering.after(crew, request.message(len), began);
             }
             // A signal; or a request withdrawn while it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {

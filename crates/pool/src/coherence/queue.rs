@@ -2,11 +2,10 @@
 //! what is remembered of directories.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use strandfs_fuse::NodeId;
 
@@ -87,21 +86,18 @@ impl Pool {
         let groups = groups
             .get(..if attributes { 2 } else { 1 })
             .unwrap_or_default();
-        let waiting = anything_waits(groups);
-        if waiting == Ok(false) && !queue.turn.is_locked() {
-            // Whoever emptied the queue has let go of it after taking note.
-            fence(Ordering::Acquire);
-            return true;
-        }
+        // Read without asking whether anything waits: after a change of our own something does.
         let Some(mut turn) = queue.turn.try_lock() else {
             return false;
         };
+        let told = turn.untold.is_empty();
         let settled = groups
             .iter()
             .all(|group| self.take_in(&mut turn, *group, readers.own_pid));
-        let untold = !turn.untold.is_empty();
+        // Who found more of it there before has woken the listener.
+        let wake = told && !turn.untold.is_empty();
         drop(turn);
-        if untold {
+        if wake {
             let _ = rustix::io::write(&readers.nudge, &1u64.to_ne_bytes());
         }
         settled
@@ -191,22 +187,5 @@ impl Pool {
                 visit(&memory);
             }
         }
-    }
-}
-
-/// Whether a group has reports to read.
-fn anything_waits(groups: &[BorrowedFd<'_>]) -> sys::Result<bool> {
-    let at_once = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let waiting = |fds: &mut [PollFd<'_>]| poll(fds, Some(&at_once)).map(|ready| ready > 0);
-    match groups {
-        [first] => waiting(&mut [PollFd::new(first, PollFlags::IN)]),
-        [first, second, ..] => waiting(&mut [
-            PollFd::new(first, PollFlags::IN),
-            PollFd::new(second, PollFlags::IN),
-        ]),
-        [] => Ok(false),
     }
 }

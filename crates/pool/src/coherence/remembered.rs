@@ -110,28 +110,121 @@ impl Remembered<'_> {
     /// Reads the names in a directory, if there are at most `names_max`, and remembers them.
     #[cold]
     fn learn(&self, dir: &DirEntry, names_max: usize) {
-        let (pool, memory) = (self.pool, &dir.memory);
-        if !pool.volume_watched(dir.identity.volume) || !pool.settled(false) {
+        let Some(lesson) = self.begin(dir) else {
             return;
-        }
-        let memories = &pool.coherence.memories;
-        let (version, era) = (memory.version(), memories.era());
+        };
         let Ok(fd) = open_for_reading(dir.fd.as_fd()) else {
             return;
         };
-        let Ok(matching) = matching(fd.as_fd()) else {
-            return memory.give_up();
-        };
-        let Some((hashes, lettered)) = read_hashes(fd, names_max) else {
+        let Some((hashes, lettered)) = read_hashes(&fd, names_max) else {
             return;
         };
-        if matching == Matching::Uncertain
-            && !pool.tells_case(dir, dir.identity.volume, &hashes, &lettered)
-        {
+        let learnt = self.pool.learnt(dir, lesson, fd.as_fd(), hashes, &lettered);
+        self.pool.remember(learnt.map(|learnt| (dir, learnt)));
+    }
+
+    /// To be called before all names in a directory are read, if they may be remembered then, with
+    /// [`Pool::learn_listed`].
+    pub fn begin(&self, dir: &DirEntry) -> Option<Lesson> {
+        let era = self.pool.coherence.memories.era();
+        let begun = self.worth
+            && dir.memory.may_learn(era)
+            && self.pool.volume_watched(dir.identity.volume)
+            && settled_once(&self.names, || self.pool.settled(false));
+        let version = dir.memory.version();
+        begun.then_some(Lesson { version, era })
+    }
+}
+
+/// The state that a directory is read in.
+pub(crate) struct Lesson {
+    version: u64,
+    era: u64,
+}
+
+/// All names of a directory, to be remembered if nothing changed meanwhile.
+pub(crate) struct Learnt {
+    lesson: Lesson,
+    hashes: Vec<u64>,
+}
+
+impl Lesson {
+    /// Directories of more names are not remembered for being listed.
+    pub const LISTED_MAX: usize = 256;
+}
+
+impl Pool {
+    /// Takes the names just listed in a directory, which is open as `fd`, for
+    /// [`Pool::remember`].
+    pub(crate) fn learn_listed<'a>(
+        &self,
+        dir: &DirEntry,
+        lesson: Lesson,
+        fd: BorrowedFd<'_>,
+        names: impl Iterator<Item = &'a OsStr> + Clone,
+    ) -> Option<Learnt> {
+        let first = names.clone().take(CASE_TRIES);
+        let lettered: Vec<OsString> = first.map(OsStr::to_owned).collect();
+        let hashes: Vec<u64> = names.map(listed).collect();
+        self.learnt(dir, lesson, fd, hashes, &lettered)
+    }
+
+    /// Remembers that a directory made this moment is empty, if it is.
+    pub(crate) fn learn_new(&self, dir: &DirEntry) {
+        let vouches = !self.coherence.strict() && self.vouches(&self.view());
+        let era = self.coherence.memories.era();
+        if !vouches || !dir.memory.may_learn(era) || !self.volume_watched(dir.identity.volume) {
             return;
         }
-        if pool.settled(false) {
-            memory.learn_names(memories, &hashes, version, era);
+        // That it was made is reported as a change of it.
+        if !self.settled(false) {
+            return;
+        }
+        let version = dir.memory.version();
+        let lesson = Lesson { version, era };
+        let Ok(fd) = open_for_reading(dir.fd.as_fd()) else {
+            return;
+        };
+        if read_hashes(&fd, 0).is_some() {
+            let learnt = self.learnt(dir, lesson, fd.as_fd(), Vec::new(), &[]);
+            self.remember(learnt.map(|learnt| (dir, learnt)));
+        }
+    }
+
+    /// What was read, if names that are not among it are not there for certain.
+    fn learnt(
+        &self,
+        dir: &DirEntry,
+        lesson: Lesson,
+        fd: BorrowedFd<'_>,
+        hashes: Vec<u64>,
+        lettered: &[OsString],
+    ) -> Option<Learnt> {
+        let volume = dir.identity.volume;
+        match self.matching(volume, fd) {
+            Err(_) => {
+                dir.memory.give_up();
+                return None;
+            }
+            Ok(Matching::Bytes) => {}
+            Ok(Matching::Uncertain) if self.tells_case(dir, volume, &hashes, lettered) => {}
+            Ok(Matching::Uncertain) => return None,
+        }
+        Some(Learnt { lesson, hashes })
+    }
+
+    /// Remembers what was read of directories that did not change meanwhile.
+    pub(crate) fn remember<'a>(&self, all: impl IntoIterator<Item = (&'a DirEntry, Learnt)>) {
+        let mut all = all.into_iter().peekable();
+        // After the names were read: who changed them before is noted now.
+        if all.peek().is_none() || !self.settled(false) {
+            return;
+        }
+        let memories = &self.coherence.memories;
+        for (dir, learnt) in all {
+            let Lesson { version, era } = learnt.lesson;
+            dir.memory
+                .learn_names(memories, &learnt.hashes, version, era);
         }
     }
 }
@@ -152,7 +245,8 @@ impl Pool {
         }
         let shown = lettered.iter().any(|name| {
             let other = other_case(name);
-            !hashes.contains(&listed(&other))
+            other != **name
+                && !hashes.contains(&listed(&other))
                 && matches!(sys::statx_name(dir.fd.as_fd(), &other), Err(Errno::NOENT))
         });
         if shown {
@@ -178,26 +272,38 @@ enum Matching {
     Uncertain,
 }
 
-/// # Errors
-/// EOPNOTSUPP if names are matched in another way, or it is not known how.
-fn matching(dir: BorrowedFd<'_>) -> sys::Result<Matching> {
-    let flags = || match rustix::fs::ioctl_getflags(dir) {
-        Ok(flags) => Ok(flags.intersects(IFlags::from_bits_retain(MATCHED_OTHERWISE))),
-        // tmpfs of a kernel on which it has no such directories.
-        Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(false),
-        Err(errno) => Err(errno),
-    };
-    match rustix::fs::fstatfs(dir)?.f_type as u64 {
-        TMPFS_MAGIC | EXT4_MAGIC if !flags()? => Ok(Matching::Bytes),
-        BTRFS_MAGIC if !flags()? => Ok(Matching::Bytes),
-        XFS_MAGIC => Ok(Matching::Uncertain),
-        _ => Err(Errno::OPNOTSUPP),
+impl Pool {
+    /// How a directory of the volume matches names.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if names are matched in another way, or it is not known how.
+    fn matching(&self, volume: VolumeId, dir: BorrowedFd<'_>) -> sys::Result<Matching> {
+        let flags = || match rustix::fs::ioctl_getflags(dir) {
+            Ok(flags) => Ok(flags.intersects(IFlags::from_bits_retain(MATCHED_OTHERWISE))),
+            // tmpfs of a kernel on which it has no such directories.
+            Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(errno),
+        };
+        let known = self.coherence.magics.lock().get(&volume).copied();
+        let magic = match known {
+            Some(magic) => magic,
+            None => {
+                let magic = rustix::fs::fstatfs(dir)?.f_type as u64;
+                self.coherence.magics.lock().insert(volume, magic);
+                magic
+            }
+        };
+        match magic {
+            TMPFS_MAGIC | EXT4_MAGIC | BTRFS_MAGIC if !flags()? => Ok(Matching::Bytes),
+            XFS_MAGIC => Ok(Matching::Uncertain),
+            _ => Err(Errno::OPNOTSUPP),
+        }
     }
 }
 
 /// The hashes of all names in a directory and a few names with letters; `None` if there are more
 /// than `names_max` or it cannot be read.
-fn read_hashes(fd: OwnedFd, names_max: usize) -> Option<(Vec<u64>, Vec<OsString>)> {
+fn read_hashes(fd: &OwnedFd, names_max: usize) -> Option<(Vec<u64>, Vec<OsString>)> {
     let (mut hashes, mut lettered) = (Vec::new(), Vec::new());
     let mut buffer = Vec::with_capacity(DENTS_BYTES);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
@@ -245,8 +351,8 @@ mod tests {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         let open = || OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
-        assert!(read_hashes(open(), 2).is_none());
-        let (hashes, lettered) = read_hashes(open(), 3).unwrap();
+        assert!(read_hashes(&open(), 2).is_none());
+        let (hashes, lettered) = read_hashes(&open(), 3).unwrap();
         assert_eq!((hashes.len(), lettered.len()), (3, 2));
         assert!(
             ["a", "B", "3"]

@@ -85,8 +85,7 @@ pub(crate) struct ToTimes(pub Timestamps);
 
 impl Alteration for ToTimes {
     fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
-        let path = sys::ProcPath::new(fd);
-        rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), &self.0, AtFlags::empty())
+        sys::set_times(fd, &self.0)
     }
 
     fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
@@ -177,6 +176,5 @@ fn mode_of(stat: &rustix::fs::Statx) -> Mode {
 }
 
 fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> sys::Result<()> {
-    let path = sys::ProcPath::new(fd);
-    rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())
+    sys::chmod(fd, mode)
 }

@@ -103,8 +103,11 @@ impl Pool {
         let rules = &view.settings.policies;
         if let Some(mode) = change.mode {
             let mode = Mode::from_raw_mode(mode & 0o7777);
-            // The kernel has decided already whether the caller may set S_ISGID here.
-            sys::want_fsetid(true)?;
+            // The kernel has decided already whether the caller may set S_ISGID here. Nothing else
+            // in a mode needs the power.
+            if mode.contains(Mode::SGID) {
+                sys::want_fsetid(true)?;
+            }
             self.change_copies(&view, node, rules.chmod, &ToMode(mode))?;
         }
         if change.uid.is_some() || change.gid.is_some() {

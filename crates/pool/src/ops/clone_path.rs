@@ -67,7 +67,7 @@ impl Pool {
         let parent_stat = sys::statx_fd(parent.fd.as_fd())?;
         sys::want_fsetid(true)?;
         // Closed to others until its owner and ACL are in place.
-        match sys::with_umask(0, || rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
+        match sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
             Ok(()) => {}
             // Made meanwhile by someone else: theirs to keep as it is.
             Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
@@ -81,6 +81,8 @@ impl Pool {
         }
         // Making the clone is no change that users made: the parent's times stay.
         let _ = set_times(parent.fd.as_fd(), &parent_stat);
+        // Most of what is about to be looked for here is on the branch it was cloned from.
+        self.learn_new(&entry);
         Ok(entry)
     }
 

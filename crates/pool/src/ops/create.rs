@@ -13,11 +13,12 @@ use strandfs_options::Policy;
 
 use crate::attr::{decode_dev, file_attr};
 use crate::branch::{Branch, BranchId};
+use crate::coherence::Moment;
 use crate::faults::blame;
-use crate::identity::{kind_of_mode, split_id};
+use crate::identity::kind_of_mode;
 use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
-use crate::ops::lookup::Faces;
+use crate::ops::lookup::{Copy, Faces};
 use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
 use crate::sys::{self, Caller};
@@ -301,6 +302,7 @@ impl Pool {
         make_on: impl Fn(&DirEntry) -> sys::Result<()>,
     ) -> sys::Result<Entry> {
         let parent = self.node(parent)?;
+        let since = self.coherence.now();
         let set = self.dir_set(&parent)?;
         if self.exists_elsewhere(view, &set, name)? {
             return Err(Errno::EXIST);
@@ -312,14 +314,14 @@ impl Pool {
                 Ok(picked) => picked,
                 Err(errno) => return Err(refusal.unwrap_or(errno)),
             };
-            let mut made = false;
+            let mut made: SmallVec<[DirEntry; 1]> = SmallVec::new();
             for branch in picked {
                 let outcome = self
                     .ensure_dir(&parent, &branch)
-                    .and_then(|dir| make_as(cx, bits, || make_on(&dir)));
+                    .and_then(|dir| make_as(cx, bits, || make_on(&dir)).map(|()| dir));
                 match outcome {
-                    Ok(()) => made = true,
-                    Err(errno) if made => {
+                    Ok(dir) => made.push(dir),
+                    Err(errno) if !made.is_empty() => {
                         tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
                     }
                     Err(errno) if try_elsewhere(errno) => {
@@ -329,10 +331,43 @@ impl Pool {
                     Err(errno) => return Err(blame(&branch, errno)),
                 }
             }
-            if made {
-                return self.look_up_made(parent.id, name);
+            match &made[..] {
+                [] => {}
+                [only] => {
+                    return self
+                        .entry_of_only(view, &parent, only, name, since)
+                        .or_else(|_| self.look_up_made(parent.id, name));
+                }
+                _ => return self.look_up_made(parent.id, name),
             }
         }
+    }
+
+    /// The entry of what was just made in `dir` and found on no other branch before. Should it
+    /// have appeared on another meanwhile, that is reported, as for any other name.
+    ///
+    /// # Errors
+    /// Those of looking at it: then it is to be looked up.
+    fn entry_of_only(
+        &self,
+        view: &View,
+        parent: &Arc<Node>,
+        dir: &DirEntry,
+        name: &OsStr,
+        since: Moment,
+    ) -> sys::Result<Entry> {
+        // Where not every change is reported, all branches are asked.
+        if view.branches.len() == 1 || !self.dirs_reported(view) {
+            return Err(Errno::AGAIN);
+        }
+        let stat = sys::statx_name(dir.fd.as_fd(), name)?;
+        let copies = smallvec![Copy {
+            dir,
+            stat,
+            link: None
+        }];
+        let (node, attr) = self.adopt(view, parent, name, &copies, Faces::Own)?;
+        Ok(self.entry(view, &node, attr, Some((parent, name)), since))
     }
 
     /// Runs `make_on` in the directory on the branch that the policy picks, and on its next
@@ -424,32 +459,6 @@ impl Pool {
         let attr = file_attr(&stat, node.ino);
         let place = name.map(|name| (parent, name));
         Ok((self.entry(view, &node, attr, place, since), node, attr.mode))
-    }
-
-    /// Drops references; what a dead node held is given back.
-    pub(crate) fn unref(&self, node: &Arc<Node>, count: u64) {
-        // Noted before the node is gone: a file handle may be opened at any moment.
-        let remember = || {
-            // A directory's id may come from any of its copies.
-            let place = node.place();
-            place
-                .copies
-                .iter()
-                .for_each(|copy| self.volumes.remember(copy));
-            if let (2.., Some((volume, ino))) = (place.copies.len(), split_id(node.id)) {
-                self.volumes.remember_elder(volume, ino);
-            }
-        };
-        if !self.nodes.unref(node, count, remember) {
-            return;
-        }
-        if node.is_dir() {
-            self.coherence.forget_dir(node);
-            let dropped = node.place_mut().dirs.take();
-            if let Some(set) = dropped {
-                self.dir_fds.forget(set.entries.len());
-            }
-        }
     }
 }
 

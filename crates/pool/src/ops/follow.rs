@@ -20,7 +20,7 @@ use crate::branch::Branch;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::Copy;
-use crate::ops::remove::forget_name;
+use crate::ops::remove::{Doomed, forget_name};
 use crate::pool::{Pool, View};
 use crate::sys;
 
@@ -197,8 +197,8 @@ impl Pool {
             false => Ok(()),
         };
         let rule = view.settings.policies.rmdir;
-        let removed =
-            directories.and_then(|()| self.remove_from(view, rule, set, name, &links, false));
+        let removed = directories
+            .and_then(|()| self.remove_from(view, rule, set, name, &links, Doomed::Others));
         if removed.is_ok() {
             forget_name(&nodes, parent, name);
         }

@@ -113,10 +113,11 @@ impl Pool {
         {
             open.locks.release(owner);
         }
-        let branch = opened.branch.load();
-        if opened.writable && branch.as_ref().is_some_and(|b| b.reports_at_close()) {
-            let copy = rustix::io::dup(&*opened.file()?)?;
-            return sys::close_reporting(copy);
+        if opened.writable
+            && let Some((branch, file)) = opened.opened_on()
+            && branch.reports_at_close()
+        {
+            return sys::close_reporting(rustix::io::dup(&*file)?);
         }
         Ok(())
     }

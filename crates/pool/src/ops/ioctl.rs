@@ -128,7 +128,7 @@ impl Pool {
         } else {
             let opened = self.opened(args.handle)?;
             let _held = opened.node.hold(cx);
-            let branch = opened.branch.load_full().ok_or(Errno::BADF)?;
+            let branch = opened.opened_on().ok_or(Errno::BADF)?.0;
             if view.branch(branch.id).unwrap_or(&branch).read_only() {
                 return Err(Errno::ROFS);
             }

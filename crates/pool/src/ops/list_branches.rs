@@ -11,9 +11,11 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::readdir::Workers;
 use strandfs_options::{OnMissing, ReaddirRule};
 
+use crate::coherence::Lesson;
 use crate::control::file::is_control_name;
 use crate::dir_listing::Listing;
 use crate::faults::blame;
+use crate::identity::Face;
 use crate::listing_workers::Task;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, View};
@@ -73,6 +75,8 @@ impl Pool {
 
     fn list_in_turn(&self, view: &View, set: &DirSet) -> sys::Result<Listing> {
         let mut listing = Listing::default();
+        let remembered = self.remembered(view, set);
+        let mut learnt = Vec::new();
         let degrades = view.settings.on_missing == OnMissing::Degrade;
         for dir in &set.entries {
             if degrades && dir.branch.medium().latency.may_hang() {
@@ -83,10 +87,25 @@ impl Pool {
                 }
                 continue;
             }
-            let outcome = open_for_reading(dir.fd.as_fd())
-                .and_then(|fd| self.read_branch(dir, fd, &mut listing));
+            // What is read here need not be asked for again, as removing the tree would.
+            let lesson = remembered.begin(dir);
+            let start = listing.len();
+            let outcome = open_for_reading(dir.fd.as_fd()).and_then(|fd| {
+                self.read_branch(dir, fd.as_fd(), &mut listing)?;
+                match lesson {
+                    Some(lesson) if listing.len() - start <= Lesson::LISTED_MAX => {
+                        let names = (start..listing.len()).filter_map(|at| listing.get(at));
+                        let names = names.map(|(_, name)| name);
+                        let read = self.learn_listed(dir, lesson, fd.as_fd(), names);
+                        learnt.extend(read.map(|read| (dir, read)));
+                    }
+                    _ => {}
+                }
+                Ok(())
+            });
             tolerate(dir, outcome)?;
         }
+        self.remember(learnt);
         Ok(listing)
     }
 
@@ -95,7 +114,7 @@ impl Pool {
         let mut listing = Listing::default();
         for (dir, task) in set.entries.iter().zip(opening) {
             let opened = task.finish();
-            let outcome = opened.and_then(|fd| self.read_branch(dir, fd, &mut listing));
+            let outcome = opened.and_then(|fd| self.read_branch(dir, fd.as_fd(), &mut listing));
             tolerate(dir, outcome)?;
         }
         Ok(listing)
@@ -142,15 +161,24 @@ impl Pool {
         set.entries.iter().map(give).collect()
     }
 
-    fn read_branch(&self, dir: &DirEntry, fd: OwnedFd, listing: &mut Listing) -> sys::Result<()> {
-        let stat = sys::statx_fd(fd.as_fd())?;
+    fn read_branch(
+        &self,
+        dir: &DirEntry,
+        fd: BorrowedFd<'_>,
+        listing: &mut Listing,
+    ) -> sys::Result<()> {
         let start = listing.len();
-        match read_names(fd, listing) {
-            Ok(()) => self.note_origin(dir, &stat, start, listing),
-            Err(errno) => {
-                listing.truncate(start);
-                Err(errno)
+        if let Err(errno) = read_names(fd, listing) {
+            listing.truncate(start);
+            return Err(errno);
+        }
+        match dir.identity.face {
+            Face::Own => {
+                listing.set_origin(start, dir.branch.id, dir.identity.volume);
+                Ok(())
             }
+            // A link that is followed may lead to another filesystem than its own.
+            Face::Other => self.note_origin(dir, &sys::statx_fd(fd)?, start, listing),
         }
     }
 
@@ -176,7 +204,7 @@ fn list_one(dir: Arc<OwnedFd>) -> sys::Result<(Statx, Listing)> {
     let mut listing = Listing::default();
     let fd = open_for_reading(dir.as_fd())?;
     let stat = sys::statx_fd(fd.as_fd())?;
-    read_names(fd, &mut listing)?;
+    read_names(fd.as_fd(), &mut listing)?;
     Ok((stat, listing))
 }
 
@@ -193,7 +221,7 @@ fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
 
 /// Adds the names in a directory, with the numbers they have there. Asks nothing of the pool, so
 /// that any thread can do it.
-fn read_names(fd: OwnedFd, listing: &mut Listing) -> sys::Result<()> {
+fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing) -> sys::Result<()> {
     let mut buffer = Vec::with_capacity(DENTS_BYTES);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(found) = entries.next() {
@@ -214,7 +242,7 @@ fn read_names(fd: OwnedFd, listing: &mut Listing) -> sys::Result<()> {
 /// Those of reading it.
 pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
     let mut listing = Listing::default();
-    read_names(open_for_reading(entry.fd.as_fd())?, &mut listing)?;
+    read_names(open_for_reading(entry.fd.as_fd())?.as_fd(), &mut listing)?;
     let names = (0..listing.len()).filter_map(|index| listing.get(index));
     Ok(names.map(|(_, name)| name.to_owned()).collect())
 }

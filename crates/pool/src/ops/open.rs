@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
@@ -277,8 +277,7 @@ impl Pool {
         node.note_open(writable && backing.is_some());
         let opened = Arc::new(OpenFile {
             node: Arc::clone(node),
-            branch: ArcSwapOption::new(Some(branch)),
-            file: ArcSwapOption::from_pointee(file),
+            place: Mutex::new(Some((branch, Arc::new(file)))),
             no_flush,
             writable,
         });
@@ -387,8 +386,7 @@ impl Pool {
             return Err(Errno::BADF);
         };
         let node = Arc::clone(&opened.node);
-        let file = opened.file.swap(None);
-        opened.branch.store(None);
+        let file = opened.place.lock().take().map(|(_, file)| file);
         if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
             // The first starts writing what is not written yet, the second drops what is by then.
             for _ in 0..2 {

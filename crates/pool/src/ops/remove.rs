@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 use strandfs_options::Policy;
 
-use crate::branch::Branch;
+use crate::branch::{Branch, BranchId};
 use crate::faults::blame;
 use crate::identity::{Face, kind_of};
 use crate::metadata::copy_metadata;
@@ -56,7 +56,7 @@ impl Pool {
         }
         let nodes = self.nodes_of_first(&set, name, &found);
         let _held = self.hold_found(cx, file_among(&nodes), moves)?;
-        self.remove_from(&view, rule, &set, name, &found, false)?;
+        self.remove_from(&view, rule, &set, name, &found, Doomed::Others)?;
         forget_name(&nodes, &parent, name);
         Ok(())
     }
@@ -130,16 +130,22 @@ impl Pool {
             .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
             .cloned()
             .collect();
+        let mut kept = Kept::new();
         if directories.len() > 1 {
             for (branch, _) in &directories {
                 let dir = set.on(branch.id).ok_or(Errno::STALE)?;
-                if !dir_is_empty(dir, name)? {
-                    return Err(Errno::NOTEMPTY);
-                }
+                kept.push((branch.id, open_empty(dir, name)?));
             }
         }
         let rule = view.settings.policies.rmdir;
-        self.remove_from(view, rule, set, name, &directories, true)
+        self.remove_from(
+            view,
+            rule,
+            set,
+            name,
+            &directories,
+            Doomed::Directories(kept),
+        )
     }
 
     /// Removes a name from the branches the policy picks out of those that have it. With the
@@ -155,8 +161,12 @@ impl Pool {
         set: &DirSet,
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
-        directory: bool,
+        what: Doomed,
     ) -> sys::Result<()> {
+        let (directory, mut opened) = match what {
+            Doomed::Others => (false, Kept::new()),
+            Doomed::Directories(kept) => (true, kept),
+        };
         if found.is_empty() {
             return Err(Errno::NOENT);
         }
@@ -185,11 +195,11 @@ impl Pool {
         let several = doomed.len() > 1;
         let mut removed: SmallVec<[Removed<'_>; 2]> = SmallVec::new();
         for (dir, stat) in doomed {
-            let kept = if directory && several {
-                open_kept(dir, name)
-            } else {
-                None
-            };
+            let kept = opened
+                .iter()
+                .position(|(branch, _)| *branch == dir.branch.id)
+                .filter(|_| several)
+                .map(|index| opened.swap_remove(index).1);
             match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
                 Ok(()) => removed.push(Removed { dir, stat, kept }),
                 Err(Errno::NOENT) => {}
@@ -290,6 +300,17 @@ pub(crate) fn forget_name(nodes: &[Arc<Node>], parent: &Arc<Node>, name: &OsStr)
     }
 }
 
+/// Directories opened while they were seen to be empty, by branch.
+pub(crate) type Kept = SmallVec<[(BranchId, OwnedFd); 2]>;
+
+/// What is to be removed.
+pub(crate) enum Doomed {
+    /// Names of anything but directories.
+    Others,
+    /// Directories; opened, if some may have to be put back.
+    Directories(Kept),
+}
+
 /// A copy that is gone already.
 struct Removed<'a> {
     dir: &'a DirEntry,
@@ -319,7 +340,7 @@ fn restore_dir(
     kept: Option<&OwnedFd>,
 ) -> sys::Result<()> {
     // Closed to others until its owner and ACL are in place.
-    sys::with_umask(0, || rustix::fs::mkdirat(&dir.fd, name, Mode::RWXU))?;
+    sys::for_owner_alone(|| rustix::fs::mkdirat(&dir.fd, name, Mode::RWXU))?;
     let made = open_kept(dir, name).ok_or(Errno::NOENT)?;
     let model = kept.unwrap_or(&made);
     copy_metadata(model.as_fd(), made.as_fd(), stat)
@@ -355,15 +376,27 @@ pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> sys::Result<()> {
 
 /// Whether directory `name` in `dir` has no entries.
 pub(crate) fn dir_is_empty(dir: &DirEntry, name: &OsStr) -> sys::Result<bool> {
+    match open_empty(dir, name) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTEMPTY) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens directory `name` in `dir`.
+///
+/// # Errors
+/// ENOTEMPTY if it has entries.
+fn open_empty(dir: &DirEntry, name: &OsStr) -> sys::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
-    let mut buffer = Vec::with_capacity(1024);
-    let mut entries = rustix::fs::RawDir::new(fd, buffer.spare_capacity_mut());
+    let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 1024];
+    let mut entries = rustix::fs::RawDir::new(&fd, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
+            return Err(Errno::NOTEMPTY);
         }
     }
-    Ok(true)
+    Ok(fd)
 }

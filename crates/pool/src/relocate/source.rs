@@ -145,7 +145,7 @@ fn writers_of(node: &Node) -> SmallVec<[Arc<OwnedFd>; 1]> {
     handles
         .filter_map(|handle| {
             let opened = handle.upgrade().filter(|opened| opened.writable)?;
-            opened.file.load_full()
+            opened.file().ok()
         })
         .collect()
 }
@@ -186,7 +186,7 @@ fn all_handles_on(node: &Node, stat: &Statx) -> bool {
     };
     open.handles
         .iter()
-        .filter_map(|handle| handle.upgrade()?.file.load_full())
+        .filter_map(|handle| handle.upgrade()?.file().ok())
         .all(|file| is_inode(&file, stat))
 }
 

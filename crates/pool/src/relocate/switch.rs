@@ -298,14 +298,7 @@ impl Handles {
     fn install(self, node: &Arc<Node>, branch: &Arc<Branch>) {
         let mut open = node.open.lock();
         for (opened, file) in self.files {
-            // Not into a handle that is released meanwhile: its file would stay open.
-            let (old_file, old_branch) = (opened.file.load(), opened.branch.load());
-            if old_file.is_some() && old_branch.is_some() {
-                let branch = Some(Arc::clone(branch));
-                opened.branch.compare_and_swap(&old_branch, branch);
-                let file = Some(Arc::new(file));
-                opened.file.compare_and_swap(&old_file, file);
-            }
+            opened.move_to(branch, file);
         }
         if let Some(open) = open.as_mut() {
             open.locks.replace(self.lock_owners);

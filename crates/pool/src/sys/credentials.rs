@@ -36,8 +36,8 @@ static SERVER_IS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteui
 thread_local! {
     /// The umask is shared by all threads until a thread stops sharing it; None = not yet done.
     static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
-    /// Whether the thread was last given CAP_FSETID; None = as it started.
-    static FSETID: Cell<Option<bool>> = const { Cell::new(None) };
+    /// Whether the thread was last given CAP_FSETID, and what else it has; None = as it started.
+    static FSETID: Cell<Option<(bool, CapabilitySets)>> = const { Cell::new(None) };
 }
 
 fn set_fs_id(call: libc::c_long, id: u32) {
@@ -129,10 +129,11 @@ impl Drop for ActingAs {
 /// # Errors
 /// Those of `capset(2)`.
 pub fn want_fsetid(wanted: bool) -> Result<()> {
-    if FSETID.get() == Some(wanted) {
-        return Ok(());
-    }
-    let sets = rustix::thread::capabilities(None)?;
+    let sets = match FSETID.get() {
+        Some((has, _)) if has == wanted => return Ok(()),
+        Some((_, sets)) => sets,
+        None => rustix::thread::capabilities(None)?,
+    };
     let mut effective = sets.effective.difference(CapabilitySet::FSETID);
     if wanted {
         effective |= sets.permitted & CapabilitySet::FSETID;
@@ -140,8 +141,20 @@ pub fn want_fsetid(wanted: bool) -> Result<()> {
     if effective != sets.effective {
         set_effective(sets, effective)?;
     }
-    FSETID.set(Some(wanted));
+    FSETID.set(Some((wanted, CapabilitySets { effective, ..sets })));
     Ok(())
+}
+
+/// Runs `make`, which makes something for its owner alone (mode 0700 at most), under whatever umask
+/// leaves that as it is.
+///
+/// # Errors
+/// As for [`with_umask`].
+pub fn for_owner_alone<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
+    match UMASK.get() {
+        Some(umask) if umask & 0o700 == 0 => make(),
+        _ => with_umask(0, make),
+    }
 }
 
 /// Runs `make` under the caller's umask. The kernel of the branch then applies it, or a default

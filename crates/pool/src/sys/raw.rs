@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, RenameFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Mode, RenameFlags, Statx, StatxFlags, Timestamps};
 use rustix::io::Errno;
 
 use super::Result;
@@ -119,10 +119,17 @@ pub(super) fn last_errno() -> Errno {
 /// Those of `getxattr(2)`.
 pub fn getxattr(fd: BorrowedFd<'_>, name: &OsStr, out: Option<&mut [u8]>) -> Result<usize> {
     let name = c_name(name)?;
-    let path = ProcPath::new(fd);
     let (pointer, len) = out.map_or((std::ptr::null_mut(), 0), |out| {
         (out.as_mut_ptr(), out.len())
     });
+    // An open file needs no way through /proc, which costs several times as much.
+    // SAFETY: the name ends with NUL; `pointer` is valid for `len` bytes or null with len 0.
+    let result = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), pointer.cast(), len) };
+    match checked(result) {
+        Err(Errno::BADF) => {}
+        outcome => return outcome,
+    }
+    let path = ProcPath::new(fd);
     // SAFETY: both strings end with NUL; `pointer` is valid for `len` bytes or null with len 0.
     let result =
         unsafe { libc::getxattr(path.as_c_str().as_ptr(), name.as_ptr(), pointer.cast(), len) };
@@ -134,10 +141,16 @@ pub fn getxattr(fd: BorrowedFd<'_>, name: &OsStr, out: Option<&mut [u8]>) -> Res
 /// # Errors
 /// Those of `listxattr(2)`.
 pub fn listxattr(fd: BorrowedFd<'_>, out: Option<&mut [u8]>) -> Result<usize> {
-    let path = ProcPath::new(fd);
     let (pointer, len) = out.map_or((std::ptr::null_mut(), 0), |out| {
         (out.as_mut_ptr(), out.len())
     });
+    // SAFETY: `pointer` is valid for `len` bytes or null with len 0.
+    let result = unsafe { libc::flistxattr(fd.as_raw_fd(), pointer.cast(), len) };
+    match checked(result) {
+        Err(Errno::BADF) => {}
+        outcome => return outcome,
+    }
+    let path = ProcPath::new(fd);
     // SAFETY: the path ends with NUL; `pointer` is valid for `len` bytes or null with len 0.
     let result = unsafe { libc::listxattr(path.as_c_str().as_ptr(), pointer.cast(), len) };
     checked(result)
@@ -173,6 +186,46 @@ pub fn removexattr(fd: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     // SAFETY: both strings end with NUL.
     let result = unsafe { libc::removexattr(path.as_c_str().as_ptr(), name.as_ptr()) };
     checked(result as isize).map(drop)
+}
+
+/// Sets the mode of the inode behind `fd`, which may be `O_PATH`.
+///
+/// # Errors
+/// Those of `chmod(2)`.
+pub fn chmod(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
+    // SAFETY: the path is empty and ends with NUL.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_fchmodat2,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            mode.as_raw_mode(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    match checked(result as isize) {
+        // Before Linux 6.6, or where a filter knows it not.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let path = ProcPath::new(fd);
+            rustix::fs::chmodat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::empty())
+        }
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Sets the times of the inode behind `fd`, which may be `O_PATH`.
+///
+/// # Errors
+/// Those of `utimensat(2)`.
+pub fn set_times(fd: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {
+    match rustix::fs::utimensat(fd, c"", times, AtFlags::EMPTY_PATH) {
+        // Before Linux 5.8.
+        Err(Errno::INVAL) => {
+            let path = ProcPath::new(fd);
+            rustix::fs::utimensat(rustix::fs::CWD, path.as_c_str(), times, AtFlags::empty())
+        }
+        outcome => outcome,
+    }
 }
 
 /// `truncate(2)` of the inode behind `fd`, which may be `O_PATH`.

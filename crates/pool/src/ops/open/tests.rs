@@ -62,7 +62,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     };
     let reply = open().unwrap();
     let opened = pool.files.get(reply.handle).unwrap();
-    assert_eq!(opened.branch.load().as_ref().unwrap().id.0, 1);
+    assert_eq!(opened.opened_on().unwrap().0.id.0, 1);
     drop(opened);
     let release = Release {
         handle: reply.handle,
