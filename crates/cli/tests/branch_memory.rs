@@ -325,6 +325,7 @@ fn the_inode_table_shrinks_when_the_kernel_forgets() {
 }
 
 #[test]
+#[ignore = "takes a minute; make conformance runs it"]
 fn memory_stays_bounded_while_the_kernel_forgets_and_asks_again() {
     need_root!();
     const FILES: u64 = 200_000;
@@ -364,7 +365,8 @@ fn memory_stays_bounded_while_the_kernel_forgets_and_asks_again() {
             nodes() < FILES / 100
         });
     }
-    let limit = empty + most * 400 + SLACK_BYTES;
+    // What threads of one CPU have freed the allocator keeps for them.
+    let limit = empty + 2 * most * 400 + SLACK_BYTES;
     support::say(&format!(
         "{most} inodes at most; resident: {empty} bytes, then {each:?}"
     ));
