@@ -286,6 +286,36 @@ fn who_opens_a_file_on_its_way_keeps_it_and_loses_nothing() {
 }
 
 #[test]
+fn a_slow_move_leaves_directories_the_times_that_others_gave_them() {
+    need_root!();
+    let options = "relocate.ahead=12M,relocate.rate=4M";
+    let mut pool = builder(&["16m", "64m"], options).prepare();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    put(pool.on(0, "d/f"), pattern(1, 10 * MIB));
+    pool.start();
+    if !passes(&pool) {
+        return;
+    }
+    let writer = open_with(pool.path("w"), 0).unwrap();
+    until("the file to be on its way", || {
+        pool.status()["relocate_ahead"]["moving"] == "/d/f" && !names(pool.on(1, "d")).is_empty()
+    });
+    put(pool.path("d/new"), "");
+    let time = |branch| {
+        fs::metadata(pool.on(branch, "d"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let made = time(0);
+    until("the file to move", || moved(&pool) == 1);
+    assert_eq!(time(0), made);
+    // Nor does the mover leave a trace of its own.
+    assert!(time(1) < made, "{:?} {made:?}", time(1));
+    drop(writer);
+}
+
+#[test]
 fn the_end_of_the_pool_does_not_wait_for_a_move() {
     need_root!();
     let options = "relocate.ahead=12M,relocate.rate=100K";

@@ -223,6 +223,7 @@ impl Mover {
         };
         self.ahead.state.lock().moving = Some(format!("/{}", candidate.path.display()));
         let before = pool.available(view, branch);
+        let begun = Instant::now();
         let outcome = pool.move_ahead(view, branch, rule, &candidate);
         self.ahead.state.lock().moving = None;
         match outcome {
@@ -235,7 +236,7 @@ impl Mover {
             }
             Err(stay) => {
                 tracing::debug!(path = %candidate.path.display(), %stay, "a file is not moved ahead of time");
-                candidates.note_stay(&candidate, &stay);
+                candidates.note_stay(&candidate, &stay, begun.elapsed());
             }
         }
         Ok(true)

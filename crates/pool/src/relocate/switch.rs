@@ -19,7 +19,7 @@ use crate::branch::Branch;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
 use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
-use crate::node::{DirEntry, Node};
+use crate::node::{Alone, DirEntry, Node};
 use crate::open_file::OpenFile;
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -52,6 +52,14 @@ struct Handles {
     lock_owners: Vec<(LockOwner, Arc<OwnedFd>)>,
 }
 
+/// A copy that is whole and on disk.
+struct Filled<'n> {
+    handles: Handles,
+    made: Statx,
+    /// Held until the handles are on the new file.
+    _alone: Option<Alone<'n>>,
+}
+
 impl Pool {
     /// Moves the file to `branch` if that has room for it and what `manner` wants besides.
     ///
@@ -68,9 +76,22 @@ impl Pool {
     ) -> Result<(), Stay> {
         self.has_room(view, branch, source, manner)?;
         let target = self.destination(source, branch)?;
+        // Moving is no change that users made: the directories' times stay.
         let times = times_of(source, &target);
-        let mut copy = self.make_copy(source, &target)?;
-        let outcome = self.fill_and_switch(node, source, &target, &mut copy, manner);
+        let made = self.make_copy(source, &target);
+        put_times_back(&times);
+        let mut copy = made?;
+        let filled = self.fill(node, source, &copy, manner);
+        // Taken anew: that took its time, and others went on in these directories.
+        let times = times_of(source, &target);
+        let outcome = filled.and_then(|filled| {
+            let Filled {
+                handles,
+                made,
+                _alone,
+            } = filled;
+            self.switch(node, source, &target, &mut copy, (handles, &made))
+        });
         if let (Err(_), Some(part)) = (&outcome, &copy.part) {
             let removed = rustix::fs::unlinkat(&target.dir, part, AtFlags::empty());
             if let Err(errno) = removed {
@@ -81,10 +102,7 @@ impl Pool {
         if let Some(record) = copy.record.take() {
             record.end();
         }
-        // Moving is no change that users made: the directories' times stay.
-        for (dir, stat) in times {
-            let _ = set_times(dir.as_fd(), &stat);
-        }
+        put_times_back(&times);
         source.branch.space().forget();
         branch.space().forget();
         outcome
@@ -145,18 +163,18 @@ impl Pool {
         }
     }
 
-    fn fill_and_switch(
+    /// Makes the copy like the original, down to the open handles.
+    fn fill<'n>(
         &self,
-        node: &Arc<Node>,
+        node: &'n Arc<Node>,
         source: &Source,
-        target: &Target<'_>,
-        copy: &mut Copy,
+        copy: &Copy,
         manner: &mut dyn Manner,
-    ) -> Result<(), Stay> {
+    ) -> Result<Filled<'n>, Stay> {
         step();
         let from = source.file.as_fd();
         // First, while the file is nobody else's and its mode forbids the server nothing.
-        let mut handles = open_handles(node, &copy.file)?;
+        let handles = open_handles(node, &copy.file)?;
         // Some flags can only be set on an empty file.
         copy_inode_flags(from, copy.file.as_fd());
         let to = copy.file.as_fd();
@@ -167,20 +185,35 @@ impl Pool {
         set_times(copy.file.as_fd(), &source.stat)?;
         rustix::fs::fsync(&copy.file)?;
         step();
-        // Held until the handles are on the new file.
-        let _alone = manner.close_in(self, node, source)?;
+        let alone = manner.close_in(self, node, source)?;
         let made = sys::statx_fd(copy.file.as_fd())?;
         if made.stx_size != source.stat.stx_size || !source.is_unchanged() {
             return Err(Stay::Changing);
         }
+        Ok(Filled {
+            handles,
+            made,
+            _alone: alone,
+        })
+    }
+
+    /// Puts the copy in the place of the original.
+    fn switch(
+        &self,
+        node: &Arc<Node>,
+        source: &Source,
+        target: &Target<'_>,
+        copy: &mut Copy,
+        (mut handles, made): (Handles, &Statx),
+    ) -> Result<(), Stay> {
         handles.carry_locks(node)?;
         let branch = target.branch;
         let empty = OsStr::new("");
         let identity =
             self.volumes
-                .identify(branch.id, branch.seed, &made, copy.file.as_fd(), empty)?;
+                .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
         self.expect_at(node, source, &identity);
-        let switched = self.switch_names(source, target, copy, &made);
+        let switched = self.switch_names(source, target, copy, made);
         if let Err(stay) = switched {
             node.place_mut().copies = smallvec![source.identity];
             self.nodes.unbind(&identity, node.id);
@@ -410,4 +443,10 @@ fn times_of(source: &Source, target: &Target<'_>) -> SmallVec<[(Arc<OwnedFd>, St
         .chain([&root])
         .filter_map(|fd| Some((Arc::clone(fd), sys::statx_fd(fd.as_fd()).ok()?)))
         .collect()
+}
+
+fn put_times_back(times: &[(Arc<OwnedFd>, Statx)]) {
+    for (dir, stat) in times {
+        let _ = set_times(dir.as_fd(), stat);
+    }
 }

@@ -5,7 +5,7 @@
 //! has just changed stays anyway.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ const SHARE: u32 = 20;
 const SOONEST: Duration = Duration::from_secs(5);
 /// The pause also counts the time in which nothing had to move; it ends in any case.
 const LATEST: Duration = Duration::from_secs(600);
+/// A copy made in vain is tried again after this many times as long: it may be large.
+const REST: u32 = 4;
 /// After so many names others get a turn.
 const TURN_NAMES: u32 = 500;
 const TURN: Duration = Duration::from_millis(5);
@@ -49,6 +51,8 @@ pub(super) struct Candidates {
     files: Vec<Candidate>,
     /// Those that have only just been changed.
     fresh: Vec<Candidate>,
+    /// Those that were wanted while they were copied, and until when they are left alone.
+    resting: HashMap<PathBuf, Instant>,
     /// When the last look began, until all that it found has been tried.
     begun: Option<Instant>,
     /// When to look again.
@@ -69,7 +73,11 @@ impl Candidates {
         self.begun = Some(Instant::now());
         self.moved = false;
         self.fresh.clear();
+        let now = Instant::now();
+        self.resting.retain(|_, until| *until > now);
         self.files = Walk::over(branch, stop);
+        self.files
+            .retain(|file| !self.resting.contains_key(&file.path));
     }
 
     /// Takes out the next to move where `wanted` bytes are missing.
@@ -84,10 +92,16 @@ impl Candidates {
         self.stayed = None;
     }
 
-    pub(super) fn note_stay(&mut self, candidate: &Candidate, stay: &Stay) {
+    /// `spent`: how long it was tried.
+    pub(super) fn note_stay(&mut self, candidate: &Candidate, stay: &Stay, spent: Duration) {
         self.stayed = Some(format!("/{}: {stay}", candidate.path.display()));
-        if let Stay::Fresh = stay {
-            self.fresh.push(candidate.clone());
+        match stay {
+            Stay::Fresh => self.fresh.push(candidate.clone()),
+            Stay::InUse | Stay::Changing => {
+                let until = Instant::now() + spent * REST;
+                self.resting.insert(candidate.path.clone(), until);
+            }
+            _ => {}
         }
     }
 
@@ -239,8 +253,9 @@ mod tests {
     fn what_has_only_just_changed_is_tried_again() {
         let mut some = candidates(&[10, 20]);
         let (first, second) = (some.pick(15).unwrap(), some.pick(15).unwrap());
-        some.note_stay(&first, &Stay::Fresh);
-        some.note_stay(&second, &Stay::InUse);
+        some.note_stay(&first, &Stay::Fresh, Duration::ZERO);
+        some.note_stay(&second, &Stay::InUse, Duration::from_secs(60));
+        assert!(some.resting.contains_key(&second.path));
         assert_eq!(some.pick(15), None);
         some.run_out();
         assert_eq!(some.files, [first]);
