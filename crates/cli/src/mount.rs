@@ -56,7 +56,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     // Before the first thread, the log's.
     let refused_priority = resources::set_priority(&settings);
     resources::lift_file_size_limit();
-    let still_had = privileges::give_up(&settings);
+    let still_had = privileges::give_up(settings.core_dumps, privileges::FOR_POOL);
     if args.background_server {
         start_log(logging::Home::Background, &settings, mountpoint)?;
         if settings.log_file.is_none() && !logging::system_log_exists() {

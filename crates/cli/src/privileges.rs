@@ -3,9 +3,8 @@
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use strandfs_options::Settings;
 
-/// What a server that is root works with, each for:
+/// What the server of a pool that is root works with, each for:
 /// - CHOWN, FOWNER, FSETID, DAC_OVERRIDE, MKNOD, SETFCAP, LINUX_IMMUTABLE: carrying out what the
 ///   kernel has found the caller may do;
 /// - DAC_READ_SEARCH: file handles;
@@ -17,7 +16,7 @@ use strandfs_options::Settings;
 /// - IPC_LOCK: buffers registered with io_uring, which the limit of locked memory does not fit.
 ///
 /// Not SYS_RESOURCE: with it the server would write beyond quotas, for everyone.
-const NEEDED: CapabilitySet = CapabilitySet::CHOWN
+pub const FOR_POOL: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -33,16 +32,24 @@ const NEEDED: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// Gives up, for this thread and all that it starts from now on, what is not needed. Returns what
-/// the system refused to take, for the log.
-pub fn give_up(settings: &Settings) -> Vec<String> {
+/// What the server of a volume that is root works with, each for:
+/// - DAC_OVERRIDE: opening other users' backing files;
+/// - SYS_ADMIN: mounting, passthrough;
+/// - IPC_LOCK: memory that stays locked, buffers registered with io_uring.
+pub const FOR_VOLUME: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// Gives up, for this thread and all that it starts from now on, what is not `needed`, and core
+/// dumps unless they are wanted. Returns what the system refused to take, for the log.
+pub fn give_up(core_dumps: bool, needed: CapabilitySet) -> Vec<String> {
     let mut refused = Vec::new();
     let mut note = |what: &str, outcome: rustix::io::Result<()>| {
         if let Err(errno) = outcome {
             refused.push(format!("{what}: {errno}"));
         }
     };
-    if !settings.core_dumps {
+    if !core_dumps {
         // The limit alone does not keep the image from a program that takes them
         // (kernel.core_pattern).
         note("the limit of core dumps stays", no_core());
@@ -54,7 +61,10 @@ pub fn give_up(settings: &Settings) -> Vec<String> {
     }
     // Others mount and unmount with fusermount3, whose set-user-id bit must count.
     if rustix::process::geteuid().is_root() {
-        note("capabilities that are not needed stay", drop_capabilities());
+        note(
+            "capabilities that are not needed stay",
+            drop_capabilities(needed),
+        );
         note(
             "programs may still gain privileges",
             rustix::thread::set_no_new_privs(true),
@@ -71,12 +81,12 @@ fn no_core() -> rustix::io::Result<()> {
     rustix::process::setrlimit(Resource::Core, none)
 }
 
-fn drop_capabilities() -> rustix::io::Result<()> {
+fn drop_capabilities(needed: CapabilitySet) -> rustix::io::Result<()> {
     let had = rustix::thread::capabilities(None)?;
     // First the bounding set, which takes a capability to change, so that a program run as root
     // does not get everything back.
     if had.effective.contains(CapabilitySet::SETPCAP) {
-        for capability in CapabilitySet::all().difference(NEEDED).iter() {
+        for capability in CapabilitySet::all().difference(needed).iter() {
             // Newer than this kernel, or not there: nothing to take.
             if rustix::thread::capability_is_in_bounding_set(capability) == Ok(true) {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
@@ -84,8 +94,8 @@ fn drop_capabilities() -> rustix::io::Result<()> {
         }
     }
     let kept = CapabilitySets {
-        effective: had.effective & NEEDED,
-        permitted: had.permitted & NEEDED,
+        effective: had.effective & needed,
+        permitted: had.permitted & needed,
         inheritable: CapabilitySet::empty(),
     };
     rustix::thread::set_capabilities(None, kept)

@@ -62,7 +62,12 @@ fn volume_measures_each_step_and_leaves_nothing() {
     let names: Vec<&str> = report.subjects.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(
         names,
-        ["file", "loop", "volume, sync", "ext4 on volume, sync"]
+        [
+            "file",
+            "loop",
+            "volume, sync over dev",
+            "ext4 on volume, sync over dev"
+        ]
     );
     assert!(report.subjects[2].commands[0].contains("volume serve -f"));
     assert!(

@@ -1,9 +1,11 @@
 //! The backing file: made, locked, and read and written within the size of the volume.
 
+mod health;
+
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -31,7 +33,12 @@ pub struct Backing {
     growing: Mutex<()>,
     in_memory: bool,
     made: bool,
-    complained: AtomicBool,
+    /// Direct transfers were refused although they were aligned.
+    direct_refused: AtomicBool,
+    /// Where the file was once found to end, before the end of the volume; `u64::MAX` if never.
+    cut_at_bytes: AtomicU64,
+    /// The error of the first flush that failed, 0 if none has.
+    flush_errno: AtomicI32,
 }
 
 /// What direct I/O can read to.
@@ -139,7 +146,9 @@ impl Backing {
             plain,
             size_bytes: AtomicU64::new(stat.st_size.cast_unsigned()),
             growing: Mutex::new(()),
-            complained: AtomicBool::new(false),
+            direct_refused: AtomicBool::new(false),
+            cut_at_bytes: AtomicU64::new(u64::MAX),
+            flush_errno: AtomicI32::new(0),
         };
         if size > backing.size_bytes() {
             backing.grow(size).map_err(|errno| VolumeError::File {
@@ -176,14 +185,29 @@ impl Backing {
         self.plain.as_fd()
     }
 
-    /// The file for a transfer from or to `memory`: past the page cache if it is aligned for that.
-    pub fn file_for(&self, offset_bytes: u64, memory: &[u8]) -> BorrowedFd<'_> {
+    /// The file for a transfer from or to `memory`, and whether that goes past the page cache: if
+    /// it is aligned for that.
+    pub fn file_for(&self, offset_bytes: u64, memory: &[u8]) -> (BorrowedFd<'_>, bool) {
         let (start, len) = (memory.as_ptr() as u64, memory.len() as u64);
         match &self.direct {
-            Some(direct) if (offset_bytes | start | len).is_multiple_of(direct.align) => {
-                direct.file.as_fd()
+            Some(direct)
+                if (offset_bytes | start | len).is_multiple_of(direct.align)
+                    && !self.direct_refused.load(Ordering::Relaxed) =>
+            {
+                (direct.file.as_fd(), true)
             }
-            _ => self.plain.as_fd(),
+            _ => (self.plain.as_fd(), false),
+        }
+    }
+
+    /// A transfer past the page cache was refused with EINVAL: the next go through it. Filesystems
+    /// change their mind about direct I/O: with a file's flags, or the disk beneath.
+    pub fn leave_direct(&self) {
+        if !self.direct_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                backing = %self.path.display(),
+                "its filesystem refuses direct I/O that it had promised; the page cache is used"
+            );
         }
     }
 
@@ -201,7 +225,8 @@ impl Backing {
     /// Extends the volume; the new end reads as zeros.
     ///
     /// # Errors
-    /// EPERM for a smaller size: what lies behind it would be lost. Those of ftruncate(2).
+    /// EPERM for a size smaller than that of the volume or of the file: what lies behind it would
+    /// be lost. EIO as for [`check_whole`](Self::check_whole). Those of ftruncate(2).
     pub fn grow(&self, size_bytes: u64) -> Result<(), Errno> {
         let _turn = self.growing.lock();
         if size_bytes < self.size_bytes() {
@@ -210,8 +235,16 @@ impl Backing {
         if !size_bytes.is_multiple_of(SMALLEST_SECTOR_BYTES) {
             return Err(Errno::INVAL);
         }
+        // Longer than the volume: somebody has written behind its end, past the server.
+        if size_bytes < self.stat()?.st_size.cast_unsigned() {
+            return Err(Errno::PERM);
+        }
+        // Growing would turn what is missing into zeros.
+        if self.size_bytes() > 0 {
+            self.check_whole()?;
+        }
         rustix::fs::ftruncate(&self.plain, size_bytes)?;
-        rustix::fs::fsync(&self.plain)?;
+        self.sync(false)?;
         self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }
@@ -222,13 +255,15 @@ impl Backing {
     /// Those of pread(2); EIO if the backing file ends before the volume does.
     pub fn read_at(&self, out: &mut [u8], offset_bytes: u64) -> Result<usize, Errno> {
         let want = self.within(offset_bytes, out.len());
+        self.check_present(offset_bytes, want)?;
         let mut done = 0;
         while let Some(rest) = out.get_mut(done..want).filter(|rest| !rest.is_empty()) {
             let at = offset_bytes + done as u64;
-            let file = self.file_for(at, rest);
+            let (file, direct) = self.file_for(at, rest);
             match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *rest, at)) {
                 Ok(0) => return Err(self.cut_short()),
                 Ok(len) => done += len,
+                Err(Errno::INVAL) if direct => self.leave_direct(),
                 Err(errno) => return Err(errno),
             }
         }
@@ -245,54 +280,19 @@ impl Backing {
         if want == 0 && !data.is_empty() {
             return Err(Errno::NOSPC);
         }
+        self.check_present(offset_bytes, want)?;
         let mut done = 0;
         while let Some(rest) = data.get(done..want).filter(|rest| !rest.is_empty()) {
             let at = offset_bytes + done as u64;
-            let file = self.file_for(at, rest);
+            let (file, direct) = self.file_for(at, rest);
             match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, rest, at)) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(len) => done += len,
+                Err(Errno::INVAL) if direct => self.leave_direct(),
                 Err(errno) => return Err(errno),
             }
         }
         Ok(done)
-    }
-
-    /// Makes what was written last.
-    ///
-    /// # Errors
-    /// Those of fsync(2); EIO if the backing file has become shorter than the volume: what was
-    /// cut off had perhaps been acknowledged.
-    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
-        if data_only {
-            rustix::fs::fdatasync(&self.plain)?;
-        } else {
-            rustix::fs::fsync(&self.plain)?;
-        }
-        self.check_whole()
-    }
-
-    /// # Errors
-    /// EIO if the backing file is shorter than the volume.
-    pub fn check_whole(&self) -> Result<(), Errno> {
-        let expected = self.size_bytes();
-        match self.stat()?.st_size.cast_unsigned() < expected {
-            true => Err(self.cut_short()),
-            false => Ok(()),
-        }
-    }
-
-    /// Somebody truncated the file under us.
-    pub fn cut_short(&self) -> Errno {
-        if !self.complained.swap(true, Ordering::Relaxed) {
-            tracing::error!(
-                backing = %self.path.display(),
-                volume_bytes = self.size_bytes(),
-                "the backing file has become shorter than the volume: what was cut off is lost, \
-                 and reading it gives EIO; unmount, and check the filesystem on the volume"
-            );
-        }
-        Errno::IO
     }
 
     /// fallocate(2) within the volume: allocate, punch a hole, or zero a range.
@@ -305,7 +305,9 @@ impl Backing {
             0 => Ok(()),
             len => {
                 let mode = FallocateFlags::from_bits_retain(mode);
-                rustix::fs::fallocate(&self.plain, mode, offset_bytes, len)
+                rustix::io::retry_on_intr(|| {
+                    rustix::fs::fallocate(&self.plain, mode, offset_bytes, len)
+                })
             }
         }
     }
@@ -313,7 +315,8 @@ impl Backing {
     /// How much of a range for [`allocate`](Self::allocate) lies within the volume.
     ///
     /// # Errors
-    /// EOPNOTSUPP for modes that move data or mean nothing, ENOSPC where the file would grow.
+    /// EOPNOTSUPP for modes that move data or mean nothing, ENOSPC where the file would grow, EIO as
+    /// for [`check_present`](Self::check_present).
     pub fn plan_allocation(
         &self,
         mode: u32,
@@ -330,7 +333,10 @@ impl Backing {
         if end > size && !mode.contains(FallocateFlags::KEEP_SIZE) {
             return Err(Errno::NOSPC);
         }
-        Ok(end.min(size).saturating_sub(offset_bytes))
+        let len = end.min(size).saturating_sub(offset_bytes);
+        let present = usize::try_from(len).unwrap_or(usize::MAX);
+        self.check_present(offset_bytes, present)?;
+        Ok(len)
     }
 
     /// SEEK_DATA or SEEK_HOLE.

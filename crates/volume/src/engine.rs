@@ -12,6 +12,7 @@ mod cpus;
 mod device;
 mod job;
 mod queue;
+mod share;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,7 @@ use strandfs_fuse::{Connection, Errno, Link, Transport};
 
 use crate::backing::Backing;
 use job::Desk;
+use share::{Mailbox, Sharing};
 
 /// Longest read or write of one request; longer ones come in pieces. Every entry has a buffer of
 /// this size.
@@ -54,9 +56,11 @@ pub(crate) struct Engine {
 /// What one thread serves with.
 struct Workplace {
     ring: Ring,
+    queue: u16,
     entries: Vec<RingEntry>,
     /// The CPU to stay on.
     cpu: Option<usize>,
+    sharing: Option<Sharing>,
 }
 
 impl Engine {
@@ -97,6 +101,7 @@ impl Engine {
                 for cpu in others {
                     workplaces.push(self.workplace(connection, &[*cpu], Some(*cpu))?);
                 }
+                self.make_neighbours(&mut workplaces)?;
                 workplaces
             }
         };
@@ -120,15 +125,42 @@ impl Engine {
                 entries.push(entry);
             }
         }
-        // One more than there are requests: the device is watched, too.
-        let size = u32::try_from(entries.len() + 1).map_err(|_| Errno::RANGE)?;
+        // More than there are requests: the device is watched, or the bell, and others lend some.
+        let size = entries.len() + 1 + self.depth;
+        let size = u32::try_from(size).map_err(|_| Errno::RANGE)?;
         let mut ring = Ring::new(connection.clone(), size)?;
         if self.waits()
             && let Err(errno) = ring.pin(&mut entries)
         {
             self.unpinned.lock().get_or_insert(errno);
         }
-        Ok(Workplace { ring, entries, cpu })
+        let queue = entries.first().map_or(0, RingEntry::queue);
+        Ok(Workplace {
+            ring,
+            queue,
+            entries,
+            cpu,
+            sharing: None,
+        })
+    }
+
+    /// Each thread lends entries to the next one; the last to the first.
+    fn make_neighbours(&self, workplaces: &mut [Workplace]) -> Result<(), Errno> {
+        if workplaces.len() < 2 {
+            return Ok(());
+        }
+        let mut boxes = Vec::new();
+        for _ in workplaces.iter() {
+            boxes.push(Arc::new(Mailbox::new()?));
+        }
+        let before = boxes.iter().cycle().skip(boxes.len() - 1);
+        let after = boxes.iter().cycle().skip(1);
+        let triples = before.zip(&boxes).zip(after);
+        for (workplace, ((lender, own), helper)) in workplaces.iter_mut().zip(triples) {
+            let mailboxes = [lender, own, helper].map(Arc::clone);
+            workplace.sharing = Some(Sharing::new(workplace.queue, self.depth, mailboxes)?);
+        }
+        Ok(())
     }
 
     fn spawn(
@@ -152,12 +184,23 @@ impl Engine {
     }
 }
 
+/// Waits for something to do. That the kernel is short of memory passes.
+fn wait(ring: &mut Ring) -> Result<(), Errno> {
+    match ring.wait(None) {
+        Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+            std::thread::sleep(LOOK);
+            Ok(())
+        }
+        Ok(()) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 impl Transport for &Engine {
     fn start(&mut self, link: Link) -> io::Result<()> {
         for workplace in std::mem::take(&mut *self.workplaces.lock()) {
             let waits = self.waits();
-            let (tags, backing) = (workplace.entries.len(), self.backing.clone());
-            let desk = Desk::new(link.clone(), backing, tags, waits);
+            let desk = Desk::new(link.clone(), self.backing.clone(), workplace.queue, waits);
             match self.way {
                 Way::Device => {
                     self.spawn("strandfs-io", &link, || device::serve(desk, workplace))?

@@ -104,6 +104,12 @@ impl VolumeFs {
         status.backing_exists = stat.st_nlink > 0;
         status.size_bytes = self.backing.size_bytes();
         status.allocated_bytes = stat.st_blocks.cast_unsigned() * 512;
+        if let Err(errno) = self.backing.check_whole() {
+            status.warnings.push(format!(
+                "what was written to it may be lost, and every flush fails ({errno}): detach it, \
+                 and check the filesystem on it when it is attached again; the log has more"
+            ));
+        }
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }
 }

@@ -10,12 +10,12 @@ use strandfs_fuse::{
     TransportChoice, Wants,
 };
 
+use crate::SUBTYPE;
 use crate::backing::Backing;
 use crate::engine::{self, Engine, Way};
 use crate::error::VolumeError;
 use crate::filesystem::VolumeFs;
 use crate::status::Status;
-use crate::{SUBTYPE, steady};
 
 /// How reads and writes reach the backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct Plan {
     pub transport: Transport,
     /// Requests in flight in each queue of the server.
     pub queue_depth: u16,
+    /// What is known already to be not as it should be, see [`steady::prepare`](crate::steady::prepare).
+    pub warnings: Vec<String>,
 }
 
 /// A mounted volume that waits to be served.
@@ -79,7 +81,7 @@ impl Volume {
     /// See [`VolumeError`]. Nothing is mounted then, and a backing file that was not there is
     /// not there.
     pub fn mount(plan: &Plan) -> Result<Volume, VolumeError> {
-        let mut warnings = steady::prepare();
+        let mut warnings = plan.warnings.clone();
         let backing = Arc::new(Backing::open(&plan.backing, plan.size_bytes)?);
         let mounted = choose(plan, &backing);
         if mounted.is_err() {
@@ -294,6 +296,11 @@ fn explain_io_uring(errno: Errno) -> String {
     match errno {
         Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
             "io_uring is forbidden: see kernel.io_uring_disabled, or the container's seccomp filter"
+                .to_owned()
+        }
+        Errno::NOMEM => {
+            "there is no memory for its rings: free some, or raise the limit of locked \
+                         memory (ulimit -l)"
                 .to_owned()
         }
         errno => format!("io_uring cannot be used: {errno}"),

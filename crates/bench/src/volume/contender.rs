@@ -71,6 +71,15 @@ impl Io {
     }
 }
 
+/// What servers are compared with: synchronous, over `/dev/fuse`.
+pub(super) fn plainest() -> Server {
+    Server {
+        program: PathBuf::new(),
+        io: Io::Sync,
+        transport: Some("dev".to_owned()),
+    }
+}
+
 impl Server {
     fn name(&self) -> String {
         match &self.transport {

@@ -1,6 +1,6 @@
 //! The result as text.
 
-use super::contender::LOOP;
+use super::contender::{Contender, LOOP, plainest};
 use super::run::{JOBS, cpu_row};
 use crate::format;
 use crate::result::{Report, Series};
@@ -35,21 +35,32 @@ pub fn rates(report: &Report) -> String {
 
 /// Speeds against the bare loop device.
 pub fn ratios(report: &Report) -> String {
-    let compared: Vec<&str> = report
-        .subjects
-        .iter()
-        .map(|it| it.name.as_str())
-        .filter(|name| report.base_of(name) == Some(LOOP))
-        .collect();
-    let mut heading = vec!["speed, loop = 1".to_owned()];
+    let all = report.subjects.iter().map(|it| it.name.as_str());
+    let compared = all.filter(|name| report.base_of(name) == Some(LOOP));
+    against(report, LOOP, "loop", &compared.collect::<Vec<_>>())
+}
+
+/// Speeds of the other volumes against the plainest server, if that was measured: one request
+/// after the other, read from the device and carried out with system calls.
+pub fn ratios_of_servers(report: &Report) -> Option<String> {
+    let plain = Contender::Volume(plainest()).name();
+    report.find(&plain, JOBS.first()?.0)?;
+    let all = report.subjects.iter().map(|it| it.name.as_str());
+    let compared = all.filter(|name| name.starts_with("volume, ") && *name != plain);
+    let compared: Vec<&str> = compared.collect();
+    let (_, short) = plain.split_once(", ")?;
+    (!compared.is_empty()).then(|| against(report, &plain, short, &compared))
+}
+
+fn against(report: &Report, base: &str, short: &str, compared: &[&str]) -> String {
+    let mut heading = vec![format!("speed, {short} = 1")];
     heading.extend(compared.iter().map(|it| (*it).to_owned()));
     let mut rows = vec![heading];
     for (job, _, _) in JOBS {
         let mut row = vec![job.to_owned()];
         row.extend(compared.iter().map(|name| {
-            let base = report.base_of(name).and_then(|base| report.find(base, job));
-            let ratio = base.zip(report.find(name, job));
-            let ratio = ratio.and_then(|(base, own)| own.speed(base));
+            let pair = report.find(base, job).zip(report.find(name, job));
+            let ratio = pair.and_then(|(base, own)| own.speed(base));
             ratio.map_or_else(|| "-".to_owned(), |it| spread::describe_ratio(&it))
         }));
         rows.push(row);

@@ -51,7 +51,9 @@ fn contenders(args: &VolumeBenchArgs) -> Result<Vec<Contender>, Failure> {
             transport: transport.map(str::to_owned),
         };
         if args.transport.is_empty() {
-            servers.push(server(None));
+            // The plainest server, whatever else can be had; the others choose.
+            let plain = matches!(io, VolumeIo::Sync);
+            servers.push(server(plain.then_some("dev")));
         }
         servers.extend(args.transport.iter().map(|transport| {
             server(Some(match transport {
@@ -81,6 +83,9 @@ fn print(report: &Report) {
     if !report.series.is_empty() {
         println!("\n{}", table::rates(report));
         println!("{}", table::ratios(report));
+        if let Some(servers) = table::ratios_of_servers(report) {
+            println!("{servers}");
+        }
     }
     for warning in &report.warnings {
         println!("note: {warning}");

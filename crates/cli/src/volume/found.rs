@@ -3,12 +3,17 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use strandfs_volume::{FILE_NAME, Status, loop_device, status};
 
 use crate::failure::Failure;
 use crate::mounts::{self, Mounted};
+
+/// How long servers may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A volume that is mounted.
 pub struct Found {
@@ -69,18 +74,19 @@ pub fn is_free(mountpoint: &Path) -> Result<(), Failure> {
 /// Something is left.
 pub fn is_unused(backing: &Path) -> Result<(), Failure> {
     let real = std::fs::canonicalize(backing).unwrap_or_else(|_| backing.to_owned());
-    let dead = |found: &Found| found.backing == real && found.status.is_err();
-    match all()?.iter().find(|found| dead(found)) {
-        Some(found) => Err(Failure::VolumeUse {
-            path: backing.to_owned(),
-            why: format!(
-                "its server at {} is dead, and what was mounted there may still be writing to it: \
-                 `strandfs volume detach {0}` first",
-                found.mountpoint.display()
-            ),
-        }),
-        None => Ok(()),
+    for found in all()?.iter().filter(|found| found.backing == real) {
+        if let Err(why) = &found.status {
+            return Err(Failure::VolumeUse {
+                path: backing.to_owned(),
+                why: format!(
+                    "it is served at {} ({why}), and what was mounted there may still be writing \
+                     to it: `strandfs volume detach {0}` first",
+                    found.mountpoint.display()
+                ),
+            });
+        }
     }
+    Ok(())
 }
 
 /// Every volume that is mounted.
@@ -91,10 +97,25 @@ pub fn all() -> Result<Vec<Found>, Failure> {
     let mounted = mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))?;
     let kind = format!("fuse.{}", strandfs_volume::SUBTYPE);
     let volumes = mounted.iter().filter(|it| it.kind == kind.as_bytes());
-    Ok(volumes.map(|volume| look_at(volume, &mounted)).collect())
+    // All at once: those that do not answer take the same time.
+    let asked: Vec<_> = volumes.map(|it| (it, ask(&it.mountpoint))).collect();
+    let deadline = Instant::now() + PATIENCE;
+    let found = asked.into_iter().map(|(volume, answer)| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let status = answer.recv_timeout(left);
+        look_at(volume, &mounted, status.unwrap_or_else(|_| Err(silent())))
+    });
+    Ok(found.collect())
 }
 
-fn look_at(volume: &Mounted, mounted: &[Mounted]) -> Found {
+fn silent() -> String {
+    format!(
+        "its server does not answer within {} seconds",
+        PATIENCE.as_secs()
+    )
+}
+
+fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>) -> Found {
     let mountpoint = volume.mountpoint.clone();
     let devices = loop_device::on(&mountpoint.join(FILE_NAME));
     let devices = devices.into_iter().map(|path| Device {
@@ -102,7 +123,7 @@ fn look_at(volume: &Mounted, mounted: &[Mounted]) -> Found {
         path,
     });
     Found {
-        status: ask(&mountpoint),
+        status,
         backing: volume.source.clone(),
         devices: devices.collect(),
         mountpoint,
@@ -123,7 +144,19 @@ fn mounts_of(device: &Path, mounted: &[Mounted]) -> Vec<PathBuf> {
     here.map(|it| it.mountpoint.clone()).collect()
 }
 
-fn ask(mountpoint: &Path) -> Result<Status, String> {
+/// Asks on a thread of its own: a server that is stuck must not hold up who asks.
+fn ask(mountpoint: &Path) -> Receiver<Result<Status, String>> {
+    let (tell, answer) = sync_channel(1);
+    let mountpoint = mountpoint.to_owned();
+    // Without a thread nothing is told, which is an answer too.
+    let _ = std::thread::Builder::new().spawn(move || {
+        // Nobody listens any more after the deadline.
+        let _ = tell.send(status_of(&mountpoint));
+    });
+    answer
+}
+
+fn status_of(mountpoint: &Path) -> Result<Status, String> {
     let mut answer = vec![0; 65_536];
     let length = rustix::fs::getxattr(mountpoint, status::ATTRIBUTE, &mut answer);
     let length = length.map_err(|errno| match errno {

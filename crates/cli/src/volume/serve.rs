@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use strandfs_fuse::{End, Signals};
 use strandfs_options::Settings;
-use strandfs_volume::{Io, Plan, Transport, Volume};
+use strandfs_volume::{Io, Plan, Transport, Volume, steady};
 
 use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
 use crate::failure::{self, Failure};
 use crate::turn::Turn;
-use crate::{check, daemon, guard, logging, resources};
+use crate::{check, daemon, guard, logging, privileges, resources};
 
 /// Serves; in the background unless told otherwise, and then returns when the volume is there.
 ///
@@ -27,14 +27,20 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         true => logging::Home::Background,
         false => logging::Home::Foreground,
     };
-    logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    // Before the first thread, the log's; and the precautions before what they need is given up.
+    let warnings = steady::prepare();
     resources::lift_file_size_limit();
+    let still_had = privileges::give_up(false, privileges::FOR_VOLUME);
+    logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    for refusal in still_had {
+        tracing::warn!("{refusal}");
+    }
     found::is_unused(&args.backing)?;
     let mountpoint = check::mountpoint(&args.mountpoint, false)?;
     let turn = Turn::take(&mountpoint);
     // Somebody may have been faster.
     found::is_free(&mountpoint)?;
-    let mut volume = Volume::mount(&plan(args))?;
+    let mut volume = Volume::mount(&plan(args, warnings))?;
     drop(turn);
     let guard = guard::start(&mountpoint, volume.abort_file(), false)?;
     if let Err(why) = guard.pid() {
@@ -69,7 +75,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn plan(args: &ServeArgs) -> Plan {
+fn plan(args: &ServeArgs, warnings: Vec<String>) -> Plan {
     let how = &args.how;
     Plan {
         backing: args.backing.clone(),
@@ -87,6 +93,7 @@ fn plan(args: &ServeArgs) -> Plan {
             TransportArg::Uring => Transport::Uring,
         },
         queue_depth: how.queue_depth,
+        warnings,
     }
 }
 

@@ -9,3 +9,4 @@ mod data;
 mod errors;
 mod ground;
 mod life;
+mod precautions;

@@ -90,6 +90,72 @@ fn what_was_cut_off_is_an_error() {
 }
 
 #[test]
+fn what_was_cut_off_never_comes_back_as_zeros() {
+    let (_dir, backing) = made();
+    backing.write_at(&[7; 4096], SIZE / 2).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(backing.path());
+    let file = file.unwrap();
+    file.set_len(SIZE / 2).unwrap();
+    let mut out = [0; 4096];
+    assert_eq!(backing.read_at(&mut out, SIZE / 2), Err(Errno::IO));
+    // Written there, or put back by whoever cut it, the end is where it was. The data are not.
+    assert_eq!(backing.write_at(&out, SIZE - 4096), Err(Errno::IO));
+    assert_eq!(backing.grow(2 * SIZE), Err(Errno::IO));
+    file.set_len(SIZE).unwrap();
+    assert_eq!(backing.read_at(&mut out, SIZE / 2), Err(Errno::IO));
+    let keep = FallocateFlags::KEEP_SIZE.bits();
+    assert_eq!(backing.allocate(keep, SIZE / 2, 4096), Err(Errno::IO));
+    assert_eq!(backing.sync(false), Err(Errno::IO));
+    assert_eq!(backing.write_at(&out, SIZE / 2 - 4096), Ok(4096));
+    assert_eq!(backing.read_at(&mut out, 0), Ok(4096));
+}
+
+#[test]
+fn a_flush_that_failed_fails_for_good() {
+    let (_dir, backing) = made();
+    assert_eq!(backing.flushed(Ok(())), Ok(()));
+    assert_eq!(backing.flushed(Err(Errno::IO)), Err(Errno::IO));
+    assert_eq!(backing.flushed(Err(Errno::NOSPC)), Err(Errno::NOSPC));
+    assert_eq!(backing.sync(true), Err(Errno::IO), "the first one");
+    assert_eq!(backing.flushed(Ok(())), Err(Errno::IO));
+    assert_eq!(backing.flush_error(), Some(Errno::IO));
+    let mut out = [0; 4096];
+    assert_eq!(backing.read_at(&mut out, 0), Ok(4096), "to be saved");
+}
+
+#[test]
+fn growing_never_cuts_off_what_others_wrote_behind_the_end() {
+    let (_dir, backing) = made();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(backing.path())
+        .and_then(|file| file.set_len(4 * SIZE))
+        .unwrap();
+    assert_eq!(backing.grow(2 * SIZE), Err(Errno::PERM));
+    assert_eq!(fs::metadata(backing.path()).unwrap().len(), 4 * SIZE);
+    backing.grow(4 * SIZE).unwrap();
+}
+
+#[test]
+fn direct_io_that_is_refused_goes_through_the_page_cache() {
+    // Where there are disks beneath: memory filesystems refuse nothing.
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let backing = Backing::open(&dir.path().join("b"), Some(SIZE)).unwrap();
+    let Some(Direct { file, .. }) = backing.direct else {
+        return;
+    };
+    // A promise the filesystem does not keep.
+    let direct = Some(Direct { file, align: 1 });
+    let backing = Backing { direct, ..backing };
+    let data: Vec<u8> = (0..1000).map(|byte| byte as u8).collect();
+    assert_eq!(backing.write_at(&data, 100), Ok(1000));
+    let mut out = [0; 1000];
+    assert_eq!(backing.read_at(&mut out, 100), Ok(1000));
+    assert!(out[..] == data[..]);
+    assert!(!backing.file_for(0, &[]).1);
+}
+
+#[test]
 fn ranges_are_allocated_within_the_volume_only() {
     let (_dir, backing) = made();
     let keep = FallocateFlags::KEEP_SIZE.bits();

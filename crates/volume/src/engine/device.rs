@@ -37,10 +37,7 @@ pub(super) fn serve(desk: Desk, workplace: Workplace) -> Result<(), Errno> {
         {
             return Err(errno);
         }
-        match ring.wait(None) {
-            Ok(()) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+        super::wait(&mut ring)?;
         while let Some(completion) = ring.next() {
             match completion {
                 Completion::Transferred(entry, _) if entry.tag() == all => {

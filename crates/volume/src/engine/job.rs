@@ -19,8 +19,10 @@ pub(super) struct Desk {
     backing: Arc<Backing>,
     /// Transfers may have to wait for a device.
     waits: bool,
-    /// By the tag of the entry that holds the request.
-    jobs: Vec<Option<Job>>,
+    /// The queue whose entries have tags of their own.
+    queue: u16,
+    /// By the tag of the entry that holds the request: those of the queue, then all others.
+    jobs: [Vec<Option<Job>>; 2],
     scratch: Vec<u8>,
 }
 
@@ -33,6 +35,8 @@ struct Job {
     /// What is to be transferred, cut off at the end of the volume.
     len: usize,
     done: usize,
+    /// The transfer under way goes past the page cache.
+    direct: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,14 +85,15 @@ enum Asked {
 }
 
 impl Desk {
-    /// For entries with tags below `tags`.
-    pub(super) fn new(link: Link, backing: Arc<Backing>, tags: usize, waits: bool) -> Self {
+    /// For entries of `queue` with tags of their own, and such of other queues.
+    pub(super) fn new(link: Link, backing: Arc<Backing>, queue: u16, waits: bool) -> Self {
         let scratch = vec![0; SCRATCH_BYTES.max(link.payload_bytes())];
         Self {
             link,
             backing,
             waits,
-            jobs: vec![None; tags],
+            queue,
+            jobs: Default::default(),
             scratch,
         }
     }
@@ -136,14 +141,20 @@ impl Desk {
                 offset_bytes,
                 len,
                 done: 0,
+                direct: false,
             })
         };
         let within = |offset, len| self.backing.within(offset, len);
+        let absent = |offset, len| self.backing.check_present(offset, len).err();
         if is_volume(message.header.nodeid) {
             match Request::decode(message, self.link.dialect()) {
                 Ok(Request::Read { args, size_bytes }) => {
                     let at = args.offset_bytes;
-                    return job(Kind::Read, at, within(at, size_bytes as usize));
+                    let len = within(at, size_bytes as usize);
+                    return match absent(at, len) {
+                        Some(errno) => Asked::Answered(Reply::error(unique, errno)),
+                        None => job(Kind::Read, at, len),
+                    };
                 }
                 Ok(Request::Write(args)) => {
                     let at = args.offset_bytes;
@@ -151,7 +162,10 @@ impl Desk {
                     if len == 0 && !args.data.is_empty() {
                         return Asked::Answered(Reply::error(unique, Errno::NOSPC));
                     }
-                    return job(Kind::Write, at, len);
+                    return match absent(at, len) {
+                        Some(errno) => Asked::Answered(Reply::error(unique, errno)),
+                        None => job(Kind::Write, at, len),
+                    };
                 }
                 Ok(Request::Fsync { data_only, .. }) => return job(Kind::Sync { data_only }, 0, 0),
                 Ok(Request::Fallocate(args)) => {
@@ -200,19 +214,19 @@ impl Desk {
     }
 
     /// Starts what is left of a transfer.
-    fn submit(&mut self, ring: &mut Ring, entry: RingEntry, job: Job) -> Outgoing {
-        let backing = &self.backing;
+    fn submit(&mut self, ring: &mut Ring, entry: RingEntry, mut job: Job) -> Outgoing {
         let (at, left) = (job.offset_bytes + job.done as u64, job.done..job.len);
-        match job.kind {
-            Kind::Read if left.is_empty() => return finish(entry, job, Ok(())),
-            Kind::Write if left.is_empty() => return finish(entry, job, Ok(())),
-            _ => {}
-        }
-        if let Some(place) = self.jobs.get_mut(entry.tag()) {
+        let memory = match job.kind {
+            Kind::Read | Kind::Write if left.is_empty() => return finish(entry, job, Ok(())),
+            Kind::Read | Kind::Write => entry.parts().1.get(left.clone()).unwrap_or_default(),
+            Kind::Sync { .. } | Kind::Allocate { .. } => &[],
+        };
+        let backing = &self.backing;
+        let (file, direct) = backing.file_for(at, memory);
+        job.direct = direct && !memory.is_empty();
+        if let Some(place) = place(&mut self.jobs, self.queue, &entry) {
             *place = Some(job);
         }
-        let memory = entry.parts().1.get(left.clone()).unwrap_or_default();
-        let file = backing.file_for(at, memory);
         match job.kind {
             Kind::Read => ring.read_file(entry, file, at, left),
             Kind::Write => ring.write_file(entry, file, at, left),
@@ -231,7 +245,7 @@ impl Desk {
         entry: RingEntry,
         outcome: Result<usize, Errno>,
     ) -> Outgoing {
-        let job = self.jobs.get_mut(entry.tag()).and_then(Option::take);
+        let job = place(&mut self.jobs, self.queue, &entry).and_then(Option::take);
         let Some(mut job) = job else {
             tracing::error!(tag = entry.tag(), "a transfer of no request");
             return Outgoing::Silence(entry);
@@ -239,12 +253,20 @@ impl Desk {
         let count = match outcome {
             Ok(count) => count,
             Err(Errno::INTR | Errno::AGAIN) => return self.submit(ring, entry, job),
+            Err(Errno::INVAL) if job.direct => {
+                self.backing.leave_direct();
+                return self.submit(ring, entry, job);
+            }
+            Err(errno) if matches!(job.kind, Kind::Sync { .. }) => {
+                let outcome = self.backing.flushed(Err(errno));
+                return finish(entry, job, outcome);
+            }
             Err(errno) => return finish(entry, job, Err(errno)),
         };
         match job.kind {
             Kind::Sync { .. } => {
-                let whole = self.backing.check_whole();
-                return finish(entry, job, whole);
+                let outcome = self.backing.flushed(Ok(()));
+                return finish(entry, job, outcome);
             }
             Kind::Allocate { .. } => return finish(entry, job, Ok(())),
             Kind::Read if count == 0 => {
@@ -256,6 +278,19 @@ impl Desk {
         job.done += count;
         self.submit(ring, entry, job)
     }
+}
+
+/// Where the job of the request in `entry` is kept.
+fn place<'j>(
+    [own, others]: &'j mut [Vec<Option<Job>>; 2],
+    queue: u16,
+    entry: &RingEntry,
+) -> Option<&'j mut Option<Job>> {
+    let jobs = if entry.queue() == queue { own } else { others };
+    if jobs.len() <= entry.tag() {
+        jobs.resize(entry.tag() + 1, None);
+    }
+    jobs.get_mut(entry.tag())
 }
 
 /// Makes the reply. A write that failed half-way has failed: a loop device takes a short write

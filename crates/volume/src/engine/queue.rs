@@ -1,9 +1,10 @@
 //! A thread that takes requests over FUSE's own ring.
 
 use strandfs_fuse::Errno;
-use strandfs_fuse::ring::{Completion, Ring, RingEntry};
+use strandfs_fuse::ring::{Completion, RingEntry};
 
 use super::job::{Desk, Outgoing, Reply};
+use super::share::Sharing;
 use super::{Workplace, cpus};
 
 /// Entries the kernel may throw back one after the other before that ends the mount.
@@ -15,6 +16,8 @@ pub(super) fn serve(mut desk: Desk, workplace: Workplace) -> Result<(), Errno> {
         mut ring,
         entries,
         cpu,
+        mut sharing,
+        ..
     } = workplace;
     cpus::stay_on(cpu);
     ring.start()?;
@@ -24,16 +27,22 @@ pub(super) fn serve(mut desk: Desk, workplace: Workplace) -> Result<(), Errno> {
         ring.register(entry);
     }
     while left > 0 {
-        match ring.wait(None) {
-            Ok(()) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        if let Some(sharing) = &mut sharing {
+            sharing.begin_round(&mut ring);
         }
+        super::wait(&mut ring)?;
         while let Some(completion) = ring.next() {
             let outgoing = match completion {
                 Completion::Request(entry) => {
                     lost = 0;
                     let unique = entry.unique();
                     desk.begin(&mut ring, entry, unique, RingEntry::message)
+                }
+                Completion::Transferred(entry, _) if Sharing::is_watch(&entry) => {
+                    if let Some(sharing) = &mut sharing {
+                        left += sharing.receive(&mut ring, entry);
+                    }
+                    continue;
                 }
                 Completion::Transferred(entry, outcome) => desk.go_on(&mut ring, entry, outcome),
                 Completion::Lost(entry, errno) => {
@@ -50,13 +59,27 @@ pub(super) fn serve(mut desk: Desk, workplace: Workplace) -> Result<(), Errno> {
                     continue;
                 }
             };
-            answer(&mut ring, outgoing);
+            let Some(entry) = answer(outgoing) else {
+                continue;
+            };
+            match &mut sharing {
+                Some(sharing) => {
+                    if let Some(entry) = sharing.pass_on(entry) {
+                        ring.commit(entry);
+                    }
+                }
+                None => ring.commit(entry),
+            }
+        }
+        if let Some(sharing) = &mut sharing {
+            left -= sharing.end_round();
         }
     }
     Ok(())
 }
 
-fn answer(ring: &mut Ring, outgoing: Outgoing) {
+/// The entry with its reply, if there is one yet.
+fn answer(outgoing: Outgoing) -> Option<RingEntry> {
     let (mut entry, reply) = match outgoing {
         Outgoing::Answer(entry, reply) => (entry, reply),
         // An entry has to come back, or the kernel never uses it again.
@@ -64,8 +87,8 @@ fn answer(ring: &mut Ring, outgoing: Outgoing) {
             let reply = Reply::error(entry.unique(), Errno::IO);
             (entry, reply)
         }
-        Outgoing::Later => return,
+        Outgoing::Later => return None,
     };
     entry.set_reply(reply.unique, reply.errno, reply.len);
-    ring.commit(entry);
+    Some(entry)
 }

@@ -19,7 +19,8 @@ pub struct RingEntry {
     memory: PageMemory,
     queue: u16,
     tag: usize,
-    pinned: Option<u16>,
+    /// The ring that knows the payload, and the number it knows it by.
+    pinned: Option<(u64, u16)>,
 }
 
 impl RingEntry {
@@ -43,13 +44,14 @@ impl RingEntry {
         self.queue
     }
 
-    /// The number the ring's kernel side knows the payload by, see [`Ring::pin`](super::Ring::pin).
-    pub(super) fn pinned(&self) -> Option<u16> {
-        self.pinned
+    /// The number that `ring` knows the payload by, see [`Ring::pin`](super::Ring::pin).
+    pub(super) fn pinned(&self, ring: u64) -> Option<u16> {
+        let (owner, index) = self.pinned?;
+        (owner == ring).then_some(index)
     }
 
-    pub(super) fn set_pinned(&mut self, index: u16) {
-        self.pinned = Some(index);
+    pub(super) fn set_pinned(&mut self, ring: u64, index: u16) {
+        self.pinned = Some((ring, index));
     }
 
     /// A number of the owner's, 0 at first.

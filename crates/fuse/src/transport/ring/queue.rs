@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -20,6 +21,7 @@ use crate::types::Errno;
 /// Where `len` stands in a submission entry (`struct io_uring_sqe` of linux/io_uring.h); the crate
 /// cannot set it for this operation.
 const LEN_OFFSET_BYTES: usize = 24;
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 /// How many buffers REGISTER describes.
 const BUFFERS: u32 = 2;
 
@@ -70,6 +72,8 @@ pub struct Ring {
     // First: the kernel is out of the entries' memory when they are dropped.
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     connection: Connection,
+    /// Of this ring and no other.
+    number: u64,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Pushed and not submitted.
@@ -106,6 +110,7 @@ impl Ring {
         Ok(Self {
             uring,
             connection,
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             slots: Vec::new(),
             free: Vec::new(),
             begun: VecDeque::with_capacity(entries as usize),
@@ -150,7 +155,7 @@ impl Ring {
         let room = entry.parts_mut().1.get_mut(range).unwrap_or_default();
         let (start, len) = (room.as_mut_ptr(), room.len() as u32);
         let file = Fd(file.as_raw_fd());
-        let read = match entry.pinned() {
+        let read = match entry.pinned(self.number) {
             Some(index) => opcode::ReadFixed::new(file, start, len, index)
                 .offset(offset_bytes)
                 .build(),
@@ -172,7 +177,7 @@ impl Ring {
         let data = entry.parts().1.get(range).unwrap_or_default();
         let (start, len) = (data.as_ptr(), data.len() as u32);
         let file = Fd(file.as_raw_fd());
-        let write = match entry.pinned() {
+        let write = match entry.pinned(self.number) {
             Some(index) => opcode::WriteFixed::new(file, start, len, index)
                 .offset(offset_bytes)
                 .build(),

@@ -12,7 +12,7 @@ use crate::types::Errno;
 
 impl Ring {
     /// Keeps the payload buffers of these entries in memory and known to the kernel, which then
-    /// need not look them up for each transfer. For entries that stay with this ring; once, before
+    /// need not look them up for each transfer with this ring (with another it does). Once, before
     /// any of them is in use. ENOMEM: more than may be locked (RLIMIT_MEMLOCK, unless the process
     /// has CAP_IPC_LOCK), EINVAL: more than 16384; they can be used all the same then.
     pub fn pin(&mut self, entries: &mut [RingEntry]) -> Result<(), Errno> {
@@ -29,7 +29,7 @@ impl Ring {
         let pinned = unsafe { self.uring.submitter().register_buffers(&payloads) };
         pinned.map_err(super::errno_of)?;
         for (index, entry) in (0..).zip(entries) {
-            entry.set_pinned(index);
+            entry.set_pinned(self.number, index);
         }
         Ok(())
     }

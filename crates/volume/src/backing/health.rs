@@ -1,0 +1,100 @@
+//! Whether what was acknowledged is still there, and made to last.
+
+use std::sync::atomic::Ordering;
+
+use strandfs_fuse::Errno;
+
+use super::Backing;
+
+impl Backing {
+    /// # Errors
+    /// EIO for a transfer of what lies behind the place where the file was found to be cut off:
+    /// writing there would make zeros of what is missing.
+    pub fn check_present(&self, offset_bytes: u64, len: usize) -> Result<(), Errno> {
+        let end = offset_bytes.saturating_add(len as u64);
+        match end > self.cut_at_bytes.load(Ordering::Acquire) {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes what was written last.
+    ///
+    /// # Errors
+    /// Those of fsync(2), and those of [`check_whole`](Self::check_whole).
+    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
+        let flushed = rustix::io::retry_on_intr(|| match data_only {
+            true => rustix::fs::fdatasync(&self.plain),
+            false => rustix::fs::fsync(&self.plain),
+        });
+        self.flushed(flushed)
+    }
+
+    /// What is to be said of a flush that ended so.
+    ///
+    /// # Errors
+    /// Its own, and those of [`check_whole`](Self::check_whole).
+    pub fn flushed(&self, outcome: Result<(), Errno>) -> Result<(), Errno> {
+        if let Err(errno) = outcome {
+            let first = self.flush_errno.compare_exchange(
+                0,
+                errno.raw_os_error(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if first.is_ok() {
+                tracing::error!(
+                    backing = %self.path.display(),
+                    %errno,
+                    "writing out the backing file failed, and what was written to the volume may \
+                     be lost; every flush fails from now on: unmount what is on the volume, detach \
+                     it, and check the filesystem on it when it is attached again"
+                );
+            }
+            return Err(errno);
+        }
+        self.check_whole()
+    }
+
+    /// The error of the first flush that failed.
+    pub fn flush_error(&self) -> Option<Errno> {
+        match self.flush_errno.load(Ordering::Acquire) {
+            0 => None,
+            raw => Some(Errno::from_raw_os_error(raw)),
+        }
+    }
+
+    /// Whether all that was ever acknowledged is still there to be made to last.
+    ///
+    /// # Errors
+    /// EIO if the backing file is shorter than the volume, or was: what was cut off had perhaps
+    /// been acknowledged. The error of an earlier flush: the kernel tells of data it could not
+    /// write out only once, and then forgets them.
+    pub fn check_whole(&self) -> Result<(), Errno> {
+        if let Some(errno) = self.flush_error() {
+            return Err(errno);
+        }
+        let expected = self.size_bytes();
+        let was_cut = self.cut_at_bytes.load(Ordering::Acquire) < expected;
+        match was_cut || self.stat()?.st_size.cast_unsigned() < expected {
+            true => Err(self.cut_short()),
+            false => Ok(()),
+        }
+    }
+
+    /// Somebody truncated the file under us.
+    pub fn cut_short(&self) -> Errno {
+        let end = self.stat().map_or(0, |stat| stat.st_size.cast_unsigned());
+        if self.cut_at_bytes.fetch_min(end, Ordering::AcqRel) == u64::MAX {
+            tracing::error!(
+                backing = %self.path.display(),
+                volume_bytes = self.size_bytes(),
+                backing_bytes = end,
+                "the backing file has become shorter than the volume: what was cut off is lost, \
+                 reading and writing there gives EIO, and every flush fails; unmount, detach, and \
+                 check the filesystem on the volume"
+            );
+        }
+        Errno::IO
+    }
+}
