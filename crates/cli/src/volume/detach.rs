@@ -15,6 +15,8 @@ use crate::failure::Failure;
 
 /// How long a block device may take to be let go of, and a server to end.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long what was used until now may still look in use.
+const SETTLING: Duration = Duration::from_secs(2);
 /// Pause between looks.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -53,17 +55,25 @@ pub fn undo(found: &Found) -> Result<(), Failure> {
         loop_device::detach(&device.path, &found.file(), PATIENCE)
             .map_err(|errno| refused(&device.path, errno))?;
     }
-    strandfs_fuse::unmount(&found.mountpoint, false).map_err(|error| {
-        refused(
-            &found.mountpoint,
-            Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        )
-    })?;
+    end_mount(&found.mountpoint).map_err(|errno| refused(&found.mountpoint, errno))?;
     if let Ok(status) = &found.status {
         wait_for(status.pid)?;
     }
     attach::forget_directory(&found.mountpoint);
     Ok(())
+}
+
+/// The kernel lets go of a block device's file a moment after it has let go of the device.
+fn end_mount(mountpoint: &Path) -> Result<(), Errno> {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let outcome = strandfs_fuse::unmount(mountpoint, false)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        if outcome != Err(Errno::BUSY) || Instant::now() > deadline {
+            return outcome;
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 fn refused(path: &Path, errno: Errno) -> Failure {
