@@ -31,6 +31,9 @@ use share::{Mailbox, Sharing};
 /// Longest read or write of one request; longer ones come in pieces. Every entry has a buffer of
 /// this size.
 pub(crate) const PAYLOAD_BYTES: u32 = 256 << 10;
+/// Requests in each queue where none waits for a disk: what is over stays in the kernel's queue,
+/// where any thread that has answered finds it, instead of with a thread that is busy.
+const MOST_AT_ONCE: u16 = 32;
 /// Pause between looks whether threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -65,6 +68,10 @@ struct Workplace {
 
 impl Engine {
     pub(crate) fn new(way: Way, backing: Arc<Backing>, depth: u16) -> Self {
+        let depth = match backing.in_memory() {
+            true => depth.min(MOST_AT_ONCE),
+            false => depth,
+        };
         Self {
             way,
             backing,
@@ -73,6 +80,11 @@ impl Engine {
             unpinned: Mutex::default(),
             threads: Mutex::default(),
         }
+    }
+
+    /// Requests in flight in each queue.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
     }
 
     /// Whether transfers are left to the ring; those of a file in memory are not.

@@ -105,7 +105,9 @@ impl Volume {
             io_reason: attempt.io_reason,
             transport: attempt.transport.name().to_owned(),
             transport_reason: attempt.transport_reason,
-            queue_depth: fs.engine().map_or(0, |_| u32::from(plan.queue_depth)),
+            queue_depth: fs.engine().map_or(0, |engine| {
+                u32::try_from(engine.depth()).unwrap_or(u32::MAX)
+            }),
             direct: backing.direct_align().is_some(),
             warnings,
         };
