@@ -3,7 +3,9 @@
 
 mod support;
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::mount::mount_bind;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::files::{get, pattern, put};
 use support::mounts::{URING_SWITCH, own_namespace, uring_is_on};
 use support::{Pool, eventually, run, strandfs};
@@ -142,4 +145,102 @@ fn a_ring_needs_a_thread_for_each_cpu() {
     assert_eq!(connection["transport"], "dev");
     let reason = connection["transport_reason"].as_str().unwrap();
     assert!(reason.starts_with("2 threads are allowed"), "{reason}");
+}
+
+/// The threads of a server that serve requests and may run on more than one CPU, or on one only.
+fn serving(server: u32, on_one: bool) -> BTreeSet<String> {
+    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
+    let names = tasks.map(|task| task.unwrap().path().display().to_string());
+    let chosen = names.filter(|task| {
+        let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let cpus = field("Cpus_allowed_list:").unwrap_or_default();
+        field("Name:").is_some_and(|name| name.trim() == "strandfs-io")
+            && cpus.contains([',', '-']) != on_one
+    });
+    chosen.collect()
+}
+
+/// Reads blocks of a file, each of them a request, on the CPU the caller is on.
+fn read_blocks(file: &File, count: u64) {
+    let whole = pattern(1, 1 << 16);
+    for number in 0..count {
+        let from = number as usize % 16 * 4096;
+        let mut block = [0; 4096];
+        file.read_exact_at(&mut block, from as u64).unwrap();
+        assert!(
+            block == whole[from..from + 4096],
+            "the bytes of block {number}"
+        );
+    }
+}
+
+/// Ends the readers however the test ends: a pool in use is not unmounted.
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The thread of a queue shares its CPU with callers only while they wait for it.
+#[test]
+fn a_backlog_is_served_from_any_cpu_unless_threads_are_pinned() {
+    need_root!();
+    let own = sched_getaffinity(None).unwrap();
+    let cpu = (0..CpuSet::MAX_CPU).find(|cpu| own.is_set(*cpu)).unwrap();
+    if !uring_is_on() || own.count() < 2 {
+        return;
+    }
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    for (options, is_pinned) in [("", false), (",pin-threads=RP1L", true)] {
+        let pool = Pool::tmpfs(1)
+            .option(&format!(
+                "transport=uring,passthrough.io=off,cache.files=off{options}"
+            ))
+            .mount();
+        put(pool.path("f"), pattern(1, 1 << 16));
+        let file = Arc::new(File::open(pool.path("f")).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        read_blocks(&file, 1);
+        let patience = Duration::from_secs(30);
+        eventually("the thread to be in its place", patience, || {
+            !serving(pool.pid(), true).is_empty()
+        });
+        let settled = serving(pool.pid(), true);
+        let stop = Stop(Arc::default());
+        // They stay on the CPU of the thread that starts them.
+        let readers: Vec<_> = (0..32)
+            .map(|_| {
+                let (file, stop) = (file.clone(), stop.0.clone());
+                thread::spawn(move || {
+                    let mut rounds = 0;
+                    while !stop.load(Ordering::Relaxed) || rounds < 10 {
+                        read_blocks(&file, 16);
+                        rounds += 1;
+                    }
+                })
+            })
+            .collect();
+        let gone = || &settled & &serving(pool.pid(), false);
+        if !is_pinned {
+            eventually("a thread to leave its CPU", patience, || !gone().is_empty());
+        }
+        drop(stop);
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
+        let away = gone();
+        if is_pinned {
+            assert_eq!(away, BTreeSet::new(), "pinned threads stay");
+        }
+        // One request at a time: whoever is asked comes home.
+        eventually("the thread to come home", patience, || {
+            read_blocks(&file, 256);
+            away.is_empty() || !(&away & &serving(pool.pid(), true)).is_empty()
+        });
+        sched_setaffinity(None, &own).unwrap();
+    }
 }

@@ -29,6 +29,7 @@ mod nudge;
 mod post;
 mod probe;
 mod queue;
+mod roam;
 mod start;
 mod watch;
 mod work;

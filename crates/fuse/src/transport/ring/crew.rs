@@ -310,6 +310,22 @@ impl RingCrew {
         }
     }
 
+    /// Whether threads may leave their queue's CPU: nobody has put them there on purpose, and there
+    /// is another one.
+    pub(super) fn may_roam(&self) -> bool {
+        let allowed = self.allowed.as_ref();
+        self.placement.is_free() && allowed.is_some_and(|allowed| allowed.count() > 1)
+    }
+
+    /// Lets the calling thread run wherever this process may.
+    pub(super) fn unsettle(&self, post: &Post) {
+        if let Some(allowed) = &self.allowed
+            && let Err(errno) = sched_setaffinity(None, allowed)
+        {
+            tracing::debug!(%errno, queue = post.queue, "a thread cannot leave its CPU");
+        }
+    }
+
     fn put(&self, post: &Post, role: Role) {
         if !self.placement.is_free() {
             post.place(&self.placement, role);

@@ -200,6 +200,11 @@ impl Ring {
         self.enter(1, patience)
     }
 
+    /// Whether a completion has come that [`next`](Self::next) has not given yet.
+    pub(super) fn has_completion(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
     /// A completion that has come.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Completion> {

@@ -12,6 +12,7 @@ use super::crew::RingCrew;
 use super::entry::RingEntry;
 use super::post::Post;
 use super::queue::{Completion, Ring};
+use super::roam::{Backlog, Verdict};
 use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
@@ -73,6 +74,7 @@ pub(super) fn work(
         last: None,
         filled: false,
         lost: 0,
+        backlog: crew.may_roam().then(Backlog::default),
     };
     if let Err(errno) = serving.serve(begin.unwrap_or(Begin::Nothing)) {
         crew.end(errno);
@@ -104,6 +106,8 @@ struct Serving<'a> {
     filled: bool,
     /// Entries lost since the last request.
     lost: u32,
+    /// Unless the thread is to stay where it is.
+    backlog: Option<Backlog>,
 }
 
 impl Serving<'_> {
@@ -117,16 +121,8 @@ impl Serving<'_> {
             Begin::Nothing => return Ok(()),
         }
         loop {
-            let patience = self.filled.then_some(IDLE);
-            match self.ring.wait(patience) {
-                Ok(()) => {}
-                Err(Errno::INTR) if !self.crew.life.has_ended() => {}
-                Err(Errno::TIME) => {
-                    self.ring.trim();
-                    self.scratch.0.discard(0);
-                    self.filled = false;
-                }
-                Err(errno) => return Err(errno),
+            if !self.look()? {
+                self.wait()?;
             }
             while let Some(completion) = self.ring.next() {
                 match completion {
@@ -138,6 +134,41 @@ impl Serving<'_> {
                     Completion::Transferred(..) => {}
                 }
             }
+        }
+    }
+
+    /// Answers, and sees whether the next request is there already: false if it has to be waited
+    /// for, or if nobody cares to know.
+    fn look(&mut self) -> Result<bool, Errno> {
+        let wants = self.backlog.as_mut().is_some_and(Backlog::is_to_look);
+        if !wants {
+            return Ok(false);
+        }
+        match self.ring.submit() {
+            Ok(()) => {}
+            Err(Errno::INTR) if !self.crew.life.has_ended() => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        let found = self.ring.has_completion();
+        match self.backlog.as_mut().map(|backlog| backlog.note(found)) {
+            Some(Verdict::Roam) => self.crew.unsettle(self.post),
+            Some(Verdict::Home) => self.crew.settle(self.post),
+            Some(Verdict::Stay) | None => {}
+        }
+        Ok(found)
+    }
+
+    /// Answers, and waits for the next request.
+    fn wait(&mut self) -> Result<(), Errno> {
+        match self.ring.wait(self.filled.then_some(IDLE)) {
+            Err(Errno::INTR) if !self.crew.life.has_ended() => Ok(()),
+            Err(Errno::TIME) => {
+                self.ring.trim();
+                self.scratch.0.discard(0);
+                self.filled = false;
+                Ok(())
+            }
+            waited => waited,
         }
     }
 

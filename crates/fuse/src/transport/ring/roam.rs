@@ -1,0 +1,118 @@
+//! Where the thread of a queue runs: on its queue's CPU, or, while requests keep waiting there, on
+//! any.
+//!
+//! One request at a time is served fastest where its caller runs: nobody has to be woken on
+//! another CPU. A caller with many under way goes on meanwhile, and would share its CPU with the
+//! thread that serves them, however many others idle. The kernel does not say how many requests
+//! wait, but a look without waiting finds one exactly if there is one.
+
+/// Requests between two looks while nothing waits: a look that finds nothing is one system call
+/// more.
+const SPACING: u32 = 16;
+/// Looks in a row that find a request before the thread leaves its CPU. Callers that wait for
+/// their answers cause as many as there are of them on the CPU: with few, it stays.
+const DEEP: u32 = 8;
+/// Looks in a row that find nothing before it comes home, if it found enough before.
+const PATIENCE: u32 = 64;
+/// Looks without a request that one with makes up for. A thread that runs beside its caller often
+/// finds nothing although more is on its way.
+const WORTH: u32 = 3;
+
+/// What a look says about where the thread is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Where it is.
+    Stay,
+    /// On any CPU.
+    Roam,
+    /// On that of its queue.
+    Home,
+}
+
+/// What a thread's looks have found.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    roams: bool,
+    /// At home: finds in a row. Elsewhere: looks without any until it comes home.
+    score: u32,
+    /// Requests since the last look.
+    since: u32,
+}
+
+impl Backlog {
+    /// Whether to look for the next request before waiting for it. Asked once for each.
+    pub(super) fn is_to_look(&mut self) -> bool {
+        self.since = self.since.wrapping_add(1);
+        self.roams || self.score > 0 || self.since >= SPACING
+    }
+
+    /// A look has found a request, or not.
+    pub(super) fn note(&mut self, found: bool) -> Verdict {
+        self.since = 0;
+        self.score = match (self.roams, found) {
+            (false, false) => 0,
+            (false, true) => self.score + 1,
+            (true, false) => self.score.saturating_sub(1),
+            (true, true) => (self.score + WORTH).min(PATIENCE),
+        };
+        if !self.roams && self.score >= DEEP {
+            (self.roams, self.score) = (true, PATIENCE);
+            return Verdict::Roam;
+        }
+        if self.roams && self.score == 0 {
+            self.roams = false;
+            return Verdict::Home;
+        }
+        Verdict::Stay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves requests of which every look finds one or none; what is said beside `Stay`.
+    fn serve(backlog: &mut Backlog, requests: u32, found: impl Fn(u32) -> bool) -> Vec<Verdict> {
+        let mut said = Vec::new();
+        for number in 0..requests {
+            if backlog.is_to_look() {
+                said.push(backlog.note(found(number)));
+            }
+        }
+        said.retain(|verdict| *verdict != Verdict::Stay);
+        said
+    }
+
+    #[test]
+    fn one_caller_at_a_time_keeps_the_thread_at_home_and_costs_few_looks() {
+        let mut backlog = Backlog::default();
+        let looks = (0..16 * SPACING).filter(|_| {
+            let looks = backlog.is_to_look();
+            assert!(!looks || backlog.note(false) == Verdict::Stay);
+            looks
+        });
+        assert_eq!(looks.count(), 16);
+        assert_eq!(serve(&mut backlog, 1000, |_| false), []);
+    }
+
+    #[test]
+    fn a_few_callers_that_wait_keep_it_at_home() {
+        let mut backlog = Backlog::default();
+        // Four of them: three requests wait whenever one has been waited for.
+        assert_eq!(serve(&mut backlog, 1000, |number| number % 4 != 0), []);
+    }
+
+    #[test]
+    fn a_backlog_sends_it_away_once_and_calm_brings_it_home() {
+        let mut backlog = Backlog::default();
+        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Roam]);
+        // Its caller is the slower one now.
+        assert_eq!(serve(&mut backlog, 1000, |number| number % 3 == 0), []);
+        assert_eq!(
+            serve(&mut backlog, PATIENCE + 1, |_| false),
+            [Verdict::Home]
+        );
+        assert_eq!(serve(&mut backlog, 1000, |_| false), []);
+        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Roam]);
+    }
+}
