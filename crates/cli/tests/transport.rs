@@ -212,7 +212,7 @@ fn a_backlog_is_served_from_any_cpu_unless_threads_are_pinned() {
         let settled = serving(pool.pid(), true);
         let stop = Stop(Arc::default());
         // They stay on the CPU of the thread that starts them.
-        let readers: Vec<_> = (0..32)
+        let readers: Vec<_> = (0..128)
             .map(|_| {
                 let (file, stop) = (file.clone(), stop.0.clone());
                 thread::spawn(move || {

@@ -19,6 +19,8 @@
 //! out: the first request of a queue makes it start that queue's first thread, and it hands over
 //! the entry with the request in it. A queue without requests costs no thread.
 //!
+//! A thread that always finds the next request waiting may leave its CPU to who sends them ([`roam`]).
+//!
 //! FORGET, INTERRUPT, and the replies to notifications stay on `/dev/fuse`.
 
 mod cpus;
