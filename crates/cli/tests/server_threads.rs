@@ -118,6 +118,7 @@ impl Layered {
             libc::SYS_pread64,
             libc::SYS_pwrite64,
             libc::SYS_getxattr,
+            libc::SYS_fgetxattr,
             libc::SYS_fstatfs,
             libc::SYS_statx,
             libc::SYS_openat,
