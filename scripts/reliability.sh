@@ -44,9 +44,11 @@ count_tests() { # SUITE FILE...
 cargo nextest run -p strandfs --locked --no-fail-fast --test permissions --test security_races \
     --test security_control </dev/null || failed=1
 cargo nextest run -p strandfs-fuzz --locked --no-fail-fast </dev/null || failed=1
-count_tests 'faults and crashes' crash_under_load health multi_branch_changes relocation limits slow_branch
+count_tests 'faults and crashes' clocks crash_under_load guardian health multi_branch_changes \
+    relocate_ahead relocation relocation_limits limits slow_branch
 count_tests 'known defects of mergerfs' defects
-count_tests 'POSIX and the bare filesystem' posix_basic posix_data posix_meta posix_names
+count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
+    posix_meta posix_names
 count_tests 'nothing outside the branches' confinement security_server
 
 build=release
