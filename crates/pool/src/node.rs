@@ -1,5 +1,6 @@
 //! The inodes of the pool: what the kernel knows by node id.
 
+mod high_water;
 mod names;
 mod table;
 
@@ -17,6 +18,7 @@ use crate::dir_memory::DirMemory;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 use crate::sys::{self, Own};
+pub use high_water::HighWater;
 pub use names::{Name, Names};
 pub use table::NodeTable;
 

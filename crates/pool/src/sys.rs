@@ -5,6 +5,7 @@
 mod credentials;
 mod fanotify;
 mod handle;
+mod heap;
 mod io_priority;
 mod lease;
 mod lock;
@@ -15,6 +16,7 @@ pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_unwatch, fanotify_watch_filesystem,
 };
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
+pub use heap::give_back_free_memory;
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};

@@ -17,7 +17,9 @@ use super::mark::Found;
 use super::stuck::{Stuck, Waits};
 use super::{Missing, State};
 use crate::branch::{Branch, BranchId};
+use crate::node::HighWater;
 use crate::pool::{Pool, View};
+use crate::sys;
 
 /// How often a missing branch is looked for, where the options do not say.
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
@@ -57,6 +59,7 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
         waits: Waits::default(),
         requests: 0,
         suspects: false,
+        nodes: HighWater::default(),
     };
     std::thread::Builder::new()
         .name("strandfs-health".to_owned())
@@ -93,6 +96,7 @@ struct Monitor {
     requests: u64,
     /// Some thread was waiting at the last look.
     suspects: bool,
+    nodes: HighWater,
 }
 
 impl Monitor {
@@ -111,6 +115,10 @@ impl Monitor {
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
+            // Here because no request waits for this thread.
+            if self.nodes.has_ebbed(pool.nodes.len()) {
+                sys::give_back_free_memory();
+            }
             pause = (view.settings.branch_slow_after / LOOKS).min(LONGEST_PAUSE);
         }
     }

@@ -1,5 +1,6 @@
 //! All nodes by id. Reads take no lock.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -176,7 +177,9 @@ impl NodeTable {
             };
             let node = Node::new(id, ino, kind, copies.clone(), names.clone());
             let node = Arc::new(node);
-            if self.nodes.pin().try_insert(id, Arc::clone(&node)).is_ok() {
+            let guard = self.nodes.guard();
+            if self.nodes.try_insert(id, Arc::clone(&node), &guard).is_ok() {
+                release_outgrown_tables(&guard);
                 return Some(node);
             }
         }
@@ -268,6 +271,22 @@ impl NodeTable {
     }
 }
 
+/// Lets go of what this thread replaced, now and then. The map frees a thread's replaced tables and
+/// removed entries by the batch, and a thread that makes nodes while another is told which are
+/// forgotten would take years to fill one: of tables alone, each of megabytes.
+fn release_outgrown_tables(guard: &impl papaya::Guard) {
+    /// Looking whether other threads still read interrupts their CPUs.
+    const EVERY: u32 = 4096;
+    thread_local! {
+        static MADE: Cell<u32> = const { Cell::new(0) };
+    }
+    let made = MADE.get().wrapping_add(1);
+    MADE.set(made);
+    if made.is_multiple_of(EVERY) {
+        guard.flush();
+    }
+}
+
 /// Whether the node under an inode number is that inode and not one that had the number before.
 fn same_inode(node: &Node, identity: &Identity, kind: FileKind) -> bool {
     node.kind == kind
@@ -335,6 +354,19 @@ mod tests {
             old.id,
             "the derived id is free again"
         );
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_making_nodes_frees_what_it_replaced() {
+        let table = NodeTable::default();
+        let gone = make(&table, 1, 1);
+        table.unref(&gone, 1, || {});
+        let gone = Arc::downgrade(&{ gone });
+        // Too few entries and outgrown tables for the map to free them by itself.
+        for ino in 2..10_000 {
+            make(&table, ino, 1);
+        }
+        assert_eq!(gone.strong_count(), 0);
     }
 
     #[test]
