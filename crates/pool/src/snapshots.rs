@@ -18,6 +18,8 @@ const IDLE_MS: u64 = 10_000;
 const MANY_BYTES: usize = 32 << 20;
 /// More is only held for the latest listing; others are dropped, even from under their readers.
 const MOST_BYTES: usize = 256 << 20;
+/// Worth a look whether other threads still read it, which interrupts their CPUs.
+const LARGE_BYTES: usize = 64 << 10;
 /// What holding a listing takes beside it.
 const OVERHEAD_BYTES: usize = 256;
 
@@ -65,8 +67,8 @@ impl Snapshots {
         begins: bool,
         now_ms: u64,
     ) -> Arc<Snapshot> {
-        let latest = self.latest.pin();
-        let before = latest.get(&directory);
+        let guard = self.latest.guard();
+        let before = self.latest.get(&directory, &guard);
         let readers = before.map_or(0, |before| before.readers.load(Ordering::Relaxed));
         let bytes = listing.bytes() + OVERHEAD_BYTES;
         let snapshot = Arc::new(Snapshot {
@@ -76,28 +78,32 @@ impl Snapshots {
             used_ms: AtomicU64::new(now_ms),
         });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let replaced = latest.insert(directory, Arc::clone(&snapshot));
-        self.let_go(replaced);
+        let replaced = self.latest.insert(directory, Arc::clone(&snapshot), &guard);
+        self.let_go(replaced, &guard);
         self.sweep(directory, now_ms);
         snapshot
     }
 
     /// A reader met the end.
     pub fn end(&self, directory: NodeId) {
-        let latest = self.latest.pin();
+        let guard = self.latest.guard();
         let last = |_: &NodeId, snapshot: &Arc<Snapshot>| {
             let readers = snapshot.readers.load(Ordering::Relaxed).saturating_sub(1);
             snapshot.readers.store(readers, Ordering::Relaxed);
             readers == 0
         };
-        if let Ok(Some((_, removed))) = latest.remove_if(&directory, last) {
-            self.let_go(Some(removed));
+        if let Ok(Some((_, removed))) = self.latest.remove_if(&directory, last, &guard) {
+            self.let_go(Some(removed), &guard);
         }
     }
 
-    fn let_go(&self, removed: Option<&Arc<Snapshot>>) {
+    /// The map would keep the last few that this thread removed.
+    fn let_go(&self, removed: Option<&Arc<Snapshot>>, guard: &impl papaya::Guard) {
         if let Some(snapshot) = removed {
             self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
+            if snapshot.bytes >= LARGE_BYTES {
+                guard.flush();
+            }
         }
     }
 
@@ -111,9 +117,10 @@ impl Snapshots {
             return;
         }
         self.swept_ms.store(now_ms, Ordering::Relaxed);
-        let latest = self.latest.pin();
-        let mut others: Vec<(u64, NodeId)> = latest
-            .iter()
+        let guard = self.latest.guard();
+        let mut others: Vec<(u64, NodeId)> = self
+            .latest
+            .iter(&guard)
             .filter(|(directory, _)| **directory != keep)
             .map(|(directory, held)| (held.used_ms.load(Ordering::Relaxed), *directory))
             .collect();
@@ -123,7 +130,7 @@ impl Snapshots {
             if !idle && self.bytes.load(Ordering::Relaxed) <= self.most_bytes {
                 return;
             }
-            self.let_go(latest.remove(&directory));
+            self.let_go(self.latest.remove(&directory, &guard), &guard);
         }
     }
 }
@@ -153,6 +160,15 @@ mod tests {
         held.end(dir);
         assert!(held.get(dir, 0).is_none());
         assert_eq!(held.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_large_listing_is_freed_when_it_is_let_go_of() {
+        let (held, dir) = (Snapshots::default(), NodeId(5));
+        let large = held.put(dir, listing(1000), true, 0);
+        let large = Arc::downgrade(&{ large });
+        held.end(dir);
+        assert_eq!(large.strong_count(), 0);
     }
 
     #[test]
