@@ -273,10 +273,7 @@ impl Run<'_> {
         let mut seconds = 0.0;
         let mut outcome = Ok(());
         for work in NAME_WORK {
-            let step = ground
-                .prepare(work)
-                .map_err(names::Trouble::Failed)
-                .and_then(|()| ground.measure(work));
+            let step = ground.prepare(work).and_then(|()| ground.measure(work));
             match step {
                 Ok(time) => seconds += time,
                 Err(names::Trouble::Failed(error)) => {
