@@ -392,6 +392,7 @@ fn furnish(pool: &Pool, home: &str) {
         std::os::unix::fs::chown(home.join("d"), Some(branch as u32 + 1), Some(9)).unwrap();
     }
     put(pool.on(0, home).join("one0"), "only here");
+    put(pool.on(2, home).join("one2"), "only there");
     fs::create_dir(pool.on(0, home).join("only0")).unwrap();
 }
 

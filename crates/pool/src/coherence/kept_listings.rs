@@ -19,6 +19,7 @@ use strandfs_fuse::abi::InitFlags;
 
 use super::Moment;
 use super::changes::Key;
+use super::listener::Repeat;
 use crate::dir_listing::Series;
 use crate::node::Node;
 use crate::pool::{Pool, View};
@@ -101,7 +102,7 @@ impl Pool {
         let _ = self.drop_inode(node);
         // Another reader of the series may be about to collect what it was sent before.
         if series.is_keepable() {
-            self.coherence.queue.suspect(node.id);
+            self.coherence.queue.suspect(Repeat::Listing(node.id));
         }
     }
 

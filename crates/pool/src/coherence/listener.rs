@@ -156,8 +156,7 @@ impl Listener {
             let untold = pool.coherence.queue.take_untold();
             self.tell(&pool, &untold);
             for suspect in pool.coherence.queue.take_suspects() {
-                self.repeats
-                    .plan(0, Repeat::Listing(suspect), Instant::now());
+                self.repeats.plan(0, suspect, Instant::now());
             }
             self.drain(&pool, &names, &mut buffer);
             self.drain(&pool, &inodes, &mut buffer);

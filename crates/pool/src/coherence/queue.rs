@@ -1,6 +1,7 @@
 //! The queues of reports and whoever reads them: the listener, or a request that wants to rest on
 //! what is remembered of directories.
 
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use strandfs_fuse::NodeId;
 
 use super::event::{Event, Events, FileId};
+use super::listener::Repeat;
 use crate::pool::Pool;
 use crate::sys;
 
@@ -28,8 +30,8 @@ const UNTOLD_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Queue {
     turn: Mutex<Turn>,
     listener: OnceLock<Readers>,
-    /// Directories whose listings the listener is to drop from the kernel's cache once more.
-    suspects: Mutex<Vec<NodeId>>,
+    /// What the listener is to drop from the kernel's cache (once more).
+    suspects: Mutex<Vec<Repeat>>,
 }
 
 /// Whoever reads.
@@ -53,23 +55,37 @@ impl Queue {
         let _ = self.listener.set(Readers { own_pid, nudge });
     }
 
-    /// Has the listener tell the kernel again, after a while, that its listing is stale.
-    pub fn suspect(&self, directory: NodeId) {
+    /// Has the listener tell the kernel (again), after a while, that something is stale.
+    pub fn suspect(&self, what: Repeat) {
         let Some(listener) = self.listener.get() else {
             return;
         };
-        self.suspects.lock().push(directory);
+        self.suspects.lock().push(what);
         let _ = rustix::io::write(&listener.nudge, &1u64.to_ne_bytes());
     }
 
-    /// The directories that requests left to the listener.
-    pub fn take_suspects(&self) -> Vec<NodeId> {
+    /// What requests left to the listener.
+    pub fn take_suspects(&self) -> Vec<Repeat> {
         std::mem::take(&mut self.suspects.lock())
     }
 
     /// The records that requests left to the listener.
     pub fn take_untold(&self) -> Vec<u8> {
         std::mem::take(&mut self.turn.lock().untold)
+    }
+}
+
+impl super::Coherence {
+    /// The kernel may hold a name that leads elsewhere now. It is told after the request at hand,
+    /// which has the directory locked; without a listener the name runs out.
+    pub(crate) fn doubt_name(&self, parent: NodeId, name: &OsStr) {
+        let name = name.to_owned();
+        self.queue.suspect(Repeat::Entry { parent, name });
+    }
+
+    /// The same of an inode's attributes.
+    pub(crate) fn doubt_inode(&self, node: NodeId) {
+        self.queue.suspect(Repeat::Inode(node));
     }
 }
 

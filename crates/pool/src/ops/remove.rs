@@ -319,7 +319,8 @@ struct Removed<'a> {
     kept: Option<OwnedFd>,
 }
 
-fn open_kept(dir: &DirEntry, name: &OsStr) -> Option<OwnedFd> {
+/// Opens a directory that is about to be removed.
+pub(crate) fn open_kept(dir: &DirEntry, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()
 }
@@ -333,7 +334,8 @@ fn restore_dirs(removed: &[Removed<'_>], name: &OsStr) {
     }
 }
 
-fn restore_dir(
+/// Makes a removed directory again, with the attributes that `kept` still has.
+pub(crate) fn restore_dir(
     dir: &DirEntry,
     name: &OsStr,
     stat: &Statx,

@@ -2,6 +2,7 @@
 //! refuses.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::Statx;
@@ -83,8 +84,13 @@ impl Pool {
                 outcome => outcome,
             }
         };
-        if renamed.is_ok() {
-            settle_names(&old, &new, &nodes, exchange);
+        match renamed {
+            Ok(()) => settle_names(&old, &new, &nodes, exchange),
+            // What could not be undone stays.
+            Err(_) if old.found.len() + new.found.len() > 1 => {
+                self.settle_as_found([&old, &new], &nodes);
+            }
+            Err(_) => {}
         }
         // After the names: whoever looked for a directory by its old one has to look again.
         if source_kind == FileKind::Directory || exchange {
@@ -157,9 +163,47 @@ impl Pool {
         }
         for (branch, stat) in stale {
             let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();
-            plan.drop_stale(dir, new.name, kind_of(stat));
+            plan.drop_stale(dir, new.name, kind_of(stat), view.position(branch.id));
         }
         plan.run(flags)
+    }
+
+    /// After a rename that failed in the middle: tells the nodes of files which of both names the
+    /// branches still hold them under, and has the kernel ask again for what it knows of them.
+    fn settle_as_found(&self, sides: [&Side<'_>; 2], nodes: &(Faced, Faced)) {
+        let files = || nodes.0.iter().chain(&nodes.1).filter(|node| !node.is_dir());
+        for side in sides {
+            for node in files() {
+                match self.has_name(node, side) {
+                    Ok(true) => node.add_name(side.parent.id, side.name),
+                    Ok(false) => node.remove_name(side.parent.id, side.name),
+                    // It is the branch that does not tell.
+                    Err(_) => {}
+                }
+            }
+            self.coherence.doubt_name(side.parent.id, side.name);
+        }
+        files().for_each(|node| self.coherence.doubt_inode(node.id));
+    }
+
+    /// Whether a file is under the name on any branch.
+    fn has_name(&self, node: &Arc<Node>, side: &Side<'_>) -> sys::Result<bool> {
+        // Directories may have been made for the new name meanwhile.
+        let set = self.dir_set_now(&side.parent)?;
+        for entry in &set.entries {
+            match sys::statx_name(entry.fd.as_fd(), side.name) {
+                Ok(stat) => {
+                    let device = (stat.stx_dev_major, stat.stx_dev_minor);
+                    let volume = self.volumes.of_device(entry.branch.id, device);
+                    if volume.is_some_and(|volume| node.has_copy(volume, stat.stx_ino)) {
+                        return Ok(true);
+                    }
+                }
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(false)
     }
 
     /// The branches whose copy of the old name moves.
@@ -205,6 +249,7 @@ impl Pool {
             from_name: from.name,
             to: to_dir,
             to_name: to.name,
+            rank: view.position(branch.id),
         })
     }
 

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
@@ -13,6 +13,7 @@ use strandfs_fuse::FileKind;
 use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
+use crate::ops::remove::{open_kept, restore_dir};
 use crate::relocate::{Record, step as step_passed};
 use crate::sys;
 
@@ -26,6 +27,8 @@ pub(crate) struct Ends<'a> {
     pub to: DirEntry,
     /// The new name.
     pub to_name: &'a OsStr,
+    /// The branch's place among the pool's: 0 for the first.
+    pub rank: usize,
 }
 
 impl Ends<'_> {
@@ -91,8 +94,8 @@ enum Step<'a> {
     /// Both names exist and are to be swapped.
     Swap(Ends<'a>),
     /// A copy of the target on a branch further ahead hides the new name until it is removed:
-    /// up to then the file keeps the old one. If the new name is free here the file gets it as a
-    /// further name, else it takes it at last.
+    /// up to then the file keeps the old one and has the new one as a further name. A copy of the
+    /// target that has the new name here is hidden, and goes before.
     Behind(Ends<'a>, Option<FileKind>),
 }
 
@@ -109,6 +112,56 @@ struct Stale<'a> {
     dir: DirEntry,
     name: &'a OsStr,
     kind: FileKind,
+    rank: usize,
+}
+
+/// An empty directory that was removed, with all that is needed to make it again.
+type RemovedDir = (Statx, OwnedFd);
+
+/// How far a step came.
+enum Stage {
+    /// Nothing was done, or nothing that could be undone.
+    Begun,
+    /// The name is changed; what it replaces is still there.
+    Made,
+    /// What the name replaces is removed.
+    Cleared(Option<RemovedDir>),
+}
+
+/// A copy of the target that is to be removed.
+enum Doomed<'p, 'a> {
+    Stale(&'p Stale<'a>),
+    /// Of the step of this number.
+    Of(usize, &'p Ends<'a>, FileKind),
+    /// The same where the moved file has yet to get the name.
+    Behind(usize, &'p Ends<'a>, FileKind),
+}
+
+impl Doomed<'_, '_> {
+    fn rank(&self) -> usize {
+        match self {
+            Doomed::Stale(stale) => stale.rank,
+            Doomed::Of(_, ends, _) | Doomed::Behind(_, ends, _) => ends.rank,
+        }
+    }
+
+    fn dir(&self) -> &DirEntry {
+        match self {
+            Doomed::Stale(stale) => &stale.dir,
+            Doomed::Of(_, ends, _) | Doomed::Behind(_, ends, _) => &ends.from,
+        }
+    }
+}
+
+/// What a plan has done.
+#[derive(Default)]
+struct Done<'p, 'a> {
+    /// For each step begun.
+    stages: SmallVec<[Stage; 2]>,
+    /// Stale names that are removed.
+    stale: SmallVec<[(&'p Stale<'a>, Option<RemovedDir>); 1]>,
+    /// Copies of a file are gone for good.
+    files_gone: bool,
 }
 
 /// A rename over branches.
@@ -167,15 +220,28 @@ impl<'a> Plan<'a> {
     }
 
     /// Removes a name that the moved one replaces, once all moves are made.
-    pub(crate) fn drop_stale(&mut self, dir: DirEntry, name: &'a OsStr, kind: FileKind) {
-        self.stale.push(Stale { dir, name, kind });
+    pub(crate) fn drop_stale(
+        &mut self,
+        dir: DirEntry,
+        name: &'a OsStr,
+        kind: FileKind,
+        rank: usize,
+    ) {
+        self.stale.push(Stale {
+            dir,
+            name,
+            kind,
+            rank,
+        });
     }
 
     /// Runs the plan. A rename that concerns one branch is that branch's own rename, atomic and
     /// with its own errors.
     ///
     /// # Errors
-    /// The first branch's refusal, after everything before it was undone.
+    /// The first branch's refusal, after everything before it was undone; but copies that the
+    /// target's shown one hides may be gone, a branch that fails again is left as it is, and the
+    /// moved file keeps both names where only the old one could not be removed.
     pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
         let outcome = self.run_noted(flags);
         if let Some(record) = self.record.take() {
@@ -193,78 +259,76 @@ impl<'a> Plan<'a> {
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
             };
         }
-        for (index, step) in self.steps.iter().enumerate() {
+        let mut done = Done::default();
+        for step in &self.steps {
             let outcome = match step {
                 Step::Move(ends) => ends.rename_if_able(libc::RENAME_NOREPLACE),
                 Step::Replace(ends, _) => ends.rename_if_able(libc::RENAME_EXCHANGE),
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
-                Step::Behind(ends, None) => {
-                    self.note(ends);
-                    step_passed();
-                    ends.link()
+                Step::Behind(ends, None) => self.link(ends),
+                Step::Behind(_, Some(_)) => {
+                    done.stages.push(Stage::Begun);
+                    continue;
                 }
-                Step::Behind(_, Some(_)) => Ok(()),
             };
             if let Err(errno) = outcome {
-                self.undo(index);
+                self.undo(&done);
                 return Err(errno);
             }
+            done.stages.push(Stage::Made);
         }
-        self.finish(flags)
+        self.finish(flags, done)
     }
 
-    fn undo(&self, count: usize) {
-        for step in self.steps.iter().take(count).rev() {
-            let (ends, outcome) = match step {
-                Step::Move(ends) => (ends, ends.rename_back()),
-                Step::Swap(ends) | Step::Replace(ends, _) => {
-                    (ends, ends.rename(libc::RENAME_EXCHANGE))
+    fn link(&self, ends: &Ends<'_>) -> sys::Result<()> {
+        self.note(ends);
+        step_passed();
+        ends.link()
+    }
+
+    fn undo(&self, done: &Done<'_, '_>) {
+        for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
+            let (Step::Move(ends)
+            | Step::Replace(ends, _)
+            | Step::Swap(ends)
+            | Step::Behind(ends, _)) = step;
+            let outcome = match (step, stage) {
+                (_, Stage::Begun) => continue,
+                (Step::Behind(..), _) => ends.unlink_new(),
+                (Step::Swap(_), _) | (Step::Replace(..), Stage::Made) => {
+                    ends.rename(libc::RENAME_EXCHANGE)
                 }
-                Step::Behind(ends, None) => (ends, ends.unlink_new()),
-                Step::Behind(_, Some(_)) => continue,
+                (Step::Move(_), _) | (_, Stage::Cleared(None)) => ends.rename_back(),
+                (_, Stage::Cleared(Some(dir))) => ends
+                    .rename_back()
+                    .and_then(|()| put_back(&ends.to, ends.to_name, dir)),
             };
             if let Err(errno) = outcome {
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
             }
         }
-    }
-
-    /// Removes what was replaced. While nothing is removed yet a refusal still undoes everything;
-    /// after that the rest stays and is reported.
-    fn finish(&self, flags: u32) -> sys::Result<()> {
-        let mut any_removed = false;
-        step_passed();
-        // From the last branch to the first: what users see goes last.
-        for stale in self.stale.iter().rev() {
-            match remove(&stale.dir, stale.name, stale.kind) {
-                Ok(()) => any_removed = true,
-                Err(errno) if !any_removed => {
-                    self.undo(self.steps.len());
-                    return Err(blame(&stale.dir.branch, errno));
-                }
-                Err(errno) => unremoved(&stale.dir, stale.name, errno),
+        for (stale, dir) in &done.stale {
+            if let Some(Err(errno)) = dir
+                .as_ref()
+                .map(|dir| put_back(&stale.dir, stale.name, dir))
+            {
+                tracing::error!(branch = %stale.dir.branch.path.display(), name = ?stale.name, %errno, "an empty directory could not be put back");
             }
         }
+    }
+
+    /// Removes what was replaced, from the last branch to the first: should one refuse, what users
+    /// see under the new name is still there, and the moves can be undone.
+    fn finish<'p>(&'p self, flags: u32, done: Done<'p, 'a>) -> sys::Result<()> {
+        step_passed();
+        self.remove_replaced(done)?;
         step_passed();
         for step in &self.steps {
-            let (ends, outcome) = match step {
-                Step::Replace(ends, kind) => (ends, remove(&ends.from, ends.from_name, *kind)),
-                Step::Behind(ends, None) => (ends, ends.unlink_old()),
-                // The file itself: without this there was no rename.
-                Step::Behind(ends, Some(_)) => {
-                    ends.rename(0)
-                        .map_err(|errno| blame(&ends.from.branch, errno))?;
-                    continue;
-                }
-                Step::Move(_) | Step::Swap(_) => continue,
-            };
-            match outcome {
-                Ok(()) => any_removed = true,
-                Err(errno) if !any_removed => {
-                    self.undo(self.steps.len());
-                    return Err(blame(&ends.from.branch, errno));
-                }
-                Err(errno) => unremoved(&ends.from, ends.from_name, errno),
+            if let Step::Behind(ends, _) = step
+                && let Err(errno) = ends.unlink_old()
+            {
+                tracing::error!(branch = %ends.from.branch.path.display(), name = ?ends.from_name, %errno, "a renamed file keeps its old name too");
+                return Err(blame(&ends.from.branch, errno));
             }
         }
         step_passed();
@@ -281,16 +345,73 @@ impl<'a> Plan<'a> {
         }
         Ok(())
     }
+
+    fn remove_replaced<'p>(&'p self, mut done: Done<'p, 'a>) -> sys::Result<()> {
+        let steps = self.steps.iter().enumerate();
+        let mut doomed: SmallVec<[Doomed<'p, 'a>; 2]> = steps
+            .filter_map(|(number, step)| match step {
+                Step::Replace(ends, kind) => Some(Doomed::Of(number, ends, *kind)),
+                Step::Behind(ends, Some(kind)) => Some(Doomed::Behind(number, ends, *kind)),
+                Step::Move(_) | Step::Swap(_) | Step::Behind(_, None) => None,
+            })
+            .chain(self.stale.iter().map(Doomed::Stale))
+            .collect();
+        doomed.sort_by_key(|one| std::cmp::Reverse(one.rank()));
+        for one in &doomed {
+            if let Err(errno) = self.remove_one(one, &mut done) {
+                let dir = one.dir();
+                if done.files_gone {
+                    tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
+                }
+                self.undo(&done);
+                return Err(blame(&dir.branch, errno));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_one<'p>(&self, one: &Doomed<'p, 'a>, done: &mut Done<'p, 'a>) -> sys::Result<()> {
+        let (number, stage) = match one {
+            Doomed::Stale(stale) => {
+                let removed = remove(&stale.dir, stale.name, stale.kind)?;
+                done.files_gone |= removed.is_none();
+                done.stale.push((stale, removed));
+                return Ok(());
+            }
+            Doomed::Of(number, ends, kind) => {
+                let removed = remove(&ends.from, ends.from_name, *kind)?;
+                done.files_gone |= removed.is_none();
+                (number, Stage::Cleared(removed))
+            }
+            Doomed::Behind(number, ends, kind) => {
+                remove(&ends.to, ends.to_name, *kind)?;
+                done.files_gone = true;
+                self.link(ends)?;
+                (number, Stage::Made)
+            }
+        };
+        if let Some(slot) = done.stages.get_mut(*number) {
+            *slot = stage;
+        }
+        Ok(())
+    }
 }
 
-fn unremoved(dir: &DirEntry, name: &OsStr, errno: Errno) {
-    tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a replaced name could not be removed");
+/// Makes an empty directory again.
+fn put_back(dir: &DirEntry, name: &OsStr, (stat, kept): &RemovedDir) -> sys::Result<()> {
+    restore_dir(dir, name, stat, Some(kept))
 }
 
-fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<()> {
-    let flags = unlink_flags(kind == FileKind::Directory);
-    match rustix::fs::unlinkat(&dir.fd, name, flags) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+/// Removes a name; returns what a directory can be put back from.
+fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<Option<RemovedDir>> {
+    let is_dir = kind == FileKind::Directory;
+    let kept = match is_dir {
+        true => open_kept(dir, name).and_then(|fd| Some((sys::statx_fd(fd.as_fd()).ok()?, fd))),
+        false => None,
+    };
+    match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(is_dir)) {
+        Ok(()) => Ok(kept),
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
