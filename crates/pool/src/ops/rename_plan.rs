@@ -116,7 +116,7 @@ struct Stale<'a> {
 }
 
 /// An empty directory that was removed, with all that is needed to make it again.
-type RemovedDir = (Statx, OwnedFd);
+type RemovedDir = Box<(Statx, OwnedFd)>;
 
 /// How far a step came.
 enum Stage {
@@ -398,7 +398,8 @@ impl<'a> Plan<'a> {
 }
 
 /// Makes an empty directory again.
-fn put_back(dir: &DirEntry, name: &OsStr, (stat, kept): &RemovedDir) -> sys::Result<()> {
+fn put_back(dir: &DirEntry, name: &OsStr, removed: &RemovedDir) -> sys::Result<()> {
+    let (stat, kept) = &**removed;
     restore_dir(dir, name, stat, Some(kept))
 }
 
@@ -406,7 +407,8 @@ fn put_back(dir: &DirEntry, name: &OsStr, (stat, kept): &RemovedDir) -> sys::Res
 fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<Option<RemovedDir>> {
     let is_dir = kind == FileKind::Directory;
     let kept = match is_dir {
-        true => open_kept(dir, name).and_then(|fd| Some((sys::statx_fd(fd.as_fd()).ok()?, fd))),
+        true => open_kept(dir, name)
+            .and_then(|fd| Some(Box::new((sys::statx_fd(fd.as_fd()).ok()?, fd)))),
         false => None,
     };
     match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(is_dir)) {
