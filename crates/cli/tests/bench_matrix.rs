@@ -20,6 +20,19 @@ fn loops_below(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// A tmpfs with these options, which only the calling thread sees.
+fn ram(options: &str) -> tempfile::TempDir {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().to_str().unwrap();
+    run(
+        "mount",
+        ["-t", "tmpfs", "-o", options, "strandfs-test", target],
+    )
+    .ok();
+    dir
+}
+
 /// What a run may leave below its directory: nothing.
 fn nothing_left(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
@@ -251,20 +264,13 @@ fn a_matrix_that_does_not_fit_is_refused_before_anything_is_written() {
     if !loops_work() {
         return;
     }
-    mounts::own_namespace();
-    let dir = tempfile::tempdir().unwrap();
-    let target = dir.path().to_str().unwrap();
-    run(
-        "mount",
-        ["-t", "tmpfs", "-o", "size=1g", "strandfs-test", target],
-    )
-    .ok();
+    let dir = ram("size=1g");
     let run = strandfs([
         "bench",
         "matrix",
         "--preset=seed-large",
         "--directory",
-        target,
+        dir.path().to_str().unwrap(),
     ]);
     let left = fs::read_dir(dir.path()).unwrap().count();
     mounts::detach(dir.path());
@@ -280,14 +286,7 @@ fn an_image_in_ram_is_called_ram() {
     if !loops_work() {
         return;
     }
-    mounts::own_namespace();
-    let dir = tempfile::tempdir().unwrap();
-    let target = dir.path().to_str().unwrap();
-    run(
-        "mount",
-        ["-t", "tmpfs", "-o", "size=600m", "strandfs-test", target],
-    )
-    .ok();
+    let dir = ram("size=600m");
     let run = matrix(
         dir.path(),
         &["--reps=1", "--max-reps=1", "--only=ext4-large"],

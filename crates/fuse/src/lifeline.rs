@@ -35,15 +35,14 @@ pub fn hold_until_death(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let (tell, told) = mpsc::sync_channel(1);
     let hold = move || {
         let outcome = sys::leave_descriptors_but(kept);
-        if outcome.is_err() {
-            let _ = tell.send(outcome);
-            return;
-        }
+        let holds = outcome.is_ok();
         // The caller waits, for it borrows the descriptor until then.
         let _ = tell.send(outcome);
         drop(tell);
-        loop {
-            thread::park();
+        if holds {
+            loop {
+                thread::park();
+            }
         }
     };
     thread::Builder::new()

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use strandfs_fuse::{
     AttrReply, Context, Create, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle,
-    MakeNode, MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Rename, Result, Session,
-    SessionConfig, SetAttr, StatfsReply, Timestamp, Write,
+    MakeNode, NodeId, OpenFlags, OpenReply, Read, Release, Rename, Result, SetAttr, StatfsReply,
+    Timestamp, Write,
 };
+
+use super::mounts;
 
 /// What becomes of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,17 +68,7 @@ impl DelayFs {
             files: Mutex::default(),
             next: AtomicU64::new(1),
         };
-        let options = MountOptions {
-            fsname: "delay".to_owned(),
-            subtype: "delay".to_owned(),
-            default_permissions: true,
-            allow_other: true,
-            ..MountOptions::default()
-        };
-        let config = SessionConfig::default();
-        let session = Session::mount(Arc::new(filesystem), mountpoint, &options, config).unwrap();
-        std::thread::spawn(move || session.serve());
-        fs::metadata(mountpoint).unwrap();
+        mounts::serve(filesystem, "delay", mountpoint);
         DelayFs {
             shared,
             mountpoint: mountpoint.to_path_buf(),

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, Create, DirSink, Entry, Errno, Fallocate, Filesystem, Handle,
-    Ioctl, IoctlReply, LockOwner, MakeNode, MountOptions, Negotiated, NodeId, OpenReply, Read,
-    Release, Rename, Result, Session, SessionConfig, SetAttr, SetXattr, StatfsReply, StatxReply,
-    Write,
+    Ioctl, IoctlReply, LockOwner, MakeNode, Negotiated, NodeId, OpenReply, Read, Release, Rename,
+    Result, SetAttr, SetXattr, StatfsReply, StatxReply, Write,
 };
 use strandfs_options::Settings;
 use strandfs_pool::Pool;
+
+use super::mounts;
 
 /// No call fails.
 const NEVER: u64 = u64::MAX;
@@ -52,17 +53,7 @@ impl FaultFs {
             shared: Arc::clone(&shared),
             pool: Pool::new(settings).unwrap(),
         };
-        let options = MountOptions {
-            fsname: "fault".to_owned(),
-            subtype: "fault".to_owned(),
-            default_permissions: true,
-            allow_other: true,
-            ..MountOptions::default()
-        };
-        let config = SessionConfig::default();
-        let session = Session::mount(Arc::new(filesystem), mountpoint, &options, config).unwrap();
-        std::thread::spawn(move || session.serve());
-        std::fs::metadata(mountpoint).unwrap();
+        mounts::serve(filesystem, "fault", mountpoint);
         FaultFs {
             shared,
             mountpoint: mountpoint.to_path_buf(),

@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::UnshareFlags;
+use strandfs_fuse::{Filesystem, MountOptions, Session, SessionConfig};
 
 use super::{Kind, NAMESPACE, Run, is_root, run, say};
 
@@ -190,4 +192,19 @@ pub fn loop_works(fstype: &str) -> bool {
         ));
     }
     have
+}
+
+/// Mounts a filesystem of the test's own, served by a thread of the test until it is unmounted.
+pub fn serve(filesystem: impl Filesystem, name: &str, mountpoint: &Path) {
+    let options = MountOptions {
+        fsname: name.to_owned(),
+        subtype: name.to_owned(),
+        default_permissions: true,
+        allow_other: true,
+        ..MountOptions::default()
+    };
+    let config = SessionConfig::default();
+    let session = Session::mount(Arc::new(filesystem), mountpoint, &options, config).unwrap();
+    std::thread::spawn(move || session.serve());
+    fs::metadata(mountpoint).unwrap();
 }
