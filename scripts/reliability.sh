@@ -2,7 +2,8 @@
 # Runs the suites and writes docs/reliability.md from what they found.
 #
 #   reliability.sh            everything that `make conformance` runs, every permission case, and
-#                             the races, faults and parsers for a minute each (hours)
+#                             the races and parsers for a minute each, a hundred thousand changes
+#                             behind the pool, hundreds of crashes (hours)
 #   reliability.sh --quick    what `make test` runs of it
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -12,8 +13,13 @@ cd "$repo_root"
 quick=()
 case ${1:-} in
     --quick) quick=(--quick) ;;
-    '') export STRANDFS_PERMISSIONS_ALL=1 STRANDFS_RACE_SECONDS=60 STRANDFS_FUZZ_SECONDS=60 ;;
-    *) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    '')
+        export STRANDFS_PERMISSIONS_ALL=1 STRANDFS_RACE_SECONDS=60 STRANDFS_FUZZ_SECONDS=60
+        export STRANDFS_COHERENCE_ROUNDS=100000 STRANDFS_CRASH_ROUNDS=300 STRANDFS_VOLUME_KILLS=10
+        export STRANDFS_MODEL_CASES=2000 STRANDFS_MANY_ENTRIES=1000000
+        export STRANDFS_RELOAD_CHANGES=10000
+        ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
 is_root || die 'the suites need root'
 
@@ -32,7 +38,7 @@ count_tests() { # SUITE FILE...
     local suite=$1 file said
     shift
     for file in "$@"; do
-        said=$(cargo nextest run -p strandfs --locked --no-fail-fast --test "$file" </dev/null 2>&1) || failed=1
+        said=$(cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test "$file" </dev/null 2>&1) || failed=1
         said=$(sed 's/\x1b\[[0-9;]*m//g' <<<"$said" | grep ' Summary ' | tail -n 1)
         [[ -n $said ]] || { warn "$file did not run"; failed=1; continue; }
         printf '{"suite":"%s","configuration":"%s","cases":%d,"unit":"tests","failed":%d}\n' \
@@ -41,11 +47,11 @@ count_tests() { # SUITE FILE...
     done
 }
 
-cargo nextest run -p strandfs --locked --no-fail-fast --test permissions --test security_races \
-    --test security_control </dev/null || failed=1
-cargo nextest run -p strandfs-fuzz --locked --no-fail-fast </dev/null || failed=1
+cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test permissions \
+    --test security_races --test security_control --test coherence </dev/null || failed=1
+cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
 count_tests 'faults and crashes' clocks crash_under_load guardian health multi_branch_changes \
-    relocate_ahead relocation relocation_limits limits slow_branch
+    relocate_ahead relocation relocation_limits limits reload_load slow_branch volume
 count_tests 'known defects of mergerfs' defects
 count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
     posix_meta posix_names

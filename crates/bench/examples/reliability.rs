@@ -20,17 +20,38 @@ struct Row {
     failed: u64,
 }
 
+/// Faults injected, and what became of the data.
+#[derive(Deserialize)]
+struct FaultRow {
+    fault: String,
+    configuration: String,
+    injected: u64,
+    verified_bytes: u64,
+    failed: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Suite(Row),
+    Fault(FaultRow),
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("which results?")?;
     let text = std::fs::read_to_string(path)?;
-    let mut rows = text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<Vec<Row>, _>>()?;
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        match serde_json::from_str(line)? {
+            Line::Suite(row) => rows.push(row),
+            Line::Fault(row) => faults.push(row),
+        }
+    }
     rows.sort_by(|a, b| (&a.suite, &a.configuration).cmp(&(&b.suite, &b.configuration)));
+    faults.sort_by(|a, b| (&a.fault, &a.configuration).cmp(&(&b.fault, &b.configuration)));
     let headings: Vec<String> = arguments.collect();
-    print!("{}", page(&rows, &headings)?);
+    print!("{}{}", page(&rows, &headings)?, fault_table(&faults)?);
     Ok(())
 }
 
@@ -57,6 +78,28 @@ fn page(rows: &[Row], headings: &[String]) -> Result<String, std::fmt::Error> {
             page,
             "| {} | {} | {} {} | {bare} | {} | {} |",
             row.suite, row.configuration, row.cases, row.unit, row.failed, row.documented
+        )?;
+    }
+    Ok(page)
+}
+
+fn fault_table(rows: &[FaultRow]) -> Result<String, std::fmt::Error> {
+    let mut page = String::from(
+        "\n## Faults injected under a load\n\n\
+         Everything that had been acknowledged (a write that had returned, through the server; a \
+         write that had been synced, on a volume) was read and compared after each fault.\n\n\
+         | fault | configuration | injected | MB compared | bytes lost |\n\
+         |---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let lost = if row.failed { "**some**" } else { "0" };
+        writeln!(
+            page,
+            "| {} | {} | {} | {:.1} | {lost} |",
+            row.fault,
+            row.configuration,
+            row.injected,
+            row.verified_bytes as f64 / 1e6
         )?;
     }
     Ok(page)

@@ -234,6 +234,7 @@ fn what_has_settled_is_never_stale_on_any_filesystem() {
     prepare(&pool, branches);
     let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 600);
     compare_after_settling(&pool, branches, rounds, &mut Random::new(1));
+    keep_result(&format!("watched, {branches} filesystems"), rounds);
 }
 
 #[test]
@@ -269,6 +270,7 @@ fn readers_in_parallel_see_the_truth_soon() {
         ended.store(true, Ordering::Relaxed);
         outcome.unwrap_or_else(|_| panic!("stale: {:#?}", differences(&pool, 3)));
     });
+    keep_result("watched, readers in parallel", rounds);
 }
 
 #[test]
@@ -286,6 +288,19 @@ fn strict_is_never_stale() {
         let stale = differences(&pool, 3);
         assert!(stale.is_empty(), "round {round}: {stale:#?} after {made}");
     }
+    keep_result("strict", rounds);
+}
+
+fn keep_result(configuration: &str, rounds: u64) {
+    let result = strandfs_fuzz::TestResult {
+        suite: "changes behind the pool",
+        configuration,
+        cases: rounds,
+        unit: "changes",
+        documented: 0,
+        failed: 0,
+    };
+    result.keep().unwrap();
 }
 
 /// Its new inode is none that reports are looked up by.

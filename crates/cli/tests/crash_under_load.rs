@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use strandfs_fuzz::FaultRun;
 use support::files::{get, names, pattern, put};
 use support::{Kind, Pool};
 
@@ -51,6 +52,8 @@ struct Writer {
     /// The rename on its way: from, to, and what is renamed.
     rename: Option<(String, String, (u64, usize))>,
     changes: u64,
+    /// Compared after crashes.
+    verified_bytes: u64,
 }
 
 impl Writer {
@@ -61,6 +64,7 @@ impl Writer {
             told: BTreeMap::new(),
             rename: None,
             changes: 0,
+            verified_bytes: 0,
         }
     }
 
@@ -206,6 +210,7 @@ impl Writer {
         }
         for (name, told) in &mut self.told {
             let content = listed.contains(name).then(|| get(dir.join(name)));
+            self.verified_bytes += told.acknowledged.map_or(0, |(_, len)| len as u64);
             assert!(
                 told.allows(content.as_deref()),
                 "{context}: {}/{name} has {:?} bytes, was told {told:?}",
@@ -248,6 +253,7 @@ fn crash_again_and_again(sizes: &[&'static str], options: &str, moves: bool) {
         .prepare();
     let mut writers: Vec<_> = (0..WRITERS).map(|at| Writer::new(at, seed + at)).collect();
     let (mut moved, mut doubled) = (0, BTreeSet::new());
+    let mut result = FaultRun::new("server killed", options);
     pool.start();
     for writer in &writers {
         fs::create_dir(pool.path(&writer.dir)).unwrap();
@@ -272,6 +278,7 @@ fn crash_again_and_again(sizes: &[&'static str], options: &str, moves: bool) {
             assert!(start.elapsed() < Duration::from_secs(60));
         });
         pool.bury();
+        result.injected += 1;
         pool.start();
         for writer in &mut writers {
             let on_its_way = writer
@@ -297,6 +304,7 @@ fn crash_again_and_again(sizes: &[&'static str], options: &str, moves: bool) {
             assert!(left.is_empty(), "{context}: {left:?} on branch {branch}");
         }
     }
+    result.verified_bytes = writers.iter().map(|writer| writer.verified_bytes).sum();
     let changes: u64 = writers.iter().map(|writer| writer.changes).sum();
     assert!(changes > rounds, "only {changes} changes");
     assert!(!moves || moved > 0, "no file moved");

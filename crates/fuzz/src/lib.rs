@@ -16,7 +16,7 @@ mod results;
 
 pub use corpus::{escape, unescape};
 pub use mutate::Mutator;
-pub use results::TestResult;
+pub use results::{FaultRun, TestResult};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use strandfs_fuzz::FaultRun;
+
 use crate::ground::{Ground, text, ways};
 use crate::support::files::{get, pattern};
 use crate::support::{Kind, eventually, run};
@@ -45,6 +47,7 @@ fn survive(filesystem: &str, check: &[&str]) {
         let ground = Ground::new(Kind::Loop("ext4", "1G"));
         let mounted = ground.mounted();
         let mut last: Vec<(u64, u64)> = Vec::new();
+        let mut result = FaultRun::new("volume server killed", &format!("{filesystem}, {way}"));
         for round in 0..kills() {
             let mut serve = vec![text(&mounted)];
             serve.extend_from_slice(args);
@@ -53,11 +56,7 @@ fn survive(filesystem: &str, check: &[&str]) {
             }
             ground.attach(&serve).ok();
             for &(round, count) in &last {
-                for number in 0..count {
-                    let found = get(mounted.join(format!("{round}-{number}")));
-                    let right = found == pattern(round << 32 | number, FILE_BYTES);
-                    assert!(right, "{way}: file {number} of round {round}");
-                }
+                result.verified_bytes += compare(&mounted, way, round, count);
             }
             // Room for the next round; the removal is made last by its first fsync.
             for (round, count) in last.drain(..) {
@@ -77,6 +76,7 @@ fn survive(filesystem: &str, check: &[&str]) {
                 acknowledged.load(Ordering::Acquire) > least || writer.is_finished()
             });
             ground.kill();
+            result.injected += 1;
             stop.store(true, Ordering::Relaxed);
             writer.join().unwrap();
             let count = acknowledged.load(Ordering::Acquire);
@@ -88,18 +88,31 @@ fn survive(filesystem: &str, check: &[&str]) {
             eventually("what is left is cleared", Duration::from_secs(30), || {
                 ground.detach(&ground.backing()).status.success()
             });
-            recover(&ground, check);
+            result.verified_bytes += recover(&ground, check, way, round, count);
         }
     }
 }
 
-/// What the next mount does (its log is replayed), then the check on the bare file.
-fn recover(ground: &Ground, check: &[&str]) {
+/// What the next mount does (its log is replayed), a look at the round's files without the volume,
+/// then the check on the bare file. How many bytes were compared.
+fn recover(ground: &Ground, check: &[&str], way: &str, round: u64, count: u64) -> u64 {
     let (backing, mounted) = (ground.backing(), ground.mounted());
     run("mount", ["-o", "loop", text(&backing), text(&mounted)]).ok();
+    let compared = compare(&mounted, way, round, count);
     run("umount", [text(&mounted)]).ok();
     let (program, options) = check.split_first().unwrap();
     run(program, [options, &[text(&backing)]].concat()).ok();
+    compared
+}
+
+/// Every file of the round that was acknowledged is whole. How many bytes that are.
+fn compare(mounted: &Path, way: &str, round: u64, count: u64) -> u64 {
+    for number in 0..count {
+        let found = get(mounted.join(format!("{round}-{number}")));
+        let right = found == pattern(round << 32 | number, FILE_BYTES);
+        assert!(right, "{way}: file {number} of round {round}");
+    }
+    count * FILE_BYTES as u64
 }
 
 #[test]
