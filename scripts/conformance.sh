@@ -323,8 +323,11 @@ pool_load() { # TOOL OPTIONS BRANCH...
         if ((load_failed[$tool])); then
             skip "$name: it fails on the bare tmpfs too"
         else
-            fail "$name; the end of its output:"
+            fail "$name; what it complained of, and the end of its output:"
+            grep -hiE 'fail|error' "$results/$tool".* | head -n 15 >&2 || true
             tail -n 15 "$results/$tool".* >&2
+            # The next pool writes anew.
+            mkdir -p "$results/failed-$failed" && cp "$results/$tool".* "$results/failed-$failed/"
         fi
     fi
     pool_umount "$scratch/pool" || fail "$name: the unmount"
