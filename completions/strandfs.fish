@@ -98,7 +98,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "list" -d 'Show the volumes that are served'
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and not __fish_seen_subcommand_from serve attach detach list resize" -f -a "resize" -d 'Make a volume larger, in use or not'
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l size -d 'Size of the volume, as 512M or 10G; needed for a new one. A smaller one grows to it' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes [default: 128; 32 for a file in memory]' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -l transport -d 'How requests reach the server: over /dev/fuse, or over io_uring' -r -f -a "auto\t''
 dev\t''
 uring\t''"
@@ -109,7 +109,7 @@ sync\t''"
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -s f -l foreground -d 'Stay in the foreground and log to standard error'
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l size -d 'Size of the volume, as 512M or 10G; needed for a new one. A smaller one grows to it' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l queue-depth -d 'Requests in flight in each queue, where the server reads and writes [default: 128; 32 for a file in memory]' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from attach" -l transport -d 'How requests reach the server: over /dev/fuse, or over io_uring' -r -f -a "auto\t''
 dev\t''
 uring\t''"

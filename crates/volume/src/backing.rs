@@ -1,6 +1,7 @@
 //! The backing file: made, locked, and read and written within the size of the volume.
 
 mod health;
+mod watch;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +16,8 @@ use strandfs_fuse::Errno;
 
 use crate::error::VolumeError;
 use crate::{GRAIN_BYTES, check_size, loop_device};
+
+pub(crate) use watch::Watch;
 
 /// Sectors are never smaller.
 const SMALLEST_SECTOR_BYTES: u64 = 512;
@@ -335,6 +338,7 @@ impl Backing {
         }
         let len = end.min(size).saturating_sub(offset_bytes);
         let present = usize::try_from(len).unwrap_or(usize::MAX);
+        self.glance();
         self.check_present(offset_bytes, present)?;
         Ok(len)
     }

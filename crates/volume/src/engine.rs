@@ -31,9 +31,11 @@ use share::{Mailbox, Sharing};
 /// Longest read or write of one request; longer ones come in pieces. Every entry has a buffer of
 /// this size.
 pub(crate) const PAYLOAD_BYTES: u32 = 256 << 10;
-/// Requests in each queue where none waits for a disk: what is over stays in the kernel's queue,
-/// where any thread that has answered finds it, instead of with a thread that is busy.
-const MOST_AT_ONCE: u16 = 32;
+/// Requests in each queue, unless the user has chosen: as many as a loop device has under way.
+const DEPTH: u16 = 128;
+/// The same where none waits for a disk: what is over stays in the kernel's queue, where any thread
+/// that has answered finds it, instead of with a thread that is busy.
+const DEPTH_IN_MEMORY: u16 = 32;
 /// Pause between looks whether threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -67,11 +69,12 @@ struct Workplace {
 }
 
 impl Engine {
-    pub(crate) fn new(way: Way, backing: Arc<Backing>, depth: u16) -> Self {
-        let depth = match backing.in_memory() {
-            true => depth.min(MOST_AT_ONCE),
-            false => depth,
+    pub(crate) fn new(way: Way, backing: Arc<Backing>, depth: Option<u16>) -> Self {
+        let default = match backing.in_memory() {
+            true => DEPTH_IN_MEMORY,
+            false => DEPTH,
         };
+        let depth = depth.unwrap_or(default);
         Self {
             way,
             backing,

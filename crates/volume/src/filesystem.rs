@@ -50,6 +50,10 @@ impl VolumeFs {
         }
     }
 
+    pub(crate) fn backing(&self) -> &Arc<Backing> {
+        &self.backing
+    }
+
     pub(crate) fn engine(&self) -> Option<&Engine> {
         self.engine.as_ref()
     }
@@ -212,6 +216,7 @@ impl Filesystem for VolumeFs {
         if !self.backing.in_memory() {
             cx.may_block();
         }
+        self.backing.glance();
         self.backing.write_at(args.data, args.offset_bytes)
     }
 

@@ -11,7 +11,7 @@ use strandfs_fuse::{
 };
 
 use crate::SUBTYPE;
-use crate::backing::Backing;
+use crate::backing::{Backing, Watch};
 use crate::engine::{self, Engine, Way};
 use crate::error::VolumeError;
 use crate::filesystem::VolumeFs;
@@ -54,8 +54,8 @@ pub struct Plan {
     pub io: Io,
     /// How requests reach the server.
     pub transport: Transport,
-    /// Requests in flight in each queue of the server.
-    pub queue_depth: u16,
+    /// Requests in flight in each queue of the server; its own choice if `None`.
+    pub queue_depth: Option<u16>,
     /// What is known already to be not as it should be, see [`steady::prepare`](crate::steady::prepare).
     pub warnings: Vec<String>,
 }
@@ -152,6 +152,12 @@ impl Volume {
     /// Those of [`Session::serve`].
     pub fn serve(self, signals: Signals) -> Result<End, VolumeError> {
         self.fs.set_status(self.status);
+        let backing = self.fs.backing();
+        let _watch = Watch::start(backing).map_err(|errno| VolumeError::File {
+            path: backing.path().to_owned(),
+            what: "looking after its length",
+            errno,
+        })?;
         Ok(match self.fs.engine() {
             Some(mut engine) => self.session.serve_over(&mut engine, signals)?,
             None => self.session.serve_with_signals(signals)?,

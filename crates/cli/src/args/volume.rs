@@ -46,9 +46,10 @@ pub struct HowArgs {
     /// Size of the volume, as 512M or 10G; needed for a new one. A smaller one grows to it.
     #[arg(long, value_parser = size)]
     pub size: Option<u64>,
-    /// Requests in flight in each queue, where the server reads and writes.
-    #[arg(long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub queue_depth: u16,
+    /// Requests in flight in each queue, where the server reads and writes [default: 128; 32 for
+    /// a file in memory].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub queue_depth: Option<u16>,
     /// How requests reach the server: over /dev/fuse, or over io_uring.
     #[arg(long, value_enum, default_value_t = TransportArg::Auto)]
     pub transport: TransportArg,

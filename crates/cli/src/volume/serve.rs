@@ -115,10 +115,13 @@ fn how_arguments(how: &HowArgs) -> Vec<OsString> {
             .unwrap_or_default()
     };
     let mut arguments = vec![
-        format!("--queue-depth={}", how.queue_depth),
         format!("--transport={}", name(how.transport.to_possible_value())),
         format!("--io={}", name(how.io.to_possible_value())),
     ];
     arguments.extend(how.size.map(|size| format!("--size={size}")));
+    let depth = how
+        .queue_depth
+        .map(|depth| format!("--queue-depth={depth}"));
+    arguments.extend(depth);
     arguments.into_iter().map(OsString::from).collect()
 }

@@ -4,12 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::ground::{Ground, text, ways};
 use crate::support::files::{Aligned, errno, get, names, open_with, pattern, put};
-use crate::support::{Kind, command, run, strandfs};
+use crate::support::{Kind, command, eventually, run, strandfs};
 use crate::{need_root, need_tool};
 
 #[test]
@@ -120,6 +121,62 @@ fn a_full_disk_is_enospc_above_and_what_was_there_stays() {
     }
 }
 
+/// Makes the backing file so long, behind the server's back.
+fn set_backing_len(ground: &Ground, bytes: u64) {
+    let backing = OpenOptions::new().write(true).open(ground.backing());
+    backing.and_then(|file| file.set_len(bytes)).unwrap();
+}
+
+#[test]
+fn writing_behind_a_cut_is_an_error_before_anybody_has_read_there() {
+    need_root!();
+    // Passed through, a write is the kernel's.
+    for (way, args) in ways().filter(|(way, _)| *way != "passthrough") {
+        for (name, disk) in [
+            ("tmpfs", Kind::Tmpfs("64m")),
+            ("ext4", Kind::Loop("ext4", "64M")),
+        ] {
+            let ground = Ground::new(disk);
+            ground.serve(&[&["--size", "16M"], args].concat()).ok();
+            let file = open_with(ground.file(), libc::O_DIRECT).unwrap();
+            let mut aligned = Aligned::new(&pattern(1, 1 << 20));
+            file.write_all_at(aligned.slice(), 8 << 20).unwrap();
+            set_backing_len(&ground, 4 << 20);
+            // The last byte of the volume: the file would have its old length.
+            let behind = file.write_all_at(aligned.slice(), 15 << 20);
+            assert_eq!(errno(behind), Errno::IO, "{way} {name}");
+            let lost = file.read_exact_at(aligned.slice(), 8 << 20);
+            assert_eq!(errno(lost), Errno::IO, "{way} {name}: no zeros");
+            assert_eq!(ground.backing().metadata().unwrap().len(), 4 << 20);
+            file.write_all_at(aligned.slice(), 0).unwrap();
+            assert_eq!(errno(file.sync_all()), Errno::IO, "{way} {name}");
+            drop(file);
+            ground.detach(&ground.backing()).ok();
+        }
+    }
+}
+
+#[test]
+fn a_cut_is_noticed_by_a_server_that_nobody_asks_and_is_not_made_good_by_zeros() {
+    need_root!();
+    for (way, args) in ways() {
+        let ground = Ground::new(Kind::Tmpfs("64m"));
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
+        let file = OpenOptions::new().write(true).open(ground.file()).unwrap();
+        file.sync_all().unwrap();
+        eventually("the cut is noticed", Duration::from_secs(60), || {
+            set_backing_len(&ground, 4 << 20);
+            std::thread::sleep(Duration::from_millis(1500));
+            set_backing_len(&ground, 16 << 20);
+            file.sync_all().is_err()
+        });
+        let said = ground.listed().unwrap()["warnings"].to_string();
+        assert!(said.contains("may be lost"), "{way}: {said}");
+        drop(file);
+        ground.detach(&ground.backing()).ok();
+    }
+}
+
 #[test]
 fn a_backing_file_cut_short_gives_errors_and_no_zeros() {
     need_root!();
@@ -132,11 +189,7 @@ fn a_backing_file_cut_short_gives_errors_and_no_zeros() {
         let file = open_with(&device, libc::O_DIRECT).unwrap();
         file.write_all_at(aligned.slice(), 0).unwrap();
         file.write_all_at(aligned.slice(), 8 << 20).unwrap();
-        OpenOptions::new()
-            .write(true)
-            .open(ground.backing())
-            .and_then(|backing| backing.set_len(4 << 20))
-            .unwrap();
+        set_backing_len(&ground, 4 << 20);
         let mut back = Aligned::new(&vec![0; 1 << 20]);
         file.read_exact_at(back.slice(), 0).unwrap();
         assert!(back.slice() == data, "{way}: what is left is right");

@@ -175,3 +175,20 @@ fn where_passthrough_cannot_be_had_the_next_way_is_taken_and_said() {
     strandfs(["volume", "detach", text(&place)]).ok();
     ground.detach(&ground.served()).ok();
 }
+
+#[test]
+fn the_queue_depth_is_what_was_asked_for_and_else_fits_the_disk() {
+    need_root!();
+    for (disk, args, depth) in [
+        (Kind::Tmpfs("64m"), &[][..], 32),
+        (Kind::Tmpfs("64m"), &["--queue-depth", "64"], 64),
+        (Kind::Loop("ext4", "64M"), &[], 128),
+        (Kind::Loop("ext4", "64M"), &["--queue-depth", "8"], 8),
+    ] {
+        let ground = Ground::new(disk);
+        let base = ["--size", "16M", "--io", "uring", "--transport", "dev"];
+        ground.serve(&[&base, args].concat()).ok();
+        assert_eq!(ground.listed().unwrap()["queue_depth"], depth, "{args:?}");
+        ground.detach(&ground.served()).ok();
+    }
+}

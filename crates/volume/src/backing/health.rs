@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use rustix::fs::{AtFlags, StatxFlags};
 use strandfs_fuse::Errno;
 
 use super::Backing;
@@ -15,6 +16,28 @@ impl Backing {
         match end > self.cut_at_bytes.load(Ordering::Acquire) {
             true => Err(Errno::IO),
             false => Ok(()),
+        }
+    }
+
+    /// Sees whether the file has been cut short, and where. For before a write: behind the cut it
+    /// would make the file longer again, with zeros for what is missing. Takes the kernel's word,
+    /// without asking the server of a network filesystem or of a pool.
+    pub fn glance(&self) {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        // Before the file's, for both may be growing.
+        let expected = self.size_bytes();
+        let known = rustix::fs::statx(&self.plain, c"", flags, StatxFlags::SIZE);
+        if known.is_ok_and(|known| known.stx_size < expected) {
+            self.look();
+        }
+    }
+
+    /// The same, and asks whoever knows. Where that fails, the next transfer says why.
+    pub(super) fn look(&self) {
+        let expected = self.size_bytes();
+        match self.stat().map(|stat| stat.st_size.cast_unsigned()) {
+            Ok(found) if found < expected => self.is_cut_at(found),
+            _ => {}
         }
     }
 
@@ -82,9 +105,13 @@ impl Backing {
         }
     }
 
-    /// Somebody truncated the file under us.
+    /// Somebody truncated the file under us: EIO.
     pub fn cut_short(&self) -> Errno {
-        let end = self.stat().map_or(0, |stat| stat.st_size.cast_unsigned());
+        self.is_cut_at(self.stat().map_or(0, |stat| stat.st_size.cast_unsigned()));
+        Errno::IO
+    }
+
+    fn is_cut_at(&self, end: u64) {
         if self.cut_at_bytes.fetch_min(end, Ordering::AcqRel) == u64::MAX {
             tracing::error!(
                 backing = %self.path.display(),
@@ -95,6 +122,5 @@ impl Backing {
                  check the filesystem on the volume"
             );
         }
-        Errno::IO
     }
 }

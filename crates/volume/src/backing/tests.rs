@@ -111,6 +111,38 @@ fn what_was_cut_off_never_comes_back_as_zeros() {
 }
 
 #[test]
+fn a_cut_that_was_seen_is_not_forgotten_when_the_length_is_back() {
+    let (_dir, backing) = made();
+    let file = fs::OpenOptions::new().write(true).open(backing.path());
+    let file = file.unwrap();
+    backing.glance();
+    assert_eq!(backing.check_whole(), Ok(()));
+    file.set_len(SIZE / 2).unwrap();
+    backing.glance();
+    file.set_len(SIZE).unwrap();
+    assert_eq!(backing.write_at(&[1; 4096], SIZE / 2), Err(Errno::IO));
+    assert_eq!(backing.check_whole(), Err(Errno::IO));
+}
+
+#[test]
+fn growing_is_never_taken_for_a_cut() {
+    let (_dir, backing) = made();
+    std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            while backing.size_bytes() < 2000 * SIZE {
+                backing.glance();
+                backing.look();
+            }
+        });
+        for times in 2..=2000 {
+            backing.grow(times * SIZE).unwrap();
+        }
+        looker.join().unwrap();
+    });
+    assert_eq!(backing.check_whole(), Ok(()));
+}
+
+#[test]
 fn a_flush_that_failed_fails_for_good() {
     let (_dir, backing) = made();
     assert_eq!(backing.flushed(Ok(())), Ok(()));

@@ -2,9 +2,9 @@
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use strandfs_fuse::ring::{Completion, Ring, RingEntry};
-use strandfs_fuse::{Errno, Link, Message, Outcome, Request, Worker};
+use strandfs_fuse::{Errno, Link};
 
-use super::job::{Desk, Outgoing, Reply};
+use super::job::{Desk, Outgoing, Reply, carry_out};
 use super::{PAYLOAD_BYTES, Workplace};
 
 /// Serves until the connection ends.
@@ -29,6 +29,7 @@ pub(super) fn serve(desk: Desk, workplace: Workplace) -> Result<(), Errno> {
     }
     let mut ended = None;
     loop {
+        server.desk.begin_round();
         if ended.is_none() {
             ended = server.take_requests(&mut ring).err();
         }
@@ -130,7 +131,11 @@ pub(super) fn serve_rest(link: &Link) -> Result<(), Errno> {
     loop {
         match rustix::io::read(link.device(), entry.device_room()) {
             Ok(_) => match entry.device_message() {
-                Ok(message) => answer(link, &message, &mut out),
+                Ok(message) => {
+                    if let Some(reply) = carry_out(link, &message, out.parts_mut().1) {
+                        send(link, &mut out, reply);
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, "a message that cannot be read");
                     let reply = Reply::error(entry.device_unique(), error.errno());
@@ -141,25 +146,4 @@ pub(super) fn serve_rest(link: &Link) -> Result<(), Errno> {
             Err(_) => {}
         }
     }
-}
-
-fn answer(link: &Link, message: &Message<'_>, out: &mut RingEntry) {
-    struct Alone;
-    impl Worker for Alone {
-        fn may_block(&self) {}
-        fn interrupted(&self) -> bool {
-            false
-        }
-    }
-    let unique = message.header.unique;
-    let (errno, len) = match link.dispatch(message, out.parts_mut().1, &Alone) {
-        Outcome::Reply { errno, len } => (errno, len),
-        Outcome::NotForFilesystem(Request::Destroy) => (None, 0),
-        Outcome::NoReply
-        | Outcome::NotForFilesystem(Request::Interrupt { .. } | Request::NotifyReply { .. }) => {
-            return;
-        }
-        Outcome::NotForFilesystem(_) => (Some(Errno::IO), 0),
-    };
-    send(link, out, Reply { unique, errno, len });
 }

@@ -24,6 +24,8 @@ pub(super) struct Desk {
     /// By the tag of the entry that holds the request: those of the queue, then all others.
     jobs: [Vec<Option<Job>>; 2],
     scratch: Vec<u8>,
+    /// In this round the backing file was seen to be whole, or not.
+    looked: bool,
 }
 
 /// A request that the backing file is needed for.
@@ -37,6 +39,19 @@ struct Job {
     done: usize,
     /// The transfer under way goes past the page cache.
     direct: bool,
+}
+
+impl Job {
+    fn new(unique: u64, kind: Kind, offset_bytes: u64, len: usize) -> Self {
+        Self {
+            unique,
+            kind,
+            offset_bytes,
+            len,
+            done: 0,
+            direct: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +110,13 @@ impl Desk {
             queue,
             jobs: Default::default(),
             scratch,
+            looked: false,
         }
+    }
+
+    /// Requests have come, or transfers have ended: what was seen before is to be seen again.
+    pub(super) fn begin_round(&mut self) {
+        self.looked = false;
     }
 
     pub(super) fn link(&self) -> &Link {
@@ -134,40 +155,19 @@ impl Desk {
 
     fn ask(&mut self, message: &Message<'_>) -> Asked {
         let unique = message.header.unique;
-        let job = |kind, offset_bytes, len| {
-            Asked::Job(Job {
-                unique,
-                kind,
-                offset_bytes,
-                len,
-                done: 0,
-                direct: false,
-            })
-        };
-        let within = |offset, len| self.backing.within(offset, len);
-        let absent = |offset, len| self.backing.check_present(offset, len).err();
         if is_volume(message.header.nodeid) {
             match Request::decode(message, self.link.dialect()) {
                 Ok(Request::Read { args, size_bytes }) => {
-                    let at = args.offset_bytes;
-                    let len = within(at, size_bytes as usize);
-                    return match absent(at, len) {
-                        Some(errno) => Asked::Answered(Reply::error(unique, errno)),
-                        None => job(Kind::Read, at, len),
-                    };
+                    let (at, wanted) = (args.offset_bytes, size_bytes as usize);
+                    return self.transfer(unique, Kind::Read, at, wanted);
                 }
                 Ok(Request::Write(args)) => {
-                    let at = args.offset_bytes;
-                    let len = within(at, args.data.len());
-                    if len == 0 && !args.data.is_empty() {
-                        return Asked::Answered(Reply::error(unique, Errno::NOSPC));
-                    }
-                    return match absent(at, len) {
-                        Some(errno) => Asked::Answered(Reply::error(unique, errno)),
-                        None => job(Kind::Write, at, len),
-                    };
+                    let (at, wanted) = (args.offset_bytes, args.data.len());
+                    return self.transfer(unique, Kind::Write, at, wanted);
                 }
-                Ok(Request::Fsync { data_only, .. }) => return job(Kind::Sync { data_only }, 0, 0),
+                Ok(Request::Fsync { data_only, .. }) => {
+                    return Asked::Job(Job::new(unique, Kind::Sync { data_only }, 0, 0));
+                }
                 Ok(Request::Fallocate(args)) => {
                     let (at, len) = (args.offset_bytes, args.len_bytes);
                     return match self.backing.plan_allocation(args.mode, at, len) {
@@ -175,23 +175,32 @@ impl Desk {
                         Ok(0) => Asked::Answered(Reply::empty(unique)),
                         Ok(len_bytes) => {
                             let mode = args.mode;
-                            job(Kind::Allocate { mode, len_bytes }, at, 0)
+                            let kind = Kind::Allocate { mode, len_bytes };
+                            Asked::Job(Job::new(unique, kind, at, 0))
                         }
                     };
                 }
                 _ => {}
             }
         }
-        let outcome = self.link.dispatch(message, &mut self.scratch, &Inline);
-        match outcome {
-            Outcome::Reply { errno, len } => Asked::Answered(Reply { unique, errno, len }),
-            Outcome::NotForFilesystem(Request::Destroy) => Asked::Answered(Reply::empty(unique)),
-            // Nothing here takes long enough to be interrupted, and no notification is sent.
-            Outcome::NoReply
-            | Outcome::NotForFilesystem(Request::Interrupt { .. } | Request::NotifyReply { .. }) => {
-                Asked::Nothing
+        carry_out(&self.link, message, &mut self.scratch).map_or(Asked::Nothing, Asked::Answered)
+    }
+
+    /// A read or a write, cut off at the end of the volume. Before the first write of a round the
+    /// file is looked at: written behind a cut, it would be as long as before, with zeros.
+    fn transfer(&mut self, unique: u64, kind: Kind, offset_bytes: u64, wanted: usize) -> Asked {
+        let len = self.backing.within(offset_bytes, wanted);
+        if matches!(kind, Kind::Write) {
+            if len == 0 && wanted > 0 {
+                return Asked::Answered(Reply::error(unique, Errno::NOSPC));
             }
-            Outcome::NotForFilesystem(_) => Asked::Answered(Reply::error(unique, Errno::IO)),
+            if !std::mem::replace(&mut self.looked, true) {
+                self.backing.glance();
+            }
+        }
+        match self.backing.check_present(offset_bytes, len) {
+            Err(errno) => Asked::Answered(Reply::error(unique, errno)),
+            Ok(()) => Asked::Job(Job::new(unique, kind, offset_bytes, len)),
         }
     }
 
@@ -277,6 +286,22 @@ impl Desk {
         }
         job.done += count;
         self.submit(ring, entry, job)
+    }
+}
+
+/// Has the filesystem carry `message` out; the reply's data are at the start of `out`. `None` where
+/// the kernel wants no reply.
+pub(super) fn carry_out(link: &Link, message: &Message<'_>, out: &mut [u8]) -> Option<Reply> {
+    let unique = message.header.unique;
+    match link.dispatch(message, out, &Inline) {
+        Outcome::Reply { errno, len } => Some(Reply { unique, errno, len }),
+        Outcome::NotForFilesystem(Request::Destroy) => Some(Reply::empty(unique)),
+        // Nothing here takes long enough to be interrupted, and no notification is sent.
+        Outcome::NoReply
+        | Outcome::NotForFilesystem(Request::Interrupt { .. } | Request::NotifyReply { .. }) => {
+            None
+        }
+        Outcome::NotForFilesystem(_) => Some(Reply::error(unique, Errno::IO)),
     }
 }
 

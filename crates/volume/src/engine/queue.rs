@@ -31,6 +31,7 @@ pub(super) fn serve(mut desk: Desk, workplace: Workplace) -> Result<(), Errno> {
             sharing.begin_round(&mut ring);
         }
         super::wait(&mut ring)?;
+        desk.begin_round();
         while let Some(completion) = ring.next() {
             let outgoing = match completion {
                 Completion::Request(entry) => {
