@@ -21,6 +21,11 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
     let dead = |errno: &std::io::Error| {
         errno.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
     };
+    clear_killed(&path).map_err(|error| {
+        refuse(format!(
+            "its server was killed, cannot end, and cannot be unmounted ({error}); run `strandfs umount` on it as root"
+        ))
+    })?;
     if std::fs::metadata(&path).as_ref().is_err_and(dead) {
         let cleared = strandfs_fuse::recover_dead_mountpoint(&path);
         match cleared {
@@ -44,6 +49,27 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
     let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
     is_free(&real, over)?;
     Ok(real)
+}
+
+/// Clears away a mount whose server was killed together with its guardian, and cannot end: to ask
+/// it anything would be to wait for ever. True if there was one.
+///
+/// # Errors
+/// Those of unmounting.
+pub fn clear_killed(mountpoint: &Path) -> std::io::Result<bool> {
+    match strandfs_fuse::recover_killed_mountpoint(mountpoint) {
+        Ok(cleared) => {
+            if cleared {
+                eprintln!(
+                    "strandfs: aborted and cleared the mount at {}: its server was killed and could not end",
+                    mountpoint.display()
+                );
+            }
+            Ok(cleared)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a pool may be mounted here.

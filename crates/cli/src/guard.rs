@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -28,14 +28,38 @@ const UNMOUNTS: &str = "--unmount";
 /// This program, even if its file was replaced or is hidden by a mount.
 const PROGRAM: &str = "/proc/self/exe";
 
+/// For waiting, starting a process and a line in the log.
+const STACK_BYTES: usize = 256 << 10;
+
 /// How long a dead server's mount may take to say so.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A guardian as the server sees it, or why there is none.
-pub struct Guard(Result<Mutex<Child>, String>);
+/// One that lived for less is not followed by another at once.
+const LONG_LIFE: Duration = Duration::from_secs(10);
 
-/// In the server, before it serves: starts the guardian. `abort_file` is what it writes to once the
-/// server is dead.
+/// Between two short-lived ones: from the first to the second, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The process id of the guardian that there is, or why there is none.
+type State = Arc<Mutex<Result<u32, String>>>;
+
+/// A guardian as the server sees it.
+pub struct Guard(State);
+
+/// What a guardian is started with, again if it has to be.
+struct Post {
+    mountpoint: PathBuf,
+    /// What it writes to once the server is dead.
+    abort_file: Option<OwnedFd>,
+    /// The reading end of the pipe that ends with the server.
+    end_of_server: OwnedFd,
+    unmounts: bool,
+    /// Why it does no more than unmount.
+    why_no_file: Option<String>,
+}
+
+/// In the server, before it serves: starts the guardian, and another whenever it ends. `abort_file`
+/// is what it writes to once the server is dead.
 ///
 /// # Errors
 /// `auto-unmount` asks for it and it cannot be started.
@@ -46,35 +70,117 @@ pub fn start(
 ) -> Result<Guard, Failure> {
     let why_no_file = abort_file.as_ref().err().map(|errno| explain(*errno));
     if let (Some(why), false) = (&why_no_file, unmounts) {
-        return Ok(Guard(Err(why.clone())));
+        return Ok(Guard::none(why.clone()));
     }
-    match spawn(mountpoint, abort_file.ok(), unmounts) {
-        // There to unmount, and no more.
-        Ok(child) if why_no_file.is_some() => {
-            // Reaped by whoever reaps the server.
-            drop(child);
-            Ok(Guard(Err(why_no_file.unwrap_or_default())))
+    let started = Post::new(mountpoint, abort_file.ok(), unmounts, why_no_file)
+        .and_then(|post| Ok((post.spawn()?, post)));
+    let (child, post) = match started {
+        Ok(started) => started,
+        Err(error) if unmounts => {
+            return Err(Failure::system("starting the process for auto-unmount")(
+                error,
+            ));
         }
-        Ok(child) => Ok(Guard(Ok(Mutex::new(child)))),
-        Err(error) if unmounts => Err(Failure::system("starting the process for auto-unmount")(
-            error,
-        )),
-        Err(error) => Ok(Guard(Err(format!("it cannot be started: {error}")))),
+        Err(error) => return Ok(Guard::none(format!("it cannot be started: {error}"))),
+    };
+    let state = Arc::new(Mutex::new(post.outcome(&child)));
+    let kept = Arc::clone(&state);
+    let watching = std::thread::Builder::new()
+        .name("strandfs-guards".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || post.keep(child, &kept));
+    if let Err(error) = watching {
+        tracing::warn!(%error, "the guardian cannot be watched: if it ends, nothing takes its place");
+    }
+    Ok(Guard(state))
+}
+
+impl Post {
+    fn new(
+        mountpoint: &Path,
+        abort_file: Option<OwnedFd>,
+        unmounts: bool,
+        why_no_file: Option<String>,
+    ) -> std::io::Result<Post> {
+        let (end_of_server, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+        strandfs_fuse::hold_until_death(ours.as_fd())?;
+        Ok(Post {
+            mountpoint: mountpoint.to_owned(),
+            abort_file,
+            end_of_server,
+            unmounts,
+            why_no_file,
+        })
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        let abort_file = self.abort_file.as_ref().map(OwnedFd::try_clone);
+        Command::new(PROGRAM)
+            .arg0(NAME)
+            .args(self.unmounts.then_some(UNMOUNTS))
+            .arg(&self.mountpoint)
+            .stdin(Stdio::from(self.end_of_server.try_clone()?))
+            .stdout(
+                abort_file
+                    .transpose()?
+                    .map_or_else(Stdio::null, Stdio::from),
+            )
+            // Not ours: whoever waits for the end of that must not wait for the guardian.
+            .stderr(Stdio::null())
+            .spawn()
+    }
+
+    /// What is to be said of a running one.
+    fn outcome(&self, child: &Child) -> Result<u32, String> {
+        match &self.why_no_file {
+            None => Ok(child.id()),
+            Some(why) => Err(why.clone()),
+        }
+    }
+
+    /// Sees to it that there always is one.
+    fn keep(self, mut child: Child, state: &State) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let begun = Instant::now();
+            let why = match child.wait() {
+                Ok(status) => format!("it has ended ({status})"),
+                Err(error) => format!("it cannot be asked after: {error}"),
+            };
+            tracing::error!(
+                "nobody guards the mount: {why}; if the server is killed now, its clients may wait for ever"
+            );
+            set(state, Err(why));
+            pause = match begun.elapsed() > LONG_LIFE {
+                true => Duration::ZERO,
+                false => longer(pause),
+            };
+            std::thread::sleep(pause);
+            child = loop {
+                match self.spawn() {
+                    Ok(child) => break child,
+                    Err(error) => {
+                        let why = format!("it cannot be started again: {error}");
+                        tracing::error!("nobody guards the mount: {why}");
+                        set(state, Err(why));
+                        pause = longer(pause);
+                        std::thread::sleep(pause);
+                    }
+                }
+            };
+            tracing::warn!(pid = child.id(), "the mount is guarded again");
+            set(state, self.outcome(&child));
+        }
     }
 }
 
-fn spawn(mountpoint: &Path, abort_file: Option<OwnedFd>, unmounts: bool) -> std::io::Result<Child> {
-    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
-    strandfs_fuse::hold_until_death(ours.as_fd())?;
-    Command::new(PROGRAM)
-        .arg0(NAME)
-        .args(unmounts.then_some(UNMOUNTS))
-        .arg(mountpoint)
-        .stdin(Stdio::from(theirs))
-        .stdout(abort_file.map_or_else(Stdio::null, Stdio::from))
-        // Not ours: whoever waits for the end of that must not wait for the guardian.
-        .stderr(Stdio::null())
-        .spawn()
+fn longer(pause: Duration) -> Duration {
+    let (first, most) = PAUSES;
+    (pause * 2).clamp(first, most)
+}
+
+fn set(state: &State, outcome: Result<u32, String>) {
+    *state.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
 }
 
 fn explain(errno: Errno) -> String {
@@ -89,20 +195,19 @@ fn explain(errno: Errno) -> String {
 }
 
 impl Guard {
+    fn none(why: String) -> Guard {
+        Guard(Arc::new(Mutex::new(Err(why))))
+    }
+
     /// The guardian's process id.
     ///
     /// # Errors
     /// There is none (any more), and why.
     pub fn pid(&self) -> Result<u32, String> {
-        let child = self.0.as_ref().map_err(Clone::clone)?;
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-        match child.try_wait() {
-            Ok(None) => Ok(child.id()),
-            Ok(Some(status)) => Err(format!(
-                "it has ended ({status}); it is back when the mount is mounted again"
-            )),
-            Err(error) => Err(format!("it cannot be asked after: {error}")),
-        }
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 

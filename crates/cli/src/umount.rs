@@ -1,10 +1,18 @@
 //! `strandfs umount`.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::args::UmountArgs;
+use crate::check::clear_killed;
 use crate::failure::Failure;
 use crate::mounts;
+
+/// How long a mount in use may take to say that its server is dead, which it does at once.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Unmounts a pool.
 ///
@@ -13,25 +21,60 @@ use crate::mounts;
 pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     let path = &args.mountpoint;
     // A dead mount cannot be resolved; its name is taken as it is.
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let real = std::fs::canonicalize(path)
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_else(|_| path.clone());
+    let failure = |why: String| Failure::Unmount {
+        path: path.clone(),
+        why,
+    };
     if mounts::find(&real)
         .map_err(Failure::system("reading /proc/self/mountinfo"))?
         .is_none()
     {
         return Err(Failure::NotMounted(path.clone()));
     }
-    strandfs_fuse::unmount(&real, args.lazy).map_err(|error| Failure::Unmount {
-        path: path.clone(),
-        why: match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => {
+    let cleared = clear_killed(&real).map_err(|error| {
+        failure(format!(
+            "its server was killed and cannot end, and its connection cannot be aborted: {error}"
+        ))
+    })?;
+    if cleared {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let outcome = match strandfs_fuse::unmount(&real, args.lazy) {
+        Err(error) if is(&error, Errno::BUSY) && is_dead(&real) => {
+            eprintln!(
+                "strandfs: the server of {} is dead: detached from those who still use it",
+                path.display()
+            );
+            strandfs_fuse::unmount(&real, true)
+        }
+        outcome => outcome,
+    };
+    outcome.map_err(|error| {
+        failure(match error {
+            error if is(&error, Errno::BUSY) => {
                 "it is in use (`fuser -vm` shows by whom); close what uses it, or give --lazy"
                     .to_owned()
             }
-            Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
+            error if is(&error, Errno::PERM) => {
                 "only root or the user who mounted it may".to_owned()
             }
-            _ => error.to_string(),
-        },
+            error => error.to_string(),
+        })
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn is(error: &std::io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// Whether the mount says that its server is dead; a server that lives may take its time to answer.
+fn is_dead(mountpoint: &Path) -> bool {
+    let (tell, told) = std::sync::mpsc::channel();
+    let asked = mountpoint.to_owned();
+    std::thread::spawn(move || tell.send(rustix::fs::statfs(&asked).err()));
+    told.recv_timeout(PATIENCE) == Ok(Some(Errno::NOTCONN))
 }

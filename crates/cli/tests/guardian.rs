@@ -167,6 +167,15 @@ fn clients_of_a_killed_server_that_cannot_die_get_an_error_over_io_uring() {
     a_killed_server_that_cannot_die("uring");
 }
 
+/// Lets nobody guard the server while `act` runs: the guardian is held up, and killed afterwards.
+fn unguarded(server: u32, act: impl FnOnce()) {
+    let guardian = guardian_of(server);
+    send(guardian, Signal::STOP);
+    act();
+    send(guardian, Signal::KILL);
+    eventually("the guardian to go", PATIENCE, || is_gone(guardian));
+}
+
 /// The reason for the guardian, and that the two tests above can fail.
 #[test]
 fn without_a_guardian_they_would_wait_for_ever() {
@@ -175,10 +184,8 @@ fn without_a_guardian_they_would_wait_for_ever() {
         return;
     }
     let knot = Knot::tie("dev");
-    let guardian = guardian_of(knot.pool.pid());
-    send(guardian, Signal::KILL);
-    eventually("the guardian to go", PATIENCE, || is_gone(guardian));
-    send(knot.pool.pid(), Signal::KILL);
+    let server = knot.pool.pid();
+    unguarded(server, || send(server, Signal::KILL));
     // The branch is well again: nothing but the notification keeps the server.
     knot.slow.set(Mood::Well);
     let answer = knot.answer(Duration::from_secs(3));
@@ -186,6 +193,88 @@ fn without_a_guardian_they_would_wait_for_ever() {
         answer.is_none(),
         "this kernel needs no guardian: {answer:?}"
     );
+    knot.untie();
+}
+
+/// Both killed together: who comes next clears what they left, and says so.
+#[test]
+fn a_server_killed_with_its_guardian_is_cleared_away_by_the_next_command() {
+    need_root!();
+    if needs_stacks() {
+        return;
+    }
+    for command in ["umount", "mount"] {
+        let knot = Knot::tie("dev");
+        let server = knot.pool.pid();
+        unguarded(server, || send(server, Signal::KILL));
+        let root = knot.pool.root().to_str().unwrap().to_owned();
+        let doctor = strandfs(["doctor", &root]);
+        assert_eq!(doctor.code(), 1, "{doctor:?}");
+        let said = format!("the server of {root} was killed and cannot end");
+        assert!(doctor.stdout.contains(&said), "{doctor:?}");
+        let other = knot.pool.outside("other");
+        fs::create_dir(&other).unwrap();
+        let other = other.to_str().unwrap();
+        let ran = match command {
+            "umount" => strandfs([command, &root]),
+            _ => strandfs([command, "-o", "minfreespace=0", other, &root]),
+        };
+        let said = format!("aborted and cleared the mount at {root}: its server was killed");
+        assert!(ran.stderr.contains(&said), "{command}: {ran:?}");
+        let ran = ran.ok();
+        let answer = knot.answer(PATIENCE);
+        answer
+            .unwrap_or_else(|| panic!("{command} leaves the client waiting: {ran:?}"))
+            .expect_err("nobody made the directory");
+        if command == "mount" {
+            put(knot.pool.path("new"), "x");
+            strandfs(["umount", &root]).ok();
+        }
+        assert!(!mounts::is_mounted(knot.pool.root()), "{command}");
+        knot.untie();
+    }
+}
+
+/// A mount whose server has died is let go even if files of it are still open.
+#[test]
+fn umount_takes_a_dead_mount_from_those_who_still_use_it() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).mount();
+    put(pool.path("f"), "x");
+    let open = fs::File::open(pool.path("f")).unwrap();
+    let server = pool.pid();
+    send(server, Signal::KILL);
+    pool.wait_for_exit(PATIENCE).unwrap();
+    let ran = strandfs(["umount", pool.root().to_str().unwrap()]).ok();
+    assert!(ran.stderr.contains("is dead: detached"), "{ran:?}");
+    assert!(!mounts::is_mounted(pool.root()));
+    drop(open);
+    pool.bury();
+}
+
+#[test]
+fn a_killed_guardian_is_followed_by_another() {
+    need_root!();
+    if needs_stacks() {
+        return;
+    }
+    let knot = Knot::tie("dev");
+    let server = knot.pool.pid();
+    let first = guardian_of(server);
+    send(first, Signal::KILL);
+    eventually("word of it in the log", PATIENCE, || {
+        let log = knot.pool.log();
+        log.contains("nobody guards the mount: it has ended (signal: 9")
+            && log.contains("the mount is guarded again")
+    });
+    let second = guardian_of(server);
+    assert_ne!(first, second);
+    send(server, Signal::KILL);
+    let answer = knot.answer(PATIENCE);
+    answer
+        .expect("the client is not left waiting")
+        .expect_err("nobody made the directory");
+    eventually("the second guardian to go", PATIENCE, || is_gone(second));
     knot.untie();
 }
 
@@ -206,12 +295,10 @@ fn status_and_ps_show_the_guardian() {
 
     send(guardian, Signal::KILL);
     eventually("the guardian to go", PATIENCE, || is_gone(guardian));
-    let lost = pool.status()["guardian"].clone();
-    assert_eq!(lost["on"], false, "{lost}");
-    assert!(
-        lost["reason"].as_str().unwrap().contains("signal: 9"),
-        "{lost}"
-    );
+    eventually("another to be shown", PATIENCE, || {
+        let pid = pool.status()["guardian"]["pid"].as_u64();
+        pid.is_some_and(|pid| pid != u64::from(guardian))
+    });
 }
 
 /// It has no part in what the server holds: neither keeps it the mount alive, nor branches busy.

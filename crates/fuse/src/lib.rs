@@ -31,7 +31,7 @@ pub use lifeline::{close_inherited, hold_until_death};
 pub use message::{DecodeError, Message};
 pub use mount::{
     MountError, MountFlags, MountOptions, recover_dead_mountpoint, recover_dying_mountpoint,
-    unmount,
+    recover_killed_mountpoint, server_is_killed, unmount,
 };
 pub use negotiate::{Negotiated, Wants};
 pub use request::{Dialect, Request};

@@ -4,6 +4,7 @@ mod abort;
 mod direct;
 mod error;
 mod helper;
+mod killed;
 mod mountinfo;
 mod options;
 mod unmount;
@@ -15,7 +16,10 @@ use std::sync::Arc;
 pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
 pub(crate) use unmount::Mount;
-pub use unmount::{recover_dead_mountpoint, recover_dying_mountpoint, unmount};
+pub use unmount::{
+    recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, server_is_killed,
+    unmount,
+};
 
 use crate::types::Errno;
 

@@ -11,6 +11,16 @@ use crate::status::{number, text};
 
 /// Checks the pool and its branches.
 pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) {
+    if strandfs_fuse::server_is_killed(mountpoint).unwrap_or(false) {
+        return take(Check::fail(
+            "pool",
+            format!(
+                "the server of {} was killed and cannot end; whoever uses the pool waits",
+                mountpoint.display()
+            ),
+            "run `strandfs umount` on it, which aborts the connection, and mount it again",
+        ));
+    }
     let answer = mounts::ask(mountpoint)
         .map_err(|error| error.to_string())
         .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));

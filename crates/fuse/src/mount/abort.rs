@@ -27,6 +27,15 @@ pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno
     rustix::io::write(file, b"1").map(drop)
 }
 
+/// Aborts the connection of a mount that is there, and cannot go meanwhile: its server cannot end.
+/// Errors as for [`abort`].
+pub(super) fn abort_by_number(connection: u32) -> Result<(), Errno> {
+    let file = format!("{CONTROL}/{connection}/abort");
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(file, flags, Mode::empty())?;
+    rustix::io::write(file, b"1").map(drop)
+}
+
 /// The file that aborts a connection when anything is written to it; without effect once the
 /// connection is gone. ENOENT: it is gone already. EPERM, EACCES: not allowed.
 ///

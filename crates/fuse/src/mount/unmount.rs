@@ -11,6 +11,7 @@ use rustix::mount::UnmountFlags;
 use super::abort::{self, abort};
 use super::error::MountError;
 use super::helper;
+use super::killed;
 use super::mountinfo::{Mounted, mounts_at};
 use crate::types::Errno;
 
@@ -63,6 +64,34 @@ pub fn recover_dying_mountpoint(mountpoint: &Path, patience: Duration) -> io::Re
         }
         std::thread::sleep(DYING_PAUSE);
     }
+}
+
+/// Whether the mountpoint's server was killed and cannot end, so that whoever uses the mount waits.
+/// Asks the mount itself nothing; false where that is not to be known.
+pub fn server_is_killed(mountpoint: &Path) -> io::Result<bool> {
+    let top = mounts_at(&resolve(mountpoint)?)?.pop();
+    let top = top.filter(Mounted::is_fuse);
+    Ok(top.is_some_and(|mounted| killed::server_is_killed(mounted.minor)))
+}
+
+/// If [`server_is_killed`], aborts the connection, unmounts lazily and returns true.
+pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
+    let path = resolve(mountpoint)?;
+    let mut recovered = false;
+    while server_is_killed(&path)? {
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        match rustix::mount::unmount(&path, flags) {
+            Err(Errno::PERM) => {
+                if let Some(mounted) = mounts_at(&path)?.last() {
+                    abort::abort_by_number(mounted.minor)?;
+                }
+                helper::unmount(&path, true)?;
+            }
+            result => result?,
+        }
+        recovered = true;
+    }
+    Ok(recovered)
 }
 
 fn is_dead(path: &Path) -> io::Result<bool> {

@@ -1,0 +1,84 @@
+//! Servers that were killed and cannot end: a thread of theirs waits, inside the kernel, for whoever
+//! waits for an answer of the server. Asking their mount anything would wait as well, so what is
+//! known of them comes from `/proc`.
+
+use std::fs;
+use std::path::Path;
+
+/// The bit of SIGKILL in the masks of `/proc/PID/task/TID/status`.
+const KILLED: u64 = 1 << 8;
+
+/// Whether the server of a connection was killed and is held up. False where `/proc` does not tell
+/// (other users' servers; kernels that do not show which connection a device belongs to).
+pub(super) fn server_is_killed(connection: u32) -> bool {
+    let mut killed = false;
+    for (task, is_killed) in tasks() {
+        // Most processes have no part in it, and only those that were killed decide anything.
+        if is_killed && serves(&task, connection) {
+            killed = true;
+        }
+    }
+    killed && !tasks().any(|(task, is_killed)| !is_killed && serves(&task, connection))
+}
+
+/// All tasks, each with whether it was killed.
+fn tasks() -> impl Iterator<Item = (std::path::PathBuf, bool)> {
+    let numbers = |dir: &Path| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter(|entry| {
+            let name = entry.file_name();
+            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+        })
+    };
+    let processes = numbers(Path::new("/proc")).map(|entry| entry.path());
+    processes.flat_map(move |process| {
+        numbers(&process.join("task")).filter_map(|entry| {
+            let task = entry.path();
+            let status = fs::read_to_string(task.join("status")).ok()?;
+            Some((task, is_killed(&status)))
+        })
+    })
+}
+
+fn is_killed(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & KILLED != 0)
+}
+
+/// Whether the task has the connection's device open.
+fn serves(task: &Path, connection: u32) -> bool {
+    let files = fs::read_dir(task.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let devices = files.filter(|file| {
+        fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/fuse"))
+    });
+    devices.into_iter().any(|file| {
+        let info = fs::read_to_string(task.join("fdinfo").join(file.file_name()));
+        info.is_ok_and(|info| connection_of(&info) == Some(connection))
+    })
+}
+
+fn connection_of(fdinfo: &str) -> Option<u32> {
+    let number = fdinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("fuse_connection:"))?;
+    number.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_proc_says_is_understood() {
+        let status = "Name:\tx\nState:\tD (disk sleep)\nSigPnd:\t0000000000000100\nShdPnd:\t0\n";
+        assert!(is_killed(status));
+        assert!(!is_killed(&status.replace("100", "200")));
+        assert!(!is_killed("Name:\tx\n"));
+        assert_eq!(connection_of("pos:\t0\nfuse_connection:\t52\n"), Some(52));
+        assert_eq!(connection_of("pos:\t0\n"), None);
+    }
+}
