@@ -298,7 +298,7 @@ fn a_slow_move_leaves_directories_the_times_that_others_gave_them() {
     }
     let writer = open_with(pool.path("w"), 0).unwrap();
     until("the file to be on its way", || {
-        pool.status()["relocate_ahead"]["moving"] == "/d/f" && !names(pool.on(1, "d")).is_empty()
+        pool.status()["relocate_ahead"]["moving"] == "/d/f" && pool.on(1, "d").exists()
     });
     put(pool.path("d/new"), "");
     let time = |branch| {
@@ -382,6 +382,36 @@ fn a_crash_at_any_step_of_a_move_ahead_leaves_the_file_whole() {
             .count()
     });
     assert!(died > 8, "only {died} steps were tried");
+}
+
+/// The record named the directory that the copy was in, which had another name by then.
+#[test]
+fn a_directory_renamed_while_a_file_is_copied_keeps_nothing_of_a_copy_that_died() {
+    need_root!();
+    let options = "relocate.ahead=12M,relocate.rate=2M";
+    let mut pool = builder(&["16m", "64m"], options).prepare();
+    fs::create_dir_all(pool.on(0, "above/d")).unwrap();
+    put(pool.on(0, "above/d/f"), pattern(3, 10 * MIB));
+    pool.start();
+    if !passes(&pool) {
+        return;
+    }
+    let writer = open_with(pool.path("w"), 0).unwrap();
+    until("the file to be on its way", || {
+        let used = rustix::fs::statvfs(pool.on(1, "")).unwrap();
+        let used = (used.f_blocks - used.f_bfree) * used.f_frsize;
+        pool.status()["relocate_ahead"]["moving"] == "/above/d/f" && used > MIB as u64
+    });
+    fs::rename(pool.path("above"), pool.path("elsewhere")).unwrap();
+    let server = rustix::process::Pid::from_raw(pool.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    drop(writer);
+    pool.bury();
+    pool.start();
+    assert_eq!(leftovers(&pool, 2), Vec::<String>::new());
+    assert_eq!(names(pool.on(1, "elsewhere/d")), Vec::<String>::new());
+    assert!(get(pool.path("elsewhere/d/f")) == pattern(3, 10 * MIB));
+    fs::remove_dir_all(pool.path("elsewhere")).unwrap();
 }
 
 #[test]

@@ -13,6 +13,8 @@ use support::files::{SharedMap, get, names, open_with, pattern, process_lock, pu
 use support::{Kind, Pool};
 
 const MIB: usize = 1 << 20;
+/// Makes the server do without nameless files, as on a filesystem that has none.
+const NAMED: &str = "STRANDFS_MOVE_NAMED";
 
 /// Branches of these sizes in MiB; new files go to the first that has them, and every file stays
 /// under the server's hand.
@@ -219,6 +221,68 @@ fn get_attr(path: &Path, name: &str) -> Option<Vec<u8>> {
     let len = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
     value.truncate(len);
     Some(value)
+}
+
+const GET_XATTR: libc::Ioctl = 0x801c_581f;
+const SET_XATTR: libc::Ioctl = 0x401c_5820;
+
+/// The project of project quotas, and whether what is made in a directory belongs to it.
+fn project(path: &Path) -> (u32, bool) {
+    let raw = fsxattr(path, GET_XATTR, [0; 7]);
+    (raw[3], raw[0] & 0x200 != 0)
+}
+
+fn set_project(path: &Path, id: u32, inherited: bool) {
+    let mut raw = fsxattr(path, GET_XATTR, [0; 7]);
+    raw[0] |= if inherited { 0x200 } else { 0 };
+    raw[3] = id;
+    fsxattr(path, SET_XATTR, raw);
+}
+
+/// `struct fsxattr`, seven words.
+fn fsxattr(path: &Path, command: libc::Ioctl, mut raw: [u32; 7]) -> [u32; 7] {
+    let file = File::open(path).unwrap();
+    // SAFETY: both commands transfer 28 bytes, as many as there are.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), command, raw.as_mut_ptr()) };
+    assert_eq!(done, 0, "{path:?}: {}", io::Error::last_os_error());
+    raw
+}
+
+#[test]
+fn a_moved_file_keeps_its_project_unless_the_new_directory_has_another() {
+    need_root!();
+    if !support::mounts::loop_works("xfs") {
+        return;
+    }
+    let pool = Pool::build()
+        .branch(Kind::Loop("xfs", "320m"), "")
+        .branch(Kind::Loop("xfs", "320m"), "")
+        .option("category.create=ff,passthrough.headroom=1T,moveonenospc=mfs")
+        .mount();
+    fs::create_dir(pool.path("inherited")).unwrap();
+    set_project(&pool.on(0, "inherited"), 42, true);
+    fs::create_dir(pool.path("own")).unwrap();
+    for (branch, id) in [(0, 8), (1, 9)] {
+        fs::create_dir(pool.on(branch, "prescribed")).unwrap();
+        set_project(&pool.on(branch, "prescribed"), id, true);
+    }
+    let cases = [("inherited/f", 42), ("own/f", 43), ("prescribed/f", 9)];
+    let files = cases.map(|(name, _)| open_with(pool.path(name), 0).unwrap());
+    set_project(&pool.on(0, "own/f"), 43, false);
+    assert_eq!(project(&pool.on(0, "inherited/f")), (42, false));
+    let room = rustix::fs::statvfs(pool.on(0, "")).unwrap();
+    let ballast = File::create(pool.on(0, "ballast")).unwrap();
+    let size = (room.f_bavail * room.f_frsize) - (3 << 20);
+    rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, size).unwrap();
+    for (seed, (file, (name, id))) in files.iter().zip(cases).enumerate() {
+        let content = pattern(seed as u64, 6 * MIB);
+        write_from(file, &content, 0).unwrap();
+        assert_eq!(pool.holders(name), [1], "{name}");
+        assert!(get(pool.path(name)) == content, "{name}");
+        assert_eq!(project(&pool.on(1, name)), (id, false), "{name}");
+    }
+    assert_eq!(project(&pool.on(1, "inherited")), (42, true));
+    assert_eq!(project(&pool.on(1, "own")), (0, false));
 }
 
 #[test]
@@ -532,8 +596,11 @@ fn write_until_death(pool: &Pool, name: &str, content: &[u8]) -> (usize, bool) {
 }
 
 /// Kills the server at each step of a move in turn; every time the file is whole afterwards.
-fn crash_everywhere(links: &[&str]) {
+fn crash_everywhere(links: &[&str], named: bool) {
     let mut pool = builder(&["2m", "8m"], "moveonenospc=mfs").prepare();
+    if named {
+        pool.set_env(NAMED, "1");
+    }
     let content = pattern(14, 4 * MIB);
     let mut step = 1;
     loop {
@@ -559,8 +626,8 @@ fn crash_everywhere(links: &[&str]) {
             );
         }
         assert_eq!(leftovers(&pool, 2), Vec::<String>::new(), "step {step}");
-        if links.is_empty() {
-            assert_eq!(pool.holders("d/e/f").len(), 1, "step {step}");
+        for name in ["d/e/f"].iter().chain(links) {
+            assert_eq!(pool.holders(name).len(), 1, "step {step}, {name}");
         }
         fs::remove_dir_all(pool.path("d")).unwrap();
         assert!(names(pool.on(0, "")).is_empty() && names(pool.on(1, "")).is_empty());
@@ -574,7 +641,7 @@ fn crash_everywhere(links: &[&str]) {
 fn a_crash_at_any_step_leaves_the_file_whole() {
     need_root!();
     if cfg!(debug_assertions) {
-        crash_everywhere(&[]);
+        crash_everywhere(&[], false);
     }
 }
 
@@ -582,7 +649,17 @@ fn a_crash_at_any_step_leaves_the_file_whole() {
 fn a_crash_at_any_step_leaves_hard_links_whole() {
     need_root!();
     if cfg!(debug_assertions) {
-        crash_everywhere(&["d/g", "d/h"]);
+        crash_everywhere(&["d/g", "d/h"], false);
+    }
+}
+
+/// As on a filesystem without nameless files.
+#[test]
+fn a_crash_at_any_step_leaves_the_file_whole_where_its_copy_has_a_name() {
+    need_root!();
+    if cfg!(debug_assertions) {
+        crash_everywhere(&[], true);
+        crash_everywhere(&["d/g"], true);
     }
 }
 
@@ -608,6 +685,7 @@ fn what_a_crash_left_is_mended_when_its_branch_joins() {
     // Step 4: the copy is made and not yet filled.
     let mut pool = builder(&["2m", "8m"], "moveonenospc=mfs").prepare();
     pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", "4");
+    pool.set_env(NAMED, "1");
     pool.start();
     put(pool.path("d/f"), "");
     let (_, died) = write_until_death(&pool, "d/f", &pattern(15, 4 * MIB));

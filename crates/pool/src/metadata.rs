@@ -25,6 +25,7 @@ pub(crate) fn copy_metadata(
     let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
     sys::chmod(to, mode)?;
     copy_inode_flags(from, to);
+    copy_project(from, to, None)?;
     set_times(to, stat)
 }
 
@@ -122,6 +123,79 @@ pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
         let mut word = [0u8; 8];
         word[..4].copy_from_slice(&flags.to_ne_bytes());
         let _ = sys::fs_ioctl(target.as_fd(), FS_IOC_SETFLAGS, &mut word);
+    }
+}
+
+/// `struct fsxattr`, as far as it matters here.
+struct Project {
+    raw: [u8; 28],
+}
+
+impl Project {
+    /// What is made in the directory belongs to its project.
+    const INHERIT: u32 = 0x200;
+    const GET: u32 = 0x801c_581f;
+    const SET: u32 = 0x401c_5820;
+
+    fn of(fd: BorrowedFd<'_>) -> sys::Result<Project> {
+        let mut raw = [0; 28];
+        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        sys::fs_ioctl(open.as_fd(), Project::GET, &mut raw)?;
+        Ok(Project { raw })
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        word.copy_from_slice(&self.raw[at..at + 4]);
+        u32::from_ne_bytes(word)
+    }
+
+    fn id(&self) -> u32 {
+        self.word(12)
+    }
+
+    fn inherits(&self) -> bool {
+        self.word(0) & Project::INHERIT != 0
+    }
+
+    fn set(mut self, fd: BorrowedFd<'_>, id: u32, inherits: bool) -> sys::Result<()> {
+        let flag = if inherits { Project::INHERIT } else { 0 };
+        let flags = self.word(0) & !Project::INHERIT | flag;
+        self.raw[..4].copy_from_slice(&flags.to_ne_bytes());
+        self.raw[12..16].copy_from_slice(&id.to_ne_bytes());
+        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        sys::fs_ioctl(open.as_fd(), Project::SET, &mut self.raw).map(drop)
+    }
+}
+
+/// The project (of project quotas), where both filesystems have such a thing, and of a directory
+/// whether what is made in it belongs to it. What the new directory above prescribes has
+/// precedence: nothing else could be given a name in it. `dir` is where a file is to be.
+///
+/// # Errors
+/// ENOSPC and EDQUOT: there is no room for it in its project.
+pub(crate) fn copy_project(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    dir: Option<BorrowedFd<'_>>,
+) -> sys::Result<()> {
+    let (Ok(wanted), Ok(has)) = (Project::of(from), Project::of(to)) else {
+        return Ok(());
+    };
+    if (wanted.id(), wanted.inherits()) == (has.id(), has.inherits()) {
+        return Ok(());
+    }
+    // A new directory has the flag from the one above.
+    let prescribed = match dir {
+        Some(dir) => Project::of(dir).is_ok_and(|dir| dir.inherits()),
+        None => has.inherits(),
+    };
+    if prescribed {
+        return Ok(());
+    }
+    match has.set(to, wanted.id(), wanted.inherits()) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

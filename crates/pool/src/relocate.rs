@@ -3,19 +3,23 @@
 //! A move holds the node's gate alone, so nothing changes the file through the pool meanwhile.
 //! Its steps, each of which leaves the file whole:
 //!
-//! 1. a locked *record* at the root of the new branch says what is under way;
-//! 2. the copy is made beside its final name under one of our own names, which the pool hides;
-//! 3. flags, bytes, owner, attributes, mode and times are copied and synced;
-//! 4. the original is checked not to have changed behind the pool;
+//! 1. the copy is made without a name, or where that cannot be under one of our own names, which
+//!    the pool hides;
+//! 2. flags, bytes, owner, attributes, mode and times are copied and synced;
+//! 3. the original is checked not to have changed behind the pool;
+//! 4. a locked *record* at the root of the new branch says what is under way;
 //! 5. the copy takes its name (and the others of a hard-linked file), and that is synced;
 //! 6. the original's names are removed, and every open handle is on the new file.
 //!
-//! Before step 5 a crash leaves the original and a copy that the next server removes; after it
-//! two equal files, of which the next server removes the original if nobody touched either.
+//! Before step 5 a crash leaves the original alone; after it two equal files, of which the next
+//! server removes the original if nobody touched either.
 
 mod ahead;
+mod aside;
 mod copy;
+mod draft;
 mod locks;
+mod mend;
 mod names;
 mod record;
 mod rename_record;
@@ -39,9 +43,11 @@ use crate::pool::{Pool, View};
 use crate::sys;
 pub(crate) use ahead::Ahead;
 pub use ahead::start as start_ahead;
+pub(crate) use aside::{Aside, Decisive, Place};
 pub(crate) use copy::copy_data;
+pub(crate) use mend::{Mending, mend};
 pub(crate) use names::own_name;
-pub(crate) use record::{Mending, Record, mend};
+pub(crate) use record::Record;
 use source::Source;
 pub(crate) use step::step;
 

@@ -1,7 +1,7 @@
 //! A filesystem that can do everything, over a directory, one of whose changes fails when the test
 //! says so: a disk that breaks in the middle of something.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,6 +115,20 @@ impl Fault {
     }
 }
 
+/// What names of moves in progress are called below: the pool there would have none of its own
+/// names given by somebody else.
+pub const VEILED: &str = ".veiled-";
+
+fn veiled(name: &OsStr) -> OsString {
+    match name
+        .to_str()
+        .and_then(|name| name.strip_prefix(".strandfs-"))
+    {
+        Some(rest) => OsString::from(format!("{VEILED}{rest}")),
+        None => name.to_owned(),
+    }
+}
+
 /// Calls that only look.
 macro_rules! looks {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
@@ -151,8 +165,51 @@ impl Filesystem for Fault {
         self.pool.forget(node, lookups);
     }
 
+    fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        Filesystem::lookup(&*self.pool, cx, parent, &veiled(name))
+    }
+
+    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.change()?;
+        Filesystem::unlink(&*self.pool, cx, parent, &veiled(name))
+    }
+
+    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
+        self.change()?;
+        let (name, new_name) = (veiled(args.name), veiled(args.new_name));
+        let args = Rename {
+            name: &name,
+            new_name: &new_name,
+            ..*args
+        };
+        Filesystem::rename(&*self.pool, cx, parent, &args)
+    }
+
+    fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        self.change()?;
+        Filesystem::link(&*self.pool, cx, node, parent, &veiled(name))
+    }
+
+    fn create(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        args: &Create<'_>,
+    ) -> Result<(Entry, OpenReply)> {
+        self.change()?;
+        let name = veiled(args.name);
+        Filesystem::create(
+            &*self.pool,
+            cx,
+            parent,
+            &Create {
+                name: &name,
+                ..*args
+            },
+        )
+    }
+
     looks! {
-        lookup(parent: NodeId, name: &OsStr) -> Entry;
         getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
         statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
         readlink(node: NodeId, out: &mut [u8]) -> usize;
@@ -175,11 +232,7 @@ impl Filesystem for Fault {
         symlink(parent: NodeId, name: &OsStr, target: &OsStr) -> Entry;
         mknod(parent: NodeId, args: &MakeNode<'_>) -> Entry;
         mkdir(parent: NodeId, args: &MakeNode<'_>) -> Entry;
-        unlink(parent: NodeId, name: &OsStr) -> ();
         rmdir(parent: NodeId, name: &OsStr) -> ();
-        rename(parent: NodeId, args: &Rename<'_>) -> ();
-        link(node: NodeId, parent: NodeId, name: &OsStr) -> Entry;
-        create(parent: NodeId, args: &Create<'_>) -> (Entry, OpenReply);
         tmpfile(parent: NodeId, args: &Create<'_>) -> (Entry, OpenReply);
         write(node: NodeId, args: &Write<'_>) -> usize;
         fsync(node: NodeId, handle: Handle, data_only: bool) -> ();

@@ -19,7 +19,7 @@ use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 use crate::branch::BranchId;
 use crate::faults::{blame, meant};
 use crate::identity::kind_of;
-use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
+use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::node::{DirEntry, Node};
 use crate::ops::lookup::Faces;
 use crate::pool::{Pool, View};
@@ -298,6 +298,7 @@ fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result
         Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP),
         other => other?,
     };
+    copy_project(source, copy.as_fd(), Some(dir.fd.as_fd()))?;
     copy_data(source, copy.as_fd(), stat.stx_size)?;
     copy_file_metadata(source, copy.as_fd(), stat)?;
     copy_inode_flags(source, copy.as_fd());

@@ -148,15 +148,17 @@ impl Pool {
             .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
         let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
         let mut plan = Plan::default();
+        if hidden || new.found.len() > 1 {
+            plan.set_paths(self.relative_path(&old.parent).and_then(|from| {
+                let to = self.relative_path(&new.parent)?;
+                Some(Paths { from, to })
+            }));
+        }
         for branch in &moving {
             let ends = self.ends(view, old, new, branch)?;
             let target = new.has(branch).map(kind_of);
             if hidden && Some(view.position(branch.id)) == first_moving {
-                let paths = self.relative_path(&old.parent).and_then(|from| {
-                    let to = self.relative_path(&new.parent)?;
-                    Some(Paths { from, to })
-                });
-                plan.move_behind(ends, target, paths);
+                plan.move_behind(ends, target);
             } else {
                 plan.move_name(ends, target);
             }

@@ -14,7 +14,7 @@ use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
 use crate::ops::remove::{open_kept, restore_dir};
-use crate::relocate::{Record, step as step_passed};
+use crate::relocate::{Aside, Decisive, Place, Record, step as step_passed};
 use crate::sys;
 
 /// Both names of a rename on one branch.
@@ -151,6 +151,31 @@ impl Doomed<'_, '_> {
             Doomed::Of(_, ends, _) | Doomed::Behind(_, ends, _) => &ends.from,
         }
     }
+
+    /// Where it is.
+    fn place<'s>(&'s self, paths: &'s Paths) -> Place<'s> {
+        let (dir, path, name) = match self {
+            Doomed::Stale(stale) => (&stale.dir, &paths.to, stale.name),
+            Doomed::Of(_, ends, _) => (&ends.from, &paths.from, ends.from_name),
+            Doomed::Behind(_, ends, _) => (&ends.to, &paths.to, ends.to_name),
+        };
+        Place { dir, path, name }
+    }
+
+    /// Where it belongs as long as nothing is renamed.
+    fn home(&self) -> (&DirEntry, &OsStr) {
+        match self {
+            Doomed::Stale(stale) => (&stale.dir, stale.name),
+            Doomed::Of(_, ends, _) | Doomed::Behind(_, ends, _) => (&ends.to, ends.to_name),
+        }
+    }
+
+    fn kind(&self) -> FileKind {
+        match self {
+            Doomed::Stale(stale) => stale.kind,
+            Doomed::Of(_, _, kind) | Doomed::Behind(_, _, kind) => *kind,
+        }
+    }
 }
 
 /// What a plan has done.
@@ -160,6 +185,8 @@ struct Done<'p, 'a> {
     stages: SmallVec<[Stage; 2]>,
     /// Stale names that are removed.
     stale: SmallVec<[(&'p Stale<'a>, Option<RemovedDir>); 1]>,
+    /// Copies of a file that can be put back.
+    aside: SmallVec<[Aside; 1]>,
     /// Copies of a file are gone for good.
     files_gone: bool,
 }
@@ -169,8 +196,9 @@ struct Done<'p, 'a> {
 pub(crate) struct Plan<'a> {
     steps: SmallVec<[Step<'a>; 2]>,
     stale: SmallVec<[Stale<'a>; 1]>,
-    /// Of a step behind another branch: where it is, and what is noted of it.
+    /// Where what is noted of the rename is.
     paths: Option<Paths>,
+    /// Of a step behind another branch.
     record: Cell<Option<Record>>,
 }
 
@@ -185,13 +213,13 @@ impl<'a> Plan<'a> {
 
     /// Moves the name of a file that users see, where what it replaces lies (also) on a branch
     /// further ahead.
-    pub(crate) fn move_behind(
-        &mut self,
-        ends: Ends<'a>,
-        target: Option<FileKind>,
-        paths: Option<Paths>,
-    ) {
+    pub(crate) fn move_behind(&mut self, ends: Ends<'a>, target: Option<FileKind>) {
         self.steps.push(Step::Behind(ends, target));
+    }
+
+    /// Tells the directories of both names: needed for [`Plan::move_behind`], and where several
+    /// copies are replaced.
+    pub(crate) fn set_paths(&mut self, paths: Option<Paths>) {
         self.paths = paths;
     }
 
@@ -239,9 +267,10 @@ impl<'a> Plan<'a> {
     /// with its own errors.
     ///
     /// # Errors
-    /// The first branch's refusal, after everything before it was undone; but copies that the
-    /// target's shown one hides may be gone, a branch that fails again is left as it is, and the
-    /// moved file keeps both names where only the old one could not be removed.
+    /// The first branch's refusal, after everything before it was undone; but a branch that fails
+    /// again is left as it is, copies that the target's shown one hides may be gone from a branch
+    /// too full to note that they are set aside, and the moved file keeps both names where only
+    /// the old one could not be removed.
     pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
         let outcome = self.run_noted(flags);
         if let Some(record) = self.record.take() {
@@ -272,7 +301,7 @@ impl<'a> Plan<'a> {
                 }
             };
             if let Err(errno) = outcome {
-                self.undo(&done);
+                self.undo(done);
                 return Err(errno);
             }
             done.stages.push(Stage::Made);
@@ -286,7 +315,7 @@ impl<'a> Plan<'a> {
         ends.link()
     }
 
-    fn undo(&self, done: &Done<'_, '_>) {
+    fn undo(&self, mut done: Done<'_, '_>) {
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let (Step::Move(ends)
             | Step::Replace(ends, _)
@@ -314,6 +343,9 @@ impl<'a> Plan<'a> {
             {
                 tracing::error!(branch = %stale.dir.branch.path.display(), name = ?stale.name, %errno, "an empty directory could not be put back");
             }
+        }
+        while let Some(copy) = done.aside.pop() {
+            copy.put_back();
         }
     }
 
@@ -357,35 +389,42 @@ impl<'a> Plan<'a> {
             .chain(self.stale.iter().map(Doomed::Stale))
             .collect();
         doomed.sort_by_key(|one| std::cmp::Reverse(one.rank()));
-        for one in &doomed {
-            if let Err(errno) = self.remove_one(one, &mut done) {
+        let last = doomed.len().saturating_sub(1);
+        // A single copy goes in one step.
+        let decisive = match (&self.paths, doomed.last()) {
+            (Some(paths), Some(one)) if last > 0 => Decisive::at(one.place(paths)),
+            _ => None,
+        };
+        for (index, one) in doomed.iter().enumerate() {
+            let decisive = decisive.as_ref().filter(|_| index < last);
+            if let Err(errno) = self.remove_one(one, decisive, &mut done) {
                 let dir = one.dir();
                 if done.files_gone {
                     tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
                 }
-                self.undo(&done);
+                self.undo(done);
                 return Err(blame(&dir.branch, errno));
             }
         }
+        step_passed();
+        done.aside.into_iter().for_each(Aside::remove);
         Ok(())
     }
 
-    fn remove_one<'p>(&self, one: &Doomed<'p, 'a>, done: &mut Done<'p, 'a>) -> sys::Result<()> {
+    fn remove_one<'p>(
+        &self,
+        one: &Doomed<'p, 'a>,
+        decisive: Option<&Decisive>,
+        done: &mut Done<'p, 'a>,
+    ) -> sys::Result<()> {
+        let removed = self.take_away(one, decisive, done)?;
         let (number, stage) = match one {
             Doomed::Stale(stale) => {
-                let removed = remove(&stale.dir, stale.name, stale.kind)?;
-                done.files_gone |= removed.is_none();
                 done.stale.push((stale, removed));
                 return Ok(());
             }
-            Doomed::Of(number, ends, kind) => {
-                let removed = remove(&ends.from, ends.from_name, *kind)?;
-                done.files_gone |= removed.is_none();
-                (number, Stage::Cleared(removed))
-            }
-            Doomed::Behind(number, ends, kind) => {
-                remove(&ends.to, ends.to_name, *kind)?;
-                done.files_gone = true;
+            Doomed::Of(number, ..) => (number, Stage::Cleared(removed)),
+            Doomed::Behind(number, ends, _) => {
                 self.link(ends)?;
                 (number, Stage::Made)
             }
@@ -394,6 +433,38 @@ impl<'a> Plan<'a> {
             *slot = stage;
         }
         Ok(())
+    }
+
+    /// Removes a copy, or sets it aside if another is `decisive`; returns what a directory can be
+    /// put back from.
+    fn take_away(
+        &self,
+        one: &Doomed<'_, 'a>,
+        decisive: Option<&Decisive>,
+        done: &mut Done<'_, 'a>,
+    ) -> sys::Result<Option<RemovedDir>> {
+        let kind = one.kind();
+        if let (Some(decisive), Some(paths)) = (decisive, &self.paths)
+            && kind != FileKind::Directory
+        {
+            match Aside::put(one.place(paths), one.home(), decisive) {
+                Ok(Some(copy)) => {
+                    done.aside.push(copy);
+                    return Ok(None);
+                }
+                Err(Errno::NOENT) => return Ok(None),
+                Ok(None) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let (dir, name) = match one {
+            Doomed::Stale(stale) => (&stale.dir, stale.name),
+            Doomed::Of(_, ends, _) => (&ends.from, ends.from_name),
+            Doomed::Behind(_, ends, _) => (&ends.to, ends.to_name),
+        };
+        let removed = remove(dir, name, kind)?;
+        done.files_gone |= removed.is_none();
+        Ok(removed)
     }
 }
 

@@ -1,14 +1,15 @@
 //! The record of a rename over a copy on a branch further ahead: meanwhile the file has both names.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 
-use super::record::{END, Reader, Record, open_dir, push_part};
+use super::mend::open_dir;
+use super::record::{END, Reader, Record, push_part};
 use crate::branch::Branch;
 use crate::identity::btime_ns;
 use crate::sys;
@@ -16,16 +17,45 @@ use crate::sys;
 const HEAD: &str = "strandfs rename 1";
 
 /// A name below a branch's root.
-#[derive(Debug, PartialEq, Eq)]
-struct Spot {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
     dir: PathBuf,
     name: OsString,
 }
 
 impl Spot {
+    pub(super) fn new(dir: &Path, name: &OsStr) -> Spot {
+        Spot {
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Writes it into a record.
+    pub(super) fn push(&self, out: &mut Vec<u8>) {
+        push_part(out, self.dir.as_os_str());
+        push_part(out, &self.name);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spot> {
+        Some(Spot {
+            dir: PathBuf::from(reader.part()?),
+            name: reader.part()?,
+        })
+    }
+
+    pub(super) fn open_dir(&self, branch: &Branch) -> sys::Result<OwnedFd> {
+        open_dir(branch.root(), &self.dir)
+    }
+
     /// What is there; `None` if nothing is.
-    fn stat(&self, branch: &Branch) -> sys::Result<Option<Statx>> {
-        let found = open_dir(branch.root(), &self.dir)
+    pub(super) fn stat(&self, branch: &Branch) -> sys::Result<Option<Statx>> {
+        let found = self
+            .open_dir(branch)
             .and_then(|dir| sys::statx_name(dir.as_fd(), &self.name));
         match found {
             Ok(stat) => Ok(Some(stat)),
@@ -35,7 +65,7 @@ impl Spot {
     }
 
     fn remove(&self, branch: &Branch) -> sys::Result<()> {
-        let dir = open_dir(branch.root(), &self.dir)?;
+        let dir = self.open_dir(branch)?;
         rustix::fs::unlinkat(&dir, &self.name, AtFlags::empty())
     }
 }
@@ -61,13 +91,9 @@ impl Record {
         to: (&Path, &OsStr),
         stat: &Statx,
     ) -> sys::Result<Record> {
-        let spot = |(dir, name): (&Path, &OsStr)| Spot {
-            dir: dir.to_owned(),
-            name: name.to_owned(),
-        };
         let rename = Interrupted {
-            from: spot(from),
-            to: spot(to),
+            from: Spot::new(from.0, from.1),
+            to: Spot::new(to.0, to.1),
             ino: stat.stx_ino,
             born_ns: btime_ns(stat),
         };
@@ -78,10 +104,8 @@ impl Record {
 impl Interrupted {
     fn text(&self) -> Vec<u8> {
         let mut out = format!("{HEAD}\n").into_bytes();
-        for spot in [&self.from, &self.to] {
-            push_part(&mut out, spot.dir.as_os_str());
-            push_part(&mut out, &spot.name);
-        }
+        self.from.push(&mut out);
+        self.to.push(&mut out);
         out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
         out.extend_from_slice(END);
         out
@@ -111,13 +135,7 @@ impl Interrupted {
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
     let mut reader = Reader::after(HEAD, text)?;
-    let mut spot = || {
-        Some(Spot {
-            dir: PathBuf::from(reader.part()?),
-            name: reader.part()?,
-        })
-    };
-    let (from, to) = (spot()?, spot()?);
+    let (from, to) = (Spot::read(&mut reader)?, Spot::read(&mut reader)?);
     let line = reader.line()?;
     let (ino, born_ns) = line.split_once(' ')?;
     Some(Interrupted {

@@ -26,3 +26,17 @@ pub(crate) fn step() {
 /// Marks a point between two changes.
 #[cfg(not(debug_assertions))]
 pub(crate) fn step() {}
+
+/// Whether a move tries to make its copy without a name. In debug builds `STRANDFS_MOVE_NAMED` in
+/// the environment says no, as a filesystem without such files would.
+pub(super) fn may_be_nameless() -> bool {
+    #[cfg(debug_assertions)]
+    {
+        use std::sync::LazyLock;
+        static NAMED: LazyLock<bool> =
+            LazyLock::new(|| std::env::var_os("STRANDFS_MOVE_NAMED").is_some());
+        !*NAMED
+    }
+    #[cfg(not(debug_assertions))]
+    true
+}

@@ -1,6 +1,6 @@
 //! From a file about to move to the file moved: the copy, the switch of names, the handles.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::LockOwner;
 
-use super::record::Record;
+use super::draft::{Draft, link};
 use super::source::{Source, SourceName};
 use super::step::step;
 use super::{Manner, Stay, copy, locks};
 use crate::branch::Branch;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
-use crate::metadata::{copy_file_metadata, copy_inode_flags, set_times};
+use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::node::{Alone, DirEntry, Node};
 use crate::open_file::OpenFile;
 use crate::pool::{Pool, View};
@@ -35,14 +35,6 @@ struct Target<'a> {
     dir: Arc<OwnedFd>,
     /// That directory below the branch's root.
     path: PathBuf,
-}
-
-/// The copy, under a name of ours or none.
-struct Copy {
-    file: OwnedFd,
-    /// Its name before the switch; `None` once it has none or its own.
-    part: Option<std::ffi::OsString>,
-    record: Option<Record>,
 }
 
 /// The open files on the copy that will take the place of those on the original.
@@ -78,7 +70,7 @@ impl Pool {
         let target = self.destination(source, branch)?;
         // Moving is no change that users made: the directories' times stay.
         let times = times_of(source, &target);
-        let made = self.make_copy(source, &target);
+        let made = make_copy(source, &target);
         put_times_back(&times);
         let mut copy = made?;
         let filled = self.fill(node, source, &copy, manner);
@@ -92,16 +84,7 @@ impl Pool {
             } = filled;
             self.switch(node, source, &target, &mut copy, (handles, &made))
         });
-        if let (Err(_), Some(part)) = (&outcome, &copy.part) {
-            let removed = rustix::fs::unlinkat(&target.dir, part, AtFlags::empty());
-            if let Err(errno) = removed {
-                tracing::warn!(branch = %branch.path.display(), ?part, %errno, "the copy of a file that stays could not be removed");
-            }
-        }
-        step();
-        if let Some(record) = copy.record.take() {
-            record.end();
-        }
+        copy.end();
         put_times_back(&times);
         source.branch.space().forget();
         branch.space().forget();
@@ -131,44 +114,12 @@ impl Pool {
         })
     }
 
-    fn make_copy(&self, source: &Source, target: &Target<'_>) -> sys::Result<Copy> {
-        let owner_only = Mode::RUSR | Mode::WUSR;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        if source.names.is_empty() {
-            let file = rustix::fs::openat(&target.dir, c".", flags | OFlags::TMPFILE, owner_only)?;
-            return Ok(Copy {
-                file,
-                part: None,
-                record: None,
-            });
-        }
-        step();
-        let record = Record::begin(target.branch, &target.path)?;
-        step();
-        let part = record.part_name();
-        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let made = sys::with_umask(0, || {
-            rustix::fs::openat(&target.dir, &part, flags, owner_only)
-        });
-        match made {
-            Ok(file) => Ok(Copy {
-                file,
-                part: Some(part),
-                record: Some(record),
-            }),
-            Err(errno) => {
-                record.end();
-                Err(errno)
-            }
-        }
-    }
-
     /// Makes the copy like the original, down to the open handles.
     fn fill<'n>(
         &self,
         node: &'n Arc<Node>,
         source: &Source,
-        copy: &Copy,
+        copy: &Draft,
         manner: &mut dyn Manner,
     ) -> Result<Filled<'n>, Stay> {
         step();
@@ -177,6 +128,7 @@ impl Pool {
         let handles = open_handles(node, &copy.file)?;
         // Some flags can only be set on an empty file.
         copy_inode_flags(from, copy.file.as_fd());
+        copy_project(from, copy.file.as_fd(), Some(copy.dir()))?;
         let to = copy.file.as_fd();
         let mut copied = |bytes| manner.copied(node, to, bytes);
         copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
@@ -203,7 +155,7 @@ impl Pool {
         node: &Arc<Node>,
         source: &Source,
         target: &Target<'_>,
-        copy: &mut Copy,
+        copy: &mut Draft,
         (mut handles, made): (Handles, &Statx),
     ) -> Result<(), Stay> {
         handles.carry_locks(node)?;
@@ -237,40 +189,31 @@ impl Pool {
         &self,
         source: &Source,
         target: &Target<'_>,
-        copy: &mut Copy,
+        copy: &mut Draft,
         made: &Statx,
     ) -> Result<(), Stay> {
-        let Some((first, first_name)) = target.names.first() else {
+        if target.names.is_empty() {
             // Nobody can find a nameless file but through its handles.
             self.moves.fetch_add(1, Ordering::AcqRel);
             return Ok(());
-        };
-        let (Some(part), Some(record)) = (copy.part.clone(), &copy.record) else {
-            return Err(Stay::Failed(Errno::IO));
-        };
-        if let ([_], Some(path)) = (&target.names[..], path_of(target, first_name)) {
-            record.complete(&path, (&source.branch, &source.stat), made)?;
         }
+        copy.note(
+            &self.paths_now(target)?,
+            (&source.branch, &source.stat),
+            made,
+        )?;
         step();
         let mut given: SmallVec<[&(DirEntry, &SourceName); 1]> = smallvec![];
-        for name in target.names.iter().skip(1) {
-            match link(&copy.file, &name.0, &name.1.name) {
-                Ok(()) => given.push(name),
-                Err(errno) => {
-                    take_back(source, &given, made);
-                    return Err(errno.into());
-                }
+        // The first comes last: it is beside it that the copy has been all the time.
+        for (index, name) in target.names.iter().enumerate().rev() {
+            if let Err(errno) = copy.take_name(&name.0, &name.1.name, index == 0) {
+                take_back(source, &given, made);
+                return Err(errno.into());
             }
+            given.push(name);
             step();
         }
-        if let Err(errno) = rename_new(first, &part, &first_name.name) {
-            take_back(source, &given, made);
-            return Err(errno.into());
-        }
-        copy.part = None;
-        given.extend(target.names.first());
-        step();
-        let settled = self.settle(source, target);
+        let settled = self.settle(source, target, copy);
         if let Err(stay) = settled {
             take_back(source, &given, made);
             return Err(stay);
@@ -286,9 +229,20 @@ impl Pool {
         Ok(())
     }
 
-    /// The new names are on disk, in directories that are still the file's, and the original is
+    /// The names of the file below the branches' roots, by what its directories are called now.
+    fn paths_now(&self, target: &Target<'_>) -> sys::Result<Vec<(PathBuf, OsString)>> {
+        let path_of = |(_, name): &(DirEntry, &SourceName)| {
+            let dir = self.relative_path(&name.parent).ok_or(Errno::STALE)?;
+            Ok((dir, name.name.to_os_string()))
+        };
+        target.names.iter().map(path_of).collect()
+    }
+
+    /// The file and its new names are on disk, the names in directories that are still the file's, and the original is
     /// as it was copied.
-    fn settle(&self, source: &Source, target: &Target<'_>) -> Result<(), Stay> {
+    fn settle(&self, source: &Source, target: &Target<'_>, copy: &Draft) -> Result<(), Stay> {
+        // Again: of a file without a name some filesystems write nothing that outlives a power cut.
+        rustix::fs::fsync(&copy.file)?;
         for (dir, name) in &target.names {
             sync_dir(dir);
             let set = self.dir_set_now(&name.parent)?;
@@ -366,26 +320,12 @@ fn open_handles(node: &Node, copy: &OwnedFd) -> sys::Result<Handles> {
     Ok(handles)
 }
 
-fn path_of(target: &Target<'_>, name: &SourceName) -> Option<PathBuf> {
-    Some(target.path.join(&*name.name)).filter(|path| path.file_name().is_some())
-}
-
-fn link(file: &OwnedFd, dir: &DirEntry, name: &OsStr) -> sys::Result<()> {
-    let path = sys::ProcPath::new(file.as_fd());
-    let follow = AtFlags::SYMLINK_FOLLOW;
-    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)
-}
-
-/// Renames within a directory, never over anything.
-fn rename_new(dir: &DirEntry, from: &OsStr, to: &OsStr) -> sys::Result<()> {
-    let fd = dir.fd.as_fd();
-    match sys::rename_flags(fd, from, fd, to, libc::RENAME_NOREPLACE) {
-        // A filesystem without the flag: a link does not replace either.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            rustix::fs::linkat(fd, from, fd, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(fd, from, AtFlags::empty())
-        }
-        outcome => outcome,
+/// A file without a name gets a copy without one.
+fn make_copy(source: &Source, target: &Target<'_>) -> sys::Result<Draft> {
+    if source.names.is_empty() {
+        Draft::nameless(target.branch, &target.dir)
+    } else {
+        Draft::make(target.branch, &target.dir, &target.path)
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, Statx};
 use strandfs_fuse::FileKind;
 
+use super::super::mend::open_dir;
 use super::super::names::own_name;
-use super::super::record::open_dir;
 use super::Stay;
 use crate::branch::Branch;
 use crate::identity::kind_of;

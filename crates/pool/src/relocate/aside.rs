@@ -1,0 +1,235 @@
+//! Copies of what a rename replaces, set aside under a name of ours until the rename is certain.
+//!
+//! The copies go one after the other, and a branch may refuse in the middle: what is only set aside
+//! can be put back. The copy that users see goes last and is removed at once, which decides.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Statx};
+use rustix::io::Errno;
+
+use super::record::{END, Reader, Record, push_part};
+use super::rename_record::Spot;
+use super::step::step;
+use crate::branch::Branch;
+use crate::identity::btime_ns;
+use crate::node::DirEntry;
+use crate::sys;
+
+const HEAD: &str = "strandfs aside 1";
+
+/// A name on a branch: where it is, and its directory below the branch's root.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The directory.
+    pub dir: &'a DirEntry,
+    /// Its path.
+    pub path: &'a Path,
+    /// The name in it.
+    pub name: &'a OsStr,
+}
+
+/// The copy whose end makes a rename certain.
+pub(crate) struct Decisive {
+    branch: PathBuf,
+    spot: Spot,
+    ino: u64,
+    born_ns: i64,
+}
+
+impl Decisive {
+    /// The one at this place; `None` if nothing is there.
+    pub(crate) fn at(place: Place<'_>) -> Option<Decisive> {
+        let stat = sys::statx_name(place.dir.fd.as_fd(), place.name).ok()?;
+        Some(Decisive {
+            branch: place.dir.branch.path.clone(),
+            spot: Spot::new(place.path, place.name),
+            ino: stat.stx_ino,
+            born_ns: btime_ns(&stat),
+        })
+    }
+}
+
+/// A copy that is set aside.
+pub(crate) struct Aside {
+    dir: DirEntry,
+    part: OsString,
+    record: Record,
+    /// Where it belongs if the rename is undone.
+    home: (DirEntry, OsString),
+}
+
+impl Aside {
+    /// Sets a file aside, which `home` is where to put back; `None` where it cannot be noted.
+    ///
+    /// # Errors
+    /// Those of `rename(2)`; ENOENT: the file is gone.
+    pub(crate) fn put(
+        place: Place<'_>,
+        home: (&DirEntry, &OsStr),
+        decisive: &Decisive,
+    ) -> sys::Result<Option<Aside>> {
+        let dir = place.dir;
+        let waiting = Waiting {
+            home: Spot::new(place.path, place.name),
+            branch: decisive.branch.clone(),
+            decisive: decisive.spot.clone(),
+            ino: decisive.ino,
+            born_ns: decisive.born_ns,
+        };
+        let record = match Record::write_unsynced(&dir.branch, &waiting.text()) {
+            Ok(record) => record,
+            Err(errno) => {
+                tracing::debug!(branch = %dir.branch.path.display(), %errno, "a replaced copy cannot be set aside");
+                return Ok(None);
+            }
+        };
+        step();
+        let part = record.part_name();
+        let fd = dir.fd.as_fd();
+        if let Err(errno) = sys::rename_flags(fd, place.name, fd, &part, 0) {
+            record.end();
+            return Err(errno);
+        }
+        step();
+        Ok(Some(Aside {
+            dir: dir.clone(),
+            part,
+            record,
+            home: (home.0.clone(), home.1.to_owned()),
+        }))
+    }
+
+    /// Gives the copy its name again: the rename is undone. What cannot be put back waits for the
+    /// next server.
+    pub(crate) fn put_back(self) {
+        let (home, name) = (self.home.0.fd.as_fd(), &self.home.1);
+        match rename_new(self.dir.fd.as_fd(), &self.part, home, name) {
+            Ok(()) => self.record.end(),
+            Err(errno) => {
+                tracing::error!(branch = %self.dir.branch.path.display(), ?name, part = ?self.part, %errno, "a hidden copy of what a rename would have replaced could not be put back; the next mount tries again");
+            }
+        }
+    }
+
+    /// Removes the copy: the rename is made.
+    pub(crate) fn remove(self) {
+        match rustix::fs::unlinkat(&self.dir.fd, &self.part, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => self.record.end(),
+            Err(errno) => {
+                tracing::warn!(branch = %self.dir.branch.path.display(), part = ?self.part, %errno, "a hidden copy of what a rename replaced could not be removed; the next mount does");
+            }
+        }
+    }
+}
+
+/// Renames, over nothing as far as the filesystem can tell.
+fn rename_new(
+    from: std::os::fd::BorrowedFd<'_>,
+    old: &OsStr,
+    to: std::os::fd::BorrowedFd<'_>,
+    new: &OsStr,
+) -> sys::Result<()> {
+    match sys::rename_flags(from, old, to, new, libc::RENAME_NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match sys::statx_name(to, new) {
+            Err(Errno::NOENT) => sys::rename_flags(from, old, to, new, 0),
+            Ok(_) => Err(Errno::EXIST),
+            Err(errno) => Err(errno),
+        },
+        outcome => outcome,
+    }
+}
+
+/// What a dead server had set aside.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    home: Spot,
+    branch: PathBuf,
+    decisive: Spot,
+    ino: u64,
+    born_ns: i64,
+}
+
+impl Waiting {
+    fn text(&self) -> Vec<u8> {
+        let mut out = format!("{HEAD}\n").into_bytes();
+        self.home.push(&mut out);
+        push_part(&mut out, self.branch.as_os_str());
+        self.decisive.push(&mut out);
+        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
+        out.extend_from_slice(END);
+        out
+    }
+
+    /// Puts the copy `part` back, or removes it if the rename was certain already.
+    ///
+    /// # Errors
+    /// ENOENT: the directory is not where it was, or the branch that tells is not among `branches`.
+    /// EEXIST: the name is taken.
+    pub(super) fn mend(
+        &self,
+        branch: &Branch,
+        branches: &[Arc<Branch>],
+        part: &OsStr,
+    ) -> sys::Result<()> {
+        // A directory that is not where it was is no reason to forget what is in it.
+        let dir = self.home.open_dir(branch)?;
+        match sys::statx_name(dir.as_fd(), part) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let mut all = branches.iter();
+        let telling = all.find(|known| known.path == self.branch);
+        let is_it = |stat: &Statx| stat.stx_ino == self.ino && btime_ns(stat) == self.born_ns;
+        let decisive = self.decisive.stat(telling.ok_or(Errno::NOENT)?)?;
+        if decisive.as_ref().is_some_and(is_it) {
+            rename_new(dir.as_fd(), part, dir.as_fd(), self.home.name())?;
+            tracing::info!(branch = %branch.path.display(), name = ?self.home.name(), "put back what an interrupted rename had set aside");
+        } else {
+            rustix::fs::unlinkat(&dir, part, AtFlags::empty())?;
+            tracing::info!(branch = %branch.path.display(), name = ?self.home.name(), "removed a hidden copy of what an interrupted rename replaced");
+        }
+        Ok(())
+    }
+}
+
+/// A record of this kind.
+pub(super) fn parse(text: &[u8]) -> Option<Waiting> {
+    let mut reader = Reader::after(HEAD, text)?;
+    let home = Spot::read(&mut reader)?;
+    let branch = PathBuf::from(reader.part()?);
+    let decisive = Spot::read(&mut reader)?;
+    let line = reader.line()?;
+    let (ino, born_ns) = line.split_once(' ')?;
+    Some(Waiting {
+        home,
+        branch,
+        decisive,
+        ino: ino.parse().ok()?,
+        born_ns: born_ns.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_read_back_and_torn_ones_do_not() {
+        let waiting = Waiting {
+            home: Spot::new(Path::new("d/\n7"), OsStr::new("end")),
+            branch: PathBuf::from("/mnt/a b"),
+            decisive: Spot::new(Path::new(""), OsStr::new("x\ny")),
+            ino: 7,
+            born_ns: -1,
+        };
+        let whole = waiting.text();
+        assert_eq!(parse(&whole).as_ref(), Some(&waiting));
+        for len in 0..whole.len() {
+            assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
+        }
+    }
+}
