@@ -25,6 +25,9 @@ const KNOWN: &[(&str, Is)] = &[
     ("set-group-id-without-execute", |bare, pool| {
         bare.trial.contains("file 2767") && bare.outcome == pool.outcome
     }),
+    ("set-id-while-open", |bare, pool| {
+        bare.trial.ends_with("open for writing as set-id bits come") && bare.outcome == pool.outcome
+    }),
 ];
 
 /// The names in the first column of the table.

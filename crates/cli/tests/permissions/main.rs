@@ -223,6 +223,21 @@ fn set_id_bits_and_file_capabilities_fall_as_on_the_bare_filesystem() {
 }
 
 #[test]
+fn set_id_bits_that_come_to_an_open_file_fall_as_on_the_bare_filesystem() {
+    need_root!();
+    let trials = attempts::set_id::on_open_files();
+    for setup in &SETUPS {
+        compare(
+            "permissions: set-id bits of open files",
+            setup,
+            &trials,
+            &everybody(),
+            1,
+        );
+    }
+}
+
+#[test]
 fn access_lists_let_in_whom_the_bare_filesystem_does() {
     need_root!();
     on_all_setups(

@@ -150,3 +150,22 @@ pub fn on_set_id_files() -> Vec<Trial> {
     }
     trials
 }
+
+/// A file that gets set-id bits while somebody has it open for writing.
+pub fn on_open_files() -> Vec<Trial> {
+    let prepare = |place: &Path| {
+        let path = place.join("o");
+        fs::write(&path, "content").unwrap();
+        give(place, 0o777);
+        give(&path, 0o766);
+    };
+    let attempt = |place: &Path| {
+        let wrote = with_open(&place.join("o"), OFlags::WRONLY, |file| {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(0o6777))?;
+            rustix::io::pwrite(file, b"new", 0).map(drop)
+        });
+        outcome(wrote)
+    };
+    let name = "file 0766, open for writing as set-id bits come";
+    vec![Trial::new(name.to_owned(), prepare, attempt)]
+}
