@@ -85,9 +85,9 @@ fn page(rows: &[Row], headings: &[String]) -> Result<String, std::fmt::Error> {
 
 fn fault_table(rows: &[FaultRow]) -> Result<String, std::fmt::Error> {
     let mut page = String::from(
-        "\n## Faults injected under a load\n\n\
-         Everything that had been acknowledged (a write that had returned, through the server; a \
-         write that had been synced, on a volume) was read and compared after each fault.\n\n\
+        "\n## Faults injected\n\n\
+         What had been acknowledged (a write that had returned, in a pool; one that had been synced, \
+         on a volume) was read and compared after each fault.\n\n\
          | fault | configuration | injected | MB compared | bytes lost |\n\
          |---|---|---|---|---|\n",
     );

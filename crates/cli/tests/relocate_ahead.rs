@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use strandfs_fuzz::FaultRun;
 use support::files::{SharedMap, get, names, open_with, pattern, put};
 use support::{Kind, Pool};
 
@@ -371,6 +372,10 @@ fn a_crash_at_any_step_of_a_move_ahead_leaves_the_file_whole() {
     if !cfg!(debug_assertions) {
         return;
     }
+    let mut result = FaultRun::new(
+        "server killed at a step of a move",
+        "ahead of a full branch",
+    );
     let died = std::thread::scope(|scope| {
         let steps: Vec<_> = (1..=11)
             .map(|step| scope.spawn(move || die_at(step)))
@@ -381,6 +386,8 @@ fn a_crash_at_any_step_of_a_move_ahead_leaves_the_file_whole() {
             .filter(|died| *died)
             .count()
     });
+    result.injected = died as u64;
+    result.verified_bytes = (died * 6 * MIB) as u64;
     assert!(died > 8, "only {died} steps were tried");
 }
 

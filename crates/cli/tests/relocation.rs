@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use strandfs_fuzz::FaultRun;
 use support::files::{SharedMap, get, names, open_with, pattern, process_lock, put, read_all};
 use support::{Kind, Pool};
 
@@ -603,6 +604,9 @@ fn crash_everywhere(links: &[&str], named: bool) {
     }
     let content = pattern(14, 4 * MIB);
     let mut step = 1;
+    let way = if named { "by name" } else { "nameless" };
+    let configuration = format!("{} names, copied {way}", links.len() + 1);
+    let mut result = FaultRun::new("server killed at a step of a move", &configuration);
     loop {
         pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", &step.to_string());
         pool.start();
@@ -624,7 +628,9 @@ fn crash_everywhere(links: &[&str], named: bool) {
                 now.len() >= done && now[..done] == content[..done],
                 "step {step}, {name}"
             );
+            result.verified_bytes += done as u64;
         }
+        result.injected += 1;
         assert_eq!(leftovers(&pool, 2), Vec::<String>::new(), "step {step}");
         for name in ["d/e/f"].iter().chain(links) {
             assert_eq!(pool.holders(name).len(), 1, "step {step}, {name}");

@@ -1,6 +1,8 @@
 //! A disk that breaks in the middle of a change of several branches: the error is reported, what was
 //! done is undone as far as the disk lets it, and no file is lost.
 
+use strandfs_fuzz::FaultRun;
+
 use super::*;
 use crate::support::fault_fs::{FaultFs, VEILED};
 use crate::support::{Kind, mounts};
@@ -69,6 +71,8 @@ fn shows_the_branches(home: &Path, branches: &[Branch]) -> Result<(), String> {
 /// Every change with each of its calls on the weak branch failing: the `failures` from there on.
 fn each_call_fails(failures: u64, check: impl Fn(&Outcome<'_>) -> Result<(), String>) {
     let (mut tried, mut wrong) = (0, Vec::new());
+    let kind = if failures == 1 { "once" } else { "for good" };
+    let mut run = FaultRun::new("a branch's call fails in a change", kind);
     for weak in 0..BRANCHES {
         let (pool, disk) = with_a_weak_branch(weak);
         for (number, (name, _, change)) in CHANGES.iter().chain(BEHIND).enumerate() {
@@ -90,6 +94,7 @@ fn each_call_fails(failures: u64, check: impl Fn(&Outcome<'_>) -> Result<(), Str
                     break;
                 }
                 tried += 1;
+                run.injected += 1;
                 let after = branches(&pool, &home);
                 let outcome = Outcome {
                     name,
@@ -99,6 +104,8 @@ fn each_call_fails(failures: u64, check: impl Fn(&Outcome<'_>) -> Result<(), Str
                     after: &after,
                     done: &done,
                 };
+                let kept = after.iter().flat_map(contents).map(<[u8]>::len);
+                run.verified_bytes += kept.sum::<usize>() as u64;
                 let shown = shows_the_branches(&pool.path(&home), &after);
                 if let Err(what) = check(&outcome).and(shown) {
                     wrong.push(format!("{name}, call {call} on branch {weak}: {what}"));
