@@ -1,6 +1,7 @@
 //! Clocks that jump. What the server waits for is measured with the monotonic clock, which none of
 //! its crates may mix with the wall clock (a house rule, see `tidy/`); here that clock itself is
 //! another: as right after the machine has started, and as after years, each in a time namespace.
+//! The wall clock has no namespace; the few places that read it have unit tests with jumps.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;

@@ -405,19 +405,32 @@ pub fn find(name: &str) -> Option<(&'static OptionDef, bool)> {
         .find_map(|option| Some((option, option.answers_to(&name)?)))
 }
 
+/// As much of a name says which one is meant.
+const BEGINNING_MIN: usize = 4;
+
 /// The name of an option with an effect that looks most like `name`, if one is near enough to be
 /// what was meant.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let furthest = (name.chars().count() / 3).max(1);
-    TABLE
-        .iter()
-        .filter(|option| option.status == Status::Active)
-        .flat_map(|option| [option.name].into_iter().chain(option.opposite))
+    let known = || {
+        TABLE
+            .iter()
+            .filter(|option| option.status == Status::Active)
+            .flat_map(|option| [option.name].into_iter().chain(option.opposite))
+    };
+    let slip = known()
         .map(|known| (strsim::damerau_levenshtein(&name, known), known))
         .filter(|(distance, _)| *distance <= furthest)
-        .min()
-        .map(|(_, known)| known)
+        .min();
+    // A name cut short is further from the whole than a slip may be. A group's is none of those.
+    let begun = || {
+        let rest = |known: &&str| known.strip_prefix(&name).map(|rest| !rest.starts_with('.'));
+        let begun =
+            known().filter(|known| name.len() >= BEGINNING_MIN && rest(known) == Some(true));
+        begun.min_by_key(|known| (known.len(), *known))
+    };
+    slip.map(|(_, known)| known).or_else(begun)
 }
 
 #[cfg(test)]

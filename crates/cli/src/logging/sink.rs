@@ -106,7 +106,7 @@ impl LogFile {
                 *self = LogFile::open(&self.path)?;
             }
         }
-        let time = humantime::format_rfc3339_millis(SystemTime::now());
+        let time = stamp(SystemTime::now());
         let text = format!("{time} {:>5} {}\n", line.level.as_str(), line.text());
         self.file.write_all(text.as_bytes())
     }
@@ -117,6 +117,11 @@ impl LogFile {
         let open = self.file.metadata().map(identity).ok();
         at_path != open
     }
+}
+
+/// Shown, and nothing else: the clock may jump.
+fn stamp(now: SystemTime) -> impl std::fmt::Display {
+    humantime::format_rfc3339_millis(now)
 }
 
 /// A socket that takes one line in each datagram; connected anew when its other end restarts.
@@ -259,6 +264,14 @@ mod tests {
         assert!(has(b"PRIORITY=3\n") && has(b"SYSLOG_IDENTIFIER=strandfs\n"));
         assert!(has(b"STRANDFS_OPERATION=write\n"));
         assert!(has(b"STRANDFS_PATH\n\x04\0\0\0\0\0\0\0/a\nb\n"));
+    }
+
+    #[test]
+    fn lines_have_times_wherever_the_clock_is_set_to() {
+        let at = |seconds| stamp(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string();
+        // From its beginning to the end of what Linux lets it be set to.
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(9_223_372_036), "2262-04-11T23:47:16.000Z");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{number, switch, text};
-use crate::units::size;
+use crate::units::{self, size};
 
 /// Operations that are listed by name; the rest are summed up.
 const BUSIEST: usize = 8;
@@ -95,8 +95,7 @@ fn branch(branch: &Value) {
 fn health(condition: &Value) -> String {
     let mut said = text(condition, "state").to_owned();
     if said != "ok" {
-        let since = std::time::Duration::from_secs(number(condition, "since_seconds"));
-        let since = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since);
+        let since = units::time(condition["since_seconds"].as_i64().unwrap_or_default());
         said = format!(
             "{} since {since}: {}",
             said.to_uppercase(),

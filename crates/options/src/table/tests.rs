@@ -102,6 +102,10 @@ fn slips_get_the_nearest_name() {
         ("cache_attr", Some("cache.attr")),
         ("MINFREESPACE", Some("minfreespace")),
         ("noexce", Some("noexec")),
+        ("minfree", Some("minfreespace")),
+        ("branch-slow", Some("branch-slow-after")),
+        ("min", None),
+        ("func", None),
         ("zzzzzz", None),
         ("", None),
     ] {

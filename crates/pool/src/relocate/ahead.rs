@@ -318,7 +318,7 @@ impl Pool {
             }
             Source::of(self, view, node)?
         };
-        if is_fresh(&source.stat) {
+        if is_fresh(&source.stat, wall_clock_ns()) {
             return Err(Stay::Fresh);
         }
         let mut manner = Pace::new(self, view, branch);
@@ -357,12 +357,17 @@ fn threshold_bytes(threshold: MinFreeSpace, space: &Space) -> u64 {
     threshold.bytes(space.available_bytes.saturating_add(space.used_bytes))
 }
 
-fn is_fresh(stat: &Statx) -> bool {
+fn wall_clock_ns() -> i128 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now_ns = now.map_or(0, |now| now.as_nanos()).cast_signed();
+    now.map_or(0, |now| i128::try_from(now.as_nanos()).unwrap_or(i128::MAX))
+}
+
+/// Whether another change now could leave the file with the times it has. Where the clock has
+/// jumped since, in either direction, it could not.
+fn is_fresh(stat: &Statx, now_ns: i128) -> bool {
     [stat.stx_mtime, stat.stx_ctime].iter().any(|time| {
         let at_ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-        (now_ns - at_ns).unsigned_abs() < FRESH.as_nanos()
+        now_ns.abs_diff(at_ns) < FRESH.as_nanos()
     })
 }
 
@@ -393,5 +398,29 @@ impl Drop for Found<'_> {
         for node in self.nodes.iter().rev() {
             self.pool.unref(node, 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_change_by_the_clock_as_it_is_now_is_fresh() {
+        const NOW_S: i64 = 1_700_000_000;
+        const NOW_NS: i128 = NOW_S as i128 * 1_000_000_000;
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut stat = sys::statx_fd(std::os::fd::AsFd::as_fd(&file)).unwrap();
+        stat.stx_mtime.tv_sec = NOW_S - 3600;
+        (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) = (NOW_S, 0);
+        let second_ns = 1_000_000_000;
+        assert!(is_fresh(&stat, NOW_NS + second_ns));
+        assert!(!is_fresh(&stat, NOW_NS + 3 * second_ns));
+        // The clock was set back, by seconds, by years, to its beginning; and far ahead.
+        assert!(is_fresh(&stat, NOW_NS - second_ns));
+        assert!(!is_fresh(&stat, NOW_NS - 3 * second_ns));
+        assert!(!is_fresh(&stat, 0) && !is_fresh(&stat, i128::MAX));
+        (stat.stx_ctime.tv_sec, stat.stx_mtime.tv_sec) = (i64::MAX, i64::MIN);
+        assert!(!is_fresh(&stat, NOW_NS));
     }
 }
