@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -13,9 +13,6 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use support::files::{errno, get, put};
 use support::{Pool, eventually};
-
-/// Longer than a look-up in vain counts as an answer to the request that follows it.
-const LATER: Duration = Duration::from_millis(100);
 
 /// The directory is on one branch, the policy picks the other, and the kernel believes for a minute
 /// that the name is free.
@@ -33,7 +30,6 @@ fn what_was_made_behind_the_pool_is_opened_and_not_made_a_second_time() {
     for name in ["opened", "exclusive", "dir", "link"] {
         put(pool.on(0, "d").join(name), "made behind");
     }
-    std::thread::sleep(LATER);
     let mut options = OpenOptions::new();
     let open = options.write(true).create(true);
     let mut opened = open.open(pool.path("d/opened")).unwrap();
@@ -54,6 +50,24 @@ fn what_was_made_behind_the_pool_is_opened_and_not_made_a_second_time() {
     for name in ["d/exclusive", "d/dir", "d/link"] {
         assert_eq!(pool.holders(name), [0], "{name}");
         assert_eq!(get(pool.on(0, name)), b"made behind", "{name}");
+    }
+}
+
+#[test]
+fn what_was_made_right_after_a_look_in_vain_is_not_made_a_second_time() {
+    need_root!();
+    let pool = Pool::tmpfs(2)
+        .option("coherence=timeout,cache.negative-entry=60,category.create=mfs")
+        .mount();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    put(pool.on(0, "ballast"), vec![0; 20 << 20]);
+    for number in 0..20 {
+        let name = format!("d/f{number}");
+        let (path, behind) = (pool.path(&name), pool.on(0, &name));
+        assert!(!path.exists());
+        File::create(behind).unwrap();
+        File::create(path).unwrap();
+        assert_eq!(pool.holders(&name), [0], "{name}");
     }
 }
 

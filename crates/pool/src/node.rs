@@ -89,8 +89,6 @@ pub struct DirSet {
     pub structure: AtomicU64,
     /// Used since the descriptor cache last looked.
     pub recently_used: AtomicBool,
-    /// Hash of the name last found missing, and when: a create right after needs no second look.
-    pub last_miss: AtomicU64,
 }
 
 /// A directory on one branch.
@@ -132,7 +130,6 @@ impl DirSet {
             verified_ms: AtomicU64::new(now_ms),
             structure: AtomicU64::new(structure),
             recently_used: AtomicBool::new(true),
-            last_miss: AtomicU64::new(0),
         }
     }
 
@@ -154,28 +151,6 @@ impl DirSet {
     pub fn on(&self, branch: BranchId) -> Option<&DirEntry> {
         self.entries.iter().find(|entry| entry.branch.id == branch)
     }
-
-    /// Remembers that `name` was missing everywhere at `now_ms`.
-    pub fn note_miss(&self, name: &OsStr, now_ms: u64) {
-        self.last_miss
-            .store(miss_mark(name, now_ms), Ordering::Relaxed);
-    }
-
-    /// Whether `name` was found missing within the last few milliseconds.
-    pub fn missed_just_now(&self, name: &OsStr, now_ms: u64) -> bool {
-        const RECENT_MS: u64 = 20;
-        let mark = self.last_miss.load(Ordering::Relaxed);
-        let (hash, at_ms) = (mark >> 32, mark & 0xffff_ffff);
-        mark != 0
-            && hash == miss_mark(name, 0) >> 32
-            && (now_ms & 0xffff_ffff).wrapping_sub(at_ms) <= RECENT_MS
-    }
-}
-
-fn miss_mark(name: &OsStr, now_ms: u64) -> u64 {
-    use std::os::unix::ffi::OsStrExt;
-    let hash = crate::identity::stable_hash(name.as_bytes());
-    (hash ^ hash << 32) & 0xffff_ffff_0000_0000 | (now_ms & 0xffff_ffff)
 }
 
 impl Node {

@@ -414,16 +414,17 @@ impl Pool {
         tracing::debug!(branch = %branch.path.display(), %errno, "trying the next branch");
     }
 
-    /// Whether `name` exists on any branch: asked again unless the kernel's own look-up just
-    /// now found nothing. The branch a policy picks is guarded by O_EXCL besides, but of several
-    /// it may be another than the one that has the directory, and the name, so far.
+    /// Whether `name` exists on any branch. Asked again, though the kernel has just looked: it may
+    /// have been made since, and a second file of the name would hide it. The branch a policy picks
+    /// is guarded by O_EXCL besides, but of several it may be another than the one that has the
+    /// directory, and the name, so far.
     pub(crate) fn exists_elsewhere(
         &self,
         view: &View,
         set: &DirSet,
         name: &OsStr,
     ) -> sys::Result<bool> {
-        if view.branches.len() <= 1 || set.missed_just_now(name, sys::mono_coarse_ms()) {
+        if view.branches.len() <= 1 {
             return Ok(false);
         }
         Ok(!self.find_copies(view, set, name, Faces::Own)?.is_empty())

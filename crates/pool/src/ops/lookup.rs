@@ -113,7 +113,6 @@ impl Pool {
                 continue;
             }
             if copies.is_empty() {
-                searched.note_miss(name, sys::mono_coarse_ms());
                 return self.no_such_name(&view, &parent, searched, name, since);
             }
             match self.adopt(&view, &parent, name, &copies, faces) {
