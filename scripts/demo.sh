@@ -117,9 +117,6 @@ one_pair() { # write_side|read_side; prints the ratio of the pool's speed to the
 seconds write_side bare >/dev/null
 seconds write_side pool >/dev/null
 for ((round = 0; round < pairs; round++)); do
-    # Emptied first: the pool may hold a file that was written without pause for up to a second, and
-    # what is removed meanwhile keeps its space as long (pool/src/coherence/hot.rs).
-    truncate --no-create --size 0 "${measured[bare]}" "${measured[pool]}"
     rm -f "${measured[bare]}" "${measured[pool]}"
     one_pair write_side >>"$scratch/write"
     one_pair read_side >>"$scratch/read"

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use support::delay_fs::DelayFs;
 use support::files::put;
 use support::{Builder, Kind, Pool, eventually};
 
@@ -271,6 +272,39 @@ fn readers_in_parallel_see_the_truth_soon() {
         outcome.unwrap_or_else(|_| panic!("stale: {:#?}", differences(&pool, 3)));
     });
     keep_result("watched, readers in parallel", rounds);
+}
+
+/// The branch that is not watched comes last, so that what the others have is kept for long.
+#[test]
+fn changes_beside_a_branch_that_is_not_watched_are_seen() {
+    need_root!();
+    const WATCHED: usize = 2;
+    let mut pool = Pool::tmpfs(WATCHED)
+        .branch(Kind::Dir, "")
+        .option("coherence=watch,category.create=ff")
+        .limit(LONG)
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let _other = DelayFs::mount(&behind, &pool.on(WATCHED, ""));
+    pool.start();
+    assert!(!watched(&pool), "{}", pool.status());
+    prepare(&pool, WATCHED);
+    for (dir, file) in [("d0", "f1"), ("d1/s0", "f2"), ("d2", "f0")] {
+        put(behind.join(dir).join(file), "behind");
+    }
+    let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 100);
+    let mut random = Random::new(5);
+    let mut made = Vec::new();
+    for round in 0..rounds {
+        made.push(change(&pool, WATCHED, &mut random));
+        if round % 5 == 0 {
+            // What is kept for an hour would not change in time.
+            let same = || differences(&pool, WATCHED + 1).is_empty();
+            eventually(&format!("round {round}: {made:#?}"), SOON, same);
+            made.clear();
+        }
+    }
 }
 
 #[test]

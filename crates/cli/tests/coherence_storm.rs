@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::Pool;
 use support::files::put;
 
@@ -56,5 +57,54 @@ fn reports_of_a_much_written_file_are_held_back_and_its_size_is_true() {
     log.write_all(b"last").unwrap();
     support::eventually("the last write", Duration::from_secs(10), || {
         shown() == written + 4
+    });
+}
+
+/// A server that stands still until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pool: &Pool) -> Stopped {
+        let pid = Pid::from_raw(pool.pid().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_much_written_file_that_is_removed_gives_its_space_back() {
+    need_root!();
+    let pool = Pool::tmpfs(1)
+        .option("coherence=watch,cache.files=off")
+        .mount();
+    let beneath = pool.on(0, "big");
+    let free_bytes = || {
+        let space = rustix::fs::statvfs(&pool.on(0, "")).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    let empty_bytes = free_bytes();
+    put(&beneath, vec![b'x'; 16 << 20]);
+    let mut big = fs::OpenOptions::new().append(true).open(&beneath).unwrap();
+    support::eventually("reports are held back", Duration::from_secs(30), || {
+        let before = events(&pool);
+        for _ in 0..20 {
+            big.write_all(b"x").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        events(&pool) == before
+    });
+    drop(big);
+    // What it holds now, it goes on holding.
+    let _stopped = Stopped::new(&pool);
+    fs::remove_file(&beneath).unwrap();
+    support::eventually("the space is back", Duration::from_secs(5), || {
+        free_bytes() + (1 << 20) > empty_bytes
     });
 }

@@ -14,6 +14,7 @@ mod hot;
 mod kept_listings;
 mod listener;
 mod queue;
+mod relief;
 mod remembered;
 mod tree;
 mod validity;
@@ -36,6 +37,7 @@ use dir_index::DirIndex;
 use event::Fsid;
 use hot::HotFiles;
 pub(crate) use kept_listings::Keeping;
+use listener::Listening;
 pub use listener::start;
 use queue::Queue;
 pub(crate) use remembered::{Lesson, Remembered};
@@ -89,6 +91,7 @@ pub struct Coherence {
     pub(crate) memories: Memories,
     /// Ends the listener.
     stop: OnceLock<Arc<OwnedFd>>,
+    listening: OnceLock<Arc<Listening>>,
     events: AtomicU64,
     invalidations: AtomicU64,
 }
@@ -115,6 +118,7 @@ impl Coherence {
             magics: Mutex::default(),
             memories: Memories::default(),
             stop: OnceLock::new(),
+            listening: OnceLock::new(),
             events: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
         }

@@ -58,6 +58,14 @@ pub(crate) fn is_impatient() -> bool {
     IMPATIENT.get()
 }
 
+/// Asks without slow branches what can be asked so.
+pub(crate) fn impatiently<T>(ask: impl FnOnce() -> T) -> T {
+    let before = IMPATIENT.replace(true);
+    let answer = ask();
+    IMPATIENT.set(before);
+    answer
+}
+
 /// A branch that is fenced: nothing of it is held open.
 #[derive(Debug)]
 pub struct Missing {
@@ -179,10 +187,7 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::dir_set`].
     pub(crate) fn dir_set_quickly(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        let before = IMPATIENT.replace(true);
-        let found = self.dir_set(node);
-        IMPATIENT.set(before);
-        match found {
+        match impatiently(|| self.dir_set(node)) {
             Err(_) if self.view().branches.iter().any(|b| b.health().is_slow()) => {
                 self.dir_set(node)
             }

@@ -51,6 +51,8 @@ pub struct Node {
     pub opened_since: AtomicBool,
     /// The kernel was given attributes to keep since it was last told to drop them.
     pub attr_cached: AtomicBool,
+    /// A directory's: marks of the names that the kernel was ever told lead to directories in it.
+    dir_names: AtomicU64,
     /// Present while the file is open.
     pub open: Mutex<Option<Box<OpenState>>>,
     /// Shared by requests that change the file or its names; alone for whoever moves it. A
@@ -153,6 +155,12 @@ impl DirSet {
     }
 }
 
+/// One bit of 64, which other names may share.
+fn dir_name_mark(name: &OsStr) -> u64 {
+    use std::os::unix::ffi::OsStrExt;
+    1 << (crate::identity::mix(crate::identity::stable_hash(name.as_bytes())) >> 58)
+}
+
 impl Node {
     /// A node with one reference.
     pub fn new(
@@ -179,6 +187,7 @@ impl Node {
             mapped_perhaps: AtomicBool::new(false),
             opened_since: AtomicBool::new(false),
             attr_cached: AtomicBool::new(false),
+            dir_names: AtomicU64::new(0),
             open: Mutex::new(None),
             gate: RwLock::new(()),
         }
@@ -221,6 +230,20 @@ impl Node {
         {
             self.mapped_perhaps.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that `name` in this directory leads to a directory, before the kernel is told so.
+    pub fn note_shown_dir(&self, name: &OsStr) {
+        let mark = dir_name_mark(name);
+        if self.dir_names.load(Ordering::Relaxed) & mark == 0 {
+            self.dir_names.fetch_or(mark, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel may hold a directory under `name` in this one. To be wrong about it costs
+    /// a few notifications more; to know it costs no look at a branch.
+    pub fn may_show_dir(&self, name: &OsStr) -> bool {
+        self.dir_names.load(Ordering::SeqCst) & dir_name_mark(name) != 0
     }
 
     /// Adds a reference, unless the node is dead.

@@ -13,7 +13,8 @@ mod raw;
 
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_umask};
 pub use fanotify::{
-    Report, fanotify_group, fanotify_ignore, fanotify_unwatch, fanotify_watch_filesystem,
+    Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
+    fanotify_watch_filesystem,
 };
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
 pub use heap::give_back_free_memory;

@@ -1,24 +1,25 @@
 //! From an event to what the kernel is told.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{FileKind, NodeId};
+use strandfs_fuse::NodeId;
 use strandfs_options::CacheFiles;
 
 use super::changes::Key;
 use super::event::{Event, FileId};
 use super::listener::{Listener, Repeat};
-use crate::identity::{VolumeId, kind_of};
+use crate::identity::VolumeId;
 use crate::node::Node;
 use crate::open_file::IoMode;
 use crate::pool::Pool;
-use crate::sys;
+use crate::sys::{self, RawHandle};
 
 pub(super) type Nodes = SmallVec<[Arc<Node>; 2]>;
 
@@ -63,7 +64,7 @@ impl Listener {
                 self.directory_changed(pool, parent, name, event);
             }
             self.drop_name(pool, parent, name, directory);
-            pool.drop_inode(parent);
+            self.drop_inode(pool, parent);
         }
     }
 
@@ -79,28 +80,37 @@ impl Listener {
         let Some(connection) = pool.connection.get() else {
             return;
         };
-        let expire_only = directory || pool.may_be_dir(parent, name);
+        let expire_only = directory || parent.may_show_dir(name);
+        let entry = || Repeat::Entry {
+            parent: parent.id,
+            name: name.to_owned(),
+        };
         pool.count_invalidation();
-        if let Err(errno) = connection.invalidate_entry(parent.id, name, expire_only) {
+        let told = self.telling(pool, parent.id, entry, || {
+            connection.invalidate_entry(parent.id, name, expire_only)
+        });
+        if let Some(Err(errno)) = told {
             tracing::debug!(%errno, "a name could not be invalidated");
         }
         if expire_only {
             // A look-up that renews the name may be under way with the old answer.
-            let what = Repeat::Entry {
-                parent: parent.id,
-                name: name.to_owned(),
-            };
-            self.repeats.plan(0, what, Instant::now());
+            self.plan(0, entry(), Instant::now());
         }
+    }
+
+    /// See [`Pool::drop_inode`].
+    pub(super) fn drop_inode(&self, pool: &Pool, node: &Node) -> bool {
+        let again = || Repeat::Inode(node.id);
+        let told = self.telling(pool, node.id, again, || pool.drop_inode(node));
+        told.unwrap_or(true)
     }
 
     /// Tells the kernel that an inode's attributes and data are stale.
     pub(super) fn inode_changed(&mut self, pool: &Pool, volume: VolumeId, ino: u64) {
         pool.coherence.changes.note(Key::inode(ino));
         for node in pool.known_nodes(volume, ino) {
-            if pool.holds_anything(&node) && !pool.drop_inode(&node) {
-                let what = Repeat::Inode(node.id);
-                self.repeats.plan(0, what, Instant::now());
+            if pool.holds_anything(&node) && !self.drop_inode(pool, &node) {
+                self.plan(0, Repeat::Inode(node.id), Instant::now());
             }
         }
     }
@@ -112,16 +122,40 @@ impl Listener {
             return;
         }
         let now = Instant::now();
-        if !self.storms.count(file, now) || pool.coherence.hot.holds(file.0, file.1) {
+        let storm = self.shared.work.lock().storms.count(file, now);
+        if !storm || pool.coherence.hot.holds(file.0, file.1) {
             return;
         }
         // By the event's own handle: the generation may be one nobody has asked about yet.
-        let opened = pool.volumes.with_mount(file.0, |at, _| {
-            sys::open_by_handle(at, &id.handle, OFlags::PATH | OFlags::NOFOLLOW)
-        });
-        if let Some(Ok(fd)) = opened {
-            self.storms.hold(&pool.coherence.hot, file, fd, now);
+        if let Ok(fd) = self.open_held(pool, file.0, &id.handle) {
+            let mut work = self.shared.work.lock();
+            let opened = (&id.handle, fd.as_fd());
+            work.storms.hold(&pool.coherence.hot, file, opened, now);
         }
+    }
+
+    /// Lets reports of a file pass again.
+    pub(super) fn let_go(&mut self, pool: &Pool, file: (VolumeId, u64), handle: &RawHandle) {
+        match self.open_held(pool, file.0, handle) {
+            Ok(fd) => self.shared.work.lock().storms.let_go(fd.as_fd()),
+            // It is gone, and what held its reports back with it.
+            Err(Errno::STALE) => {}
+            Err(errno) => {
+                tracing::debug!(%errno, "a much-written file cannot be opened");
+                self.shared.work.lock().storms.let_go_all();
+            }
+        }
+        self.inode_changed(pool, file.0, file.1);
+        pool.coherence.hot.remove(file);
+    }
+
+    fn open_held(&self, pool: &Pool, volume: VolumeId, handle: &RawHandle) -> sys::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        self.waiting(pool, || {
+            let open = |at: BorrowedFd<'_>, _| sys::open_by_handle(at, handle, flags);
+            let opened = pool.volumes.with_mount(volume, open);
+            opened.unwrap_or(Err(Errno::NODEV))
+        })
     }
 
     /// Tells something again.
@@ -132,23 +166,29 @@ impl Listener {
         let again = match &what {
             Repeat::Entry { parent, name } => {
                 pool.count_invalidation();
-                let _ = connection.invalidate_entry(*parent, name, true);
-                true
+                let entry = || Repeat::Entry {
+                    parent: *parent,
+                    name: name.clone(),
+                };
+                let told = self.telling(pool, *parent, entry, || {
+                    let _ = connection.invalidate_entry(*parent, name, true);
+                });
+                told.is_some()
             }
             Repeat::Inode(id) => pool
                 .nodes
                 .get(*id)
-                .is_some_and(|node| !pool.drop_inode(&node)),
+                .is_some_and(|node| !self.drop_inode(pool, &node)),
             Repeat::Listing(id) => {
                 let node = pool.nodes.get(*id);
                 node.is_some_and(|node| {
-                    let _ = pool.drop_inode(&node);
+                    let _ = self.drop_inode(pool, &node);
                     true
                 })
             }
         };
         if again {
-            self.repeats.plan(told, what, now);
+            self.plan(told, what, now);
         }
     }
 }
@@ -208,17 +248,6 @@ impl Pool {
         }
     }
 
-    /// Whether a name may lead to a directory, on any branch.
-    fn may_be_dir(&self, parent: &Arc<Node>, name: &OsStr) -> bool {
-        let Some(set) = Option::clone(&parent.place().dirs) else {
-            return true;
-        };
-        set.entries.iter().any(|entry| {
-            sys::statx_name(entry.fd.as_fd(), name)
-                .is_ok_and(|stat| kind_of(&stat) == FileKind::Directory)
-        })
-    }
-
     fn count_invalidation(&self) {
         self.coherence.invalidations.fetch_add(1, Ordering::Relaxed);
     }
@@ -245,7 +274,7 @@ impl Pool {
     }
 
     /// A directory of a branch, opened for reading, by its inode.
-    pub(super) fn open_dir_inode(&self, id: &FileId) -> Option<std::os::fd::OwnedFd> {
+    pub(super) fn open_dir_inode(&self, id: &FileId) -> Option<OwnedFd> {
         self.inodes_of(id).into_iter().find_map(|(volume, ino)| {
             let (_, generation) = self.volumes.decode(volume, &id.handle)?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME;

@@ -30,7 +30,7 @@ impl Key {
     }
 }
 
-/// Changes by key. One thread writes.
+/// Changes by key.
 pub(super) struct Changes {
     count: AtomicU64,
     last: Box<[AtomicU64]>,
@@ -55,18 +55,22 @@ impl Changes {
 
     /// Notes a change. To be called before anybody is told of it.
     pub fn note(&self, key: Key) {
-        let count = self.count.load(Ordering::Relaxed) + 1;
         if let Some(last) = self.slot(key) {
-            last.store(count, Ordering::SeqCst);
+            self.note_in(last);
         }
-        self.count.store(count, Ordering::SeqCst);
     }
 
     /// Notes that anything may have changed.
     pub fn note_everything(&self) {
-        let count = self.count.load(Ordering::Relaxed) + 1;
-        self.everything.store(count, Ordering::SeqCst);
-        self.count.store(count, Ordering::SeqCst);
+        self.note_in(&self.everything);
+    }
+
+    /// Several threads may note at once, and then the same count: each is later than any moment
+    /// that began before its change.
+    fn note_in(&self, last: &AtomicU64) {
+        let count = self.count.load(Ordering::SeqCst) + 1;
+        last.fetch_max(count, Ordering::SeqCst);
+        self.count.fetch_max(count, Ordering::SeqCst);
     }
 
     /// Whether what `keys` stand for may have changed since.

@@ -33,22 +33,27 @@ impl DirIndex {
     /// Notes the copies of a node. Entries are never taken out while the node lives: a copy that
     /// moved away may come back before anyone looks.
     pub fn note(&self, table: &NodeTable, node: NodeId, copies: &[Identity]) {
-        let nodes = self.nodes.pin();
         for copy in copies {
-            let key = (copy.volume, copy.ino);
-            let known = |ids: &SmallVec<[NodeId; 1]>| ids.contains(&node);
-            if copy.derived_id() == Some(node) || nodes.get(&key).is_some_and(known) {
-                continue;
+            if copy.derived_id() != Some(node) {
+                self.note_inode(table, node, (copy.volume, copy.ino));
             }
-            nodes.update_or_insert_with(
-                key,
-                |ids| {
-                    let alive = ids.iter().filter(|id| table.get(**id).is_some());
-                    alive.copied().chain([node]).collect()
-                },
-                || smallvec![node],
-            );
         }
+    }
+
+    /// Notes that an inode of a branch may be a copy of a node.
+    pub fn note_inode(&self, table: &NodeTable, node: NodeId, key: (VolumeId, u64)) {
+        let nodes = self.nodes.pin();
+        if nodes.get(&key).is_some_and(|ids| ids.contains(&node)) {
+            return;
+        }
+        nodes.update_or_insert_with(
+            key,
+            |ids| {
+                let alive = ids.iter().filter(|id| table.get(**id).is_some());
+                alive.copied().chain([node]).collect()
+            },
+            || smallvec![node],
+        );
         if nodes.len() > self.sweep_at.load(Ordering::Relaxed) {
             nodes.retain(|_, ids| ids.iter().any(|id| table.get(*id).is_some()));
             let next = nodes.len().saturating_mul(2).max(SWEEP_MIN);

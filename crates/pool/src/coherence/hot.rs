@@ -1,21 +1,22 @@
 //! Files that are written to in a storm: their reports are held back for a while, and their
-//! attributes not cached meanwhile.
+//! attributes not cached meanwhile. The file itself is not held open: it would keep its space after
+//! it was removed.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::identity::VolumeId;
-use crate::sys::{self, ProcPath};
+use crate::sys::{self, ProcPath, RawHandle};
 
 /// This many reports of one file within [`WINDOW`] are a storm.
 const STORM: u32 = 8;
 const WINDOW: Duration = Duration::from_millis(100);
 /// How long reports are held back.
 const HOLD: Duration = Duration::from_secs(1);
-/// Files held back at once; each costs a descriptor.
+/// Files held back at once.
 const HELD_MAX: usize = 64;
 
 type FileKey = (VolumeId, u64);
@@ -48,7 +49,7 @@ impl HotFiles {
 /// A file whose reports are held back.
 struct Held {
     file: FileKey,
-    fd: OwnedFd,
+    handle: RawHandle,
     until: Instant,
 }
 
@@ -81,19 +82,36 @@ impl Storms {
         *seen == STORM && self.held.len() < HELD_MAX
     }
 
-    /// Holds reports of a file back. What changed before is still to be told.
-    pub fn hold(&mut self, hot: &HotFiles, file: FileKey, fd: OwnedFd, now: Instant) {
+    /// Holds reports of a file back, which is open as `fd`. What changed before is still to be
+    /// told.
+    pub fn hold(
+        &mut self,
+        hot: &HotFiles,
+        file: FileKey,
+        (handle, fd): (&RawHandle, BorrowedFd<'_>),
+        now: Instant,
+    ) {
         hot.add(file);
-        let path = ProcPath::new(&fd);
-        let outcome =
-            sys::fanotify_ignore(self.group.as_fd(), path.as_c_str(), libc::FAN_MODIFY, true);
-        if let Err(errno) = outcome {
+        if let Err(errno) = self.ignore(fd, true) {
             tracing::debug!(%errno, "reports of a much-written file cannot be held back");
             hot.remove(file);
             return;
         }
-        let until = now + HOLD;
-        self.held.push(Held { file, fd, until });
+        self.held.push(Held {
+            file,
+            handle: *handle,
+            until: now + HOLD,
+        });
+    }
+
+    fn ignore(&self, fd: BorrowedFd<'_>, ignore: bool) -> sys::Result<()> {
+        let path = ProcPath::new(fd);
+        sys::fanotify_ignore(
+            self.group.as_fd(),
+            path.as_c_str(),
+            libc::FAN_MODIFY,
+            ignore,
+        )
     }
 
     /// When the next file is due to be let go.
@@ -101,16 +119,76 @@ impl Storms {
         self.held.first().map(|held| held.until)
     }
 
-    /// Lets reports of the first file that is due pass again. The caller tells of the changes
-    /// meanwhile, then removes it from [`HotFiles`], in this order.
-    pub fn let_go(&mut self, now: Instant) -> Option<FileKey> {
+    /// The first file that is due to be let go.
+    pub fn take_due(&mut self, now: Instant) -> Option<(FileKey, RawHandle)> {
         if self.next_due().is_none_or(|due| due > now) {
             return None;
         }
         let held = self.held.remove(0);
-        let path = ProcPath::new(&held.fd);
+        Some((held.file, held.handle))
+    }
+
+    /// Lets reports of a file pass again. The caller then tells of the changes meanwhile and
+    /// removes it from [`HotFiles`], in this order.
+    pub fn let_go(&self, fd: BorrowedFd<'_>) {
         // ENOENT: the kernel dropped the inode, and what held its reports back with it.
-        let _ = sys::fanotify_ignore(self.group.as_fd(), path.as_c_str(), libc::FAN_MODIFY, false);
-        Some(held.file)
+        let _ = self.ignore(fd, false);
+    }
+
+    /// Lets reports of all files pass again; those that are held back still stay so for requests.
+    pub fn let_go_all(&self) {
+        if let Err(errno) = sys::fanotify_ignore_nothing(self.group.as_fd()) {
+            tracing::warn!(%errno, "reports of much-written files stay held back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use super::super::event::Events;
+    use super::*;
+
+    /// Whether changes of the file wait to be read.
+    fn reported(group: &OwnedFd, file: &RawHandle) -> bool {
+        let mut buffer = vec![0; 64 << 10];
+        let mut found = false;
+        while let Ok(read) = rustix::io::read(group, &mut *buffer) {
+            found |= Events::new(&buffer[..read])
+                .filter_map(|event| event.target)
+                .any(|id| (id.handle.kind(), id.handle.bytes()) == (file.kind(), file.bytes()));
+        }
+        found
+    }
+
+    #[test]
+    fn reports_are_held_back_until_all_may_pass_again() {
+        let Ok(group) = sys::fanotify_group(sys::Report::Inodes).map(Arc::new) else {
+            eprintln!("skipped: needs root");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = File::create(dir.path().join("f")).unwrap();
+        let root = File::open(dir.path()).unwrap();
+        sys::fanotify_watch_filesystem(group.as_fd(), root.as_fd(), libc::FAN_MODIFY).unwrap();
+        let handle = sys::name_to_handle_fd(file.as_fd()).unwrap();
+        let mut write = || file.write_all(b"x").unwrap();
+        write();
+        assert!(reported(&group, &handle));
+        let (mut storms, hot) = (Storms::new(Arc::clone(&group)), HotFiles::default());
+        let (key, now) = ((VolumeId(0), 1), Instant::now());
+        let again = File::open(dir.path().join("f")).unwrap();
+        storms.hold(&hot, key, (&handle, again.as_fd()), now);
+        drop(again);
+        write();
+        assert!(!reported(&group, &handle) && hot.holds(key.0, key.1));
+        assert!(storms.take_due(now).is_none());
+        let (due, held) = storms.take_due(now + HOLD).unwrap();
+        assert!(due == key && held.bytes() == handle.bytes());
+        storms.let_go_all();
+        write();
+        assert!(reported(&group, &handle));
     }
 }

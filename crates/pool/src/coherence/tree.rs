@@ -11,13 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
-use strandfs_fuse::FileKind;
+use smallvec::SmallVec;
+use strandfs_fuse::{FileKind, NodeId};
 
 use super::apply::Nodes;
 use super::changes::Key;
-use super::event::Event;
+use super::event::{Event, FileId};
 use super::listener::Listener;
-use crate::identity::kind_of;
+use crate::branch::BranchId;
+use crate::health::impatiently;
+use crate::identity::{Identity, kind_of};
 use crate::node::Node;
 use crate::pool::Pool;
 use crate::sys;
@@ -35,27 +38,37 @@ impl Listener {
         name: &OsStr,
         event: &Event<'_>,
     ) {
-        let (mut concerned, copies) = pool.unions_at(parent, name);
+        let seen = self.unions_at(pool, parent, name);
+        let mut concerned = seen.unions;
+        let appeared = event.mask & (libc::FAN_CREATE | libc::FAN_MOVED_TO) != 0;
         if let Some(target) = &event.target {
+            if appeared {
+                // So that changes in the new copy are noticed, whenever it is first asked.
+                pool.note_copy(target, &concerned);
+            }
             for node in pool.unions_of(target) {
                 add_once(&mut concerned, node);
             }
         }
         // Where it left, any copy still there was its companion.
         let left = event.mask & libc::FAN_MOVED_FROM != 0;
-        let mut alone = copies < if left { 1 } else { 2 };
+        let mut alone = seen.everywhere && seen.copies < if left { 1 } else { 2 };
         for node in &concerned {
             alone &= node.place().copies.len() < 2;
-            pool.look_again(node);
+            self.look_again(pool, node);
         }
         let moved = event.mask & (libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO) != 0;
         // Where it is the only copy the whole directory moved, and what is below it with it.
-        if !moved || alone || concerned.is_empty() {
-            return;
+        if moved && !alone && !concerned.is_empty() {
+            concerned.iter().for_each(|node| node.retire());
+            let top = event.target.as_ref();
+            if let Some(fd) = top.and_then(|id| self.waiting(pool, || pool.open_dir_inode(id))) {
+                self.expire_below(pool, fd, concerned);
+            }
         }
-        concerned.iter().for_each(|node| node.retire());
-        if let Some(fd) = event.target.and_then(|id| pool.open_dir_inode(&id)) {
-            self.expire_below(pool, fd, concerned);
+        // What was changed in it meanwhile may not have been understood.
+        if self.post.is_relieved() {
+            pool.expire_everything();
         }
     }
 
@@ -64,17 +77,17 @@ impl Listener {
         let mut left = NAMES_MAX;
         let mut pending = vec![(top, unions)];
         while let Some((fd, unions)) = pending.pop() {
-            for (name, directory) in names_in(&fd, left) {
+            for (name, directory) in self.waiting(pool, || names_in(&fd, left)) {
                 left = left.saturating_sub(1);
                 if left == 0 {
-                    pool.expire_everything();
+                    self.expire_everything(pool);
                     return;
                 }
                 let mut below = Nodes::new();
                 for union in &unions {
                     self.drop_name(pool, union, &name, directory);
                     if directory {
-                        for child in pool.unions_at(union, &name).0 {
+                        for child in self.unions_at(pool, union, &name).unions {
                             add_once(&mut below, child);
                         }
                     }
@@ -84,16 +97,68 @@ impl Listener {
                     continue;
                 }
                 for node in &below {
-                    pool.look_again(node);
+                    self.look_again(pool, node);
                     node.retire();
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                if let Ok(child) = rustix::fs::openat(&fd, &*name, flags, Mode::empty()) {
+                let open = || rustix::fs::openat(&fd, &*name, flags, Mode::empty());
+                if let Ok(child) = self.waiting(pool, open) {
                     pending.push((child, below));
                 }
             }
         }
     }
+
+    /// What `name` in `parent` leads to on the branches that can be asked.
+    fn unions_at(&self, pool: &Pool, parent: &Arc<Node>, name: &OsStr) -> Seen {
+        let (dirs, everywhere) = self.waiting(pool, || pool.reported_dirs(parent));
+        let mut seen = Seen {
+            unions: Nodes::new(),
+            copies: 0,
+            everywhere,
+        };
+        for (branch, fd) in dirs {
+            let Ok(stat) = self.waiting(pool, || sys::statx_name(fd.as_fd(), name)) else {
+                continue;
+            };
+            seen.copies += usize::from(kind_of(&stat) == FileKind::Directory);
+            let device = (stat.stx_dev_major, stat.stx_dev_minor);
+            let Some(volume) = pool.volumes.of_device(branch, device) else {
+                continue;
+            };
+            let nodes = pool.known_nodes(volume, stat.stx_ino);
+            for node in nodes.into_iter().filter(|node| node.is_dir()) {
+                add_once(&mut seen.unions, node);
+            }
+        }
+        seen
+    }
+
+    /// Has the directory's copies found anew, so that changes in a new one are noticed from now
+    /// on.
+    fn look_again(&self, pool: &Pool, node: &Arc<Node>) {
+        for copy in &node.place().copies {
+            pool.coherence.changes.note(Key::inode(copy.ino));
+        }
+        if pool.coherence.all_watched() {
+            // Gone from every branch: nothing new to notice.
+            let _ = self.waiting(pool, || impatiently(|| pool.dir_set_now(node)));
+        } else if let Some(set) = &node.place().dirs {
+            // By the next request: a branch that is not watched is often one that takes its time.
+            set.distrust();
+        }
+        let _ = self.drop_inode(pool, node);
+    }
+}
+
+/// What a name leads to on the branches that are asked.
+struct Seen {
+    /// The known directories of the pool.
+    unions: Nodes,
+    /// On how many branches it is a directory.
+    copies: usize,
+    /// Every branch that has the parent was asked.
+    everywhere: bool,
 }
 
 impl Pool {
@@ -105,40 +170,62 @@ impl Pool {
             .note(&self.nodes, node.id, &place.copies);
     }
 
-    /// The known directories of the pool that `name` in `parent` leads to, and on how many
-    /// branches it leads to a directory.
-    fn unions_at(&self, parent: &Arc<Node>, name: &OsStr) -> (Nodes, usize) {
-        let (mut found, mut copies) = (Nodes::new(), 0);
-        let Ok(set) = self.dir_set(parent) else {
-            return (found, copies);
-        };
-        for entry in &set.entries {
-            let Ok(stat) = sys::statx_name(entry.fd.as_fd(), name) else {
-                continue;
-            };
-            copies += usize::from(kind_of(&stat) == FileKind::Directory);
-            let device = (stat.stx_dev_major, stat.stx_dev_minor);
-            let Some(volume) = self.volumes.of_device(entry.branch.id, device) else {
-                continue;
-            };
-            let nodes = self.known_nodes(volume, stat.stx_ino);
-            for node in nodes.into_iter().filter(|node| node.is_dir()) {
-                add_once(&mut found, node);
+    /// Notes that the directory of a branch may be a copy of these of the pool.
+    fn note_copy(&self, id: &FileId, unions: &Nodes) {
+        for inode in self.inodes_of(id) {
+            for node in unions {
+                self.coherence.index.note_inode(&self.nodes, node.id, inode);
             }
         }
-        (found, copies)
     }
 
-    /// Finds the directory's copies anew, so that changes in a new one are noticed from now on.
-    fn look_again(&self, node: &Arc<Node>) {
-        for copy in &node.place().copies {
-            self.coherence.changes.note(Key::inode(copy.ino));
+    /// The directory on the branches whose changes are reported, and whether it is on no other.
+    /// The others are not asked: what rests on them is not kept for long, and a network may take
+    /// its time.
+    fn reported_dirs(&self, node: &Arc<Node>) -> (Dirs, bool) {
+        if self.coherence.all_watched() {
+            let Ok(set) = impatiently(|| self.dir_set(node)) else {
+                return (Dirs::new(), true);
+            };
+            let quick = set.entries.iter().filter(|e| !e.branch.health().is_slow());
+            let dirs: Dirs = quick.map(|e| (e.branch.id, Arc::clone(&e.fd))).collect();
+            let everywhere = dirs.len() == set.entries.len() && !set.unasked;
+            return (dirs, everywhere);
         }
-        // Gone from every branch: nothing new to notice.
-        let _ = self.dir_set_now(node);
-        let _ = self.drop_inode(node);
+        let view = self.view();
+        let (set, copies) = if node.id == NodeId::ROOT {
+            let roots = view.root.entries.iter().map(|entry| entry.identity);
+            (Some(Arc::clone(&view.root)), roots.collect())
+        } else {
+            let place = node.place();
+            (place.dirs.clone(), place.copies.clone())
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let open = |copy: &Identity| {
+            let branch = view.branch(copy.branch)?;
+            if branch.health().is_slow() || !self.is_watched(copy.volume) {
+                return None;
+            }
+            let held = set.as_ref().and_then(|set| set.on(copy.branch));
+            let held = held.filter(|entry| entry.identity == *copy);
+            let fd = match held {
+                Some(entry) => Arc::clone(&entry.fd),
+                None => {
+                    let (volume, generation) = (copy.volume, copy.generation);
+                    let fd = self.volumes.open(volume, copy.ino, generation, flags);
+                    Arc::new(fd.ok()?)
+                }
+            };
+            Some((copy.branch, fd))
+        };
+        let dirs: Dirs = copies.iter().filter_map(open).collect();
+        let everywhere = dirs.len() == copies.len();
+        (dirs, everywhere)
     }
 }
+
+/// A directory on its branches.
+type Dirs = SmallVec<[(BranchId, Arc<OwnedFd>); 2]>;
 
 impl super::Coherence {
     /// The kernel has forgotten a directory.

@@ -160,7 +160,7 @@ impl Pool {
         self.volumes.of_device(branch.id, device)
     }
 
-    fn is_watched(&self, volume: VolumeId) -> bool {
+    pub(super) fn is_watched(&self, volume: VolumeId) -> bool {
         let slot = self.coherence.volumes.get(usize::from(volume.0));
         slot.is_some_and(|state| state.load(Ordering::Acquire) == WATCHED)
     }

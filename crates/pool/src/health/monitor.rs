@@ -115,6 +115,7 @@ impl Monitor {
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
+            pool.relieve_listener();
             // Here because no request waits for this thread.
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();

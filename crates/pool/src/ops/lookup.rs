@@ -420,6 +420,7 @@ impl Pool {
             return Err(Errno::LOOP);
         }
         node.add_name(parent.id, name);
+        parent.note_shown_dir(name);
         self.settle_dir(&node, &identities);
         let stats: SmallVec<[Statx; 4]> = copies.iter().map(|copy| copy.stat).collect();
         let attr = merge_dirs(&stats, node.ino).ok_or(Errno::NOENT)?;

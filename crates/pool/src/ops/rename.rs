@@ -329,10 +329,16 @@ fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: &(Faced, Faced), exchange
         target.remove_name(new.parent.id, new.name);
         if exchange {
             target.add_name(old.parent.id, old.name);
+            if target.is_dir() {
+                old.parent.note_shown_dir(old.name);
+            }
         }
     }
     for moved in moved {
         moved.remove_name(old.parent.id, old.name);
         moved.add_name(new.parent.id, new.name);
+        if moved.is_dir() {
+            new.parent.note_shown_dir(new.name);
+        }
     }
 }

@@ -87,6 +87,14 @@ pub fn fanotify_ignore(group: BorrowedFd<'_>, path: &CStr, mask: u64, ignore: bo
     mark(group, flags, mask, libc::AT_FDCWD, Some(path))
 }
 
+/// Lets the events of all inodes pass again.
+///
+/// # Errors
+/// Those of `fanotify_mark(2)`.
+pub fn fanotify_ignore_nothing(group: BorrowedFd<'_>) -> Result<()> {
+    mark(group, libc::FAN_MARK_FLUSH, 0, libc::AT_FDCWD, None)
+}
+
 fn mark(
     group: BorrowedFd<'_>,
     flags: libc::c_uint,

@@ -1,0 +1,191 @@
+//! Who listens. To tell the kernel of a change means to wait for requests on the same directory, and
+//! such a request may wait for a branch that does not answer. So nobody counts on a listener's coming
+//! back: one that is held up is relieved. Another one goes on with the reports; what concerns the
+//! node that the first is held up at is left to that one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use strandfs_fuse::NodeId;
+
+use super::listener::Repeat;
+
+/// A listener that has been at one call for so long is held up.
+const HELD_UP_MS: u64 = 100;
+/// Listeners held up at once: as many requests as hold them up, and no branch lets more wait.
+const HELD_UP_MAX: usize = 64;
+/// Of what is left to a listener more is kept as: everything.
+const LEFT_MAX: usize = 1 << 16;
+/// No node.
+const NOTHING: u64 = 0;
+
+/// One listener's.
+#[derive(Default)]
+pub(super) struct Post {
+    /// Since when (coarse monotonic milliseconds) it has been at a call that may take for ever; 0:
+    /// it is at none.
+    since_ms: AtomicU64,
+    /// The node that it tells the kernel of.
+    node: AtomicU64,
+    relieved: AtomicBool,
+    left: Mutex<Left>,
+}
+
+/// What the kernel is to be told when a node is free again.
+#[derive(Default)]
+pub(super) struct Left {
+    pub list: Vec<Repeat>,
+    pub everything: bool,
+}
+
+impl Post {
+    /// A call begins that may take for ever; `node` is what it tells the kernel of, if anything.
+    pub fn begin(&self, node: Option<NodeId>, now_ms: u64) {
+        let node = node.map_or(NOTHING, |node| node.0);
+        self.node.store(node, Ordering::SeqCst);
+        self.since_ms.store(now_ms.max(1), Ordering::SeqCst);
+    }
+
+    /// Whether another one listens now.
+    pub fn is_relieved(&self) -> bool {
+        self.relieved.load(Ordering::SeqCst)
+    }
+
+    fn is_held_up(&self, now_ms: u64) -> bool {
+        let since_ms = self.since_ms.load(Ordering::SeqCst);
+        since_ms != 0 && now_ms.saturating_sub(since_ms) >= HELD_UP_MS
+    }
+}
+
+/// All listeners, the one whose turn it is last.
+#[derive(Default)]
+pub(super) struct Posts {
+    all: Mutex<Vec<Arc<Post>>>,
+    relieved: AtomicUsize,
+}
+
+impl Posts {
+    /// The first listener's.
+    pub fn first(&self) -> Arc<Post> {
+        let post = Arc::new(Post::default());
+        self.all.lock().push(Arc::clone(&post));
+        post
+    }
+
+    /// A place for another listener, if the present one is held up.
+    pub fn relieve(&self, now_ms: u64) -> Option<Arc<Post>> {
+        let mut all = self.all.lock();
+        let last = all.last()?;
+        if !last.is_held_up(now_ms) || all.len() > HELD_UP_MAX {
+            return None;
+        }
+        last.relieved.store(true, Ordering::SeqCst);
+        self.relieved.fetch_add(1, Ordering::SeqCst);
+        let post = Arc::new(Post::default());
+        all.push(Arc::clone(&post));
+        Some(post)
+    }
+
+    /// The listener for this place could not be started.
+    pub fn give_up(&self, post: &Arc<Post>) {
+        let mut all = self.all.lock();
+        all.retain(|other| !Arc::ptr_eq(other, post));
+        if let Some(last) = all.last() {
+            last.relieved.store(false, Ordering::SeqCst);
+            self.relieved.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Leaves something to the listener that is held up at the node; false if none is.
+    pub fn leave(&self, node: NodeId, what: impl FnOnce() -> Repeat) -> bool {
+        if self.relieved.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let all = self.all.lock();
+        let at_it =
+            |post: &&Arc<Post>| post.is_relieved() && post.node.load(Ordering::SeqCst) == node.0;
+        let Some(post) = all.iter().find(at_it) else {
+            return false;
+        };
+        let mut left = post.left.lock();
+        match left.list.len() < LEFT_MAX {
+            true => left.list.push(what()),
+            false => left.everything = true,
+        }
+        true
+    }
+
+    /// The call that began last is over. What was left to the listener meanwhile.
+    pub fn finish(&self, post: &Post) -> Left {
+        post.since_ms.store(0, Ordering::SeqCst);
+        // Before the look: who finds the node here finds it relieved, too.
+        post.node.store(NOTHING, Ordering::SeqCst);
+        if !post.is_relieved() {
+            return Left::default();
+        }
+        let _all = self.all.lock();
+        std::mem::take(&mut *post.left.lock())
+    }
+
+    /// A relieved listener ends. What was left to it.
+    pub fn end(&self, post: &Arc<Post>) -> Left {
+        let mut all = self.all.lock();
+        all.retain(|other| !Arc::ptr_eq(other, post));
+        self.relieved.fetch_sub(1, Ordering::SeqCst);
+        std::mem::take(&mut *post.left.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(7);
+
+    #[test]
+    fn who_is_held_up_is_relieved_and_keeps_what_waits_for_the_same_node() {
+        let posts = Posts::default();
+        let first = posts.first();
+        assert!(posts.relieve(1000).is_none(), "it waits for nothing");
+        first.begin(Some(NODE), 1000);
+        assert!(posts.relieve(1000 + HELD_UP_MS - 1).is_none());
+        assert!(!posts.leave(NODE, || Repeat::Inode(NODE)), "its own turn");
+        let second = posts.relieve(1000 + HELD_UP_MS).unwrap();
+        assert!(first.is_relieved() && !second.is_relieved());
+        assert!(posts.leave(NODE, || Repeat::Inode(NODE)));
+        assert!(!posts.leave(NodeId(8), || Repeat::Inode(NodeId(8))));
+        assert_eq!(posts.finish(&first).list.len(), 1);
+        assert!(!posts.leave(NODE, || Repeat::Inode(NODE)), "it is free");
+        assert!(posts.end(&first).list.is_empty());
+        second.begin(None, 5000);
+        let third = posts.relieve(9000).unwrap();
+        posts.give_up(&third);
+        assert!(!second.is_relieved());
+        posts.finish(&second);
+        assert!(posts.relieve(9000).is_none());
+    }
+
+    #[test]
+    fn what_is_left_is_bounded_and_so_are_the_listeners() {
+        let posts = Posts::default();
+        let first = posts.first();
+        first.begin(Some(NODE), 1);
+        let mut last = posts.relieve(1000).unwrap();
+        for _ in 0..LEFT_MAX + 1 {
+            posts.leave(NODE, || Repeat::Inode(NODE));
+        }
+        let left = posts.finish(&first);
+        assert!(left.everything && left.list.len() == LEFT_MAX);
+        let mut held_up = 1;
+        loop {
+            last.begin(None, 1);
+            match posts.relieve(1000) {
+                Some(post) => last = post,
+                None => break,
+            }
+            held_up += 1;
+        }
+        assert_eq!(held_up, HELD_UP_MAX);
+    }
+}
