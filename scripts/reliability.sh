@@ -50,8 +50,8 @@ count_tests() { # SUITE FILE...
 cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test permissions \
     --test security_races --test security_control --test coherence </dev/null || failed=1
 cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
-count_tests 'faults and crashes' clocks crash_under_load guardian health multi_branch_changes \
-    relocate_ahead relocation relocation_limits limits reload_load slow_branch volume
+count_tests 'faults and crashes' clocks coherence_stuck crash_under_load guardian health \
+    multi_branch_changes relocate_ahead relocation relocation_limits limits reload_load slow_branch volume
 count_tests 'known defects of mergerfs' defects
 count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
     posix_meta posix_names

@@ -85,7 +85,7 @@ fn a_much_written_file_that_is_removed_gives_its_space_back() {
         .mount();
     let beneath = pool.on(0, "big");
     let free_bytes = || {
-        let space = rustix::fs::statvfs(&pool.on(0, "")).unwrap();
+        let space = rustix::fs::statvfs(pool.on(0, "")).unwrap();
         space.f_bavail * space.f_frsize
     };
     let empty_bytes = free_bytes();
