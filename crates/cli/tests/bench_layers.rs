@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use support::delay_fs::{DelayFs, Mood};
-use support::laboratory::{Bench, layer, nothing_in, runs};
-use support::{Kind, command, mounts};
+use support::laboratory::{Bench, few_runs, layer, nothing_in, runs};
+use support::{Kind, command, mounts, say};
 
 /// Beside everything a request costs on a busy machine.
 const DELAY: Duration = Duration::from_millis(1);
@@ -85,7 +85,7 @@ fn a_delay_in_the_storage_is_found_there() {
     let (below, target) = (memory(&bench, "below"), bench.dir("target"));
     let slow = DelayFs::mount(&below, &target);
     slow.set(Mood::Slow(DELAY));
-    for run in 0..runs() {
+    for run in runs() {
         let said = bench.names("storage", &target, &[&format!("--seed={run}")]);
         assert!(
             said.contains(&format!("the storage {}", target.display())),
@@ -101,7 +101,7 @@ fn a_delay_in_the_server_is_found_in_the_pool() {
     let bench = Bench::new();
     let target = memory(&bench, "target");
     let program = slow_server(&bench);
-    for run in 0..runs() {
+    for run in runs() {
         let args = [
             "--program",
             program.to_str().unwrap(),
@@ -120,16 +120,19 @@ fn a_hog_that_comes_and_goes_never_makes_it_name_the_wrong_layer() {
     let fast_target = memory(&bench, "fast");
     let slow = DelayFs::mount(&below, &slow_target);
     slow.set(Mood::Slow(DELAY));
-    for run in 0..runs().div_ceil(3) {
+    for run in few_runs() {
         let _hog = Hog::new();
         let seed = format!("--seed={run}");
         let (report, said) = bench.layers(&slow_target, &[&seed]);
         let found = layer(&report);
         assert!(matches!(found.as_deref(), None | Some("storage")), "{said}");
+        let mut tally = format!("a hog, seed {run}: slow storage: {found:?}");
         // Nothing is slow here but the pool itself, in this mode.
         let (report, said) = bench.layers(&fast_target, &[&seed]);
         let found = layer(&report);
         assert!(matches!(found.as_deref(), None | Some("pool")), "{said}");
+        tally += &format!(", slow pool: {found:?}");
+        say(&tally);
         assert!(
             said.contains("others (programs"),
             "the hog is not mentioned: {said}"

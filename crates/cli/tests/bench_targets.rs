@@ -196,6 +196,65 @@ fn is_named_a_network(kind: &str, mount: fn(&Path, &Path, &Path) -> Network) {
     );
 }
 
+/// What the throttle of the next test writes, in a directory that looks like either version: few
+/// machines have both.
+#[test]
+fn the_throttle_knows_both_versions_of_control_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = |name: &str, files: &[(&str, &str)]| {
+        let top = dir.path().join(name);
+        for (file, text) in files {
+            let path = top.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        top
+    };
+    let refused = |top: &Path| Throttle::below(top, "7:3", 1000).unwrap_err();
+    // The kernel's files go with the group; those here have to be removed first.
+    let held = |throttle: Throttle| {
+        let group = throttle.group().to_path_buf();
+        let mut files: Vec<(String, String)> = Vec::new();
+        for entry in fs::read_dir(&group).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            files.push((name, fs::read_to_string(entry.path()).unwrap()));
+            fs::remove_file(entry.path()).unwrap();
+        }
+        drop(throttle);
+        assert!(!group.exists());
+        files.sort();
+        files
+    };
+    let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+
+    let first = top("first", &[("blkio/cgroup.procs", "")]);
+    assert_eq!(
+        held(Throttle::below(&first, "7:3", 1000).unwrap()),
+        [
+            pair("blkio.throttle.read_bps_device", "7:3 1000"),
+            pair("blkio.throttle.write_bps_device", "7:3 1000"),
+        ]
+    );
+    for (name, place) in [("second", ""), ("both", "unified/")] {
+        let file = |name: &str| format!("{place}{name}");
+        let controllers = file("cgroup.controllers");
+        let second = top(name, &[(&controllers, "cpuset cpu io memory pids\n")]);
+        let throttle = Throttle::below(&second, "7:3", 1000).unwrap();
+        assert_eq!(
+            held(throttle),
+            [pair("io.max", "7:3 rbps=1000 wbps=1000")],
+            "{name}"
+        );
+        let switched = fs::read_to_string(second.join(file("cgroup.subtree_control")));
+        assert_eq!(switched.unwrap(), "+io +memory", "{name}");
+    }
+
+    let none = top("none", &[("cpu/cgroup.procs", "")]);
+    assert_eq!(refused(&none), "no control groups are mounted");
+    let other = top("other", &[("unified/cgroup.controllers", "cpu pids\n")]);
+    assert_eq!(refused(&other), "version 2 has no controller io here");
+}
+
 #[test]
 fn a_device_that_is_throttled_is_found_in_the_storage() {
     need_root!();
@@ -211,7 +270,7 @@ fn a_device_that_is_throttled_is_found_in_the_storage() {
         return;
     };
     bench.started_by = throttle.words();
-    for run in 0..runs() {
+    for run in runs() {
         let said = bench.names("storage", &target, &[&format!("--seed={run}")]);
         let name = target.display();
         assert!(said.contains(&format!("the storage {name}")), "{said}");
