@@ -1,27 +1,24 @@
 //! A file as a block device: what filesystems are made on where no device is given.
 
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use strandfs_volume::loop_device;
 
 use crate::error::BenchError;
-use crate::tool;
 
 /// How long others may hold a device that is to be taken away.
 const PATIENCE: Duration = Duration::from_secs(10);
-const TICK: Duration = Duration::from_millis(50);
-/// Attempts at a free device: others take them too.
-const ATTEMPTS: usize = 10;
 
 /// A loop device. Detached when dropped; its file stays.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    /// As the kernel names it.
     backing: PathBuf,
     direct: bool,
 }
@@ -33,32 +30,16 @@ impl LoopDevice {
     /// # Errors
     /// [`BenchError::Tool`]: no loop devices here, or no right to them.
     pub fn attach(backing: &Path) -> Result<Self, BenchError> {
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            let file = backing.as_os_str();
-            let options = ["--find", "--show", "--direct-io=on"].map(OsStr::new);
-            match tool::run("losetup", options.into_iter().chain([file])) {
-                Ok(said) => return Self::attached(Path::new(said.trim()), backing),
-                Err(error) => last = Some(error),
-            }
-            thread::sleep(TICK);
-        }
-        // Where the filesystem below has no direct IO, losetup refuses to attach at all.
-        let options = ["--find", "--show"].map(OsStr::new);
-        match tool::run("losetup", options.into_iter().chain([backing.as_os_str()])) {
-            Ok(said) => Self::attached(Path::new(said.trim()), backing),
-            Err(error) => Err(last.unwrap_or(error)),
-        }
-    }
-
-    fn attached(path: &Path, backing: &Path) -> Result<Self, BenchError> {
-        let mut device = Self {
-            path: path.to_path_buf(),
-            backing: backing.to_path_buf(),
-            direct: false,
-        };
-        device.direct = device.attribute("loop/dio")?.trim() == "1";
-        Ok(device)
+        let backing = fs::canonicalize(backing).map_err(BenchError::io("resolving", backing))?;
+        let attached = loop_device::attach_image(&backing).map_err(|error| BenchError::Tool {
+            program: "a loop device".to_owned(),
+            why: error.to_string(),
+        })?;
+        Ok(Self {
+            path: attached.path,
+            backing,
+            direct: attached.is_direct,
+        })
     }
 
     /// The device.
@@ -70,47 +51,24 @@ impl LoopDevice {
     pub fn is_direct(&self) -> bool {
         self.direct
     }
-
-    fn attribute_path(&self, name: &str) -> PathBuf {
-        let device = self.path.file_name().unwrap_or_default();
-        Path::new("/sys/block").join(device).join(name)
-    }
-
-    fn attribute(&self, name: &str) -> Result<String, BenchError> {
-        let path = self.attribute_path(name);
-        fs::read_to_string(&path).map_err(BenchError::io("reading", &path))
-    }
-
-    /// Whether the device still is the one attached here. A number that was freed by somebody else
-    /// may be anyone's.
-    fn is_ours(&self) -> bool {
-        let found = self.attribute("loop/backing_file").unwrap_or_default();
-        Path::new(found.trim_end()) == self.backing
-    }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.is_ours() {
-            // In use, it goes away with its last user; the loop waits for that.
-            let said = tool::run("losetup", [OsStr::new("-d"), self.path.as_os_str()]);
-            if !self.is_ours() {
-                return;
-            }
-            if Instant::now() > deadline {
-                let why = said.err().map_or_else(
-                    || "something still uses it".to_owned(),
-                    |error| error.to_string(),
-                );
-                eprintln!(
-                    "strandfs: {} stays attached to {}: {why}",
-                    self.path.display(),
-                    self.backing.display()
-                );
-                return;
-            }
-            thread::sleep(TICK);
+        // A number that was freed by somebody else may be anyone's.
+        if !loop_device::on(&self.backing).contains(&self.path) {
+            return;
+        }
+        if let Err(errno) = loop_device::detach(&self.path, &self.backing, PATIENCE) {
+            let why = match errno {
+                rustix::io::Errno::BUSY => "something still uses it".to_owned(),
+                errno => errno.to_string(),
+            };
+            eprintln!(
+                "strandfs: {} stays attached to {}: {why}",
+                self.path.display(),
+                self.backing.display()
+            );
         }
     }
 }

@@ -29,6 +29,17 @@ pub struct Attached {
     pub path: PathBuf,
     /// Whether discarding blocks frees space on the backing filesystem.
     pub discards: bool,
+    /// Whether it reads and writes the file with direct I/O.
+    pub is_direct: bool,
+}
+
+/// What a loop device has to be like.
+#[derive(Clone, Copy)]
+enum Demand {
+    /// Direct I/O, and sectors of so many bytes.
+    Direct(u32),
+    /// Direct I/O if the kernel finds it possible, and the sectors it chooses.
+    IfPossible,
 }
 
 /// Every loop device that has a file, with the file's name as the kernel shows it.
@@ -89,6 +100,19 @@ pub fn check() -> Result<(), VolumeError> {
 /// No permission, no loop devices, no free one, or direct I/O or the sectors cannot be had; no
 /// device is left behind.
 pub fn attach(file: &Path, sector_bytes: u32) -> Result<Attached, VolumeError> {
+    attach_as(file, Demand::Direct(sector_bytes))
+}
+
+/// Puts a free loop device on `file`, an image: with direct I/O where its filesystem has that, and
+/// with the sectors the kernel chooses.
+///
+/// # Errors
+/// No permission, no loop devices, or no free one; no device is left behind.
+pub fn attach_image(file: &Path) -> Result<Attached, VolumeError> {
+    attach_as(file, Demand::IfPossible)
+}
+
+fn attach_as(file: &Path, demand: Demand) -> Result<Attached, VolumeError> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |errno: Errno| VolumeError::Loop {
@@ -107,17 +131,34 @@ pub fn attach(file: &Path, sector_bytes: u32) -> Result<Attached, VolumeError> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = open(&path).map_err(failed(&format!("opening {}", path.display())))?;
         let name = file.as_os_str().as_bytes();
+        let sector_bytes = match demand {
+            Demand::Direct(bytes) => bytes,
+            Demand::IfPossible => sys::KERNEL_CHOOSES,
+        };
         match sys::configure(device.as_fd(), target.as_fd(), sector_bytes, name) {
             Ok(()) => {
-                if let Err(why) = verify(&device, &target, sector_bytes) {
-                    // Ours, and nobody has seen it yet.
-                    let _ = sys::clear(device.as_fd());
-                    let what = format!("setting up {}", path.display());
-                    return Err(VolumeError::Loop { what, why });
-                }
+                let checked = match demand {
+                    Demand::Direct(bytes) => verify(&device, &target, bytes).map(|()| true),
+                    Demand::IfPossible => {
+                        sys::has_direct_io(device.as_fd()).map_err(|errno| errno.to_string())
+                    }
+                };
+                let is_direct = match checked {
+                    Ok(is_direct) => is_direct,
+                    Err(why) => {
+                        // Ours, and nobody has seen it yet.
+                        let _ = sys::clear(device.as_fd());
+                        let what = format!("setting up {}", path.display());
+                        return Err(VolumeError::Loop { what, why });
+                    }
+                };
                 let discards = discards(&path);
                 if discards || attempt > RENEWALS {
-                    return Ok(Attached { path, discards });
+                    return Ok(Attached {
+                        path,
+                        discards,
+                        is_direct,
+                    });
                 }
                 let _ = sys::clear(device.as_fd());
                 drop(device);

@@ -3,6 +3,6 @@
 mod loop_control;
 
 pub(crate) use loop_control::{
-    block_size_bytes, clear, configure, device_size_bytes, free_number, has_direct_io, remove,
-    take_new_size,
+    KERNEL_CHOOSES, block_size_bytes, clear, configure, device_size_bytes, free_number,
+    has_direct_io, remove, take_new_size,
 };

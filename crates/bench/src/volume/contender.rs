@@ -124,7 +124,7 @@ impl Contender {
             facts: Subject {
                 name: self.name(),
                 base: (*self != Self::Loop).then(|| LOOP.to_owned()),
-                family: Family::Other,
+                family: Family::Native,
                 ..Subject::default()
             },
             target: backing.clone(),
@@ -173,7 +173,7 @@ impl Ready {
         let device = LoopDevice::attach(file)?;
         if !device.is_direct() {
             return Err(BenchError::Tool {
-                program: "losetup".to_owned(),
+                program: "a loop device".to_owned(),
                 why: format!("{} cannot be attached with direct IO", file.display()),
             });
         }

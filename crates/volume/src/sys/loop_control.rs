@@ -19,6 +19,9 @@ fn answer(result: i32) -> Result<i32, Errno> {
     Ok(result)
 }
 
+/// A size of sectors: that of the disk below, or 512 bytes on older kernels.
+pub(crate) const KERNEL_CHOOSES: u32 = 0;
+
 /// Calls an ioctl without an argument.
 fn plain(fd: BorrowedFd<'_>, request: u32) -> Result<i32, Errno> {
     // SAFETY: the requests given here take no argument and touch no memory of ours.
