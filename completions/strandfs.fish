@@ -151,7 +151,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l no-cross-check -d 'Do not set our own figures beside those of dd and fio'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
@@ -165,7 +165,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s h -l help -d 'Print help'
@@ -178,7 +178,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s h -l help -d 'Print help'
@@ -186,10 +186,10 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l branches -d 'Pools of so many branches' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l variant -d 'A further column: a pool with these mount options' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l peer -d 'A further column: another build of mergerfs' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l variant -d 'A further subject: a pool with these mount options' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l peer -d 'A further subject: another build of mergerfs' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l directory -d 'Where to work; for root each branch is a tmpfs mounted there' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l seed -d 'Draws the order of the subjects' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l no-peers -d 'Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
@@ -205,7 +205,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l device -d 'Make them on this device instead of an image. All that is on it is lost' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l i-will-lose-data-on -d 'The same device again, to say that this is meant' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l directory -d 'Where the image goes' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -l seed -d 'Draws the order of the filesystems, and the data' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from matrix" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l size -d 'The size of each backing file' -r
@@ -217,7 +217,7 @@ sync\t''"
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l transport -d 'Volumes whose requests come over these (default: the volume\'s own choice)' -r -f -a "dev\t''
 uring\t''"
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l directory -d 'Where the backing files go (default: a tmpfs made for the run)' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l json -d 'Write every sample and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -l seed -d 'Draws the order' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from volume" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from compare" -l threshold -d 'A change of speed up to so many percent does not count' -r
@@ -229,8 +229,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l variant -d 'A further subject: a pool with these mount options' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l peer -d 'A further subject: another build of mergerfs' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l directory -d 'Where to work; for root each branch is a tmpfs mounted there' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l json -d 'Write the counts and the machine\'s description to this file' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l no-peers -d 'Leave out mergerfs, unionfs-fuse and fuse-overlayfs where they are installed'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -l no-peers -d 'Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from requests" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand completions" -s h -l help -d 'Print help'
 

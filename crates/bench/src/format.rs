@@ -39,16 +39,6 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A size in the binary unit that suits it.
-pub fn bytes(bytes: u64) -> String {
-    match bytes {
-        it if it >= 1 << 30 => format!("{:.1} GiB", it as f64 / f64::from(1 << 30)),
-        it if it >= 1 << 20 => format!("{} MiB", it >> 20),
-        it if it >= 1 << 10 => format!("{} KiB", it >> 10),
-        it => format!("{it} B"),
-    }
-}
-
 /// A figure and its interval: `1.52 [1.47 1.60]`, each number written by `show`.
 pub fn between(found: &Estimate, show: impl Fn(f64) -> String) -> String {
     format!(
@@ -84,8 +74,6 @@ mod tests {
         assert_eq!(seconds(2.5), "2.50 s");
         assert_eq!(seconds(0.0025), "2.50 ms");
         assert_eq!(seconds(0.000_002_5), "2.50 us");
-        assert_eq!(bytes(5 << 30), "5.0 GiB");
-        assert_eq!(bytes((1 << 20) - 1), "1023 KiB");
         assert_eq!(ratio(0.0212), "0.021");
         assert_eq!(ratio(1.005), "1.00");
         assert_eq!(ratio(12.34), "12.3");

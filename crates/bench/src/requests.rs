@@ -104,11 +104,17 @@ pub fn run(
             }
             Err(error) => return Err(error),
         };
-        let operations = count(&mounted, &scratch, stop)?;
-        counts.subjects.push(Counted {
-            name: subject.name.clone(),
-            operations,
-        });
+        match count(&mounted, &scratch, stop) {
+            Ok(operations) => counts.subjects.push(Counted {
+                name: subject.name.clone(),
+                operations,
+            }),
+            // What a peer cannot do is its own affair.
+            Err(error @ BenchError::Io { .. }) if !subject.is_needed() => {
+                counts.failures.push(format!("{}: {error}", subject.name));
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(counts)
 }

@@ -24,7 +24,8 @@ impl Scratch {
         let dir = tempfile::Builder::new()
             .prefix("strandfs-bench-")
             .tempdir_in(parent)
-            .map_err(BenchError::io("making a directory in", parent))?;
+            // Its own words name a directory that nobody has heard of.
+            .map_err(|error| BenchError::io("making a directory in", parent)(error.kind()))?;
         let path = fs::canonicalize(dir.path()).map_err(BenchError::io("resolving", dir.path()))?;
         Ok(Self {
             dir: Some(dir),

@@ -33,9 +33,13 @@ pub fn difference(ratio: &Estimate) -> Difference {
     }
 }
 
-/// A ratio for people: `1.52 [1.47 1.60]`, or that no difference was measured.
+/// A ratio for people: `1.52 [1.47 1.60]`, or that no difference was measured, or that nothing can
+/// be said of so few samples.
 pub fn describe_ratio(ratio: &Estimate) -> String {
     let shown = format::between(ratio, format::ratio);
+    if !ratio.is_interval {
+        return format!("too few samples: {shown}");
+    }
     match difference(ratio) {
         Difference::None => format!("no measurable difference: {shown}"),
         _ => shown,
@@ -46,6 +50,12 @@ pub fn describe_ratio(ratio: &Estimate) -> String {
 mod tests {
     use super::*;
     use crate::stats::estimate;
+
+    #[test]
+    fn four_samples_show_neither_a_difference_nor_that_there_is_none() {
+        let half = estimate(&[0.5, 0.51, 0.49, 0.5]).unwrap();
+        assert!(describe_ratio(&half).starts_with("too few samples: 0.50 ["));
+    }
 
     #[test]
     fn equal_is_called_no_measurable_difference() {

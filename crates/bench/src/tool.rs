@@ -29,7 +29,7 @@ pub fn run<A: AsRef<OsStr>>(
     if output.code == Some(0) {
         return Ok(output.stdout);
     }
-    let said = last_line(&output.stderr).or_else(|| last_line(&output.stdout));
+    let said = complaint(&output.stderr).or_else(|| complaint(&output.stdout));
     Err(failed(name, said.unwrap_or("it failed without a word")))
 }
 
@@ -84,6 +84,13 @@ fn failed(program: &str, why: &str) -> BenchError {
     }
 }
 
+/// The last line, or that before an explanation of the command line.
+fn complaint(text: &str) -> Option<&str> {
+    let before = text.to_ascii_lowercase().find("usage:");
+    let own = before.and_then(|end| text.get(..end)).unwrap_or_default();
+    last_line(own).or_else(|| last_line(text))
+}
+
 fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
@@ -98,6 +105,9 @@ mod tests {
         let failed = run("ls", ["/no such directory"]).unwrap_err().to_string();
         assert!(failed.starts_with("ls: "), "{failed}");
         assert!(failed.contains("No such file"), "{failed}");
+        let said = "size 256 of data is too small\nUsage: mkfs.xfs\n/* size */ <value>\n";
+        assert_eq!(complaint(said), Some("size 256 of data is too small"));
+        assert_eq!(complaint("usage: ls\nnone"), Some("none"));
         let missing = run("no-such-program", ["x"]).unwrap_err().to_string();
         assert_eq!(missing, "no-such-program: not installed");
     }

@@ -4,19 +4,23 @@ mod compare;
 mod layers;
 mod matrix;
 mod metadata;
+mod output;
 mod progress;
 mod report;
 mod requests;
 mod volume;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use strandfs_bench::BenchError;
+use strandfs_bench::environment::Environment;
+use strandfs_bench::metadata::plan::Choices;
 use strandfs_bench::result::Report;
 
-use crate::args::bench::BenchCommand;
+use crate::args::bench::{BenchCommand, PeerArgs};
 use crate::failure::Failure;
 
 /// Exit code of a result with a blemish: something was left out or went wrong on a peer.
@@ -52,8 +56,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 /// What a figure was measured on, for the first line.
-fn machine(report: &Report) -> String {
-    let machine = &report.environment;
+fn machine(machine: &Environment) -> String {
     format!(
         "Linux {}, {} CPUs ({})",
         machine.kernel, machine.cpus, machine.cpu_model
@@ -67,6 +70,25 @@ fn conclude(report: &Report, complete: bool) -> ExitCode {
         (_, true) => ExitCode::SUCCESS,
         (_, false) => ExitCode::from(DEGRADED),
     }
+}
+
+/// The program that runs: what is measured where no other is named.
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(Failure::system("finding the program"))
+}
+
+/// The pools to measure, of so many branches, and what beside them.
+fn choices(args: &PeerArgs, branches: Vec<usize>) -> Result<Choices, Failure> {
+    let builds = named(&args.builds, "--peer")?.into_iter();
+    Ok(Choices {
+        program: this_program()?,
+        variants: named(&args.variants, "--variant")?,
+        builds: builds
+            .map(|(name, program)| (name, PathBuf::from(program)))
+            .collect(),
+        peers: !args.no_peers,
+        branches,
+    })
 }
 
 /// Splits `NAME=VALUE`.

@@ -1,24 +1,6 @@
-//! Numbers for people, each with its unit.
+//! Times for people.
 
 use std::time::{Duration, SystemTime};
-
-/// Bytes in the largest unit that leaves at least 1.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = None;
-    for next in UNITS {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = Some(next);
-    }
-    match unit {
-        None => format!("{bytes} B"),
-        Some(unit) => format!("{value:.1} {unit}"),
-    }
-}
 
 /// A time as seconds since 1970, in UTC.
 pub fn time(seconds: i64) -> String {
@@ -36,19 +18,6 @@ pub fn time(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (4 << 30, "4.0 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(size(bytes), text);
-        }
-    }
 
     #[test]
     fn any_time_can_be_shown() {

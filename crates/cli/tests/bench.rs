@@ -82,6 +82,8 @@ fn metadata_refuses_what_makes_no_sense() {
     for (arguments, named) in [
         (vec!["--only=creat"], "creat"),
         (vec!["--files=0"], "--files"),
+        (vec!["--branches=0"], "--branches"),
+        (vec!["--branches=1,100000"], "--branches"),
         (vec!["--variant=nameless"], "--variant"),
     ] {
         let run = strandfs([&["bench", "metadata", "--no-peers"][..], &arguments].concat());

@@ -276,7 +276,7 @@ fn a_matrix_that_does_not_fit_is_refused_before_anything_is_written() {
     mounts::detach(dir.path());
     assert_eq!(run.code(), 2, "{run:?}");
     // 5 GiB, a quarter more, and room for journals.
-    let said = "1.0 GiB free, the image needs 6.5 GiB";
+    let said = "1 GiB free, and 6.5 GiB are needed";
     assert!(run.stderr.contains(said), "{run:?}");
     assert_eq!(left, 0);
 }

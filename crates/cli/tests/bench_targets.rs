@@ -97,7 +97,7 @@ fn an_image_takes_no_place_of_another_file_and_has_to_fit() {
     let taken = format!("ext4:64M@{}", file.display());
     for (target, said) in [
         (taken.as_str(), "is there already"),
-        ("ext4:900T", "the image needs"),
+        ("ext4:900T", "are needed"),
         ("ext4:64M", "the run needs"),
         ("ext4:16K", "mkfs.ext4"),
     ] {

@@ -86,7 +86,7 @@ fn volume_measures_each_step_and_leaves_nothing() {
                 "{latency:?}"
             );
             let served = report
-                .find(subject, &format!("{job}: server CPU"))
+                .find(subject, &format!("{job}: server CPU per operation"))
                 .is_some();
             assert_eq!(served, subject.contains("volume"), "{subject}");
         }

@@ -49,7 +49,7 @@ pub use policies::{Category, Function, Policies};
 pub use policy::Policy;
 pub use readdir::ReaddirRule;
 pub use settings::{MountFlags, SecurityContexts, Settings};
-pub use size::{MessageSize, MinFreeSpace, parse_size};
+pub use size::{MessageSize, MinFreeSpace, parse_size, show_size};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,

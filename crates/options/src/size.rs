@@ -43,6 +43,25 @@ pub fn format_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
+/// A size for people, in the largest unit that leaves at least 1: `256 MiB`, `1.5 KiB`.
+pub fn show_size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        // What would be rounded to 1024 has the next unit.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    match value.fract() {
+        0.0 => format!("{value:.0} {unit}"),
+        _ => format!("{value:.1} {unit}"),
+    }
+}
+
 /// The free space a branch must keep to be eligible for new files.
 ///
 /// Text form: a size (`4G`), a percentage of the branch (`5%`), or the smaller of the two written
@@ -228,6 +247,21 @@ mod tests {
             "99999999T",
         ] {
             assert_eq!(parse_size(text), Err(BadSize), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_a_unit_and_no_more_than_one_decimal() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (256 << 20, "256 MiB"),
+            (4 << 30, "4 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(show_size(bytes), text);
         }
     }
 

@@ -154,7 +154,8 @@ fn sentence(
             "cannot tell: the samples lie too far apart; end what else the machine does".to_owned()
         }
         Finding::Needs(more) => format!(
-            "cannot tell: {more} more runs needed (--reps {})",
+            "cannot tell: {more} more {} needed (--reps {})",
+            if *more == 1 { "run" } else { "runs" },
             report.repetitions + more
         ),
         Finding::NoSamples => "cannot tell: a rung has no samples, see the notes".to_owned(),

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
+use strandfs_options::show_size;
+
 use super::judge::{self, Names};
 use super::plan::{Plan, rows};
 use super::setup::{Ladder, MEMORY, TMPFS, pool_name};
@@ -57,9 +59,12 @@ pub(crate) fn measure(
         .enter()
         .map_err(BenchError::io("starting a busy thread in", &plan.directory))?;
     for (name, value) in [
-        ("file-bytes", plan.file_bytes.to_string()),
-        ("sample-limit-ms", plan.sample_limit.as_millis().to_string()),
-        ("options-of-pools", plan.options.clone()),
+        ("size", show_size(plan.file_bytes)),
+        (
+            "time of a sample",
+            format!("{} ms", plan.sample_limit.as_millis()),
+        ),
+        ("options of pools", plan.options.clone()),
     ] {
         report.settings.insert(name.to_owned(), value);
     }
@@ -108,6 +113,9 @@ pub(crate) fn check(plan: &Plan) -> Result<(), BenchError> {
     let wrong = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if plan.repetitions == 0 {
         return wrong("--reps must be at least 1");
+    }
+    if plan.sample_limit.is_zero() {
+        return wrong("--sample-time must be at least 1ms");
     }
     if plan.file_bytes < 8 << 20 {
         return wrong("--size must be at least 8M: less is over before it can be timed");

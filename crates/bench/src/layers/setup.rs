@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use strandfs_options::show_size;
+
 use super::plan::{Mode, Plan, Transport, Way, pool_options};
 use super::target::Target;
 use crate::error::BenchError;
@@ -302,7 +304,8 @@ impl Ladder {
             let inside = self.contenders.iter().filter(|it| it.group == group);
             let storages: Vec<&Storage> =
                 inside.filter_map(|it| it.facts.storage.as_ref()).collect();
-            let needed = 2 * plan.file_bytes * storages.len() as u64;
+            let files = 2 * storages.len() as u64;
+            let needed = plan.file_bytes.saturating_mul(files);
             let free = storages.iter().map(|it| it.free_bytes).min().unwrap_or(0);
             if free < needed {
                 let name = self.contenders.iter().find(|it| it.group == group);
@@ -311,10 +314,10 @@ impl Ladder {
                     _ => name.map_or("", |it| it.facts.name.as_str()),
                 };
                 return Err(BenchError::Usage(format!(
-                    "{name} has {} MiB free and the run needs {} MiB: give a smaller --size or \
-                     fewer --modes",
-                    free >> 20,
-                    needed >> 20
+                    "{name} has {} free and the run needs {}: give a smaller --size or fewer \
+                     --modes",
+                    show_size(free),
+                    show_size(needed)
                 )));
             }
         }

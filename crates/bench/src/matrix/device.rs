@@ -57,6 +57,7 @@ pub fn check_unused(path: &Path, needed: u64) -> Result<(), BenchError> {
     if !path.is_absolute() {
         return Err(refuse("name the device by its whole path, /dev/…"));
     }
+    fs::metadata(path).map_err(BenchError::io("looking at", path))?;
     let number = Number::of(path).ok_or_else(|| refuse("it is no block device"))?;
     let place = number.sysfs();
     let says = |file: &str| fs::read_to_string(place.join(file)).unwrap_or_default();

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use strandfs_options::show_size;
 
 use super::device::{check_claims, check_unused};
 use super::plan::{BLOCK, Place};
 use super::recipe::Recipe;
 use crate::error::BenchError;
-use crate::format;
 use crate::loop_image::{LoopDevice, fill_holes, write_image};
 use crate::pattern::Pattern;
 use crate::scratch::Scratch;
@@ -231,7 +231,7 @@ impl Drop for ImageFile {
     }
 }
 
-/// Refuses an image that does not fit, before anything is written.
+/// Refuses images that do not fit, before anything is written.
 ///
 /// # Errors
 /// [`BenchError::Usage`] with both sizes.
@@ -240,10 +240,10 @@ pub fn check_room(directory: &Path, below: &Storage, bytes: u64) -> Result<(), B
         return Ok(());
     }
     Err(BenchError::Usage(format!(
-        "{} has {} free, the image needs {}: give a smaller size or another place",
+        "{} has {} free, and {} are needed: give a smaller size or another place",
         directory.display(),
-        format::bytes(below.free_bytes),
-        format::bytes(bytes)
+        show_size(below.free_bytes),
+        show_size(bytes)
     )))
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use strandfs_options::show_size;
+
 use super::ground::check_room;
 use super::recipe::Recipe;
 use crate::error::BenchError;
@@ -92,10 +94,10 @@ impl Plan {
         let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
         if self.size < memory {
             said.push(format!(
-                "the file ({} MiB) fits in memory ({} MiB): what is read again, and what is \
-                 written without fdatasync, measures RAM",
-                self.size >> 20,
-                memory >> 20
+                "the file ({}) fits in memory ({}): what is read again, and what is written \
+                 without fdatasync, measures RAM",
+                show_size(self.size),
+                show_size(memory)
             ));
         }
         Ok(said)

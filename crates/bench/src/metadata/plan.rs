@@ -105,6 +105,9 @@ impl Choices {
     }
 }
 
+/// Of a pool; each is a mount of its own.
+const MOST_BRANCHES: usize = 1000;
+
 impl Plan {
     /// Leaves out what cannot be measured here; the sentences say what and why.
     ///
@@ -115,6 +118,12 @@ impl Plan {
             return Err(BenchError::Usage(
                 "--files and --reps must be at least 1".to_owned(),
             ));
+        }
+        let counts = || self.subjects.iter().map(|it| it.branches);
+        if !counts().all(|count| (1..=MOST_BRANCHES).contains(&count)) {
+            return Err(BenchError::Usage(format!(
+                "--branches takes numbers from 1 to {MOST_BRANCHES}"
+            )));
         }
         let mut said = Vec::new();
         let wanted = self.workloads.len();

@@ -9,6 +9,7 @@ use crate::counters::cpu_seconds;
 use crate::credibility;
 use crate::error::BenchError;
 use crate::fio::{self, Job};
+use crate::matrix::ground::check_room;
 use crate::progress::{Progress, Step};
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
@@ -48,7 +49,7 @@ pub struct Plan {
 
 /// The row of the server's CPU time beside a job.
 pub fn cpu_row(job: &str) -> String {
-    format!("{job}: server CPU")
+    format!("{job}: server CPU per operation")
 }
 
 /// Measures. What was complete when the user stops it is returned; a contender that cannot be set up
@@ -67,7 +68,10 @@ pub fn run(
     let default = std::env::temp_dir();
     let mut scratch = Scratch::new(plan.directory.as_deref().unwrap_or(&default))?;
     let place = scratch.branch("backing", plan.directory.is_none())?;
-    if Storage::of(&place).is_ok_and(|it| it.medium == Medium::Memory) {
+    let below = Storage::of(&place)?;
+    let needed = plan.size.saturating_mul(plan.contenders.len() as u64);
+    check_room(plan.directory.as_deref().unwrap_or(&place), &below, needed)?;
+    if below.medium == Medium::Memory {
         report.warnings.push(
             "the backing files lie in RAM: the figures are of the path to them, not of a disk"
                 .to_owned(),

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use strandfs_bench::regime::Regime;
 
 /// What to measure.
 #[derive(Subcommand)]
@@ -37,21 +38,15 @@ pub enum BenchCommand {
 /// Arguments of `bench requests`.
 #[derive(Args)]
 pub struct RequestsArgs {
-    /// A further subject: a pool with these mount options.
-    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
-    pub variants: Vec<String>,
-    /// A further subject: another build of mergerfs.
-    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
-    pub peers: Vec<String>,
-    /// Leave out mergerfs, unionfs-fuse and fuse-overlayfs where they are installed.
-    #[arg(long)]
-    pub no_peers: bool,
+    /// What is counted.
+    #[command(flatten)]
+    pub peers: PeerArgs,
     /// Where to work; for root each branch is a tmpfs mounted there.
     #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
     pub directory: PathBuf,
-    /// Write the counts and the machine's description to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the counts go.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Arguments of `bench metadata`.
@@ -69,27 +64,61 @@ pub struct MetadataArgs {
     /// Pools of so many branches.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
     pub branches: Vec<usize>,
-    /// A further column: a pool with these mount options.
-    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
-    pub variants: Vec<String>,
-    /// A further column: another build of mergerfs.
-    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
-    pub peers: Vec<String>,
-    /// Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed.
-    #[arg(long)]
-    pub no_peers: bool,
-    /// Keep one CPU busy meanwhile; many servers are faster then.
-    #[arg(long)]
-    pub busy: bool,
+    /// The columns.
+    #[command(flatten)]
+    pub peers: PeerArgs,
+    /// What else the machine does.
+    #[command(flatten)]
+    pub regime: RegimeArgs,
     /// Where to work; for root each branch is a tmpfs mounted there.
     #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
     pub directory: PathBuf,
-    /// Write every sample and the machine's description to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Draws the order of the subjects.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// Which filesystems are measured beside the pool.
+#[derive(Args)]
+pub struct PeerArgs {
+    /// A further subject: a pool with these mount options.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
+    pub variants: Vec<String>,
+    /// A further subject: another build of mergerfs.
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    pub builds: Vec<String>,
+    /// Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed.
+    #[arg(long)]
+    pub no_peers: bool,
+}
+
+/// What else the machine does.
+#[derive(Args)]
+pub struct RegimeArgs {
+    /// Keep one CPU busy meanwhile; many servers are faster then.
+    #[arg(long)]
+    pub busy: bool,
+}
+
+impl RegimeArgs {
+    /// What that makes of the machine.
+    pub fn regime(&self) -> Regime {
+        match self.busy {
+            true => Regime::Busy,
+            false => Regime::Quiet,
+        }
+    }
+}
+
+/// What becomes of a result besides its tables.
+#[derive(Args)]
+pub struct OutputArgs {
+    /// Write everything measured and the machine's description to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {

@@ -7,12 +7,13 @@ use strandfs_bench::layers::plan::{Mode, Transport, named};
 use strandfs_bench::layers::text;
 use strandfs_bench::layers::{Plan, Target};
 use strandfs_bench::matrix::recipe;
-use strandfs_bench::regime::Regime;
 use strandfs_bench::result::Report;
 use strandfs_bench::{BenchError, blocksize as sizes, layers as rungs, passthrough as ways};
 
+use strandfs_options::show_size;
+
 use super::progress::Bar;
-use super::{DEGRADED, stop_on_signals};
+use super::{DEGRADED, stop_on_signals, this_program};
 use crate::args::bench::layers::{DataArgs, LayersArgs, RunArgs};
 use crate::failure::Failure;
 
@@ -53,7 +54,7 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
     if !lines.is_empty() {
         println!("{lines}");
     }
-    Ok(finish(&report))
+    finish(&report, &args.run)
 }
 
 /// Measures the ways in which a pool moves data.
@@ -63,7 +64,7 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
 pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
     let report = measure(ways::run, &with_target(args)?, &args.run)?;
     println!("{}", ways::table(&report));
-    Ok(finish(&report))
+    finish(&report, &args.run)
 }
 
 /// Measures what block sizes cost.
@@ -73,7 +74,7 @@ pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
 pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
     let report = measure(sizes::run, &with_target(args)?, &args.run)?;
     println!("{}\n{}", sizes::table(&report), text::lines(&report));
-    Ok(finish(&report))
+    finish(&report, &args.run)
 }
 
 fn with_target(args: &DataArgs) -> Result<Plan, Failure> {
@@ -92,7 +93,7 @@ fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError
 fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     let program = match &args.program {
         Some(program) => program.clone(),
-        None => std::env::current_exe().map_err(Failure::system("finding the program"))?,
+        None => this_program()?,
     };
     Ok(Plan {
         program,
@@ -107,44 +108,36 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         most_repetitions: args.max_reps.unwrap_or(2 * args.reps),
         sample_limit: args.sample_time,
         cross_check: true,
-        regime: if args.busy {
-            Regime::Busy
-        } else {
-            Regime::Quiet
-        },
+        regime: args.regime.regime(),
         directory: args.directory.clone(),
         seed: args.seed,
     })
 }
 
 fn measure(measure: Measure, plan: &Plan, args: &RunArgs) -> Result<Report, Failure> {
+    args.output.check()?;
     let stop = stop_on_signals()?;
     let bar = Bar::new();
     let report = measure(plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
-    if let Some(path) = &args.json {
-        report.write(path)?;
-    }
-    let machine = &report.environment;
     println!(
-        "Linux {}, {} CPUs ({}), regime: {}, files of {} MiB, {} repetitions\n",
-        machine.kernel,
-        machine.cpus,
-        machine.cpu_model,
+        "{}, regime: {}, files of {}, {} repetitions\n",
+        super::machine(&report.environment),
         report.regime.name(),
-        plan.file_bytes >> 20,
+        show_size(plan.file_bytes),
         report.repetitions
     );
     Ok(report)
 }
 
-fn finish(report: &Report) -> ExitCode {
+fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
     for warning in &report.warnings {
         println!("note: {warning}");
     }
-    match (report.repetitions, report.interrupted) {
+    args.output.write(|path| report.write(path))?;
+    Ok(match (report.repetitions, report.interrupted) {
         (0, _) => ExitCode::from(crate::failure::FAILED),
         (_, true) => ExitCode::from(DEGRADED),
         _ => ExitCode::SUCCESS,
-    }
+    })
 }

@@ -21,14 +21,13 @@ const MORE_REPETITIONS: usize = 3;
 /// A wrong request, a device that must not be touched, or nothing could be measured.
 pub fn run(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     let plan = plan(args)?;
+    args.output.check()?;
     let stop = stop_on_signals()?;
     let bar = Bar::new();
     let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
-    if let Some(path) = &args.json {
-        report.write(path)?;
-    }
     print(&report);
+    args.output.write(|path| report.write(path))?;
     let complete = report.subjects.len() == plan.recipes.len();
     Ok(conclude(&report, complete))
 }
@@ -65,7 +64,7 @@ fn print(report: &Report) {
     let setting = |name: &str| settings.get(name).map_or("?", String::as_str);
     println!(
         "{}, {} repetitions, a file of {} in blocks of {} on {}",
-        super::machine(report),
+        super::machine(&report.environment),
         report.repetitions,
         setting("size"),
         setting("block"),

@@ -1,14 +1,12 @@
 //! `strandfs bench metadata`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use strandfs_bench::metadata::plan::{Choices, workloads};
+use strandfs_bench::metadata::plan::workloads;
 use strandfs_bench::metadata::{Plan, Results, run as measure};
-use strandfs_bench::regime::Regime;
 
 use super::progress::Bar;
-use super::{DEGRADED, named, stop_on_signals};
+use super::{DEGRADED, choices, stop_on_signals};
 use crate::args::bench::MetadataArgs;
 use crate::failure::Failure;
 
@@ -17,27 +15,14 @@ use crate::failure::Failure;
 /// # Errors
 /// A wrong request, or nothing could be measured.
 pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
-    let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
-    let choices = Choices {
-        program,
-        variants: named(&args.variants, "--variant")?,
-        builds: named(&args.peers, "--peer")?
-            .into_iter()
-            .map(|(name, program)| (name, PathBuf::from(program)))
-            .collect(),
-        peers: !args.no_peers,
-        branches: args.branches.clone(),
-    };
+    args.output.check()?;
+    let choices = choices(&args.peers, args.branches.clone())?;
     let mut plan = Plan {
         subjects: choices.subjects(),
         workloads: workloads(&args.only)?,
         files: args.files,
         repetitions: args.reps,
-        regime: if args.busy {
-            Regime::Busy
-        } else {
-            Regime::Quiet
-        },
+        regime: args.regime.regime(),
         directory: args.directory.clone(),
         seed: args.seed,
     };
@@ -48,10 +33,8 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     let bar = Bar::new();
     let results = measure(&plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
-    if let Some(path) = &args.json {
-        results.report().write(path)?;
-    }
     print(&results);
+    args.output.write(|path| results.report().write(path))?;
     Ok(match (results.repetitions, results.failures.is_empty()) {
         (0, _) => ExitCode::from(crate::failure::FAILED),
         (_, true) if !results.interrupted => ExitCode::SUCCESS,
@@ -60,12 +43,9 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
 }
 
 fn print(results: &Results) {
-    let machine = &results.environment;
     println!(
-        "Linux {}, {} CPUs ({}), regime: {}, {} entries, {} repetitions",
-        machine.kernel,
-        machine.cpus,
-        machine.cpu_model,
+        "{}, regime: {}, {} entries, {} repetitions",
+        super::machine(&results.environment),
         results.regime.name(),
         results.files,
         results.repetitions

@@ -6,7 +6,7 @@ use strandfs_bench::result::Report;
 use strandfs_bench::volume::{Contender, Io, Plan, Server, run as measure, table};
 
 use super::progress::Bar;
-use super::{conclude, stop_on_signals};
+use super::{conclude, stop_on_signals, this_program};
 use crate::args::bench::volume::{VolumeBenchArgs, VolumeIo, VolumeTransport};
 use crate::failure::Failure;
 
@@ -23,14 +23,13 @@ pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
         directory: args.directory.clone(),
         seed: args.seed,
     };
+    args.output.check()?;
     let stop = stop_on_signals()?;
     let bar = Bar::new();
     let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
-    if let Some(path) = &args.json {
-        report.write(path)?;
-    }
     print(&report);
+    args.output.write(|path| report.write(path))?;
     let rows = report.series.iter().filter(|it| it.samples.contains(&None));
     let complete = report.subjects.len() == plan.contenders.len() && rows.count() == 0;
     Ok(conclude(&report, complete))
@@ -38,7 +37,7 @@ pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
 
 /// The file, the loop device, a volume for each way, and ext4 on the first of those.
 fn contenders(args: &VolumeBenchArgs) -> Result<Vec<Contender>, Failure> {
-    let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
+    let program = this_program()?;
     let mut servers = Vec::new();
     for io in &args.io {
         let server = |transport: Option<&str>| Server {
@@ -73,7 +72,7 @@ fn print(report: &Report) {
     let setting = |name: &str| report.settings.get(name).map_or("?", String::as_str);
     println!(
         "{}, {} repetitions, four jobs of {} in turn: {}, {} in flight, backing files of {}",
-        super::machine(report),
+        super::machine(&report.environment),
         report.repetitions,
         setting("time"),
         setting("block"),

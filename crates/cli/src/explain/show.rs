@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use strandfs_options::show_size;
 
 use crate::status::{number, text as field};
-use crate::units::{size, time};
+use crate::units::time;
 
 /// What each category does, as a heading.
 const HEADINGS: [(&str, &str); 3] = [
@@ -78,7 +79,7 @@ fn copies(answer: &Value, out: &mut String) {
         let _ = writeln!(
             out,
             "  {path}: {}, mode {}, owner {}:{}, modified {}, inode {}{remark}",
-            size(number(copy, "size_bytes")),
+            show_size(number(copy, "size_bytes")),
             field(copy, "mode"),
             number(copy, "uid"),
             number(copy, "gid"),
@@ -103,8 +104,8 @@ fn branches(answer: &Value, out: &mut String) {
             field(branch, "path"),
             field(branch, "mode"),
             field(branch, "health"),
-            size(number(branch, "available_bytes")),
-            size(number(branch, "min_free_bytes")),
+            show_size(number(branch, "available_bytes")),
+            show_size(number(branch, "min_free_bytes")),
         );
     }
 }

@@ -1,9 +1,10 @@
 //! The state of a pool as text.
 
 use serde_json::Value;
+use strandfs_options::show_size;
 
 use super::{number, switch, text};
-use crate::units::{self, size};
+use crate::units;
 
 /// Operations that are listed by name; the rest are summed up.
 const BUSIEST: usize = 8;
@@ -47,7 +48,7 @@ fn moves(pool: &Value) {
     if full + early > 0 {
         println!(
             "  {full} files moved from full branches, {early} ahead of time ({})",
-            size(number(ahead, "moved_bytes"))
+            show_size(number(ahead, "moved_bytes"))
         );
     }
     if let Some(path) = ahead.get("moving").and_then(Value::as_str) {
@@ -77,9 +78,9 @@ fn branch(branch: &Value) {
         "  branch {} {}: {} free of {}, minfreespace {}",
         text(branch, "path"),
         text(branch, "mode"),
-        size(number(branch, "available_bytes")),
-        size(number(branch, "total_bytes")),
-        size(number(branch, "min_free_bytes")),
+        show_size(number(branch, "available_bytes")),
+        show_size(number(branch, "total_bytes")),
+        show_size(number(branch, "min_free_bytes")),
     );
     println!(
         "    {}, {} ({}), passthrough {}, watched {}",
@@ -122,7 +123,7 @@ fn connection(connection: &Value) {
         number(connection, "most_threads"),
         text(connection, "transport"),
         reason_for_transport(connection),
-        size(number(connection, "max_write_bytes")),
+        show_size(number(connection, "max_write_bytes")),
     );
     let requests = connection.get("requests").and_then(Value::as_object);
     let mut counts: Vec<(&str, u64)> = requests
@@ -152,7 +153,7 @@ fn reason_for_transport(connection: &Value) -> String {
         None => format!(
             " ({} queues, buffers of at most {})",
             number(ring, "queues"),
-            size(number(ring, "buffer_bytes")),
+            show_size(number(ring, "buffer_bytes")),
         ),
     }
 }

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use strandfs_options::show_size;
 
 use super::found::{self, Found};
 use crate::args::volume::ListArgs;
 use crate::failure::Failure;
-use crate::units::size;
 
 /// Shows the volumes that are served.
 ///
@@ -49,8 +49,8 @@ fn print(found: &Found) {
         Ok(status) => {
             println!(
                 "  {}, {} of it allocated, server pid {}",
-                size(status.size_bytes),
-                size(status.allocated_bytes),
+                show_size(status.size_bytes),
+                show_size(status.allocated_bytes),
                 status.pid
             );
             println!("  io {}", because(&status.io, &status.io_reason));

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::io::Errno;
+use strandfs_options::show_size;
 use strandfs_volume::backing::Backing;
 use strandfs_volume::loop_device;
 
 use super::found::{self, Found};
 use crate::args::volume::ResizeArgs;
 use crate::failure::Failure;
-use crate::units;
 
 /// Makes a volume larger: in the server if it is served, and its block devices with it; else in
 /// its backing file.
@@ -25,7 +25,7 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode, Failure> {
         // Taking a directory or a device for a backing file says what is wrong with it.
         None => drop(Backing::open_existing(target, size)?),
     }
-    println!("{} has {}", target.display(), units::size(size));
+    println!("{} has {}", target.display(), show_size(size));
     Ok(ExitCode::SUCCESS)
 }
 

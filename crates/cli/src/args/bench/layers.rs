@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{duration, size};
+use super::{OutputArgs, RegimeArgs, duration, size};
 
 /// Arguments of `bench layers`.
 #[derive(Args)]
@@ -71,15 +71,15 @@ pub struct RunArgs {
     /// The strandfs to measure (default: this one).
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// Keep one CPU busy meanwhile; many servers are faster then.
-    #[arg(long)]
-    pub busy: bool,
+    /// What else the machine does.
+    #[command(flatten)]
+    pub regime: RegimeArgs,
     /// Where mountpoints and, for root, tmpfs go.
     #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
     pub directory: PathBuf,
-    /// Write every sample and the machine's description to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Draws the order of the rungs, the data and the places of random access.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,

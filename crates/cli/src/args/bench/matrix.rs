@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{duration, size};
+use super::{OutputArgs, duration, size};
 
 /// Arguments of `bench matrix`.
 #[derive(Args)]
@@ -40,9 +40,9 @@ pub struct MatrixArgs {
     /// Where the image goes.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
     pub directory: PathBuf,
-    /// Write every sample and the machine's description to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Draws the order of the filesystems, and the data.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,

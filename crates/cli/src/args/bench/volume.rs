@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{duration, size};
+use super::{OutputArgs, duration, size};
 
 /// Arguments of `bench volume`.
 #[derive(Args)]
@@ -28,9 +28,9 @@ pub struct VolumeBenchArgs {
     /// Where the backing files go (default: a tmpfs made for the run).
     #[arg(long, value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
-    /// Write every sample and the machine's description to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Draws the order.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
