@@ -1,6 +1,8 @@
 //! Lines: time by block size, latency by percentile; a line for each subject.
 
-use super::frame::{COLOURS, at, block, dot, figure, line, shorten, words};
+use strandfs_options::show_size;
+
+use super::frame::{COLOURS, at, dot, figure, line, name, words};
 use super::markup::Markup;
 use super::scale::Scale;
 use super::unit::{self, Quantity};
@@ -27,6 +29,7 @@ pub struct Chart {
 
 struct Line {
     name: String,
+    /// The subject's place.
     colour: usize,
     /// x, and seconds.
     points: Vec<(f64, f64)>,
@@ -62,7 +65,7 @@ pub fn block_sizes(report: &Report) -> Vec<Chart> {
                 let name = subject.name.clone();
                 lines.push(Line {
                     name,
-                    colour: colour % COLOURS,
+                    colour,
                     points,
                 });
             }
@@ -74,7 +77,7 @@ pub fn block_sizes(report: &Report) -> Vec<Chart> {
             x_title: "block size",
             marks: sizes
                 .into_iter()
-                .map(|it| (it as f64, size_text(it)))
+                .map(|it| (it as f64, show_size(it)))
                 .collect(),
             lines,
         }
@@ -102,7 +105,7 @@ pub fn latencies(report: &Report) -> Vec<Chart> {
                 let name = subject.name.clone();
                 lines.push(Line {
                     name,
-                    colour: colour % COLOURS,
+                    colour,
                     points,
                 });
             }
@@ -167,14 +170,6 @@ fn block_of(series: &Series) -> Option<u64> {
     work.bytes.checked_div(work.operations)
 }
 
-fn size_text(bytes: u64) -> String {
-    match bytes {
-        it if it >= 1 << 20 => format!("{} MiB", it >> 20),
-        it if it >= 1 << 10 => format!("{} KiB", it >> 10),
-        it => format!("{it} B"),
-    }
-}
-
 impl Chart {
     /// Draws it.
     pub fn draw(&self, out: &mut Markup) {
@@ -203,12 +198,12 @@ impl Chart {
                 words(out, "soft", (LEFT - 6.0, height + 4.0), "end", &said);
             }
             let mut last = f64::NEG_INFINITY;
-            for (value, name) in &self.marks {
+            for (value, said) in &self.marks {
                 let place = x(*value);
                 line(out, "grid", (place, TOP), (place, BOTTOM));
                 // Written only where there is room.
                 if place - last > 48.0 {
-                    words(out, "soft", (place, BOTTOM + 18.0), "middle", name);
+                    words(out, "soft", (place, BOTTOM + 18.0), "middle", said);
                     last = place;
                 }
             }
@@ -228,20 +223,28 @@ impl Line {
             .iter()
             .map(|it| format!("{},{}", at(it.0), at(it.1)))
             .collect();
-        let class = format!("curve s{}", self.colour);
+        let class = format!("curve {}", self.class());
         out.empty(
             "polyline",
             &[("points", &path.join(" ")), ("class", &class)],
         );
-        let fill = format!("f{}", self.colour);
+        let fill = format!("f{}", self.colour % COLOURS);
         for point in points {
             dot(out, &fill, *point, "3");
         }
         let height = TOP + 8.0 + 20.0 * number as f64;
-        let key = (PLOT_RIGHT + 16.0, height - 9.0);
-        block(out, &fill, key, (10.0, 10.0));
-        let place = (PLOT_RIGHT + 32.0, height);
-        words(out, "", place, "start", &shorten(&self.name));
+        let (start, middle) = (PLOT_RIGHT + 16.0, height - 4.0);
+        line(out, &class, (start, middle), (start + 24.0, middle));
+        dot(out, &fill, (start + 12.0, middle), "3");
+        name(out, (start + 32.0, height), "start", &self.name);
+    }
+
+    /// More lines than there are colours differ by their dashes.
+    fn class(&self) -> String {
+        let dashes = ["", " dashed", " dotted"];
+        let round = (self.colour / COLOURS) % dashes.len();
+        let dash = dashes.get(round).copied().unwrap_or_default();
+        format!("s{}{dash}", self.colour % COLOURS)
     }
 }
 
@@ -260,8 +263,8 @@ mod tests {
         ] {
             assert_eq!(action(workload), expected);
         }
-        assert_eq!(size_text(512), "512 B");
-        assert_eq!(size_text(4 << 20), "4 MiB");
+        assert_eq!(show_size(512), "512 B");
+        assert_eq!(show_size(4 << 20), "4 MiB");
         assert!((tail(99.0) - 100.0).abs() < 1e-6);
     }
 }

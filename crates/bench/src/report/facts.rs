@@ -31,6 +31,7 @@ pub fn machine(out: &mut Markup, report: &Report) {
     let settings: Vec<String> = report
         .settings
         .iter()
+        .filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| format!("{name}: {value}"))
         .collect();
     if !settings.is_empty() {
@@ -107,7 +108,11 @@ pub fn subjects(out: &mut Markup, report: &Report) {
     out.open("div", &[("class", "wide")]);
     out.open("table", &[]);
     let heading = ["subject", "made by", "with", "kept on"];
-    row(out, "th", heading.map(str::to_owned).as_slice());
+    out.open("tr", &[]);
+    for title in heading {
+        out.leaf("th", &[("class", "name")], title);
+    }
+    out.close("tr");
     for subject in &report.subjects {
         let tools: Vec<String> = subject
             .tools

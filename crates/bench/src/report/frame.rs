@@ -5,10 +5,10 @@ use super::scale::Scale;
 use super::unit;
 
 /// Of every chart.
-pub const WIDTH: f64 = 860.0;
+pub const WIDTH: f64 = 980.0;
 /// Colours in the style sheet.
 pub const COLOURS: usize = 8;
-const NAMES: f64 = 230.0;
+const NAMES: f64 = 330.0;
 const TOP: f64 = 10.0;
 const FOOT: f64 = 42.0;
 
@@ -86,17 +86,33 @@ pub fn at(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A name that fits beside a chart.
+/// A name that fits beside a chart. Names differ at their ends as often as at their beginnings:
+/// what is left out is in the middle.
 pub fn shorten(name: &str) -> String {
-    const ROOM: usize = 34;
-    if name.chars().count() <= ROOM {
+    const ROOM: usize = 46;
+    const END: usize = 20;
+    let length = name.chars().count();
+    if length <= ROOM {
         return name.to_owned();
     }
-    let kept: String = name.chars().take(ROOM - 1).collect();
-    format!("{kept}…")
+    let begin: String = name.chars().take(ROOM - END - 1).collect();
+    let end: String = name.chars().skip(length - END).collect();
+    format!("{begin}…{end}")
 }
 
-/// Rows with names on the left, room for figures on the right, and an axis from zero below.
+/// A subject's name, in full where the pointer rests on it.
+pub fn name(out: &mut Markup, (x, y): (f64, f64), anchor: &str, name: &str) {
+    let shown = shorten(name);
+    if shown == name {
+        return words(out, "", (x, y), anchor, name);
+    }
+    out.open("g", &[]);
+    out.leaf("title", &[], name);
+    words(out, "", (x, y), anchor, &shown);
+    out.close("g");
+}
+
+/// Rows with names on the left, room for figures on the right, and an axis below.
 pub struct Rows {
     /// The axis, in shown units.
     pub scale: Scale,
@@ -136,13 +152,13 @@ impl Rows {
             line(out, "grid", (x, TOP), (x, bottom));
             words(out, "soft", (x, bottom + 16.0), "middle", &unit::mark(mark));
         }
-        words(out, "soft", (self.x(0.0), bottom + 34.0), "start", unit);
+        words(out, "soft", (NAMES, bottom + 34.0), "start", unit);
     }
 
     /// The row's name and figures.
-    pub fn label(&self, out: &mut Markup, row: usize, name: &str, figures: &str) {
+    pub fn label(&self, out: &mut Markup, row: usize, subject: &str, figures: &str) {
         let y = self.y(row) + 4.0;
-        words(out, "", (NAMES - 8.0, y), "end", &shorten(name));
+        name(out, (NAMES - 8.0, y), "end", subject);
         let x = WIDTH - self.right + 8.0;
         words(out, "", (x, y), "start", figures);
     }

@@ -3,8 +3,10 @@
 /// An axis.
 #[derive(Clone, Copy, Debug)]
 pub enum Scale {
-    /// From 0: lengths can be compared.
+    /// With 0 on it: lengths from there can be compared.
     Linear {
+        /// The smallest value, or 0.
+        least: f64,
         /// The largest value.
         most: f64,
     },
@@ -21,16 +23,21 @@ pub enum Scale {
 const MARKS: f64 = 6.0;
 
 impl Scale {
-    /// From 0 to the next round number above all values.
+    /// From 0, or the round number below all values if any is negative, to that above them.
     pub fn linear(values: impl Iterator<Item = f64>) -> Self {
-        let most = values.filter(|it| it.is_finite()).fold(0.0, f64::max);
-        let step = step(most);
-        let most = if step > 0.0 {
-            (most / step).ceil() * step
-        } else {
-            1.0
-        };
-        Self::Linear { most }
+        let within = |(least, most): (f64, f64), it: f64| (least.min(it), most.max(it));
+        let (least, most) = values.filter(|it| it.is_finite()).fold((0.0, 0.0), within);
+        let step = step(most - least);
+        if step <= 0.0 {
+            return Self::Linear {
+                least: 0.0,
+                most: 1.0,
+            };
+        }
+        Self::Linear {
+            least: (least / step).floor() * step,
+            most: (most / step).ceil() * step,
+        }
     }
 
     /// Between the powers of `base` around all values, which are above 0.
@@ -59,7 +66,7 @@ impl Scale {
     /// 0 at the axis' beginning, 1 at its end.
     pub fn place(&self, value: f64) -> f64 {
         let place = match *self {
-            Self::Linear { most } => value / most,
+            Self::Linear { least, most } => (value - least) / (most - least),
             Self::Log { least, most } => (value / least).ln() / (most / least).ln(),
         };
         if place.is_finite() {
@@ -72,10 +79,10 @@ impl Scale {
     /// Where to write numbers.
     pub fn marks(&self) -> Vec<f64> {
         match *self {
-            Self::Linear { most } => {
-                let step = step(most);
-                let count = (most / step).round() as usize;
-                (0..=count).map(|it| it as f64 * step).collect()
+            Self::Linear { least, most } => {
+                let step = step(most - least);
+                let (first, last) = ((least / step).round() as i64, (most / step).round() as i64);
+                (first..=last).map(|it| it as f64 * step).collect()
             }
             Self::Log { least, most } => {
                 let mut marks = vec![least];
@@ -111,6 +118,13 @@ mod tests {
         assert_eq!(scale.marks(), [0.0, 5.0, 10.0, 15.0, 20.0]);
         assert_eq!((scale.place(0.0), scale.place(10.0)), (0.0, 0.5));
         assert_eq!(scale.place(99.0), 1.0);
+    }
+
+    #[test]
+    fn negative_values_have_a_place_left_of_zero() {
+        let scale = Scale::linear([-30.0, 45.0].into_iter());
+        assert_eq!(scale.marks(), [-40.0, -20.0, 0.0, 20.0, 40.0, 60.0]);
+        assert_eq!((scale.place(-40.0), scale.place(10.0)), (0.0, 0.5));
     }
 
     #[test]

@@ -27,9 +27,12 @@ pub fn chart(out: &mut Markup, verdict: &Verdict) {
             Some(start)
         })
         .collect();
-    let reach = starts.iter().zip(&verdict.parts);
-    let highest = reach.map(|(start, part)| start + part.seconds.high);
-    let whole = highest.fold(0.0, f64::max);
+    let ends: Vec<f64> = starts
+        .iter()
+        .zip(&verdict.parts)
+        .flat_map(|(start, part)| [start + part.seconds.low, start + part.seconds.high])
+        .collect();
+    let whole = ends.iter().copied().fold(0.0, f64::max);
     // Over all rows there is no common unit of work: the parts are shares of the time.
     let (unit, axis) = match verdict.per.as_str() {
         "" => (SHARE, "% of the time".to_owned()),
@@ -39,7 +42,7 @@ pub fn chart(out: &mut Markup, verdict: &Verdict) {
         }
     };
     let rows = Rows {
-        scale: Scale::linear([whole * unit.scale].into_iter()),
+        scale: Scale::linear(ends.iter().map(|it| it * unit.scale)),
         count: verdict.parts.len(),
         height: 26.0,
         right: 190.0,
