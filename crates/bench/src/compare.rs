@@ -3,11 +3,12 @@
 //! Repetitions of two runs do not belong together, so the interval of the ratio of medians comes
 //! from resampling each side by itself. Where a report holds the bare filesystem (or another base
 //! that is not what is judged), figures are first set against it, repetition by repetition: a
-//! machine that was slower as a whole on the second day is not taken for a slower subject.
+//! machine that was slower as a whole on the second day is not taken for a slower subject. What
+//! shows the machine alone is shown, and is no regression.
 
 use crate::error::BenchError;
 use crate::format;
-use crate::result::{Report, Series};
+use crate::result::{Kind, Report, Series};
 use crate::stats::{Estimate, ratio_of_medians};
 use crate::subject::Family;
 
@@ -40,6 +41,8 @@ pub struct Row {
     pub ratio: Estimate,
     /// What that means.
     pub change: Change,
+    /// Whether it shows the machine rather than what is judged beside it.
+    pub is_machine: bool,
 }
 
 /// Everything that was found.
@@ -100,14 +103,15 @@ pub fn compare(
 }
 
 impl Comparison {
-    /// Whether anything became slower clear of noise.
+    /// Whether anything but the machine became slower clear of noise.
     pub fn is_regression(&self) -> bool {
         self.count(Change::Slower) > 0
     }
 
-    /// How many rows show this.
+    /// How many rows show this, those of the machine apart.
     pub fn count(&self, change: Change) -> usize {
-        self.rows.iter().filter(|it| it.change == change).count()
+        let judged = self.rows.iter().filter(|it| !it.is_machine);
+        judged.filter(|it| it.change == change).count()
     }
 
     /// The rows as text, with those that did not change only if `all`.
@@ -124,7 +128,11 @@ impl Comparison {
                 format!("{}, {}", row.subject, row.workload),
                 format::between(&it, format::ratio),
                 row.against.clone().unwrap_or_else(|| "-".to_owned()),
-                row.change.words().to_owned(),
+                match (row.is_machine, row.change) {
+                    (true, Change::Slower) => "slower: the machine".to_owned(),
+                    (true, Change::Faster) => "faster: the machine".to_owned(),
+                    (_, change) => change.words().to_owned(),
+                },
             ]);
         }
         match rows.len() {
@@ -178,6 +186,7 @@ fn row(
         _ => Change::None,
     };
     Some(Row {
+        is_machine: !absolute && is_machine(after.0, &after.1.subject),
         subject: after.1.subject.clone(),
         workload: after.1.workload.clone(),
         against: base,
@@ -196,6 +205,20 @@ fn common_base(before: &Report, after: &Report, series: &Series) -> Option<Strin
             && report.find(base, &series.workload).is_some()
     };
     (is_bare(before) && is_bare(after)).then(|| base.to_owned())
+}
+
+/// Whether what was measured there is the machine: the bare filesystem or device below the others,
+/// memory, another program beside.
+fn is_machine(report: &Report, subject: &str) -> bool {
+    let known = report.subjects.iter().find(|it| it.name == subject);
+    match known.map_or(Family::Other, |it| it.family) {
+        Family::Native => true,
+        Family::Strandfs | Family::Mergerfs => false,
+        Family::Other => matches!(
+            report.kind,
+            Kind::Layers | Kind::Blocksize | Kind::Passthrough
+        ),
+    }
 }
 
 /// Work a second, by repetition.
@@ -344,8 +367,9 @@ mod tests {
         let ours = found.rows.iter().find(|it| it.subject == "a").unwrap();
         assert_eq!(ours.against.as_deref(), Some("native"));
         assert_eq!(ours.change, Change::None);
-        // The bare filesystem itself has nothing to be set against.
-        assert!(found.is_regression());
+        // The bare filesystem itself has nothing to be set against; it is shown.
+        assert!(!found.is_regression());
+        assert!(found.table(false).contains("slower: the machine"));
         let found = compare(&one, &two, THRESHOLD, true).unwrap();
         assert_eq!(found.count(Change::Slower), 2);
     }

@@ -84,7 +84,8 @@ fn a_regression_is_exit_code_4_and_noise_is_none() {
         let row = whole.stdout.lines().find(|it| it.starts_with(name));
         assert!(row.unwrap().ends_with(words), "{whole:?}");
     };
-    ends("native, create", "SLOWER");
+    ends("native, create", "slower: the machine");
+    assert_eq!(whole.code(), 0, "{whole:?}");
     ends("strandfs, create", "no measurable difference");
     let absolute = compare(&even, &machine, &["--absolute"]);
     assert!(absolute.stdout.contains("4 slower"), "{absolute:?}");
@@ -103,6 +104,51 @@ fn what_is_no_result_is_refused_by_name() {
     assert_eq!(missing.code(), 1, "{missing:?}");
     let threshold = compare(&other, &other, &["--threshold=100"]);
     assert!(threshold.stderr.contains("--threshold"), "{threshold:?}");
+}
+
+/// Not after minutes of measuring.
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    for json in ["no such directory/file", "work"] {
+        let json = dir.path().join(json);
+        let refused = strandfs([
+            "bench",
+            "metadata",
+            "--no-peers",
+            "--files=20",
+            "--reps=1",
+            "--only=create",
+            // Measuring would fail at this.
+            "--variant=broken=no-such-option",
+            "--directory",
+            work.to_str().unwrap(),
+            "--json",
+            json.to_str().unwrap(),
+        ]);
+        assert_eq!(refused.code(), 1, "{refused:?}");
+        assert_eq!(refused.stdout, "", "{refused:?}");
+        assert!(
+            refused.stderr.contains(json.to_str().unwrap()),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_page_never_replaces_the_result_it_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("result.json");
+    fs::write(&json, "precious").unwrap();
+    let json = json.to_str().unwrap();
+    let refused = strandfs(["bench", "report", json, "-o", json]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(refused.stderr.contains("would replace"), "{refused:?}");
+    assert_eq!(fs::read(json).unwrap(), b"precious");
 }
 
 #[test]
