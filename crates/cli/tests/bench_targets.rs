@@ -83,6 +83,23 @@ fn filesystems_are_made_on_images_and_nothing_is_left_of_them() {
     }
 }
 
+/// The kernel knows the image by another name than it was given by.
+#[test]
+fn an_image_named_through_a_symlink_leaves_no_device() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let bench = Bench::new();
+    let (real, link) = (bench.dir("real"), bench.dir.path().join("link"));
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let target = format!("ext4:128M@{}", link.join("image").display());
+    bench.run("layers", &once(&[&target], &["--only=metadata"]));
+    nothing_in(&real);
+    let left = loops_below(bench.dir.path());
+    assert_eq!(left, 0);
+}
+
 #[test]
 fn an_image_takes_no_place_of_another_file_and_has_to_fit() {
     need_root!();
