@@ -136,12 +136,13 @@ pub fn subjects(out: &mut Markup, report: &Report) {
     out.close("div");
 }
 
-/// A row whose first two cells are names.
+/// A row whose first two cells are names, and whose last two are words that may be broken.
 fn row(out: &mut Markup, kind: &'static str, cells: &[String]) {
     out.open("tr", &[]);
     for (place, cell) in cells.iter().enumerate() {
         let class: &[(&str, &str)] = match place {
             0 | 1 => &[("class", "name")],
+            8.. => &[("class", "brief")],
             _ => &[],
         };
         out.leaf(kind, class, cell);
