@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -25,6 +26,10 @@ const SMALLEST_SECTOR_BYTES: u64 = 512;
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// How long another server's lock is waited for, and how long between two tries.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// An open backing file, locked against a second server as long as this lives.
 pub struct Backing {
@@ -121,7 +126,7 @@ impl Backing {
             path: path.to_owned(),
             why,
         };
-        match rustix::fs::flock(&plain, FlockOperation::NonBlockingLockExclusive) {
+        match lock(&plain) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 return Err(refuse(
@@ -405,6 +410,20 @@ fn open_or_make(path: &Path, size_bytes: Option<u64>) -> Result<(OwnedFd, bool),
             os("making its name last")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
     Ok((file, true))
+}
+
+/// The lock that keeps a second server away. On a pool and on a network filesystem the lock of a
+/// server that has just ended may take a moment to go.
+fn lock(file: &OwnedFd) -> Result<(), Errno> {
+    let begin = Instant::now();
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// The size the volume is to have, or why this file is none.

@@ -293,3 +293,18 @@ proptest! {
         prop_assert!(fs::read(backing.path()).unwrap() == model);
     }
 }
+
+/// A volume detached from a file on a pool could not be attached again at once: the kernel gives
+/// such a lock up only after the close has returned.
+#[test]
+fn a_lock_that_is_about_to_go_is_waited_for() {
+    let (_dir, backing) = made();
+    let path = backing.path().to_owned();
+    let ending = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        drop(backing);
+    });
+    let again = Backing::open(&path, None);
+    ending.join().unwrap();
+    assert_eq!(again.unwrap().size_bytes(), SIZE);
+}
