@@ -45,13 +45,19 @@ fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiv
 
 /// Whether a thread of the server is in a notification that waits for a directory's lock.
 fn a_notification_waits(server: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
-    let stacks = tasks
+    a_thread_is_in(&server.to_string(), "fuse_reverse_inval_entry")
+}
+
+/// Functions of the kernel, of this age or that, which have a directory locked for a change.
+const LOCKED: [&str; 3] = ["vfs_mkdir", "lookup_one_qstr_excl", "__lookup_hash"];
+
+/// Whether a thread of a process is in this function of the kernel.
+fn a_thread_is_in(process: &str, function: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut stacks = tasks
         .flatten()
         .filter_map(|task| fs::read_to_string(task.path().join("stack")).ok());
-    stacks
-        .into_iter()
-        .any(|stack| stack.contains("fuse_reverse_inval_entry"))
+    stacks.any(|stack| stack.contains(function))
 }
 
 /// A pool whose server cannot die when killed: a client holds the lock of a directory while its
@@ -84,7 +90,10 @@ impl Knot {
         slow.set(Mood::Stuck);
         let new = pool.path("dir/new");
         let client = apart(move || fs::create_dir(new));
-        eventually("the request to be stuck", PATIENCE, || slow.waiting() > 0);
+        // What waits there first may be the server's own look at the branch.
+        eventually("the request to be stuck", PATIENCE, || {
+            slow.waiting() > 0 && LOCKED.iter().any(|within| a_thread_is_in("self", within))
+        });
         // Behind the pool's back: the kernel is told to forget the name.
         fs::remove_file(pool.on(1, "dir/known")).unwrap();
         let server = pool.pid();
