@@ -30,10 +30,7 @@ pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno
 /// Aborts the connection of a mount that is there, and cannot go meanwhile: its server cannot end.
 /// Errors as for [`abort`].
 pub(super) fn abort_by_number(connection: u32) -> Result<(), Errno> {
-    let file = format!("{CONTROL}/{connection}/abort");
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(file, flags, Mode::empty())?;
-    rustix::io::write(file, b"1").map(drop)
+    rustix::io::write(open_unasked(connection, Way::Usual)?, b"1").map(drop)
 }
 
 /// The file that aborts a connection when anything is written to it; without effect once the
@@ -43,6 +40,15 @@ pub(super) fn abort_by_number(connection: u32) -> Result<(), Errno> {
 /// asked whether its connection still stands *after* the control file was opened: then the file is
 /// that connection's, and becomes nobody's when the connection goes.
 pub(super) fn open(connection: u32, device: BorrowedFd<'_>, way: Way) -> Result<OwnedFd, Errno> {
+    let file = open_unasked(connection, way)?;
+    if !is_connected(device)? {
+        return Err(Errno::NOENT);
+    }
+    Ok(file)
+}
+
+/// The same, of whichever connection has the number.
+fn open_unasked(connection: u32, way: Way) -> Result<OwnedFd, Errno> {
     let file = format!("{connection}/abort");
     let open = |control: OwnedFd| {
         rustix::fs::openat(
@@ -55,15 +61,11 @@ pub(super) fn open(connection: u32, device: BorrowedFd<'_>, way: Way) -> Result<
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let usual = || rustix::fs::open(CONTROL, flags, Mode::empty()).and_then(open);
     let private = || private_control().and_then(open);
-    let file = match way {
-        Way::Usual => usual().or_else(|_| private())?,
+    match way {
+        Way::Usual => usual().or_else(|_| private()),
         // What the usual one says is the more telling: users have none of their own.
-        Way::Private => private().or_else(|_| usual())?,
-    };
-    if !is_connected(device)? {
-        return Err(Errno::NOENT);
+        Way::Private => private().or_else(|_| usual()),
     }
-    Ok(file)
 }
 
 /// `fuse_dev_poll` in the kernel's fs/fuse/dev.c: an error and nothing else once the connection

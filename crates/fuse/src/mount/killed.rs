@@ -11,14 +11,11 @@ const KILLED: u64 = 1 << 8;
 /// Whether the server of a connection was killed and is held up. False where `/proc` does not tell
 /// (other users' servers; kernels that do not show which connection a device belongs to).
 pub(super) fn server_is_killed(connection: u32) -> bool {
-    let mut killed = false;
-    for (task, is_killed) in tasks() {
-        // Most processes have no part in it, and only those that were killed decide anything.
-        if is_killed && serves(&task, connection) {
-            killed = true;
-        }
-    }
-    killed && !tasks().any(|(task, is_killed)| !is_killed && serves(&task, connection))
+    let serving = |wanted: bool| {
+        tasks().any(|(task, is_killed)| is_killed == wanted && serves(&task, connection))
+    };
+    // Most tasks were not killed: what those have open is looked at only where it decides.
+    serving(true) && !serving(false)
 }
 
 /// All tasks, each with whether it was killed.
@@ -52,10 +49,10 @@ fn serves(task: &Path, connection: u32) -> bool {
         .into_iter()
         .flatten()
         .flatten();
-    let devices = files.filter(|file| {
+    let mut devices = files.filter(|file| {
         fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/fuse"))
     });
-    devices.into_iter().any(|file| {
+    devices.any(|file| {
         let info = fs::read_to_string(task.join("fdinfo").join(file.file_name()));
         info.is_ok_and(|info| connection_of(&info) == Some(connection))
     })

@@ -69,22 +69,24 @@ pub fn recover_dying_mountpoint(mountpoint: &Path, patience: Duration) -> io::Re
 /// Whether the mountpoint's server was killed and cannot end, so that whoever uses the mount waits.
 /// Asks the mount itself nothing; false where that is not to be known.
 pub fn server_is_killed(mountpoint: &Path) -> io::Result<bool> {
-    let top = mounts_at(&resolve(mountpoint)?)?.pop();
-    let top = top.filter(Mounted::is_fuse);
-    Ok(top.is_some_and(|mounted| killed::server_is_killed(mounted.minor)))
+    Ok(of_killed_server(&resolve(mountpoint)?)?.is_some())
+}
+
+/// The mount that is seen at the path, if its server was killed and cannot end.
+fn of_killed_server(path: &Path) -> io::Result<Option<Mounted>> {
+    let top = mounts_at(path)?.pop().filter(Mounted::is_fuse);
+    Ok(top.filter(|mounted| killed::server_is_killed(mounted.minor)))
 }
 
 /// If [`server_is_killed`], aborts the connection, unmounts lazily and returns true.
 pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     let path = resolve(mountpoint)?;
     let mut recovered = false;
-    while server_is_killed(&path)? {
+    while let Some(mounted) = of_killed_server(&path)? {
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         match rustix::mount::unmount(&path, flags) {
             Err(Errno::PERM) => {
-                if let Some(mounted) = mounts_at(&path)?.last() {
-                    abort::abort_by_number(mounted.minor)?;
-                }
+                abort::abort_by_number(mounted.minor)?;
                 helper::unmount(&path, true)?;
             }
             result => result?,

@@ -152,12 +152,20 @@ impl Doomed<'_, '_> {
         }
     }
 
-    /// Where it is.
+    /// Where it is: the exchange of a step has given it the old name.
+    fn spot(&self) -> (&DirEntry, &OsStr) {
+        match self {
+            Doomed::Of(_, ends, _) => (&ends.from, ends.from_name),
+            Doomed::Stale(_) | Doomed::Behind(..) => self.home(),
+        }
+    }
+
+    /// The same, and where that is on its branch.
     fn place<'s>(&'s self, paths: &'s Paths) -> Place<'s> {
-        let (dir, path, name) = match self {
-            Doomed::Stale(stale) => (&stale.dir, &paths.to, stale.name),
-            Doomed::Of(_, ends, _) => (&ends.from, &paths.from, ends.from_name),
-            Doomed::Behind(_, ends, _) => (&ends.to, &paths.to, ends.to_name),
+        let (dir, name) = self.spot();
+        let path = match self {
+            Doomed::Of(..) => &paths.from,
+            Doomed::Stale(_) | Doomed::Behind(..) => &paths.to,
         };
         Place { dir, path, name }
     }
@@ -457,11 +465,7 @@ impl<'a> Plan<'a> {
                 Err(errno) => return Err(errno),
             }
         }
-        let (dir, name) = match one {
-            Doomed::Stale(stale) => (&stale.dir, stale.name),
-            Doomed::Of(_, ends, _) => (&ends.from, ends.from_name),
-            Doomed::Behind(_, ends, _) => (&ends.to, ends.to_name),
-        };
+        let (dir, name) = one.spot();
         let removed = remove(dir, name, kind)?;
         done.files_gone |= removed.is_none();
         Ok(removed)

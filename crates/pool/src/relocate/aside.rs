@@ -8,14 +8,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Statx};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::record::{END, Reader, Record, push_part};
-use super::rename_record::Spot;
+use super::record::{Reader, Record, push_part};
+use super::rename_record::{Inode, Spot};
 use super::step::step;
 use crate::branch::Branch;
-use crate::identity::btime_ns;
 use crate::node::DirEntry;
 use crate::sys;
 
@@ -33,11 +32,11 @@ pub(crate) struct Place<'a> {
 }
 
 /// The copy whose end makes a rename certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decisive {
     branch: PathBuf,
     spot: Spot,
-    ino: u64,
-    born_ns: i64,
+    file: Inode,
 }
 
 impl Decisive {
@@ -47,8 +46,7 @@ impl Decisive {
         Some(Decisive {
             branch: place.dir.branch.path.clone(),
             spot: Spot::new(place.path, place.name),
-            ino: stat.stx_ino,
-            born_ns: btime_ns(&stat),
+            file: Inode::of(&stat),
         })
     }
 }
@@ -75,10 +73,7 @@ impl Aside {
         let dir = place.dir;
         let waiting = Waiting {
             home: Spot::new(place.path, place.name),
-            branch: decisive.branch.clone(),
-            decisive: decisive.spot.clone(),
-            ino: decisive.ino,
-            born_ns: decisive.born_ns,
+            decisive: decisive.clone(),
         };
         let record = match Record::write_unsynced(&dir.branch, &waiting.text()) {
             Ok(record) => record,
@@ -147,20 +142,17 @@ fn rename_new(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     home: Spot,
-    branch: PathBuf,
-    decisive: Spot,
-    ino: u64,
-    born_ns: i64,
+    decisive: Decisive,
 }
 
 impl Waiting {
     fn text(&self) -> Vec<u8> {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.home.push(&mut out);
-        push_part(&mut out, self.branch.as_os_str());
-        self.decisive.push(&mut out);
-        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
-        out.extend_from_slice(END);
+        let Decisive { branch, spot, file } = &self.decisive;
+        push_part(&mut out, branch.as_os_str());
+        spot.push(&mut out);
+        file.push_last(&mut out);
         out
     }
 
@@ -182,10 +174,9 @@ impl Waiting {
             other => other?,
         };
         let mut all = branches.iter();
-        let telling = all.find(|known| known.path == self.branch);
-        let is_it = |stat: &Statx| stat.stx_ino == self.ino && btime_ns(stat) == self.born_ns;
-        let decisive = self.decisive.stat(telling.ok_or(Errno::NOENT)?)?;
-        if decisive.as_ref().is_some_and(is_it) {
+        let telling = all.find(|known| known.path == self.decisive.branch);
+        let found = self.decisive.spot.stat(telling.ok_or(Errno::NOENT)?)?;
+        if found.is_some_and(|stat| self.decisive.file.is(&stat)) {
             rename_new(dir.as_fd(), part, dir.as_fd(), self.home.name())?;
             tracing::info!(branch = %branch.path.display(), name = ?self.home.name(), "put back what an interrupted rename had set aside");
         } else {
@@ -199,17 +190,13 @@ impl Waiting {
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Waiting> {
     let mut reader = Reader::after(HEAD, text)?;
-    let home = Spot::read(&mut reader)?;
-    let branch = PathBuf::from(reader.part()?);
-    let decisive = Spot::read(&mut reader)?;
-    let line = reader.line()?;
-    let (ino, born_ns) = line.split_once(' ')?;
     Some(Waiting {
-        home,
-        branch,
-        decisive,
-        ino: ino.parse().ok()?,
-        born_ns: born_ns.parse().ok()?,
+        home: Spot::read(&mut reader)?,
+        decisive: Decisive {
+            branch: PathBuf::from(reader.part()?),
+            spot: Spot::read(&mut reader)?,
+            file: Inode::read(&mut reader)?,
+        },
     })
 }
 
@@ -221,10 +208,14 @@ mod tests {
     fn records_read_back_and_torn_ones_do_not() {
         let waiting = Waiting {
             home: Spot::new(Path::new("d/\n7"), OsStr::new("end")),
-            branch: PathBuf::from("/mnt/a b"),
-            decisive: Spot::new(Path::new(""), OsStr::new("x\ny")),
-            ino: 7,
-            born_ns: -1,
+            decisive: Decisive {
+                branch: PathBuf::from("/mnt/a b"),
+                spot: Spot::new(Path::new(""), OsStr::new("x\ny")),
+                file: Inode {
+                    ino: 7,
+                    born_ns: -1,
+                },
+            },
         };
         let whole = waiting.text();
         assert_eq!(parse(&whole).as_ref(), Some(&waiting));

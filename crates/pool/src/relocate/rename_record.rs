@@ -70,13 +70,47 @@ impl Spot {
     }
 }
 
+/// A file, told from a later one that has its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inode {
+    pub(super) ino: u64,
+    pub(super) born_ns: i64,
+}
+
+impl Inode {
+    pub(super) fn of(stat: &Statx) -> Inode {
+        Inode {
+            ino: stat.stx_ino,
+            born_ns: btime_ns(stat),
+        }
+    }
+
+    pub(super) fn is(&self, stat: &Statx) -> bool {
+        *self == Inode::of(stat)
+    }
+
+    /// Writes it into a record, as the last of it.
+    pub(super) fn push_last(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
+        out.extend_from_slice(END);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Inode> {
+        let line = reader.line()?;
+        let (ino, born_ns) = line.split_once(' ')?;
+        Some(Inode {
+            ino: ino.parse().ok()?,
+            born_ns: born_ns.parse().ok()?,
+        })
+    }
+}
+
 /// What a dead server was renaming.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Interrupted {
     from: Spot,
     to: Spot,
-    ino: u64,
-    born_ns: i64,
+    file: Inode,
 }
 
 impl Record {
@@ -94,8 +128,7 @@ impl Record {
         let rename = Interrupted {
             from: Spot::new(from.0, from.1),
             to: Spot::new(to.0, to.1),
-            ino: stat.stx_ino,
-            born_ns: btime_ns(stat),
+            file: Inode::of(stat),
         };
         Record::write_unsynced(branch, &rename.text())
     }
@@ -106,14 +139,13 @@ impl Interrupted {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.from.push(&mut out);
         self.to.push(&mut out);
-        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
-        out.extend_from_slice(END);
+        self.file.push_last(&mut out);
         out
     }
 
     /// Leaves the file one of its two names: the new one if what it replaces is gone already.
     pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<()> {
-        let is_ours = |stat: &Statx| stat.stx_ino == self.ino && btime_ns(stat) == self.born_ns;
+        let is_ours = |stat: &Statx| self.file.is(stat);
         let (from, to) = (self.from.stat(branch)?, self.to.stat(branch)?);
         if !from.as_ref().is_some_and(is_ours) || !to.as_ref().is_some_and(is_ours) {
             return Ok(());
@@ -135,14 +167,10 @@ impl Interrupted {
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
     let mut reader = Reader::after(HEAD, text)?;
-    let (from, to) = (Spot::read(&mut reader)?, Spot::read(&mut reader)?);
-    let line = reader.line()?;
-    let (ino, born_ns) = line.split_once(' ')?;
     Some(Interrupted {
-        from,
-        to,
-        ino: ino.parse().ok()?,
-        born_ns: born_ns.parse().ok()?,
+        from: Spot::read(&mut reader)?,
+        to: Spot::read(&mut reader)?,
+        file: Inode::read(&mut reader)?,
     })
 }
 
@@ -159,8 +187,10 @@ mod tests {
         let rename = Interrupted {
             from: spot("", "a\nb"),
             to: spot("d/end\n", "end"),
-            ino: u64::MAX,
-            born_ns: -1,
+            file: Inode {
+                ino: u64::MAX,
+                born_ns: -1,
+            },
         };
         let whole = rename.text();
         assert_eq!(parse(&whole).as_ref(), Some(&rename));

@@ -238,8 +238,8 @@ impl Pool {
         target.names.iter().map(path_of).collect()
     }
 
-    /// The file and its new names are on disk, the names in directories that are still the file's, and the original is
-    /// as it was copied.
+    /// The file and its new names are on disk, the names in directories that are still the file's,
+    /// and the original is as it was copied.
     fn settle(&self, source: &Source, target: &Target<'_>, copy: &Draft) -> Result<(), Stay> {
         // Again: of a file without a name some filesystems write nothing that outlives a power cut.
         rustix::fs::fsync(&copy.file)?;
