@@ -60,6 +60,49 @@ fn reports_of_a_much_written_file_are_held_back_and_its_size_is_true() {
     });
 }
 
+#[test]
+fn reports_of_the_servers_own_writes_are_held_back_and_what_others_write_shows() {
+    need_root!();
+    let pool = Pool::tmpfs(1)
+        .option("coherence=watch,cache.files=off,passthrough.io=off")
+        .mount();
+    put(pool.path("log"), "");
+    let mut through_pool = fs::OpenOptions::new()
+        .append(true)
+        .open(pool.path("log"))
+        .unwrap();
+    let mut beneath = fs::OpenOptions::new()
+        .append(true)
+        .open(pool.on(0, "log"))
+        .unwrap();
+    let shown = || fs::metadata(pool.path("log")).unwrap().len();
+    let before = events(&pool);
+    let (began, mut written, mut looked) = (Instant::now(), 0_u64, Instant::now());
+    while began.elapsed() < Duration::from_secs(2) {
+        through_pool.write_all(b"x").unwrap();
+        written += 1;
+        if looked.elapsed() > Duration::from_millis(50) {
+            beneath.write_all(b"y").unwrap();
+            written += 1;
+            // As above: the first reports may be on their way.
+            if began.elapsed() > Duration::from_millis(500) {
+                assert_eq!(shown(), written);
+            }
+            looked = Instant::now();
+        }
+    }
+    let reported = events(&pool) - before;
+    assert!(written > 1000, "{written} writes are no storm");
+    assert!(reported < 150, "{reported} reports of {written} writes");
+    // Once the storm is over, writes of others are reported again.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(shown(), written);
+    beneath.write_all(b"last").unwrap();
+    support::eventually("the last write", Duration::from_secs(10), || {
+        shown() == written + 4
+    });
+}
+
 /// A server that stands still until this is dropped.
 struct Stopped(Pid);
 

@@ -115,6 +115,18 @@ impl Listener {
         }
     }
 
+    /// Nobody has to be told of the server's own writes, but each costs the kernel a report.
+    pub(super) fn calm_own(&mut self, pool: &Arc<Pool>, event: &Event<'_>) {
+        let Some(target) = event.target.as_ref().filter(|_| event.place.is_none()) else {
+            return;
+        };
+        if event.mask & libc::FAN_MODIFY != 0 {
+            for file in pool.inodes_of(target) {
+                self.calm(pool, file, target);
+            }
+        }
+    }
+
     /// Holds back reports of a file that is written to without end.
     fn calm(&mut self, pool: &Pool, file: (VolumeId, u64), id: &FileId) {
         // Cached data must follow every write.

@@ -331,6 +331,8 @@ impl Listener {
             } else if event.pid != self.shared.own_pid {
                 self.all_own = false;
                 self.apply(pool, &event);
+            } else {
+                self.calm_own(pool, &event);
             }
         }
         self.record = record;
