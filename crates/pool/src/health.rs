@@ -29,7 +29,6 @@ use crate::control::{Changes, Reason};
 use crate::faults::blame_missing;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, PoolError, View};
-use crate::relocate::{Mending, mend};
 use crate::sys;
 
 pub use helpers::Helpers;
@@ -383,7 +382,7 @@ impl Pool {
         pool.sort_by_key(order);
         let left = old.missing.iter().filter(|other| other.id != missing.id);
         let left = left.cloned().collect();
-        mend(&branch, &pool, Mending::WhileServing);
+        self.mend_joining(&branch, &pool);
         self.welcome(std::slice::from_ref(&branch));
         self.watch_branches(&pool);
         if let Err(error) = self.replace_branches(&changes, &old, pool, left) {

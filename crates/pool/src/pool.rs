@@ -26,7 +26,7 @@ use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
-use crate::relocate::{Ahead, Mending, mend};
+use crate::relocate::{Ahead, Mending, Undecided, mend};
 use crate::snapshots::Snapshots;
 use crate::status::Guardian;
 use crate::{health, sys};
@@ -109,6 +109,7 @@ pub struct Pool {
     pub(crate) ward: Ward,
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) explained: Parts,
+    pub(crate) undecided: Mutex<Vec<Undecided>>,
 }
 
 /// The pool could not be set up.
@@ -169,9 +170,10 @@ impl Pool {
                 Err(absent) => missing.push(Arc::new(absent)),
             }
         }
-        for branch in &branches {
-            mend(branch, &branches, Mending::AtMount);
-        }
+        let mended = branches
+            .iter()
+            .flat_map(|branch| mend(branch, &branches, Mending::AtMount));
+        let undecided = mended.collect();
         let volumes = Volumes::default();
         let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);
@@ -210,6 +212,7 @@ impl Pool {
             ward: Ward::default(),
             ahead: Arc::default(),
             explained: Parts::default(),
+            undecided: Mutex::new(undecided),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

@@ -16,7 +16,6 @@ use crate::health::{Missing, is_marked};
 use crate::identity::btime_ns;
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
-use crate::relocate::{Mending, mend};
 use crate::{features, sys};
 
 /// Attempts at a request while options and branches keep changing under it.
@@ -170,7 +169,7 @@ impl Pool {
             .iter()
             .filter(|branch| old.branch(branch.id).is_none())
         {
-            mend(branch, &branches, Mending::WhileServing);
+            self.mend_joining(branch, &branches);
         }
         self.watch_branches(&branches);
         if !options.is_empty() {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
+use crate::branch::Branch;
 use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
@@ -240,7 +241,9 @@ impl<'a> Plan<'a> {
                 (paths.from.as_path(), ends.from_name),
                 (paths.to.as_path(), ends.to_name),
             );
-            Record::of_rename(&ends.from.branch, from, to, &stat)
+            let ahead = self.stale.iter().filter(|stale| stale.rank < ends.rank);
+            let ahead: SmallVec<[&Branch; 2]> = ahead.map(|stale| &*stale.dir.branch).collect();
+            Record::of_rename(&ends.from.branch, from, to, &stat, &ahead)
         });
         match noted {
             Ok(record) => self.record.set(Some(record)),

@@ -5,20 +5,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::record::{Reader, Record, push_part};
+use super::elsewhere::{Absent, Elsewhere};
+use super::mend::Outcome;
+use super::record::{Reader, Record, push_end};
 use super::rename_record::{Inode, Spot};
 use super::step::step;
 use crate::branch::Branch;
 use crate::node::DirEntry;
 use crate::sys;
 
-const HEAD: &str = "strandfs aside 1";
+const HEAD: &str = "strandfs aside 2";
+/// With nothing but the path of the branch that tells.
+const EARLIER: &str = "strandfs aside 1";
 
 /// A name on a branch: where it is, and its directory below the branch's root.
 #[derive(Clone, Copy)]
@@ -34,7 +38,7 @@ pub(crate) struct Place<'a> {
 /// The copy whose end makes a rename certain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decisive {
-    branch: PathBuf,
+    branch: Elsewhere,
     spot: Spot,
     file: Inode,
 }
@@ -44,7 +48,7 @@ impl Decisive {
     pub(crate) fn at(place: Place<'_>) -> Option<Decisive> {
         let stat = sys::statx_name(place.dir.fd.as_fd(), place.name).ok()?;
         Some(Decisive {
-            branch: place.dir.branch.path.clone(),
+            branch: Elsewhere::of(&place.dir.branch),
             spot: Spot::new(place.path, place.name),
             file: Inode::of(&stat),
         })
@@ -150,32 +154,35 @@ impl Waiting {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.home.push(&mut out);
         let Decisive { branch, spot, file } = &self.decisive;
-        push_part(&mut out, branch.as_os_str());
+        branch.push(&mut out);
         spot.push(&mut out);
-        file.push_last(&mut out);
+        file.push(&mut out);
+        push_end(&mut out);
         out
     }
 
-    /// Puts the copy `part` back, or removes it if the rename was certain already.
+    /// Puts the copy `part` back, or removes it if the rename was certain already; neither while the
+    /// branch that tells is absent.
     ///
     /// # Errors
-    /// ENOENT: the directory is not where it was, or the branch that tells is not among `branches`.
-    /// EEXIST: the name is taken.
+    /// ENOENT: the directory is not where it was. EEXIST: the name is taken.
     pub(super) fn mend(
         &self,
         branch: &Branch,
         branches: &[Arc<Branch>],
         part: &OsStr,
-    ) -> sys::Result<()> {
+    ) -> sys::Result<Outcome> {
         // A directory that is not where it was is no reason to forget what is in it.
         let dir = self.home.open_dir(branch)?;
         match sys::statx_name(dir.as_fd(), part) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(Outcome::Over),
             other => other?,
         };
-        let mut all = branches.iter();
-        let telling = all.find(|known| known.path == self.decisive.branch);
-        let found = self.decisive.spot.stat(telling.ok_or(Errno::NOENT)?)?;
+        let telling = match self.decisive.branch.find(branches) {
+            Ok(telling) => telling,
+            Err(Absent(path)) => return Ok(Outcome::Waits(path)),
+        };
+        let found = self.decisive.spot.stat(telling)?;
         if found.is_some_and(|stat| self.decisive.file.is(&stat)) {
             rename_new(dir.as_fd(), part, dir.as_fd(), self.home.name())?;
             tracing::info!(branch = %branch.path.display(), name = ?self.home.name(), "put back what an interrupted rename had set aside");
@@ -183,19 +190,19 @@ impl Waiting {
             rustix::fs::unlinkat(&dir, part, AtFlags::empty())?;
             tracing::info!(branch = %branch.path.display(), name = ?self.home.name(), "removed a hidden copy of what an interrupted rename replaced");
         }
-        Ok(())
+        Ok(Outcome::Over)
     }
 }
 
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Waiting> {
-    let mut reader = Reader::after(HEAD, text)?;
+    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
     Some(Waiting {
         home: Spot::read(&mut reader)?,
         decisive: Decisive {
-            branch: PathBuf::from(reader.part()?),
+            branch: Elsewhere::read(&mut reader, earlier)?,
             spot: Spot::read(&mut reader)?,
-            file: Inode::read(&mut reader)?,
+            file: Inode::parse(&reader.line()?)?,
         },
     })
 }
@@ -209,7 +216,7 @@ mod tests {
         let waiting = Waiting {
             home: Spot::new(Path::new("d/\n7"), OsStr::new("end")),
             decisive: Decisive {
-                branch: PathBuf::from("/mnt/a b"),
+                branch: Elsewhere::new("/mnt/a b", Some(Inode { ino: 2, born_ns: 9 })),
                 spot: Spot::new(Path::new(""), OsStr::new("x\ny")),
                 file: Inode {
                     ino: 7,
@@ -222,5 +229,9 @@ mod tests {
         for len in 0..whole.len() {
             assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
+        let earlier = b"strandfs aside 1\n0\n\n1\na\n4\n/mnt\n1\nd\n1\nb\n5 7\nend\n";
+        let read = parse(earlier).unwrap();
+        assert_eq!(read.decisive.branch, Elsewhere::new("/mnt", None));
+        assert_eq!(read.decisive.file.ino, 5);
     }
 }

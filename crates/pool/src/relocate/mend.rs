@@ -3,15 +3,17 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 
+use super::elsewhere::Absent;
 use super::names::{OwnName, own_name, part_name};
-use super::record::{Print, RECORD_MAX_BYTES, Switch, parse};
+use super::record::{RECORD_MAX_BYTES, Switch, parse};
 use crate::branch::Branch;
+use crate::pool::Pool;
 use crate::sys;
 
 /// When a branch is mended.
@@ -22,23 +24,93 @@ pub(crate) enum Mending {
     /// As it joins a pool that serves: of two files that both have their name, either may be
     /// open, so both stay until the next mount.
     WhileServing,
+    /// As another branch joins such a pool: only what is on that one may change.
+    ForOther,
+}
+
+/// What has become of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There is nothing left to do.
+    Over,
+    /// It is for the next mount.
+    Later,
+    /// What is to be done depends on the branch of this path, which is absent or cannot be changed.
+    Waits(PathBuf),
+}
+
+/// A record that waits for a branch.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    /// Where it is.
+    holder: PathBuf,
+    name: OsString,
+    waits_for: PathBuf,
 }
 
 /// Mends on `branch` what servers that are gone left of their moves; a branch that cannot be
-/// changed stays as it is.
-pub(crate) fn mend(branch: &Arc<Branch>, branches: &[Arc<Branch>], when: Mending) {
+/// changed stays as it is. Returns what waits for other branches.
+pub(crate) fn mend(
+    branch: &Arc<Branch>,
+    branches: &[Arc<Branch>],
+    when: Mending,
+) -> Vec<Undecided> {
+    let mut undecided = Vec::new();
     if branch.read_only() {
-        return;
+        return undecided;
     }
     let mut records = names_at_root(branch);
     records.retain(|name| own_name(name) == Some(OwnName::Record));
     // What was set aside last: for the name that another record may first have to free.
     records.sort_by_cached_key(|name| is_of_aside(branch, name));
     for name in records {
-        if let Err(errno) = mend_one(branch, branches, &name, when) {
-            tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
+        match mend_one(branch, branches, &name, when) {
+            Ok(Outcome::Waits(waits_for)) => {
+                tracing::warn!(branch = %branch.path.display(), ?name, waits_for = %waits_for.display(), "the rest of an interrupted move stays until another branch is there");
+                undecided.push(Undecided {
+                    holder: branch.path.clone(),
+                    name,
+                    waits_for,
+                });
+            }
+            Ok(Outcome::Over | Outcome::Later) => {}
+            Err(errno) => {
+                tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
+            }
         }
     }
+    undecided
+}
+
+impl Pool {
+    /// Mends a branch that is about to be seen among these, and what waited for it.
+    pub(crate) fn mend_joining(&self, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
+        let waits = mend(joining, branches, Mending::WhileServing);
+        let mut undecided = self.undecided.lock();
+        mend_for(joining, branches, &mut undecided);
+        undecided.extend(waits);
+    }
+}
+
+/// Finishes the moves that waited for `joining`, which nobody sees yet: an original that is left
+/// there would hide the file. Whatever else waited for it is for the next mount.
+fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec<Undecided>) {
+    undecided.retain(|waiting| {
+        if waiting.waits_for != joining.path {
+            return true;
+        }
+        let holder = branches.iter().find(|branch| branch.path == waiting.holder);
+        let Some(holder) = holder.filter(|holder| !holder.read_only()) else {
+            return true;
+        };
+        match mend_one(holder, branches, &waiting.name, Mending::ForOther) {
+            Ok(outcome) => matches!(outcome, Outcome::Waits(_)),
+            Err(errno) => {
+                tracing::warn!(branch = %holder.path.display(), name = ?waiting.name, %errno, "the rest of an interrupted move stays");
+                false
+            }
+        }
+    });
 }
 
 fn names_at_root(branch: &Branch) -> Vec<OsString> {
@@ -76,44 +148,50 @@ fn mend_one(
     branches: &[Arc<Branch>],
     name: &OsStr,
     when: Mending,
-) -> sys::Result<()> {
+) -> sys::Result<Outcome> {
     let file = open_record(branch, name)?;
     let stat = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Ok(());
+        return Ok(Outcome::Later);
     }
     match sys::flock(file.as_fd(), libc::LOCK_EX | libc::LOCK_NB) {
         // Another server is at it.
-        Err(Errno::AGAIN) => return Ok(()),
+        Err(Errno::AGAIN) => return Ok(Outcome::Later),
         other => other?,
     }
     let text = read(&file)?;
-    // A record cut short was never followed by a file.
-    if let Some(rename) = super::rename_record::parse(&text) {
-        rename.mend(branch, branches)?;
-        return rustix::fs::unlinkat(branch.root(), name, AtFlags::empty());
-    }
-    if let Some(waiting) = super::aside::parse(&text) {
-        if when == Mending::WhileServing {
-            return Ok(());
+    let part = part_name(name);
+    let outcome = if let Some(rename) = super::rename_record::parse(&text) {
+        match when {
+            Mending::ForOther => Outcome::Later,
+            Mending::AtMount | Mending::WhileServing => rename.mend(branch, branches)?,
         }
-        waiting.mend(branch, branches, &part_name(name))?;
-        return rustix::fs::unlinkat(branch.root(), name, AtFlags::empty());
-    }
-    match parse(&text) {
-        Some((dir, Some(switch))) if switch.source_branch == branch.path => {
-            finish_own_copy(branch, &dir, &switch, &part_name(name))?;
+    } else if let Some(waiting) = super::aside::parse(&text) {
+        match when {
+            Mending::AtMount => waiting.mend(branch, branches, &part)?,
+            Mending::WhileServing | Mending::ForOther => Outcome::Later,
         }
-        Some((_, Some(_))) if when == Mending::WhileServing => return Ok(()),
-        Some((dir, switch)) => {
-            remove_part(branch, &dir, &part_name(name))?;
-            if let Some(switch) = switch {
-                finish_switch(branch, branches, &dir, &switch)?;
+    } else {
+        match parse(&text) {
+            Some((dir, Some(switch))) if switch.source_branch.path() == branch.path => {
+                finish_own_copy(branch, &dir, &switch, &part)?;
+                Outcome::Over
             }
+            Some((dir, Some(switch))) => {
+                finish_switch(branch, branches, (&dir, &switch, &part), when)?
+            }
+            Some((dir, None)) => {
+                remove_part(branch, &dir, &part)?;
+                Outcome::Over
+            }
+            // A record cut short was never followed by a file.
+            None => Outcome::Over,
         }
-        None => {}
+    };
+    if outcome == Outcome::Over {
+        rustix::fs::unlinkat(branch.root(), name, AtFlags::empty())?;
     }
-    rustix::fs::unlinkat(branch.root(), name, AtFlags::empty())
+    Ok(outcome)
 }
 
 /// The file that was still on its way: its original is where it always was.
@@ -164,31 +242,47 @@ fn finish_own_copy(
 }
 
 /// The file had names on both branches: the old ones go if the new file has all of them, else the
-/// new ones do; nothing goes if either file was touched since, or has a name that is not known.
+/// new ones do. An old file that was touched since stays, and so does what has a name that is not
+/// known. A new one that was touched is what users have seen meanwhile: it is not taken away, and
+/// the old one, which may hide it, goes.
 fn finish_switch(
     branch: &Branch,
     branches: &[Arc<Branch>],
-    dir: &Path,
-    switch: &Switch,
-) -> sys::Result<()> {
-    let source_branch = branches
-        .iter()
-        .find(|known| known.path == switch.source_branch);
-    let Some(source_branch) = source_branch.filter(|source| !source.read_only()) else {
-        return Ok(());
+    (dir, switch, part): (&Path, &Switch, &OsStr),
+    when: Mending,
+) -> sys::Result<Outcome> {
+    let source_branch = match switch.source_branch.find(branches) {
+        Ok(source) if source.read_only() => return Ok(Outcome::Waits(source.path.clone())),
+        Ok(source) => source,
+        // The copy may be all that is left of the file.
+        Err(Absent(path)) => return Ok(Outcome::Waits(path)),
     };
+    if when == Mending::WhileServing {
+        return Ok(Outcome::Later);
+    }
+    remove_part(branch, dir, part)?;
     let more = switch.more.iter().map(|(dir, name)| (&**dir, &**name));
     let names: Vec<(&Path, &OsStr)> = std::iter::once((dir, &*switch.name)).chain(more).collect();
-    let new = Named::find(branch, &names, &switch.target);
-    let old = Named::find(source_branch, &names, &switch.source);
+    let new = Named::find(branch, &names, |stat| {
+        switch.target.is_untouched(stat) || switch.target.is_same_file(stat)
+    });
+    let old = Named::find(source_branch, &names, |stat| {
+        switch.source.is_untouched(stat)
+    });
     if new.has_all(&names) && old.is_whole() {
         old.remove()?;
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "finished an interrupted move");
-    } else if old.has_all(&names) && new.is_whole() {
+        return Ok(Outcome::Over);
+    }
+    if when == Mending::ForOther {
+        return Ok(Outcome::Later);
+    }
+    let new = Named::find(branch, &names, |stat| switch.target.is_untouched(stat));
+    if old.has_all(&names) && new.is_whole() {
         new.remove()?;
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "undid an interrupted move");
     }
-    Ok(())
+    Ok(Outcome::Over)
 }
 
 /// The names that lead to one file on a branch.
@@ -198,8 +292,12 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Those among `names` that lead to the untouched file of this print.
-    fn find(branch: &Branch, names: &[(&Path, &'a OsStr)], print: &Print) -> Named<'a> {
+    /// Those among `names` that lead to the file.
+    fn find(
+        branch: &Branch,
+        names: &[(&Path, &'a OsStr)],
+        is_it: impl Fn(&Statx) -> bool,
+    ) -> Named<'a> {
         let mut named = Named {
             found: Vec::new(),
             links: 0,
@@ -212,7 +310,7 @@ impl<'a> Named<'a> {
                 continue;
             };
             let kind = FileType::from_raw_mode(u32::from(stat.stx_mode));
-            if kind == FileType::RegularFile && Print::of(&stat) == *print {
+            if kind == FileType::RegularFile && is_it(&stat) {
                 named.links = stat.stx_nlink as usize;
                 named.found.push((dir, name));
             }

@@ -13,14 +13,18 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
+use super::elsewhere::Elsewhere;
 use super::names::{part_name, record_name};
 use crate::branch::Branch;
+use crate::identity::btime_ns;
 use crate::sys;
 
 /// A record of this many bytes is none of ours.
 pub(super) const RECORD_MAX_BYTES: usize = 16 << 10;
-const HEAD: &str = "strandfs move 1";
-pub(super) const END: &[u8] = b"\nend\n";
+const HEAD: &str = "strandfs move 2";
+/// Without birth times, and with nothing but the path of the branch.
+const EARLIER: &str = "strandfs move 1";
+const END: &[u8] = b"\nend\n";
 
 /// One file at the moment of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(super) struct Print {
     pub(super) ino: u64,
     size_bytes: u64,
     mtime: (i64, u32),
+    /// None in the records of earlier versions.
+    born_ns: Option<i64>,
 }
 
 impl Print {
@@ -36,12 +42,29 @@ impl Print {
             ino: stat.stx_ino,
             size_bytes: stat.stx_size,
             mtime: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+            born_ns: Some(btime_ns(stat)),
         }
+    }
+
+    /// Whether it is the file, and nobody has written to it.
+    pub(super) fn is_untouched(&self, stat: &Statx) -> bool {
+        let now = Print::of(stat);
+        let born_ns = self.born_ns.or(now.born_ns);
+        Print { born_ns, ..*self } == now
+    }
+
+    /// Whether it is the file, whatever was written to it.
+    pub(super) fn is_same_file(&self, stat: &Statx) -> bool {
+        let born_ns = self.born_ns.filter(|born_ns| *born_ns != 0);
+        self.ino == stat.stx_ino && born_ns == Some(btime_ns(stat))
     }
 
     fn line(&self) -> String {
         let (seconds, nanoseconds) = self.mtime;
-        format!("{} {} {seconds} {nanoseconds}\n", self.ino, self.size_bytes)
+        let born = self.born_ns.map(|born| format!(" {born}"));
+        let born = born.unwrap_or_default();
+        let (ino, size) = (self.ino, self.size_bytes);
+        format!("{ino} {size} {seconds} {nanoseconds}{born}\n")
     }
 
     fn parse(line: &str) -> Option<Print> {
@@ -50,6 +73,10 @@ impl Print {
             ino: words.next()?.parse().ok()?,
             size_bytes: words.next()?.parse().ok()?,
             mtime: (words.next()?.parse().ok()?, words.next()?.parse().ok()?),
+            born_ns: match words.next() {
+                Some(word) => Some(word.parse().ok()?),
+                None => None,
+            },
         };
         words.next().is_none().then_some(print)
     }
@@ -86,7 +113,7 @@ impl Record {
     ) -> sys::Result<Record> {
         let switch = Switch {
             name: name.to_owned(),
-            source_branch: branch.path.clone(),
+            source_branch: Elsewhere::of(branch),
             source: Print::of(original),
             target: Print::of(made),
             more: Vec::new(),
@@ -177,7 +204,7 @@ impl Record {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Switch {
     pub(super) name: OsString,
-    pub(super) source_branch: PathBuf,
+    pub(super) source_branch: Elsewhere,
     pub(super) source: Print,
     pub(super) target: Print,
     /// Further names, each after its directory.
@@ -192,7 +219,7 @@ fn text_of_switch(
     let ((dir, name), more) = names.split_first().ok_or(Errno::INVAL)?;
     let mut switch = Switch {
         name: name.clone(),
-        source_branch: source.0.path.clone(),
+        source_branch: Elsewhere::of(source.0),
         source: Print::of(source.1),
         target: Print::of(target),
         more: more.to_vec(),
@@ -211,7 +238,7 @@ fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
     push_part(&mut out, dir.as_os_str());
     if let Some(switch) = switch {
         push_part(&mut out, &switch.name);
-        push_part(&mut out, switch.source_branch.as_os_str());
+        switch.source_branch.push(&mut out);
         out.extend_from_slice(switch.source.line().as_bytes());
         out.extend_from_slice(switch.target.line().as_bytes());
         for (dir, name) in &switch.more {
@@ -219,8 +246,13 @@ fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
             push_part(&mut out, name);
         }
     }
-    out.extend_from_slice(END.get(1..).unwrap_or_default());
+    push_end(&mut out);
     out
+}
+
+/// The end of a record, after its last line.
+pub(super) fn push_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(END.get(1..).unwrap_or_default());
 }
 
 /// A name or path, which may hold any byte, after its length.
@@ -236,10 +268,24 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// What follows the line `head`; `None` if that is another, or the end is missing.
-    pub(super) fn after(head: &str, text: &'a [u8]) -> Option<Reader<'a>> {
-        let rest = text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n")?;
-        text.ends_with(END).then_some(Reader { rest })
+    /// What follows the line `head`, or `earlier`, and whether it is that; `None` if it is another,
+    /// or the end is missing.
+    pub(super) fn after_either(
+        head: &str,
+        earlier: &str,
+        text: &'a [u8],
+    ) -> Option<(Reader<'a>, bool)> {
+        let after = |head: &str| text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n");
+        let (rest, earlier) = match after(head) {
+            Some(rest) => (rest, false),
+            None => (after(earlier)?, true),
+        };
+        text.ends_with(END).then_some((Reader { rest }, earlier))
+    }
+
+    /// Whether nothing but the end is left.
+    pub(super) fn is_at_end(&self) -> bool {
+        Some(self.rest) == END.get(1..)
     }
 
     pub(super) fn line(&mut self) -> Option<String> {
@@ -261,14 +307,14 @@ impl<'a> Reader<'a> {
 
 /// The directory of a move, and what is known once its copy is whole.
 pub(super) fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
-    let mut reader = Reader::after(HEAD, text)?;
+    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
     let dir = PathBuf::from(reader.part()?);
     let next = reader.line()?;
     if next == "end" {
         return Some((dir, None));
     }
     let name = reader.bytes(next.parse().ok()?)?;
-    let source_branch = PathBuf::from(reader.part()?);
+    let source_branch = Elsewhere::read(&mut reader, earlier)?;
     let source = Print::parse(&reader.line()?)?;
     let target = Print::parse(&reader.line()?)?;
     let mut more = Vec::new();
@@ -299,16 +345,18 @@ mod tests {
         let dir = Path::new("a/b\nend\n7");
         let switch = Switch {
             name: OsString::from("n\nx"),
-            source_branch: PathBuf::from("/mnt/\n1"),
+            source_branch: Elsewhere::new("/mnt/\n1", None),
             source: Print {
                 ino: 5,
                 size_bytes: 1 << 40,
                 mtime: (-3, 999_999_999),
+                born_ns: Some(-7),
             },
             target: Print {
                 ino: u64::MAX,
                 size_bytes: 0,
                 mtime: (1, 0),
+                born_ns: None,
             },
             more: vec![
                 (PathBuf::new(), OsString::from("end")),
@@ -321,5 +369,11 @@ mod tests {
         for len in 0..whole.len() {
             assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
+        let earlier = b"strandfs move 1\n1\nd\n1\nf\n4\n/mnt\n5 6 7 8\n9 6 7 8\nend\n";
+        let (dir, switch) = parse(earlier).unwrap();
+        let switch = switch.unwrap();
+        assert_eq!(dir, Path::new("d"));
+        assert_eq!(switch.source_branch, Elsewhere::new("/mnt", None));
+        assert_eq!((switch.target.ino, switch.target.born_ns), (9, None));
     }
 }

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 
-use super::mend::open_dir;
-use super::record::{END, Reader, Record, push_part};
+use super::elsewhere::{Absent, Elsewhere};
+use super::mend::{Outcome, open_dir};
+use super::record::{Reader, Record, push_end, push_part};
 use crate::branch::Branch;
 use crate::identity::btime_ns;
 use crate::sys;
 
-const HEAD: &str = "strandfs rename 1";
+const HEAD: &str = "strandfs rename 2";
+/// Without the branches.
+const EARLIER: &str = "strandfs rename 1";
 
 /// A name below a branch's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +92,12 @@ impl Inode {
         *self == Inode::of(stat)
     }
 
-    /// Writes it into a record, as the last of it.
-    pub(super) fn push_last(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("{} {}", self.ino, self.born_ns).as_bytes());
-        out.extend_from_slice(END);
+    /// Writes it into a record, in a line.
+    pub(super) fn push(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{} {}\n", self.ino, self.born_ns).as_bytes());
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Inode> {
-        let line = reader.line()?;
+    pub(super) fn parse(line: &str) -> Option<Inode> {
         let (ino, born_ns) = line.split_once(' ')?;
         Some(Inode {
             ino: ino.parse().ok()?,
@@ -111,11 +112,13 @@ pub(super) struct Interrupted {
     from: Spot,
     to: Spot,
     file: Inode,
+    /// The branches further ahead that have what is replaced.
+    ahead: Vec<Elsewhere>,
 }
 
 impl Record {
     /// Notes on `branch` that the inode of `stat` is about to have a second name, which will
-    /// then be its only one.
+    /// then be its only one; `ahead` are the branches whose copy of that name hides it until then.
     ///
     /// # Errors
     /// Those of making, locking and writing a file.
@@ -124,11 +127,13 @@ impl Record {
         from: (&Path, &OsStr),
         to: (&Path, &OsStr),
         stat: &Statx,
+        ahead: &[&Branch],
     ) -> sys::Result<Record> {
         let rename = Interrupted {
             from: Spot::new(from.0, from.1),
             to: Spot::new(to.0, to.1),
             file: Inode::of(stat),
+            ahead: ahead.iter().map(|branch| Elsewhere::of(branch)).collect(),
         };
         Record::write_unsynced(branch, &rename.text())
     }
@@ -139,16 +144,24 @@ impl Interrupted {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.from.push(&mut out);
         self.to.push(&mut out);
-        self.file.push_last(&mut out);
+        self.file.push(&mut out);
+        self.ahead.iter().for_each(|branch| branch.push(&mut out));
+        push_end(&mut out);
         out
     }
 
-    /// Leaves the file one of its two names: the new one if what it replaces is gone already.
-    pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<()> {
+    /// Leaves the file one of its two names: the new one if what it replaces is gone already. Both
+    /// while a branch is absent that may have that.
+    pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<Outcome> {
         let is_ours = |stat: &Statx| self.file.is(stat);
         let (from, to) = (self.from.stat(branch)?, self.to.stat(branch)?);
         if !from.as_ref().is_some_and(is_ours) || !to.as_ref().is_some_and(is_ours) {
-            return Ok(());
+            return Ok(Outcome::Over);
+        }
+        for other in &self.ahead {
+            if let Err(Absent(path)) = other.find(branches) {
+                return Ok(Outcome::Waits(path));
+            }
         }
         let ahead = branches
             .iter()
@@ -160,18 +173,23 @@ impl Interrupted {
         let gone = if hidden { &self.to } else { &self.from };
         gone.remove(branch)?;
         tracing::info!(branch = %branch.path.display(), name = ?gone.name, "removed the second name that an interrupted rename left");
-        Ok(())
+        Ok(Outcome::Over)
     }
 }
 
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
-    let mut reader = Reader::after(HEAD, text)?;
-    Some(Interrupted {
+    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
+    let mut rename = Interrupted {
         from: Spot::read(&mut reader)?,
         to: Spot::read(&mut reader)?,
-        file: Inode::read(&mut reader)?,
-    })
+        file: Inode::parse(&reader.line()?)?,
+        ahead: Vec::new(),
+    };
+    while !reader.is_at_end() {
+        rename.ahead.push(Elsewhere::read(&mut reader, earlier)?);
+    }
+    Some(rename)
 }
 
 #[cfg(test)]
@@ -191,11 +209,19 @@ mod tests {
                 ino: u64::MAX,
                 born_ns: -1,
             },
+            ahead: vec![
+                Elsewhere::new("/mnt/end\n", Some(Inode { ino: 2, born_ns: 9 })),
+                Elsewhere::new("/mnt/b", None),
+            ],
         };
         let whole = rename.text();
         assert_eq!(parse(&whole).as_ref(), Some(&rename));
         for len in 0..whole.len() {
             assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
+        let earlier = b"strandfs rename 1\n0\n\n1\na\n1\nd\n1\nb\n5 7\nend\n";
+        let read = parse(earlier).unwrap();
+        assert_eq!((read.from, read.to), (spot("", "a"), spot("d", "b")));
+        assert!(read.file.ino == 5 && read.ahead.is_empty());
     }
 }
