@@ -77,7 +77,7 @@ impl Pool {
             self.exchange(&view, &old, &new)
         } else {
             check_target(source_kind, &new, args.flags)?;
-            match self.replace(&view, &old, &new, args.flags) {
+            match self.replace(cx, &view, &old, &new, args.flags) {
                 Err(Errno::XDEV) if args.flags & libc::RENAME_WHITEOUT == 0 => {
                     return self.rename_exdev(&view, &old, &new, &nodes.0);
                 }
@@ -115,7 +115,14 @@ impl Pool {
         self.nodes_named(&side.parent, &side.set, side.name, &side.found)
     }
 
-    fn replace(&self, view: &View, old: &Side<'_>, new: &Side<'_>, flags: u32) -> sys::Result<()> {
+    fn replace(
+        &self,
+        cx: &Context<'_>,
+        view: &View,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        flags: u32,
+    ) -> sys::Result<()> {
         let moving = self.picked_sources(view, old)?;
         let stays_behind = |branch: &Branch| !moving.iter().any(|moved| moved.id == branch.id);
         let stale: SmallVec<[&(Arc<Branch>, Statx); 2]> = new
@@ -162,6 +169,10 @@ impl Pool {
             } else {
                 plan.move_name(ends, target);
             }
+        }
+        if !stale.is_empty() {
+            // For disks to sync.
+            cx.may_block();
         }
         for (branch, stat) in stale {
             let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();

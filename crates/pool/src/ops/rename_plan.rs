@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, FileType, Mode, Statx};
+use rustix::fs::{FileType, Mode, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
@@ -14,78 +14,11 @@ use crate::branch::Branch;
 use crate::faults::blame;
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
+use crate::ops::durable;
 use crate::ops::remove::{open_kept, restore_dir};
+pub(crate) use crate::ops::rename_ends::Ends;
 use crate::relocate::{Aside, Decisive, Place, Record, step as step_passed};
 use crate::sys;
-
-/// Both names of a rename on one branch.
-pub(crate) struct Ends<'a> {
-    /// Directory of the old name.
-    pub from: DirEntry,
-    /// The old name.
-    pub from_name: &'a OsStr,
-    /// Directory of the new name.
-    pub to: DirEntry,
-    /// The new name.
-    pub to_name: &'a OsStr,
-    /// The branch's place among the pool's: 0 for the first.
-    pub rank: usize,
-}
-
-impl Ends<'_> {
-    fn rename(&self, flags: u32) -> sys::Result<()> {
-        let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
-        sys::rename_flags(from, self.from_name, to, self.to_name, flags)
-    }
-
-    /// With `flags` where the branch knows them (network filesystems often do not), else plainly:
-    /// what the flags guard against was looked for before.
-    fn rename_if_able(&self, flags: u32) -> sys::Result<()> {
-        match self.rename(flags) {
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.rename(0),
-            outcome => outcome,
-        }
-    }
-
-    /// The new name as a further one of the same file; where the branch has no such thing it
-    /// loses the old one now.
-    fn link(&self) -> sys::Result<()> {
-        let none = AtFlags::empty();
-        match rustix::fs::linkat(
-            &self.from.fd,
-            self.from_name,
-            &self.to.fd,
-            self.to_name,
-            none,
-        ) {
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
-                self.rename_if_able(libc::RENAME_NOREPLACE)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Takes [`Ends::link`] back.
-    fn unlink_new(&self) -> sys::Result<()> {
-        if sys::statx_name(self.from.fd.as_fd(), self.from_name).is_err() {
-            return self.rename_back();
-        }
-        rustix::fs::unlinkat(&self.to.fd, self.to_name, AtFlags::empty())
-    }
-
-    /// Completes [`Ends::link`].
-    fn unlink_old(&self) -> sys::Result<()> {
-        match rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn rename_back(&self) -> sys::Result<()> {
-        let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
-        sys::rename_flags(to, self.to_name, from, self.from_name, 0)
-    }
-}
 
 enum Step<'a> {
     /// The new name is free on this branch.
@@ -326,6 +259,29 @@ impl<'a> Plan<'a> {
         ends.link()
     }
 
+    /// What a branch's power cut takes back must not hide the file: the names ahead of it are gone
+    /// for good before it has the new name alone.
+    fn unlink_old(&self, ends: &Ends<'_>) -> sys::Result<()> {
+        let ahead = self.stale.iter().filter(|stale| stale.rank < ends.rank);
+        for stale in ahead.filter(|stale| !durable::same_disk(&stale.dir, &ends.to)) {
+            durable::dir(&stale.dir)?;
+        }
+        ends.unlink_old()
+    }
+
+    /// The first branch that has the file under its new name, if it is not on the disk of `dir`:
+    /// after a power cut each disk has its own past.
+    fn shown_elsewhere(&self, dir: &DirEntry) -> Option<&Ends<'a>> {
+        let all = self.steps.iter().map(|step| match step {
+            Step::Move(ends)
+            | Step::Replace(ends, _)
+            | Step::Swap(ends)
+            | Step::Behind(ends, _) => ends,
+        });
+        let shown = all.min_by_key(|ends| ends.rank);
+        shown.filter(|shown| !durable::same_disk(&shown.to, dir))
+    }
+
     fn undo(&self, mut done: Done<'_, '_>) {
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let (Step::Move(ends)
@@ -368,7 +324,7 @@ impl<'a> Plan<'a> {
         step_passed();
         for step in &self.steps {
             if let Step::Behind(ends, _) = step
-                && let Err(errno) = ends.unlink_old()
+                && let Err(errno) = self.unlink_old(ends)
             {
                 tracing::error!(branch = %ends.from.branch.path.display(), name = ?ends.from_name, %errno, "a renamed file keeps its old name too");
                 return Err(blame(&ends.from.branch, errno));
@@ -408,8 +364,17 @@ impl<'a> Plan<'a> {
         };
         for (index, one) in doomed.iter().enumerate() {
             let decisive = decisive.as_ref().filter(|_| index < last);
-            if let Err(errno) = self.remove_one(one, decisive, &mut done) {
-                let dir = one.dir();
+            let mut dir = one.dir();
+            let mut outcome = Ok(());
+            if index == last
+                && one.kind() != FileKind::Directory
+                && let Some(shown) = self.shown_elsewhere(dir)
+            {
+                outcome = durable::name(&shown.to, shown.to_name);
+                dir = outcome.map_or(&shown.to, |()| dir);
+            }
+            let outcome = outcome.and_then(|()| self.remove_one(one, decisive, &mut done));
+            if let Err(errno) = outcome {
                 if done.files_gone {
                     tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
                 }

@@ -79,7 +79,8 @@ impl Aside {
             home: Spot::new(place.path, place.name),
             decisive: decisive.clone(),
         };
-        let record = match Record::write_unsynced(&dir.branch, &waiting.text()) {
+        // On disk before the copy has its other name, which means nothing without it.
+        let record = match Record::write_new(&dir.branch, &waiting.text()) {
             Ok(record) => record,
             Err(errno) => {
                 tracing::debug!(branch = %dir.branch.path.display(), %errno, "a replaced copy cannot be set aside");

@@ -134,7 +134,7 @@ impl Record {
         Record::write_new(branch, &text_of_switch(names, source, target)?)
     }
 
-    fn write_new(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
+    pub(super) fn write_new(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
         let record = Record::write_unsynced(branch, text)?;
         match rustix::fs::fsync(&record.file) {
             Ok(()) => Ok(record),
@@ -145,8 +145,7 @@ impl Record {
         }
     }
 
-    /// A record for what a dead server may leave, not for what a power cut may: the order in
-    /// which two branches reach their disks is nobody's to say.
+    /// A record for what a dead server may leave: after a power cut it may be empty.
     pub(super) fn write_unsynced(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
         let name = record_name(crate::policy::random()());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

@@ -1,0 +1,79 @@
+//! Both names of a rename on one branch, and what is done with them.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use crate::node::DirEntry;
+use crate::sys;
+
+/// Both names of a rename on one branch.
+pub(crate) struct Ends<'a> {
+    /// Directory of the old name.
+    pub from: DirEntry,
+    /// The old name.
+    pub from_name: &'a OsStr,
+    /// Directory of the new name.
+    pub to: DirEntry,
+    /// The new name.
+    pub to_name: &'a OsStr,
+    /// The branch's place among the pool's: 0 for the first.
+    pub rank: usize,
+}
+
+impl Ends<'_> {
+    pub(super) fn rename(&self, flags: u32) -> sys::Result<()> {
+        let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
+        sys::rename_flags(from, self.from_name, to, self.to_name, flags)
+    }
+
+    /// With `flags` where the branch knows them (network filesystems often do not), else plainly:
+    /// what the flags guard against was looked for before.
+    pub(super) fn rename_if_able(&self, flags: u32) -> sys::Result<()> {
+        match self.rename(flags) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.rename(0),
+            outcome => outcome,
+        }
+    }
+
+    /// The new name as a further one of the same file; where the branch has no such thing it
+    /// loses the old one now.
+    pub(super) fn link(&self) -> sys::Result<()> {
+        let none = AtFlags::empty();
+        match rustix::fs::linkat(
+            &self.from.fd,
+            self.from_name,
+            &self.to.fd,
+            self.to_name,
+            none,
+        ) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+                self.rename_if_able(libc::RENAME_NOREPLACE)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes [`Ends::link`] back.
+    pub(super) fn unlink_new(&self) -> sys::Result<()> {
+        if sys::statx_name(self.from.fd.as_fd(), self.from_name).is_err() {
+            return self.rename_back();
+        }
+        rustix::fs::unlinkat(&self.to.fd, self.to_name, AtFlags::empty())
+    }
+
+    /// Completes [`Ends::link`].
+    pub(super) fn unlink_old(&self) -> sys::Result<()> {
+        match rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(super) fn rename_back(&self) -> sys::Result<()> {
+        let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
+        sys::rename_flags(to, self.to_name, from, self.from_name, 0)
+    }
+}
