@@ -228,11 +228,21 @@ impl Pool {
     /// The entry of an open directory.
     pub(crate) fn dir_entry(&self, branch: &Arc<Branch>, fd: OwnedFd) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(fd.as_fd())?;
+        self.dir_entry_of(branch, fd, &stat)
+    }
+
+    /// The same, whose attributes were just asked for.
+    pub(crate) fn dir_entry_of(
+        &self,
+        branch: &Arc<Branch>,
+        fd: OwnedFd,
+        stat: &Statx,
+    ) -> sys::Result<DirEntry> {
         let empty = OsStr::new("");
         let identity = self
             .volumes
-            .identify(branch.id, branch.seed, &stat, fd.as_fd(), empty)?;
-        Ok(self.entry_known_as(branch, fd, &stat, identity))
+            .identify(branch.id, branch.seed, stat, fd.as_fd(), empty)?;
+        Ok(self.entry_known_as(branch, fd, stat, identity))
     }
 
     fn entry_known_as(
@@ -266,7 +276,7 @@ impl Pool {
     }
 }
 
-fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<OwnedFd> {
+pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }

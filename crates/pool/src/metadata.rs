@@ -1,7 +1,7 @@
 //! Making one inode like another: owner, extended attributes, ACLs, mode, flags and times.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
@@ -9,24 +9,41 @@ use rustix::io::Errno;
 use crate::locate::reopen;
 use crate::sys;
 
-/// Owner, xattrs (ACLs among them), mode and times, in the order in which none undoes another.
+/// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows
+/// under `stat`: owner, xattrs (ACLs among them), mode, flags and times, in the order in which none
+/// undoes another. The descriptors may be `O_PATH`.
 pub(crate) fn copy_metadata(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    stat: &Statx,
+    (from, stat): (BorrowedFd<'_>, &Statx),
+    (to, made): (BorrowedFd<'_>, &Statx),
 ) -> sys::Result<()> {
-    let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
-    match rustix::fs::chownat(to, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
-        // Not root: everything is the server's own anyway.
-        Ok(()) | Err(Errno::PERM) => {}
-        Err(errno) => return Err(errno),
+    if (made.stx_uid, made.stx_gid) != (stat.stx_uid, stat.stx_gid) {
+        let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
+        match rustix::fs::chownat(to, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+            // Not root: everything is the server's own anyway.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
     }
-    copy_xattrs(from, to, tolerable_for_directory)?;
+    let open = readable(from).and_then(|from| Ok((from, readable(to)?)));
+    match &open {
+        Ok((from, to)) => copy_xattrs(from.as_fd(), to.as_fd(), tolerable_for_directory)?,
+        Err(_) => copy_xattrs(from, to, tolerable_for_directory)?,
+    }
     let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+    if mode.contains(Mode::SGID) {
+        sys::want_fsetid(true)?;
+    }
     sys::chmod(to, mode)?;
-    copy_inode_flags(from, to);
-    copy_project(from, to, None)?;
+    if let Ok((from, to)) = &open {
+        copy_flags(from.as_fd(), to.as_fd());
+        copy_project_id(from.as_fd(), to.as_fd(), None)?;
+    }
     set_times(to, stat)
+}
+
+/// The inode behind `fd`, which may be `O_PATH`, open so that attributes can be asked for.
+fn readable(fd: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
+    reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)
 }
 
 /// Sets access and modification time as in `stat`.
@@ -96,6 +113,13 @@ fn copy_xattrs(
 
 /// Inode flags (no-copy-on-write, append-only, …), as far as the branch knows them.
 pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
+    if let (Ok(from), Ok(to)) = (readable(from), readable(to)) {
+        copy_flags(from.as_fd(), to.as_fd());
+    }
+}
+
+/// The same, of descriptors that are open for reading.
+fn copy_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
     const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
     /// What `chattr` may set: not the filesystem's own state bits, nor append-only and immutable,
@@ -108,21 +132,20 @@ pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
         | 0x0000_0080
         | 0x0001_0000
         | 0x0080_0000;
-    let read = |fd: BorrowedFd<'_>| -> sys::Result<(std::os::fd::OwnedFd, u32)> {
-        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    let read = |fd: BorrowedFd<'_>| -> sys::Result<u32> {
         let mut word = [0u8; 8];
-        sys::fs_ioctl(open.as_fd(), FS_IOC_GETFLAGS, &mut word)?;
+        sys::fs_ioctl(fd, FS_IOC_GETFLAGS, &mut word)?;
         let [a, b, c, d, ..] = word;
-        Ok((open, u32::from_ne_bytes([a, b, c, d])))
+        Ok(u32::from_ne_bytes([a, b, c, d]))
     };
-    let (Ok((_, wanted)), Ok((target, has))) = (read(from), read(to)) else {
+    let (Ok(wanted), Ok(has)) = (read(from), read(to)) else {
         return;
     };
     let flags = (has & !COPIED) | (wanted & COPIED);
     if flags != has {
         let mut word = [0u8; 8];
         word[..4].copy_from_slice(&flags.to_ne_bytes());
-        let _ = sys::fs_ioctl(target.as_fd(), FS_IOC_SETFLAGS, &mut word);
+        let _ = sys::fs_ioctl(to, FS_IOC_SETFLAGS, &mut word);
     }
 }
 
@@ -137,10 +160,10 @@ impl Project {
     const GET: u32 = 0x801c_581f;
     const SET: u32 = 0x401c_5820;
 
+    /// Of what is open for reading.
     fn of(fd: BorrowedFd<'_>) -> sys::Result<Project> {
         let mut raw = [0; 28];
-        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        sys::fs_ioctl(open.as_fd(), Project::GET, &mut raw)?;
+        sys::fs_ioctl(fd, Project::GET, &mut raw)?;
         Ok(Project { raw })
     }
 
@@ -163,8 +186,7 @@ impl Project {
         let flags = self.word(0) & !Project::INHERIT | flag;
         self.raw[..4].copy_from_slice(&flags.to_ne_bytes());
         self.raw[12..16].copy_from_slice(&id.to_ne_bytes());
-        let open = reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        sys::fs_ioctl(open.as_fd(), Project::SET, &mut self.raw).map(drop)
+        sys::fs_ioctl(fd, Project::SET, &mut self.raw).map(drop)
     }
 }
 
@@ -177,6 +199,19 @@ impl Project {
 pub(crate) fn copy_project(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+) -> sys::Result<()> {
+    let (Ok(from), Ok(to)) = (readable(from), readable(to)) else {
+        return Ok(());
+    };
+    copy_project_id(from.as_fd(), to.as_fd(), Some(dir))
+}
+
+/// The same, of descriptors that are open for reading (`dir` aside), and of a directory where `dir`
+/// is none.
+fn copy_project_id(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
     dir: Option<BorrowedFd<'_>>,
 ) -> sys::Result<()> {
     let (Ok(wanted), Ok(has)) = (Project::of(from), Project::of(to)) else {
@@ -187,7 +222,9 @@ pub(crate) fn copy_project(
     }
     // A new directory has the flag from the one above.
     let prescribed = match dir {
-        Some(dir) => Project::of(dir).is_ok_and(|dir| dir.inherits()),
+        Some(dir) => readable(dir)
+            .and_then(|dir| Project::of(dir.as_fd()))
+            .is_ok_and(|dir| dir.inherits()),
         None => has.inherits(),
     };
     if prescribed {

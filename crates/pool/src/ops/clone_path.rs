@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
+use crate::dir_set::open_dir;
 use crate::metadata::{copy_metadata, set_times};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
@@ -65,7 +66,6 @@ impl Pool {
     ) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
         let parent_stat = sys::statx_fd(parent.fd.as_fd())?;
-        sys::want_fsetid(true)?;
         // Closed to others until its owner and ACL are in place.
         match sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
             Ok(()) => {}
@@ -73,8 +73,10 @@ impl Pool {
             Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
             Err(errno) => return Err(errno),
         }
-        let entry = self.open_dir_entry(branch, parent.fd.as_fd(), name)?;
-        if let Err(errno) = copy_metadata(model.fd.as_fd(), entry.fd.as_fd(), &stat) {
+        let fd = open_dir(parent.fd.as_fd(), name)?;
+        let made = sys::statx_fd(fd.as_fd())?;
+        let entry = self.dir_entry_of(branch, fd, &made)?;
+        if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {
             // Half-made directories would show wrong permissions: better none.
             let _ = rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR);
             return Err(errno);

@@ -298,7 +298,7 @@ fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result
         Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP),
         other => other?,
     };
-    copy_project(source, copy.as_fd(), Some(dir.fd.as_fd()))?;
+    copy_project(source, copy.as_fd(), dir.fd.as_fd())?;
     copy_data(source, copy.as_fd(), stat.stx_size)?;
     copy_file_metadata(source, copy.as_fd(), stat)?;
     copy_inode_flags(source, copy.as_fd());

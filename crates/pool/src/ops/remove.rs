@@ -345,7 +345,8 @@ pub(crate) fn restore_dir(
     sys::for_owner_alone(|| rustix::fs::mkdirat(&dir.fd, name, Mode::RWXU))?;
     let made = open_kept(dir, name).ok_or(Errno::NOENT)?;
     let model = kept.unwrap_or(&made);
-    copy_metadata(model.as_fd(), made.as_fd(), stat)
+    let bare = sys::statx_fd(made.as_fd())?;
+    copy_metadata((model.as_fd(), stat), (made.as_fd(), &bare))
 }
 
 /// Whether a name may be removed or renamed as far as can be told without trying: to be asked

@@ -128,7 +128,7 @@ impl Pool {
         let handles = open_handles(node, &copy.file)?;
         // Some flags can only be set on an empty file.
         copy_inode_flags(from, copy.file.as_fd());
-        copy_project(from, copy.file.as_fd(), Some(copy.dir()))?;
+        copy_project(from, copy.file.as_fd(), copy.dir())?;
         let to = copy.file.as_fd();
         let mut copied = |bytes| manner.copied(node, to, bytes);
         copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
