@@ -26,6 +26,9 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
             "its server was killed, cannot end, and cannot be unmounted ({error}); run `strandfs umount` on it as root"
         ))
     })?;
+    if let Some(why) = mounts::hindrance(&path) {
+        return Err(refuse(format!("something is mounted there, and {why}")));
+    }
     if std::fs::metadata(&path).as_ref().is_err_and(dead) {
         let cleared = strandfs_fuse::recover_dead_mountpoint(&path);
         match cleared {

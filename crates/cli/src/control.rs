@@ -192,9 +192,16 @@ fn ask(
 /// The pool mounted exactly here.
 fn mounted(given: &Path) -> Result<PathBuf, Failure> {
     let real = std::fs::canonicalize(given).unwrap_or_else(|_| given.to_path_buf());
-    mounts::find(&real)
+    let found = mounts::find(&real)
         .map_err(Failure::system("reading /proc/self/mountinfo"))?
-        .ok_or_else(|| Failure::NotMounted(given.to_path_buf()))
+        .ok_or_else(|| Failure::NotMounted(given.to_path_buf()))?;
+    match mounts::hindrance(&found) {
+        None => Ok(found),
+        Some(why) => Err(Failure::NoAnswer {
+            mountpoint: found,
+            why,
+        }),
+    }
 }
 
 /// The server stands in another directory.

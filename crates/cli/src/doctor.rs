@@ -8,17 +8,21 @@ mod pool;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
 
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
-use crate::mounts;
+use crate::{mounts, probe};
 use machine::Machine;
 
 /// Exit code for a warning that matters.
 const DEGRADED: u8 = 3;
+
+/// How long a directory may take to answer: a disk that sleeps has to wake up.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a check came out; the worst is the command's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -119,7 +123,15 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         .into_iter()
         .for_each(|check| report.take(check));
     let mounted = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
-    let (pools, directories) = sort(&args.targets, mounted);
+    let named = |target: &PathBuf| std::path::absolute(target).unwrap_or_else(|_| target.clone());
+    let targets = args.targets.iter().map(named);
+    let (mut targets, others): (Vec<_>, Vec<_>) =
+        targets.partition(|target| mounted.contains(target));
+    targets.extend(answering(others, &mut |check| report.take(check)));
+    let (pools, directories) = match args.targets.is_empty() {
+        true => (mounted, Vec::new()),
+        false => sort(&targets, &mounted),
+    };
     for mountpoint in &pools {
         pool::check(&machine, mountpoint, &mut |check| report.take(check));
     }
@@ -137,11 +149,30 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Those of the directories whose filesystem answers; a check that fails for each of the others,
+/// which nothing further is asked.
+fn answering(mut directories: Vec<PathBuf>, take: &mut dyn FnMut(Check)) -> Vec<PathBuf> {
+    directories.retain(|directory| {
+        let late = |error: &std::io::Error| error.kind() == std::io::ErrorKind::TimedOut;
+        let silent = probe::look(directory, PATIENCE).is_err_and(|error| late(&error));
+        if silent {
+            take(Check::fail(
+                "branch",
+                format!(
+                    "{} does not answer within {} seconds",
+                    directory.display(),
+                    PATIENCE.as_secs()
+                ),
+                "see the kernel's log (dmesg), and whether the machine it is on can be reached",
+            ));
+        }
+        !silent
+    });
+    directories
+}
+
 /// Mountpoints of pools, and other directories.
-fn sort(targets: &[PathBuf], mounted: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    if targets.is_empty() {
-        return (mounted, Vec::new());
-    }
+fn sort(targets: &[PathBuf], mounted: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     // A dead mount cannot be resolved; its name is taken as it is.
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     targets

@@ -5,6 +5,8 @@ mod show;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::Value;
@@ -12,10 +14,13 @@ use serde_json::Value;
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
 use crate::logging::one_line;
-use crate::mounts;
+use crate::{mounts, probe};
 
-/// The kernel's limit for an attribute's value.
-const ANSWER_MAX_BYTES: usize = 65_536;
+/// How long the answer may take without a word about what it waits for.
+const SOON: Duration = Duration::from_secs(5);
+
+/// How long it may take at all: disks that sleep take their time to wake up.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Explains one path.
 ///
@@ -23,7 +28,11 @@ const ANSWER_MAX_BYTES: usize = 65_536;
 /// The path is not in a pool, or its server does not answer.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let path = std::path::absolute(&args.path).map_err(Failure::system("finding the path"))?;
-    let (nearest, mut answer) = ask(&path)?;
+    let pool = mounts::around(&path);
+    if let Some(why) = pool.as_deref().and_then(mounts::hindrance) {
+        return Err(Failure::Unanswered { path, why });
+    }
+    let (nearest, mut answer) = patiently(&path, pool.as_deref())?;
     let missing = path.strip_prefix(&nearest).unwrap_or(Path::new(""));
     if let Some(answer) = answer.as_object_mut() {
         let asked = path.to_string_lossy().into_owned();
@@ -49,6 +58,54 @@ fn make_plain(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(make_plain),
         Value::Object(fields) => fields.values_mut().for_each(make_plain),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// As [`ask`], with a word to the user when it takes long.
+fn patiently(path: &Path, pool: Option<&Path>) -> Result<(PathBuf, Value), Failure> {
+    let (tell, told) = channel();
+    let asked = path.to_owned();
+    // Every step of it ends in time.
+    std::thread::spawn(move || tell.send(ask(&asked)));
+    let waits_for = || pool.map_or_else(String::new, unwell);
+    match told.recv_timeout(SOON) {
+        Ok(answer) => return answer,
+        Err(RecvTimeoutError::Timeout) => {
+            eprintln!("strandfs: no answer yet{}", waits_for());
+        }
+        Err(RecvTimeoutError::Disconnected) => {}
+    }
+    told.recv_timeout(PATIENCE)
+        .unwrap_or_else(|_| Err(silent(path, &waits_for())))
+}
+
+fn silent(path: &Path, waits_for: &str) -> Failure {
+    Failure::Unanswered {
+        path: path.to_owned(),
+        why: format!("no answer within {} seconds{waits_for}", PATIENCE.as_secs()),
+    }
+}
+
+/// The branches of a pool that are not well, after a colon.
+fn unwell(pool: &Path) -> String {
+    let status = mounts::ask(pool);
+    let status: Value = match &status {
+        Ok(text) => serde_json::from_str(text).unwrap_or_default(),
+        Err(error) => return format!(": {error}"),
+    };
+    let branches = status["branches"].as_array().into_iter().flatten();
+    let unwell = branches.filter(|branch| branch["health"] != "ok");
+    let said: Vec<String> = unwell
+        .map(|branch| {
+            let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+            let (path, health) = (word(&branch["path"]), word(&branch["health"]));
+            let reason = word(&branch["condition"]["reason"]);
+            format!("branch {path} is {health} ({reason})")
+        })
+        .collect();
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(": {}", said.join(", ")),
     }
 }
 
@@ -86,6 +143,7 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
                 Some(Errno::NOTCONN) => {
                     return refuse("the pool's server is dead; unmount it and mount it again");
                 }
+                None if error.kind() == io::ErrorKind::TimedOut => return Err(silent(&asked, "")),
                 _ => return refuse(&error.to_string()),
             },
         }
@@ -94,12 +152,11 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
 
 /// Whether a pool is the nearest thing mounted above a path; only for the words of a refusal.
 fn in_a_pool(path: &Path) -> bool {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    mounts::all().is_ok_and(|pools| pools.iter().any(|pool| real.starts_with(pool)))
+    mounts::around(path).is_some()
 }
 
 fn ask_exactly(path: &Path) -> io::Result<Value> {
-    let answer = attribute(path, "system.strandfs.explain")?;
+    let answer = probe::attribute(path, "system.strandfs.explain", PATIENCE)?;
     let answer: Value = serde_json::from_slice(&answer)?;
     let (Some(token), Some(parts)) = (answer["token"].as_str(), answer["parts"].as_u64()) else {
         return Ok(answer);
@@ -107,14 +164,7 @@ fn ask_exactly(path: &Path) -> io::Result<Value> {
     let mut whole = Vec::new();
     for number in 0..parts {
         let name = format!("system.strandfs.explain.{token}.{number}");
-        whole.append(&mut attribute(path, &name)?);
+        whole.append(&mut probe::attribute(path, &name, PATIENCE)?);
     }
     Ok(serde_json::from_slice(&whole)?)
-}
-
-fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
-    let mut value = vec![0u8; ANSWER_MAX_BYTES];
-    let len = rustix::fs::lgetxattr(path, name, &mut value)?;
-    value.truncate(len);
-    Ok(value)
 }

@@ -25,6 +25,7 @@ mod mount_helper;
 mod mounts;
 mod plan;
 mod privileges;
+mod probe;
 mod remount;
 mod resources;
 mod status;
@@ -43,6 +44,9 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     if guard::is_called(arguments.first()) {
         return guard::main(arguments);
+    }
+    if probe::is_called(arguments.first()) {
+        return probe::main(&arguments);
     }
     if mount_helper::is_called(arguments.first()) {
         return mount_helper::main(arguments);

@@ -4,15 +4,29 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use strandfs_fuse::Hindrance;
 use strandfs_pool::control::request::Request;
+
+use crate::control::client;
+use crate::probe;
+
+/// How long a server may take to say something of itself, for which it needs no branch.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long one of another program may take to say that it is no pool of ours.
+const STRANGERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The mount type of a pool.
 const FILESYSTEM_TYPE: &[u8] = b"fuse.strandfs";
 
 /// That of mergerfs, and of a pool with `subtype=mergerfs`.
 const MERGERFS_TYPE: &[u8] = b"fuse.mergerfs";
+
+/// What the pool says of itself.
+const STATUS: &str = "user.strandfs.status";
 
 /// The types that pool directories.
 const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, MERGERFS_TYPE];
@@ -43,16 +57,46 @@ pub fn list() -> io::Result<Vec<Mounted>> {
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> io::Result<Vec<PathBuf>> {
-    let pools = list()?.into_iter().filter(|it| {
-        it.kind == FILESYSTEM_TYPE || (it.kind == MERGERFS_TYPE && answers_as_ours(&it.mountpoint))
-    });
+    let pools = list()?.into_iter().filter(is_ours);
     Ok(pools.map(|it| it.mountpoint).collect())
 }
 
-/// Whether a server that calls itself mergerfs is this program: mergerfs knows no such attribute.
-fn answers_as_ours(mountpoint: &Path) -> bool {
-    let mut nothing = [0u8; 0];
-    rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut nothing[..]).is_ok()
+/// Whether a server that calls itself mergerfs is this program: mergerfs has no control socket, and
+/// knows no such attribute.
+fn is_ours(mounted: &Mounted) -> bool {
+    let answers = || {
+        let status = probe::attribute(&mounted.mountpoint, STATUS, STRANGERS_PATIENCE);
+        status.is_ok()
+    };
+    let is_called_mergerfs = mounted.kind == MERGERFS_TYPE;
+    mounted.kind == FILESYSTEM_TYPE
+        || is_called_mergerfs && (client::socket_of(&mounted.mountpoint).is_some() || answers())
+}
+
+/// Why nobody gets an answer from the server, as far as that is to be known without asking it.
+pub fn hindrance(mountpoint: &Path) -> Option<String> {
+    match strandfs_fuse::hindrance(mountpoint).ok()?? {
+        Hindrance::Killed => Some(
+            "its server was killed and cannot end; `strandfs umount` on it frees whoever waits"
+                .to_owned(),
+        ),
+        Hindrance::Stopped { pid } => Some(format!(
+            "its server is stopped; `kill -CONT {pid}` has it go on"
+        )),
+    }
+}
+
+/// The pool that a path is in, by its name alone: asking it might be to wait.
+pub fn around(path: &Path) -> Option<PathBuf> {
+    let mut mounts = list().ok()?;
+    mounts.retain(|it| path.starts_with(&it.mountpoint));
+    // The last one mounted of those that are nearest.
+    let nearest = mounts
+        .into_iter()
+        .max_by_key(|it| it.mountpoint.components().count())?;
+    POOL_TYPES
+        .contains(&nearest.kind.as_slice())
+        .then_some(nearest.mountpoint)
 }
 
 /// The type of the pool mounted exactly here, one of mergerfs too.
@@ -70,7 +114,9 @@ pub fn holder(mountpoint: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// As for [`all`].
 pub fn find(mountpoint: &Path) -> io::Result<Option<PathBuf>> {
-    Ok(all()?.into_iter().find(|found| found == mountpoint))
+    // Before any server is asked: that of another pool may hang.
+    let mut here = list()?.into_iter().filter(|it| it.mountpoint == mountpoint);
+    Ok(here.find(is_ours).map(|it| it.mountpoint))
 }
 
 /// Lines as in proc(5): id parent dev root MOUNTPOINT options [tags...] - TYPE source options.
@@ -116,26 +162,49 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(plain))
 }
 
-/// Asks the server of a pool about itself: through an attribute, or where there are none
-/// (`xattr=nosys`) or the answer is too long for one, through its control socket.
+/// Asks the server of a pool about itself: through its control socket, which it answers whatever its
+/// branches and the mount's users wait for, or where that is not to be had through the mount.
 ///
 /// # Errors
-/// Those of `getxattr(2)`: ENOTCONN if the server is dead.
+/// Those of `getxattr(2)`: ENOTCONN if the server is dead. A sentence if it does not answer.
 pub fn ask(mountpoint: &Path) -> io::Result<String> {
-    let mut answer = vec![0u8; 65_536];
-    match rustix::fs::getxattr(mountpoint, "user.strandfs.status", &mut answer) {
-        Ok(len) => {
-            answer.truncate(len);
-            String::from_utf8(answer).map_err(io::Error::other)
-        }
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE | Errno::TOOBIG) => {
-            let answer = crate::control::client::ask(mountpoint, &Request::Status);
-            let answer = answer.map_err(|failure| io::Error::other(failure.to_string()))?;
-            let missing = || io::Error::other("its server is of another version");
-            Ok(answer.status.ok_or_else(missing)?.to_string())
-        }
-        Err(errno) => Err(errno.into()),
+    if let Some(why) = hindrance(mountpoint) {
+        return Err(io::Error::other(why));
     }
+    let silent = |server: &str| {
+        let seconds = PATIENCE.as_secs();
+        io::Error::other(format!(
+            "its server{server} does not answer within {seconds} seconds"
+        ))
+    };
+    if let Some((pid, socket)) = client::socket_of(mountpoint) {
+        match client::status(&socket, PATIENCE) {
+            Ok(Some(status)) => return Ok(status),
+            Err(error) if is_late(&error) => return Err(silent(&format!(" (pid {pid})"))),
+            // Not for us, or of another version.
+            Ok(None) | Err(_) => {}
+        }
+    }
+    match probe::attribute(mountpoint, STATUS, PATIENCE) {
+        Ok(answer) => String::from_utf8(answer).map_err(io::Error::other),
+        Err(error) if is_late(&error) => Err(silent("")),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE | Errno::TOOBIG) => {
+                let answer = client::ask(mountpoint, &Request::Status);
+                let answer = answer.map_err(|failure| io::Error::other(failure.to_string()))?;
+                let missing = || io::Error::other("its server is of another version");
+                Ok(answer.status.ok_or_else(missing)?.to_string())
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
-use crate::failure::{DEGRADED, Failure};
+use crate::failure::{DEGRADED, FAILED, Failure};
 use crate::mounts;
 
-/// Shows one pool or all; the exit code says whether all branches are well.
+/// Shows one pool or all; the exit code says whether all answer and all branches are well.
 ///
 /// # Errors
 /// No pool is mounted where one was asked for.
@@ -34,6 +34,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         branches.all(|branch| text(branch, "health") == "ok")
     };
     let all_well = pools.iter().all(well);
+    let all_answer = pools.iter().all(|pool| pool.get("error").is_none());
     if args.json {
         println!("{:#}", Value::Array(pools));
     } else if pools.is_empty() {
@@ -41,9 +42,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     } else {
         pools.iter().for_each(show::print);
     }
-    Ok(match all_well {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(DEGRADED),
+    Ok(match (all_answer, all_well) {
+        (false, _) => ExitCode::from(FAILED),
+        (true, false) => ExitCode::from(DEGRADED),
+        (true, true) => ExitCode::SUCCESS,
     })
 }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
 use crate::failure::Failure;
-use crate::mounts;
+use crate::{mounts, probe};
 
 /// How long a mount in use may take to say that its server is dead, which it does at once.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,6 +42,10 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     if cleared {
         return Ok(ExitCode::SUCCESS);
     }
+    // What is still to be written waits for the server, and unmounting for that.
+    if let Some(why) = mounts::hindrance(&real) {
+        return Err(failure(why));
+    }
     let outcome = match strandfs_fuse::unmount(&real, args.lazy) {
         Err(error) if is(&error, Errno::BUSY) && is_dead(&real) => {
             eprintln!(
@@ -73,8 +77,6 @@ fn is(error: &std::io::Error, errno: Errno) -> bool {
 
 /// Whether the mount says that its server is dead; a server that lives may take its time to answer.
 fn is_dead(mountpoint: &Path) -> bool {
-    let (tell, told) = std::sync::mpsc::channel();
-    let asked = mountpoint.to_owned();
-    std::thread::spawn(move || tell.send(rustix::fs::statfs(&asked).err()));
-    told.recv_timeout(PATIENCE) == Ok(Some(Errno::NOTCONN))
+    let asked = probe::filesystem(mountpoint, PATIENCE);
+    asked.is_err_and(|error| is(&error, Errno::NOTCONN))
 }

@@ -221,6 +221,14 @@ fn a_server_killed_with_its_guardian_is_cleared_away_by_the_next_command() {
         assert_eq!(doctor.code(), 1, "{doctor:?}");
         let said = format!("the server of {root} was killed and cannot end");
         assert!(doctor.stdout.contains(&said), "{doctor:?}");
+        let file = knot.pool.path("dir/known");
+        for words in [&["status", &root][..], &["explain", file.to_str().unwrap()]] {
+            let ran = strandfs(words);
+            assert_eq!(ran.code(), 1, "{ran:?}");
+            let text = format!("{}{}", ran.stdout, ran.stderr);
+            let said = "its server was killed and cannot end";
+            assert!(text.contains(said), "{ran:?}");
+        }
         let other = knot.pool.outside("other");
         fs::create_dir(&other).unwrap();
         let other = other.to_str().unwrap();

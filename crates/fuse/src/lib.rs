@@ -30,8 +30,8 @@ pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
 pub use lifeline::{close_inherited, hold_until_death};
 pub use message::{DecodeError, Message};
 pub use mount::{
-    MountError, MountFlags, MountOptions, recover_dead_mountpoint, recover_dying_mountpoint,
-    recover_killed_mountpoint, server_is_killed, unmount,
+    Hindrance, MountError, MountFlags, MountOptions, hindrance, is_served_by,
+    recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, unmount,
 };
 pub use negotiate::{Negotiated, Wants};
 pub use request::{Dialect, Request};

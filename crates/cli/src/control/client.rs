@@ -106,23 +106,47 @@ fn turned_away(error: io::Error) -> io::Error {
     }
 }
 
-/// Asks every server whether it serves this mountpoint. Two that say so live in different mount
-/// namespaces, and cannot be told apart from here.
-fn search(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
-    let list = std::fs::read_to_string("/proc/net/unix")
-        .map_err(Failure::system("reading /proc/net/unix"))?;
-    let mut names: Vec<&str> = list
+/// The server of a mount and its control socket, if they are to be found without asking the mount:
+/// the name has the process id in it.
+pub fn socket_of(mountpoint: &Path) -> Option<(u32, String)> {
+    let pid_of = |name: &str| name.strip_prefix(PREFIX)?.split('/').next()?.parse().ok();
+    let all = names().ok()?.into_iter();
+    let mut all = all.filter_map(|name| Some((pid_of(&name)?, name)));
+    all.find(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false))
+}
+
+/// What a pool says of itself over its socket; none from a server of another version.
+///
+/// # Errors
+/// `WouldBlock` or `TimedOut` after `limit`; `PermissionDenied` where the server turns us away.
+pub fn status(name: &str, limit: Duration) -> io::Result<Option<String>> {
+    let answer = talk(name, &Request::Status, limit)?;
+    Ok(answer.status.map(|status| status.to_string()))
+}
+
+/// The names of all control sockets.
+fn names() -> io::Result<Vec<String>> {
+    let list = std::fs::read_to_string("/proc/net/unix")?;
+    let mut names: Vec<String> = list
         .lines()
         .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
         .filter(|name| name.starts_with(PREFIX))
+        .map(str::to_owned)
         .collect();
     names.sort_unstable();
     names.dedup();
-    let serves = |name: &&str| {
+    Ok(names)
+}
+
+/// Asks every server whether it serves this mountpoint. Two that say so live in different mount
+/// namespaces, and cannot be told apart from here.
+fn search(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
+    let names = names().map_err(Failure::system("reading /proc/net/unix"))?;
+    let serves = |name: &&String| {
         talk(name, &Request::Hello, HELLO_LIMIT)
             .is_ok_and(|answer| answer.mountpoint.as_deref() == Some(mountpoint))
     };
-    let found: Vec<&str> = names.into_iter().filter(serves).collect();
+    let found: Vec<&String> = names.iter().filter(serves).collect();
     match &found[..] {
         [only] => talk(only, request, ANSWER_LIMIT).map_err(|error| no_answer(mountpoint, &error)),
         [] => Err(Failure::NoAnswer {

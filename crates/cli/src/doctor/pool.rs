@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use strandfs_fuse::Hindrance;
 
 use super::machine::Machine;
 use super::{Check, branches};
@@ -11,15 +12,28 @@ use crate::status::{number, text};
 
 /// Checks the pool and its branches.
 pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) {
-    if strandfs_fuse::server_is_killed(mountpoint).unwrap_or(false) {
-        return take(Check::fail(
-            "pool",
-            format!(
-                "the server of {} was killed and cannot end; whoever uses the pool waits",
-                mountpoint.display()
-            ),
-            "run `strandfs umount` on it, which aborts the connection, and mount it again",
-        ));
+    match strandfs_fuse::hindrance(mountpoint) {
+        Ok(Some(Hindrance::Killed)) => {
+            return take(Check::fail(
+                "pool",
+                format!(
+                    "the server of {} was killed and cannot end; whoever uses the pool waits",
+                    mountpoint.display()
+                ),
+                "run `strandfs umount` on it, which aborts the connection, and mount it again",
+            ));
+        }
+        Ok(Some(Hindrance::Stopped { pid })) => {
+            return take(Check::fail(
+                "pool",
+                format!(
+                    "the server of {} (pid {pid}) is stopped; whoever uses the pool waits",
+                    mountpoint.display()
+                ),
+                &format!("kill -CONT {pid} has it go on"),
+            ));
+        }
+        Ok(None) | Err(_) => {}
     }
     let answer = mounts::ask(mountpoint)
         .map_err(|error| error.to_string())
@@ -41,6 +55,7 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
     let paths: Vec<PathBuf> = listed(&status)
         .map(|branch| PathBuf::from(text(branch, "path")))
         .collect();
+    let paths = super::answering(paths, take);
     branches::check(machine, &paths, take);
 }
 

@@ -1,9 +1,9 @@
-//! Servers that were killed and cannot end: a thread of theirs waits, inside the kernel, for whoever
-//! waits for an answer of the server. Asking their mount anything would wait as well, so what is
-//! known of them comes from `/proc`.
+//! Servers that do not answer: those that are stopped, and those that were killed and cannot end,
+//! since a thread of theirs waits, inside the kernel, for whoever waits for an answer of the server.
+//! Asking their mount anything would wait as well, so what is known of them comes from `/proc`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The bit of SIGKILL in the masks of `/proc/PID/task/TID/status`.
 const KILLED: u64 = 1 << 8;
@@ -18,17 +18,37 @@ pub(super) fn server_is_killed(connection: u32) -> bool {
     serving(true) && !serving(false)
 }
 
+/// The process that serves a connection, if that is stopped (SIGSTOP, a debugger). None where
+/// `/proc` does not tell.
+pub(super) fn stopped_server(connection: u32) -> Option<u32> {
+    let mut stopped = processes().filter(|process| {
+        let status = fs::read_to_string(process.join("status"));
+        status.is_ok_and(|status| is_stopped(&status))
+    });
+    let server = stopped.find(|process| serves(process, connection))?;
+    server.file_name()?.to_str()?.parse().ok()
+}
+
+/// Whether this process serves a connection; false where `/proc` does not tell.
+pub(super) fn is_served_by(connection: u32, pid: u32) -> bool {
+    serves(&Path::new("/proc").join(pid.to_string()), connection)
+}
+
+fn numbers(dir: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    })
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    numbers(Path::new("/proc")).map(|entry| entry.path())
+}
+
 /// All tasks, each with whether it was killed.
-fn tasks() -> impl Iterator<Item = (std::path::PathBuf, bool)> {
-    let numbers = |dir: &Path| {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.filter(|entry| {
-            let name = entry.file_name();
-            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-        })
-    };
-    let processes = numbers(Path::new("/proc")).map(|entry| entry.path());
-    processes.flat_map(move |process| {
+fn tasks() -> impl Iterator<Item = (PathBuf, bool)> {
+    processes().flat_map(|process| {
         numbers(&process.join("task")).filter_map(|entry| {
             let task = entry.path();
             let status = fs::read_to_string(task.join("status")).ok()?;
@@ -41,6 +61,11 @@ fn is_killed(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask & KILLED != 0)
+}
+
+fn is_stopped(status: &str) -> bool {
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
 }
 
 /// Whether the task has the connection's device open.
@@ -75,6 +100,8 @@ mod tests {
         assert!(is_killed(status));
         assert!(!is_killed(&status.replace("100", "200")));
         assert!(!is_killed("Name:\tx\n"));
+        assert!(!is_stopped(status));
+        assert!(is_stopped(&status.replace("D (disk sleep)", "T (stopped)")));
         assert_eq!(connection_of("pos:\t0\nfuse_connection:\t52\n"), Some(52));
         assert_eq!(connection_of("pos:\t0\n"), None);
     }

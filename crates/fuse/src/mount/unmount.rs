@@ -66,10 +66,41 @@ pub fn recover_dying_mountpoint(mountpoint: &Path, patience: Duration) -> io::Re
     }
 }
 
-/// Whether the mountpoint's server was killed and cannot end, so that whoever uses the mount waits.
-/// Asks the mount itself nothing; false where that is not to be known.
-pub fn server_is_killed(mountpoint: &Path) -> io::Result<bool> {
-    Ok(of_killed_server(&resolve(mountpoint)?)?.is_some())
+/// Why a server does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// It was killed and cannot end; see [`recover_killed_mountpoint`].
+    Killed,
+    /// It is stopped (SIGSTOP, a debugger).
+    Stopped {
+        /// The server.
+        pid: u32,
+    },
+}
+
+/// Why whoever asks the mount would wait, where that is to be known without asking it.
+pub fn hindrance(mountpoint: &Path) -> io::Result<Option<Hindrance>> {
+    let Some(connection) = connection_at(mountpoint)? else {
+        return Ok(None);
+    };
+    if killed::server_is_killed(connection) {
+        return Ok(Some(Hindrance::Killed));
+    }
+    let stopped = killed::stopped_server(connection);
+    Ok(stopped.map(|pid| Hindrance::Stopped { pid }))
+}
+
+/// Whether this process serves the mount. Asks the mount itself nothing; false where that is not to
+/// be known (other users' processes, kernels that do not show whose connection a device is).
+pub fn is_served_by(mountpoint: &Path, pid: u32) -> io::Result<bool> {
+    let connection = connection_at(mountpoint)?;
+    Ok(connection.is_some_and(|connection| killed::is_served_by(connection, pid)))
+}
+
+/// The connection of the FUSE mount that is seen at the path.
+fn connection_at(mountpoint: &Path) -> io::Result<Option<u32>> {
+    let top = mounts_at(&resolve(mountpoint)?)?.pop();
+    Ok(top.filter(Mounted::is_fuse).map(|mounted| mounted.minor))
 }
 
 /// The mount that is seen at the path, if its server was killed and cannot end.
@@ -78,7 +109,7 @@ fn of_killed_server(path: &Path) -> io::Result<Option<Mounted>> {
     Ok(top.filter(|mounted| killed::server_is_killed(mounted.minor)))
 }
 
-/// If [`server_is_killed`], aborts the connection, unmounts lazily and returns true.
+/// If the server was killed and cannot end, aborts the connection, unmounts lazily and returns true.
 pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     let path = resolve(mountpoint)?;
     let mut recovered = false;
