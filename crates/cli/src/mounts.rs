@@ -52,6 +52,21 @@ pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// A process that sees a filesystem still, in a mount namespace of its own, by number and name.
+pub fn seen_elsewhere(device: (u32, u32)) -> Option<(u32, String)> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut seeing = processes.filter_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let mounted = parse(&std::fs::read(process.path().join("mountinfo")).ok()?);
+        let sees = mounted.iter().any(|it| it.device == device);
+        sees.then(|| {
+            let name = std::fs::read_to_string(process.path().join("comm"));
+            (pid, name.unwrap_or_default().trim().to_owned())
+        })
+    });
+    seeing.next()
+}
+
 /// Mountpoints of all pools.
 ///
 /// # Errors

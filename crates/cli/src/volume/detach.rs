@@ -12,6 +12,7 @@ use super::attach;
 use super::found::{self, Found};
 use crate::args::volume::DetachArgs;
 use crate::failure::Failure;
+use crate::mounts;
 
 /// How long a block device may take to be let go of, and a server to end.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,7 +58,7 @@ pub fn undo(found: &Found) -> Result<(), Failure> {
     }
     end_mount(&found.mountpoint).map_err(|errno| refused(&found.mountpoint, errno))?;
     if let Ok(status) = &found.status {
-        wait_for(status.pid)?;
+        wait_for(status.pid, found)?;
     }
     attach::forget_directory(&found.mountpoint);
     Ok(())
@@ -92,18 +93,32 @@ fn refused(path: &Path, errno: Errno) -> Failure {
 }
 
 /// The server has the backing file until it has ended.
-fn wait_for(pid: u32) -> Result<(), Failure> {
+fn wait_for(pid: u32, found: &Found) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let process = Path::new("/proc").join(pid.to_string());
     // A process that has ended and is still to be reaped has no program.
     while std::fs::read_link(process.join("exe")).is_ok() {
         if Instant::now() > deadline {
-            return Err(Failure::System {
-                what: "waiting for the server to end",
-                source: Errno::TIMEDOUT.into(),
-            });
+            return Err(still_there(pid, found));
         }
         std::thread::sleep(LOOK);
     }
     Ok(())
+}
+
+fn still_there(pid: u32, found: &Found) -> Failure {
+    let Some((other, name)) = mounts::seen_elsewhere(found.filesystem) else {
+        return Failure::System {
+            what: "waiting for the server to end",
+            source: Errno::TIMEDOUT.into(),
+        };
+    };
+    Failure::VolumeUse {
+        path: found.mountpoint.clone(),
+        why: format!(
+            "it is detached here, but process {other} ({name}) still sees it in a mount namespace \
+             of its own (a container, a service with mounts of its own): its server (pid {pid}) \
+             keeps the backing file until that ends"
+        ),
+    }
 }

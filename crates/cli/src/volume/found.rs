@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Found {
     /// Where it is served.
     pub mountpoint: PathBuf,
+    /// The number that the kernel has given it.
+    pub filesystem: (u32, u32),
     /// The backing file as the kernel's list of mounts has it.
     pub backing: PathBuf,
     /// What the server says; an error if it is dead.
@@ -124,6 +126,7 @@ fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>
     });
     Found {
         status,
+        filesystem: volume.device,
         backing: volume.source.clone(),
         devices: devices.collect(),
         mountpoint,

@@ -3,8 +3,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -157,6 +159,41 @@ fn writing_behind_a_cut_is_an_error_before_anybody_has_read_there() {
 }
 
 #[test]
+fn a_cut_is_noticed_by_a_server_that_is_never_idle() {
+    need_root!();
+    let served = ways().filter(|(way, _)| *way != "passthrough");
+    for (way, args) in served.flat_map(|way| [way; 3]) {
+        let ground = Ground::new(Kind::Tmpfs("64m"));
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
+        // Opening it would have the server look.
+        let backing = OpenOptions::new().write(true).open(ground.backing());
+        let backing = backing.unwrap();
+        let open = || open_with(ground.file(), libc::O_DIRECT).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let (file, mut page) = (open(), Aligned::new(&[0; 4096]));
+                    while !stop.load(Ordering::Relaxed) {
+                        file.read_exact_at(page.slice(), 0).unwrap();
+                    }
+                });
+            }
+            let (file, mut page) = (open(), Aligned::new(&[1; 4096]));
+            let deadline = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < deadline {
+                file.write_all_at(page.slice(), 8 << 20).unwrap();
+            }
+            backing.set_len(4 << 20).unwrap();
+            let behind = file.write_all_at(page.slice(), 12 << 20);
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(errno(behind), Errno::IO, "{way}");
+        });
+        ground.detach(&ground.backing()).ok();
+    }
+}
+
+#[test]
 fn a_cut_is_noticed_by_a_server_that_nobody_asks_and_is_not_made_good_by_zeros() {
     need_root!();
     for (way, args) in ways() {
@@ -271,4 +308,47 @@ fn without_permission_for_loop_devices_nothing_is_begun() {
     );
     assert!(!ground.backing().exists());
     assert_eq!(ground.listed(), None);
+}
+
+/// Ends with the test, whatever becomes of it.
+struct Namespace(Child);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn detaching_says_who_keeps_a_volume_in_a_mount_namespace_of_its_own() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("100m"));
+    ground.attach(&["--size", "16M"]).ok();
+    let listed = ground.listed().unwrap();
+    let pid = listed["pid"].as_u64().unwrap();
+    let server = PathBuf::from(format!("/proc/{pid}/exe"));
+    // What belongs to other tests is let go of.
+    let keep_one = r#"findmnt -rno TARGET | grep -E '^(/tmp/|/run/strandfs/)' | grep -vxF "$0" | tac |
+        xargs -r -n1 umount -l 2>/dev/null; exec sleep 1000"#;
+    let mut holder = Command::new("unshare");
+    holder.args(["--mount", "--propagation", "private", "sh", "-c", keep_one]);
+    let holder = holder.arg(listed["mountpoint"].as_str().unwrap()).spawn();
+    let holder = Namespace(holder.unwrap());
+    let comm = format!("/proc/{}/comm", holder.0.id());
+    eventually("the namespace", Duration::from_secs(20), || {
+        get(&comm) == b"sleep\n"
+    });
+
+    let refused = ground.detach(&ground.backing());
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    // Other tests have namespaces, too.
+    for part in ["it is detached here", "mount namespace", &pid.to_string()] {
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
+    assert!(server.exists());
+    drop(holder);
+    eventually("the server to end", Duration::from_secs(120), || {
+        std::fs::read_link(&server).is_err()
+    });
 }

@@ -101,6 +101,8 @@ impl Server {
             Outgoing::Answer(mut entry, reply) => {
                 send(&self.link, &mut entry, reply);
                 self.free.push(entry);
+                // Whoever waited for it may have cut the file short before the next request.
+                self.desk.begin_round();
             }
             Outgoing::Silence(entry) => self.free.push(entry),
             Outgoing::Later => {}

@@ -114,7 +114,8 @@ impl Desk {
         }
     }
 
-    /// Requests have come, or transfers have ended: what was seen before is to be seen again.
+    /// Requests have come, transfers have ended or an answer went out: what was seen before is to be
+    /// seen again.
     pub(super) fn begin_round(&mut self) {
         self.looked = false;
     }
