@@ -39,7 +39,9 @@ count_tests() { # SUITE FILE...
     shift
     for file in "$@"; do
         said=$(cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test "$file" </dev/null 2>&1) || failed=1
-        said=$(sed 's/\x1b\[[0-9;]*m//g' <<<"$said" | grep ' Summary ' | tail -n 1)
+        said=$(sed 's/\x1b\[[0-9;]*m//g' <<<"$said")
+        grep -E '^ +(FAIL|TIMEOUT|SIG[A-Z]+) ' <<<"$said" >&2 || true
+        said=$(grep ' Summary ' <<<"$said" | tail -n 1)
         [[ -n $said ]] || { warn "$file did not run"; failed=1; continue; }
         printf '{"suite":"%s","configuration":"%s","cases":%d,"unit":"tests","failed":%d}\n' \
             "$suite" "$file" "$(grep -oE '[0-9]+ tests? run' <<<"$said" | grep -oE '[0-9]+')" \
@@ -50,8 +52,9 @@ count_tests() { # SUITE FILE...
 cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test permissions \
     --test security_races --test security_control --test coherence </dev/null || failed=1
 cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
-count_tests 'faults and crashes' clocks coherence_stuck crash_under_load guardian health \
-    multi_branch_changes relocate_ahead relocation relocation_limits limits reload_load slow_branch volume
+count_tests 'faults and crashes' clocks coherence_stuck crash_absent crash_full crash_under_load \
+    frozen_disk guardian health hung_server limits multi_branch_changes power_cut relocate_ahead \
+    relocation relocation_limits reload_load slow_branch volume
 count_tests 'known defects of mergerfs' defects
 count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
     posix_meta posix_names

@@ -16,9 +16,7 @@ use support::files::{get, names, pattern, put};
 use support::{Kind, Pool, eventually, mounts, run};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
-/// Linux 6.18 may lose a request of a server that is killed over io_uring, for whoever waits for it
-/// to wait for ever.
-const OPTIONS: &str = "category.create=ff,on-missing=degrade,transport=dev";
+const OPTIONS: &str = "category.create=ff,on-missing=degrade";
 const MIB: usize = 1 << 20;
 
 /// How the first branch is absent.

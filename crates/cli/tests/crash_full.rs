@@ -14,9 +14,7 @@ use support::files::{get, names, pattern, put};
 use support::{Kind, Pool};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
-/// Linux 6.18 may lose a request of a server that is killed over io_uring, for whoever waits for it
-/// to wait for ever.
-const OPTIONS: &str = "category.create=ff,transport=dev";
+const OPTIONS: &str = "category.create=ff";
 
 /// What the pool hides at the roots of the branches and in their directories.
 fn leftovers(pool: &Pool) -> Vec<String> {

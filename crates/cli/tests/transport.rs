@@ -44,6 +44,32 @@ fn status_says_which_transport_and_why() {
     }
 }
 
+/// A process that the server made and that waits for an answer of the mount kept the rings of a
+/// killed server in its memory: the kernel did not end what was on its way to them, and both waited
+/// for ever.
+#[test]
+fn what_a_server_makes_of_itself_has_no_part_in_its_rings() {
+    need_root!();
+    if !uring_is_on() {
+        return;
+    }
+    let pool = Pool::tmpfs(1).option("transport=uring").mount();
+    put(pool.path("f"), "x");
+    let mappings = String::from_utf8(get(format!("/proc/{}/smaps", pool.pid()))).unwrap();
+    let (mut rings, mut is_ring) = (0, false);
+    for line in mappings.lines() {
+        if line.ends_with("anon_inode:[io_uring]") {
+            (rings, is_ring) = (rings + 1, true);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:")
+            && std::mem::take(&mut is_ring)
+        {
+            // proc(5): do not copy area on fork.
+            assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+        }
+    }
+    assert!(rings > 0);
+}
+
 /// Everything that answers, or fails, within the time; a hang fails the test.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = mpsc::channel();

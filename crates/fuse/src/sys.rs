@@ -1,11 +1,13 @@
 //! System calls that rustix does not wrap, each wrapped once; the only home of `unsafe` in the
 //! machinery.
 
+mod child;
 mod descriptors;
 mod device;
 mod memory;
 mod signal;
 
+pub(crate) use child::ask_in_child;
 pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_but};
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;

@@ -1,9 +1,12 @@
 //! A request of our own to the mount itself, for a queue where requests wait and no thread is
 //! about to answer one: the last resort where the kernel knows no regular file to ask us about.
 //!
-//! It is sent by a thread without descriptors. Were the server killed meanwhile, a thread that
-//! waits for it must not be what keeps its `/dev/fuse` open.
+//! A child process sends it. Were the server killed meanwhile, who waits for it must not be what
+//! keeps `/dev/fuse` open, nor the memory of the rings: the kernel ends what is on its way to a
+//! ring's dead thread only with the ring, which is there while it is mapped.
 
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,15 +19,16 @@ use crate::sys;
 
 /// Who asks, for each queue.
 pub(super) struct Nudges {
-    mountpoint: Box<Path>,
-    /// The thread that asks on a queue; 0 for none.
+    mountpoint: CString,
+    /// The process (or the thread) that asked last on a queue; 0 for none.
     askers: Box<[AtomicU32]>,
 }
 
 impl Nudges {
     pub(super) fn new(mountpoint: &Path, queues: usize) -> Arc<Self> {
         Arc::new(Self {
-            mountpoint: mountpoint.into(),
+            // Of the kernel's list of mounts, and so without NUL.
+            mountpoint: CString::new(mountpoint.as_os_str().as_bytes()).unwrap_or_default(),
             askers: (0..queues).map(|_| AtomicU32::new(0)).collect(),
         })
     }
@@ -45,9 +49,16 @@ impl Nudges {
         if sys::leave_descriptors().is_err() || sched_setaffinity(None, cpu).is_err() {
             return;
         }
-        let own = gettid().as_raw_nonzero().get().cast_unsigned();
-        asker.store(own, Ordering::Release);
-        answers(&self.mountpoint);
+        let own = match sys::ask_in_child(&self.mountpoint, asker) {
+            Ok(child) => child,
+            Err(errno) => {
+                tracing::debug!(%errno, "no child process; the thread asks itself");
+                let own = gettid().as_raw_nonzero().get().cast_unsigned();
+                asker.store(own, Ordering::Release);
+                answers(Path::new(OsStr::from_bytes(self.mountpoint.to_bytes())));
+                own
+            }
+        };
         // Another one may have begun since.
         let _ = asker.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed);
     }

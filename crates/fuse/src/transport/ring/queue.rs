@@ -97,6 +97,8 @@ impl Ring {
     /// EMFILE.
     pub fn new(connection: Connection, entries: u32) -> Result<Self, Errno> {
         let uring = IoUring::builder()
+            // A child that outlives the server must not keep the ring.
+            .dontfork()
             .setup_r_disabled()
             .setup_single_issuer()
             .setup_defer_taskrun()
