@@ -4,9 +4,11 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use support::command::Run;
 use support::delay_fs::{DelayFs, Mood};
@@ -93,6 +95,38 @@ fn commands_say_that_a_server_is_stopped_over_io_uring() {
     need_root!();
     if mounts::uring_is_on() {
         a_stopped_server("uring", "");
+    }
+}
+
+/// The kernel gives the number of a mount that is gone to the next one, while the server of the first
+/// may be there still: its answers were taken for those of the second.
+#[test]
+fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
+    need_root!();
+    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
+    let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
+    let wanted = number(&first);
+    send(first.pid(), Signal::STOP);
+    unmount(first.root(), UnmountFlags::DETACH).unwrap();
+    let mut others = Vec::new();
+    // Others may be given the number, or see the first mount still in namespaces of their own.
+    for _ in 0..20 {
+        let next = Pool::tmpfs(1).option("cache.attr=9s").mount();
+        let is_the_same = number(&next) == wanted;
+        others.push(next);
+        if is_the_same {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let next = others.last().unwrap();
+    for signal in [None, Some(Signal::CONT)] {
+        if let Some(signal) = signal {
+            send(first.pid(), signal);
+        }
+        let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
     }
 }
 

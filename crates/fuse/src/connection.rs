@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
+use crate::mount::abort::is_connected;
 use crate::traffic::{Traffic, TrafficReport};
 use crate::transport::TransportReport;
 use crate::types::Errno;
@@ -100,6 +101,12 @@ impl Connection {
     pub(crate) fn set_number(&self, number: u32) {
         // Set once: a session mounts once.
         let _ = self.shared.number.set(number);
+    }
+
+    /// Whether the mount is there still, for the kernel if for nobody else. Once it is not, its
+    /// [`number`](Self::number) may be that of another.
+    pub fn is_alive(&self) -> bool {
+        is_connected(self.device()).unwrap_or(true)
     }
 
     /// What there has been to do so far. Cheap: takes no lock that a request takes.

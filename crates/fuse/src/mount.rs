@@ -1,6 +1,6 @@
 //! Mounting and unmounting: with mount(2) where the server may, else through `fusermount3`.
 
-mod abort;
+pub(crate) mod abort;
 mod direct;
 mod error;
 mod helper;

@@ -107,12 +107,21 @@ fn turned_away(error: io::Error) -> io::Error {
 }
 
 /// The server of a mount and its control socket, if they are to be found without asking the mount:
-/// the name has the process id in it.
+/// the name has the process id in it. A server may outlive its mount, whose number the next one has:
+/// the latest is the one.
 pub fn socket_of(mountpoint: &Path) -> Option<(u32, String)> {
     let pid_of = |name: &str| name.strip_prefix(PREFIX)?.split('/').next()?.parse().ok();
     let all = names().ok()?.into_iter();
-    let mut all = all.filter_map(|name| Some((pid_of(&name)?, name)));
-    all.find(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false))
+    let all = all.filter_map(|name| Some((pid_of(&name)?, name)));
+    all.filter(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false))
+        .max_by_key(|(pid, _)| started(*pid))
+}
+
+/// When a process was started, in ticks of the clock: `starttime` of proc_pid_stat(5).
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// What a pool says of itself over its socket; none from a server of another version.

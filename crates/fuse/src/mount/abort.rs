@@ -70,7 +70,7 @@ fn open_unasked(connection: u32, way: Way) -> Result<OwnedFd, Errno> {
 
 /// `fuse_dev_poll` in the kernel's fs/fuse/dev.c: an error and nothing else once the connection
 /// has ended.
-fn is_connected(device: BorrowedFd<'_>) -> Result<bool, Errno> {
+pub(crate) fn is_connected(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut asked = [PollFd::from_borrowed_fd(device, PollFlags::OUT)];
     poll(&mut asked, Some(&Timespec::default()))?;
     let [answer] = asked;

@@ -19,14 +19,20 @@ pub(super) fn server_is_killed(connection: u32) -> bool {
 }
 
 /// The process that serves a connection, if that is stopped (SIGSTOP, a debugger). None where
-/// `/proc` does not tell.
+/// `/proc` does not tell, and where another one serves it: a server may outlive its mount, whose
+/// number the next mount has.
 pub(super) fn stopped_server(connection: u32) -> Option<u32> {
-    let mut stopped = processes().filter(|process| {
-        let status = fs::read_to_string(process.join("status"));
-        status.is_ok_and(|status| is_stopped(&status))
-    });
-    let server = stopped.find(|process| serves(process, connection))?;
-    server.file_name()?.to_str()?.parse().ok()
+    let serving = |wanted: bool| {
+        processes().find(|process| {
+            let status = fs::read_to_string(process.join("status"));
+            status.is_ok_and(|status| is_stopped(&status) == wanted) && serves(process, connection)
+        })
+    };
+    let server = serving(true)?;
+    match serving(false) {
+        Some(_) => None,
+        None => server.file_name()?.to_str()?.parse().ok(),
+    }
 }
 
 /// Whether this process serves a connection; false where `/proc` does not tell.

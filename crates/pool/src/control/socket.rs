@@ -88,6 +88,11 @@ fn accept(listener: &UnixListener, pool: &Weak<Pool>) {
 }
 
 fn serve(pool: &Pool, mut stream: UnixStream) -> io::Result<()> {
+    let connection = pool.connection.get();
+    if connection.is_some_and(|connection| !connection.is_alive()) {
+        // Who asks means the next mount, which may have the kernel's number of this one.
+        return Ok(());
+    }
     let answer = match read_line(&mut stream)? {
         Some(line) => match serde_json::from_slice::<Request>(&line) {
             Ok(request) => pool.carry_out(&request),
