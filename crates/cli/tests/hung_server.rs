@@ -98,28 +98,29 @@ fn commands_say_that_a_server_is_stopped_over_io_uring() {
     }
 }
 
+/// A pool that was unmounted while its server is stopped, and one that was mounted after it, if the
+/// kernel has given that the same number.
+fn one_after_the_other() -> Option<(Pool, Pool)> {
+    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
+    let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
+    // Its branch has a number, too.
+    let mut next = Pool::tmpfs(1).option("cache.attr=9s").prepare();
+    let wanted = number(&first);
+    send(first.pid(), Signal::STOP);
+    unmount(first.root(), UnmountFlags::DETACH).unwrap();
+    next.start();
+    (number(&next) == wanted).then_some((first, next))
+}
+
 /// The kernel gives the number of a mount that is gone to the next one, while the server of the first
 /// may be there still: its answers were taken for those of the second.
 #[test]
 fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
     need_root!();
-    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
-    let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
-    let wanted = number(&first);
-    send(first.pid(), Signal::STOP);
-    unmount(first.root(), UnmountFlags::DETACH).unwrap();
-    let mut others = Vec::new();
-    // Others may be given the number, or see the first mount still in namespaces of their own.
-    for _ in 0..20 {
-        let next = Pool::tmpfs(1).option("cache.attr=9s").mount();
-        let is_the_same = number(&next) == wanted;
-        others.push(next);
-        if is_the_same {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let next = others.last().unwrap();
+    // Another test may be given the number, or see the first mount still in a namespace of its own.
+    let (first, next) = (0..20)
+        .find_map(|_| one_after_the_other())
+        .expect("a number that is given again");
     for signal in [None, Some(Signal::CONT)] {
         if let Some(signal) = signal {
             send(first.pid(), signal);
