@@ -122,29 +122,3 @@ fn a_pool_over_a_frozen_disk_is_unmounted() {
     drop(frozen);
     pool.bury();
 }
-
-#[test]
-fn a_pool_is_mounted_over_a_frozen_disk() {
-    need_root!();
-    need_tool!("fsfreeze");
-    if !mounts::loop_works("xfs") {
-        return;
-    }
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Loop("xfs", "320m"), "")
-        .option("category.create=ff")
-        .prepare();
-    put(pool.on(1, "there"), "x");
-    let frozen = Frozen::new(pool.on(1, ""));
-    let pool = in_time("mounting", move || {
-        pool.start();
-        pool
-    });
-    assert_eq!(get(pool.path("there")), b"x");
-    put(pool.path("new"), "new");
-    assert_eq!(pool.holders("new"), [0]);
-    drop(frozen);
-    put(pool.path("there"), "again");
-    assert_eq!(get(pool.on(1, "there")), b"again");
-}

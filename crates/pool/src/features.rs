@@ -3,7 +3,6 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use strandfs_fuse::abi::InitFlags;
@@ -12,9 +11,6 @@ use strandfs_options::{CacheFiles, PassthroughIo, Settings};
 
 use crate::branch::Branch;
 use crate::pool::{PassthroughVerdict, Pool};
-
-/// How long a branch may take to make a file that passthrough is tried with.
-const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Requests in flight before the kernel holds background ones back; its own default is 12.
 const MAX_BACKGROUND: u16 = 256;
@@ -164,22 +160,13 @@ impl Pool {
     }
 
     /// Registers a nameless file on every branch and gives it back. A branch where none can be
-    /// made (read-only), or not soon (frozen), is decided at its first open.
+    /// made (read-only) is decided at its first open.
     pub(crate) fn probe_passthrough(&self, connection: &Connection, branches: &[Arc<Branch>]) {
         let mut refused_for_lack_of_power = false;
         for branch in branches {
-            let asked = Arc::clone(branch);
-            let made = self.ward.helpers.ask(PROBE_PATIENCE, move || {
-                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-                rustix::fs::openat(asked.root(), c".", flags, Mode::RUSR)
-            });
-            let file = match made {
-                Some(Ok(file)) => file,
-                Some(Err(_)) => continue,
-                None => {
-                    tracing::warn!(branch = %branch.path.display(), "the branch makes no file within a second; whether passthrough works there is seen at the first open");
-                    continue;
-                }
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            let Ok(file) = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR) else {
+                continue;
             };
             let outcome = connection.open_backing(file.as_fd());
             refused_for_lack_of_power |= outcome == Err(rustix::io::Errno::PERM);
