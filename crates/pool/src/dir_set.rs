@@ -182,6 +182,11 @@ impl Pool {
         if entries.is_empty() {
             return Err(finder.error.unwrap_or(Errno::NOENT));
         }
+        // Without a branch that could not be asked the directory would look as if it had fewer
+        // names, and go on to.
+        if let Some(errno) = finder.error.filter(is_shortage) {
+            return Err(errno);
+        }
         let mut set = DirSet::new(entries, now_ms, view.generation, structure);
         set.unasked = finder.unasked;
         Ok(self.install(node, set, old.as_ref()))
@@ -374,10 +379,15 @@ impl Finder<'_> {
     }
 
     fn note(&mut self, errno: Errno) {
-        if errno != Errno::NOENT {
+        if errno != Errno::NOENT && !self.error.as_ref().is_some_and(is_shortage) {
             self.error = Some(errno);
         }
     }
+}
+
+/// Whether the server had not what it takes to ask a branch, which may be well.
+fn is_shortage(errno: &Errno) -> bool {
+    matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
