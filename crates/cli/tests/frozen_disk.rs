@@ -44,6 +44,15 @@ fn in_time<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'sta
     answer.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
+/// A pool of a branch in memory and one on a disk that can be frozen.
+fn beside_a_disk(further: &str) -> Pool {
+    Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Loop("xfs", "320m"), "")
+        .option(&format!("coherence=watch,category.create=ff{further}"))
+        .prepare()
+}
+
 #[test]
 fn a_watched_disk_that_takes_no_changes_holds_up_nothing_else() {
     need_root!();
@@ -51,11 +60,7 @@ fn a_watched_disk_that_takes_no_changes_holds_up_nothing_else() {
     if !mounts::loop_works("xfs") {
         return;
     }
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Loop("xfs", "320m"), "")
-        .option("coherence=watch,category.create=ff,branch-slow-after=500ms,branch-deadline=0")
-        .prepare();
+    let mut pool = beside_a_disk(",branch-slow-after=500ms,branch-deadline=0");
     put(pool.on(0, "here/old"), "old");
     put(pool.on(1, "there/old"), "old");
     pool.start();
@@ -105,11 +110,7 @@ fn a_pool_over_a_frozen_disk_is_unmounted() {
     if !mounts::loop_works("xfs") {
         return;
     }
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Loop("xfs", "320m"), "")
-        .option("coherence=watch,category.create=ff")
-        .prepare();
+    let mut pool = beside_a_disk("");
     put(pool.on(1, "there"), "x");
     pool.start();
     let frozen = Frozen::new(pool.on(1, ""));

@@ -4,6 +4,8 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
 
+use super::descriptors::leave_descriptors;
+use super::device::last_errno;
 use crate::types::Errno;
 
 /// Has a child process ask for the attributes of `path`, past all caches, and waits until it has;
@@ -37,16 +39,9 @@ pub(crate) fn ask_in_child(path: &CStr, asker: &AtomicU32) -> Result<u32, Errno>
 /// The life of the child.
 fn ask_and_end(path: &CStr) -> ! {
     let mut stat = MaybeUninit::<libc::statx>::uninit();
-    // SAFETY: no descriptor is used from here on, the path ends with NUL, and the attributes have
-    // their room. The process ends without running anything of the one it was copied from.
-    unsafe {
-        let left = libc::syscall(
-            libc::SYS_close_range,
-            0,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_UNSHARE,
-        );
-        if left == 0 {
+    if leave_descriptors().is_ok() {
+        // SAFETY: the path ends with NUL, and the attributes have their room.
+        unsafe {
             let flags = libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
             libc::syscall(
                 libc::SYS_statx,
@@ -57,9 +52,10 @@ fn ask_and_end(path: &CStr) -> ! {
                 stat.as_mut_ptr(),
             );
         }
-        loop {
-            libc::syscall(libc::SYS_exit_group, 0);
-        }
+    }
+    loop {
+        // SAFETY: the process ends without running anything of the one it was copied from.
+        unsafe { libc::syscall(libc::SYS_exit_group, 0) };
     }
 }
 
@@ -73,11 +69,6 @@ fn wait_for(child: libc::pid_t) -> Result<(), Errno> {
             _ => return Ok(()),
         }
     }
-}
-
-fn last_errno() -> Errno {
-    let error = std::io::Error::last_os_error();
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

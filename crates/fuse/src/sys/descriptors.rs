@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use super::device::last_errno;
 use crate::types::Errno;
 
 /// Gives the calling thread a table of its own, without any descriptor in it: for a thread that
@@ -39,8 +40,7 @@ fn close_in_own_table(first: libc::c_uint, last: libc::c_uint) -> Result<(), Err
         )
     };
     if result < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        return Err(last_errno());
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::locate::reopen;
 use crate::node::DirEntry;
+use crate::ops::list_branches::open_for_reading;
 use crate::sys;
 
 /// Whether two directories are on one filesystem, as far as can be told.
@@ -43,8 +44,7 @@ pub(super) fn name(dir: &DirEntry, name: &OsStr) -> sys::Result<()> {
 /// # Errors
 /// As for [`name`].
 pub(super) fn dir(dir: &DirEntry) -> sys::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::openat(&dir.fd, c".", flags, Mode::empty()) {
+    match open_for_reading(dir.fd.as_fd()) {
         Ok(dir) => sync(dir),
         Err(Errno::ACCESS | Errno::PERM) => Ok(()),
         Err(errno) => Err(errno),
