@@ -13,15 +13,20 @@ is_root || warn "not root: tests that need root will say so and pass without loo
 # would hide them better. Take the common default.
 ulimit -Sn 1024 2>/dev/null || true
 
+# On from the start where it can be: the first test that needs it would switch it on for all others
+# in the middle of the run.
+uring=
+if is_root && uring_is_on; then uring=yes; fi
+
 PATH=$PATH:$tools_dir/bin
 if have cargo-nextest; then
     # .config/nextest.toml says what a profile does.
     profile=default
     [[ -n ${CI:-} ]] && profile=ci
     cargo nextest run --workspace --locked --profile "$profile" "$@" </dev/null
-    # What passes over /dev/fuse has to pass over io_uring; these files are most of what a request is.
-    if (($# == 0)) && is_root && uring_is_on; then
-        STRANDFS_TEST_TRANSPORT=uring cargo nextest run -p strandfs --locked --profile "$profile" \
+    # What passes over io_uring has to pass over /dev/fuse; these files are most of what a request is.
+    if (($# == 0)) && [[ -n $uring ]]; then
+        STRANDFS_TEST_TRANSPORT=dev cargo nextest run -p strandfs --locked --profile "$profile" \
             --test posix_basic --test posix_data --test posix_meta --test posix_names \
             --test server_threads --test relocation </dev/null
     fi

@@ -3,7 +3,7 @@
 use strandfs_options::Settings;
 use strandfs_options::table::OptionDef;
 
-use crate::support::Pool;
+use crate::support::{Pool, mounts};
 
 /// How many mounts it takes to set every option once.
 pub const ROUNDS: usize = 3;
@@ -52,6 +52,7 @@ pub fn value(option: &OptionDef, pool: &Pool) -> String {
             }
             option.example.to_owned()
         }
+        "transport" if !mounts::uring_is_on() => "dev".to_owned(),
         "log.file" => pool.outside("server.log").display().to_string(),
         _ => option.example.to_owned(),
     }
