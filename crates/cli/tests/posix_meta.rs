@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use support::files::{attr_size, errno, open_with, process_lock, put, record_lock};
-use support::{Pool, run};
+use support::{Pool, eventually, run};
 
 fn get_attr(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 65536];
@@ -294,4 +294,24 @@ fn a_waiting_lock_blocks_nobody_else() {
     assert!(!waiter.is_finished());
     flock(&holder, FlockOperation::Unlock).unwrap();
     waiter.join().unwrap().unwrap();
+}
+
+/// In passthrough the kernel keeps the first open file for all who open it later.
+#[test]
+fn flock_ends_with_its_file_though_others_have_it_open() {
+    need_root!();
+    for options in ["", "passthrough.io=off"] {
+        let pool = Pool::tmpfs(1).option(options).mount();
+        put(pool.path("f"), "");
+        let first = File::open(pool.path("f")).unwrap();
+        flock(&first, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let second = File::open(pool.path("f")).unwrap();
+        let lock = || flock(&second, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(lock(), Err(Errno::WOULDBLOCK), "{options}");
+        drop(first);
+        // The kernel tells of the close a moment later.
+        eventually("the lock is free", Duration::from_secs(10), || {
+            lock().is_ok()
+        });
+    }
 }

@@ -387,6 +387,11 @@ impl Pool {
         };
         let node = Arc::clone(&opened.node);
         let file = opened.place.lock().take().map(|(_, file)| file);
+        if let (Some(file), Some(_)) = (&file, args.flock_owner) {
+            // Closing would not: in passthrough the kernel reads and writes through the first of
+            // these descriptions for as long as any handle is open.
+            let _ = sys::flock(file.as_fd(), libc::LOCK_UN);
+        }
         if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
             // The first starts writing what is not written yet, the second drops what is by then.
             for _ in 0..2 {
