@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 
@@ -55,6 +55,9 @@ pub struct Node {
     dir_names: AtomicU64,
     /// Present while the file is open.
     pub open: Mutex<Option<Box<OpenState>>>,
+    /// Held by whoever changes a directory's attributes, makes a further copy with them, or sets
+    /// its times back after a change that is not to show.
+    attributes: Mutex<()>,
     /// Shared by requests that change the file or its names; alone for whoever moves it. A
     /// request holds at most one side of it and takes it before it looks for the file.
     gate: RwLock<()>,
@@ -189,6 +192,7 @@ impl Node {
             attr_cached: AtomicBool::new(false),
             dir_names: AtomicU64::new(0),
             open: Mutex::new(None),
+            attributes: Mutex::new(()),
             gate: RwLock::new(()),
         }
     }
@@ -277,6 +281,12 @@ impl Node {
     /// Waits for all who change the file, and keeps others from it.
     pub fn hold_alone(&self) -> Alone<'_> {
         self.gate.write()
+    }
+
+    /// Keeps others from changing a directory's attributes, and from making copies that have the
+    /// old ones. Who holds one may take that of the directory above.
+    pub fn hold_attributes(&self) -> MutexGuard<'_, ()> {
+        self.attributes.lock()
     }
 
     /// Reads the place.

@@ -199,6 +199,7 @@ impl Pool {
         rule: Policy,
         change: &dyn Alteration,
     ) -> sys::Result<()> {
+        let _held = node.is_dir().then(|| node.hold_attributes());
         change_each(&self.copies_to_change(view, node, rule)?, change)
     }
 

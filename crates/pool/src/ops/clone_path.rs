@@ -39,13 +39,17 @@ impl Pool {
         };
         while let Some(next) = missing.pop() {
             let name = next.name().ok_or(Errno::NOENT)?.name;
-            let model = self
-                .dir_set(&next)?
-                .entries
-                .first()
-                .cloned()
-                .ok_or(Errno::NOENT)?;
-            here = self.clone_dir(&model, &here, branch, &name).map_err(|errno| {
+            // Until it is one of the copies that a change of attributes would change.
+            let _held = next.hold_attributes();
+            let set = self.dir_set(&next)?;
+            if let Some(made) = set.on(branch.id) {
+                here = made.clone();
+                continue;
+            }
+            let model = set.entries.first().cloned().ok_or(Errno::NOENT)?;
+            let above = self.parent_of(&next);
+            let cloned = self.clone_dir(&model, (above.as_deref(), &here), branch, &name);
+            here = cloned.map_err(|errno| {
                 if errno != Errno::NOTDIR {
                     return errno;
                 }
@@ -57,17 +61,21 @@ impl Pool {
         Ok(here)
     }
 
+    /// Makes a directory like `model` in `parent` on `branch`; the node that `parent` is part of, if
+    /// it is part of one, comes with it.
     pub(crate) fn clone_dir(
         &self,
         model: &DirEntry,
-        parent: &DirEntry,
+        (above, parent): (Option<&Node>, &DirEntry),
         branch: &Arc<Branch>,
         name: &OsStr,
     ) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
-        let parent_stat = sys::statx_fd(parent.fd.as_fd())?;
-        // Closed to others until its owner and ACL are in place.
-        match sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)) {
+        let made = keeping_times(above, parent, || {
+            // Closed to others until its owner and ACL are in place.
+            sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU))
+        });
+        match made {
             Ok(()) => {}
             // Made meanwhile by someone else: theirs to keep as it is.
             Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
@@ -78,11 +86,11 @@ impl Pool {
         let entry = self.dir_entry_of(branch, fd, &made)?;
         if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {
             // Half-made directories would show wrong permissions: better none.
-            let _ = rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR);
+            let _ = keeping_times(above, parent, || {
+                rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)
+            });
             return Err(errno);
         }
-        // Making the clone is no change that users made: the parent's times stay.
-        let _ = set_times(parent.fd.as_fd(), &parent_stat);
         // Most of what is about to be looked for here is on the branch it was cloned from.
         self.learn_new(&entry);
         Ok(entry)
@@ -107,4 +115,18 @@ impl Pool {
             }
         }
     }
+}
+
+/// Makes a change in a directory that is none users made: its times stay, unless users set them
+/// meanwhile.
+fn keeping_times(
+    node: Option<&Node>,
+    dir: &DirEntry,
+    change: impl FnOnce() -> sys::Result<()>,
+) -> sys::Result<()> {
+    let _held = node.map(Node::hold_attributes);
+    let before = sys::statx_fd(dir.fd.as_fd())?;
+    change()?;
+    let _ = set_times(dir.fd.as_fd(), &before);
+    Ok(())
 }

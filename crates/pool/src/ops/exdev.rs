@@ -163,7 +163,7 @@ impl Pool {
                 Err(Errno::NOENT) => {
                     let set = self.dir_set(&next)?;
                     let model = set.on(branch.id).or_else(|| set.entries.first());
-                    self.clone_dir(model.ok_or(Errno::XDEV)?, &here, branch, &name)?
+                    self.clone_dir(model.ok_or(Errno::XDEV)?, (None, &here), branch, &name)?
                 }
                 other => other?,
             };

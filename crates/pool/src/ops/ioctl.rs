@@ -121,6 +121,7 @@ impl Pool {
             return Err(Errno::PERM);
         }
         if args.directory {
+            let _held = node.hold_attributes();
             let copies = self.picked_copies(&view, node, view.settings.policies.chmod)?;
             let command = args.command;
             change_each(&copies, &ToFlags { command, argument })?;
