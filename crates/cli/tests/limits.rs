@@ -108,6 +108,55 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
     }
 }
 
+/// The descriptors a server has left run out at each of the branches in turn.
+#[test]
+fn a_directory_is_whole_or_an_error_however_few_descriptors_are_left() {
+    need_root!();
+    let pool = Pool::tmpfs(3).mount();
+    let most = 24;
+    for number in 0..most {
+        for branch in 0..3 {
+            put(pool.on(branch, format!("d{number}/f{branch}")), "");
+        }
+    }
+    let server = servers(pool.root())[0];
+    let (mut whole, mut refused) = (0, 0);
+    for left in 0..most {
+        let taken = fs::read_dir(format!("/proc/{server}/fd")).unwrap().count() as u64;
+        let limit = |soft| Rlimit {
+            current: Some(soft),
+            maximum: Some(4096),
+        };
+        let pid = Pid::from_raw(server);
+        prlimit(pid, Resource::Nofile, limit(taken + left / 2)).unwrap();
+        // Nobody has looked at this one yet.
+        let dir = pool.path(format!("d{left}"));
+        let listed = fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let found = fs::metadata(dir.join("f2"));
+        prlimit(pid, Resource::Nofile, limit(1024)).unwrap();
+        match listed {
+            Ok(listed) => {
+                assert_eq!(listed.len(), 3, "{left} left: {listed:?}");
+                whole += 1;
+            }
+            Err(error) => {
+                let code = error.raw_os_error();
+                assert_eq!(code, Some(libc::EMFILE), "{left} left: {error}");
+                refused += 1;
+            }
+        }
+        if let Err(error) = found {
+            assert_eq!(
+                error.raw_os_error(),
+                Some(libc::EMFILE),
+                "{left} left: {error}"
+            );
+        }
+        assert_eq!(names(dir), ["f0", "f1", "f2"], "{left} were left");
+    }
+    assert!(whole > 0 && refused > 0, "{whole} {refused}");
+}
+
 /// A memory cgroup (version 1) that ends with the test.
 struct MemoryGroup(std::path::PathBuf);
 

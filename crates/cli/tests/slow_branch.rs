@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -218,6 +219,60 @@ fn a_file_that_one_branch_cannot_open_is_read_from_the_next() {
             .ok()
             .stdout;
         assert!(text.contains("failed calls"), "{text}");
+    }
+}
+
+/// What such a branch holds is neither shown as absent, nor hidden later by what was made in its
+/// place.
+#[test]
+fn a_directory_is_not_shown_without_a_branch_that_failed_to_say_whether_it_has_it() {
+    need_root!();
+    for failure in [Errno::IO, Errno::ACCESS] {
+        let hanging = Hanging::new("coherence=auto");
+        let path = |name: &str| hanging.path(name);
+        for (branch, name) in [(0, "both/deep/a"), (1, "both/deep/b"), (1, "both/deep/f")] {
+            put(hanging.pool.on(branch, name), name);
+        }
+        put(hanging.pool.on(0, "both/deep/f"), "shown");
+        // Nothing of these directories is known yet.
+        hanging.branch.set(Mood::Unsearchable(failure));
+        assert_eq!(get(path("both/deep/b")), b"both/deep/b");
+        assert_eq!(get(path("both/g")), b"g");
+        for lost in ["there", "both/only", "both/deep/a"] {
+            assert_eq!(errno(fs::metadata(path(lost))), failure, "{lost}");
+        }
+        for listed in ["both", "both/deep"] {
+            let listing =
+                fs::read_dir(path(listed)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            assert_eq!(errno(listing), failure, "{listed}");
+        }
+        for made in ["both/new", "both/deep/new", "both/deep/a"] {
+            assert_eq!(errno(File::create_new(path(made))), failure, "{made}");
+            assert_eq!(errno(fs::create_dir(path(made))), failure, "{made}");
+        }
+        for removed in ["both/g", "both/deep/b", "both/deep/f"] {
+            assert_eq!(errno(fs::remove_file(path(removed))), failure, "{removed}");
+        }
+        assert_eq!(errno(fs::rename(path("both/g"), path("both/h"))), failure);
+        // The copy that is read would be hidden by the other, and what was written to it.
+        assert_eq!(get(path("both/deep/f")), b"both/deep/f");
+        if failure == Errno::IO {
+            let write = File::options().write(true).open(path("both/deep/f"));
+            assert_eq!(errno(write), failure);
+            assert_eq!(errno(File::create(path("both/deep/f"))), failure);
+            let shut = fs::Permissions::from_mode(0o600);
+            assert_eq!(
+                errno(fs::set_permissions(path("both/deep/f"), shut)),
+                failure
+            );
+        }
+        hanging.branch.set(Mood::Well);
+        assert_eq!(names(path("both")), ["deep", "f", "g"]);
+        assert_eq!(names(path("both/deep")), ["a", "b", "f"]);
+        assert_eq!(get(path("both/deep/f")), b"shown");
+        put(path("both/deep/f"), "changed");
+        assert_eq!(get(hanging.pool.on(0, "both/deep/f")), b"changed");
+        put(path("both/deep/new"), "");
     }
 }
 

@@ -1,19 +1,18 @@
-//! Directories on their branches: finding, keeping and bounding their descriptors.
+//! Directories on their branches: finding and keeping their descriptors.
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::branch::Branch;
+use crate::branch::{Branch, BranchId};
+use crate::faults::{blame, blame_missing};
 use crate::health::is_impatient;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
@@ -32,8 +31,18 @@ impl Pool {
     /// The directory's descriptors, checked no longer ago than names may be trusted.
     ///
     /// # Errors
-    /// ENOENT if it is gone from every branch; the error of the branch that could not answer.
+    /// ENOENT if it is gone from every branch; the error of the branch that could not answer:
+    /// without it the directory would look as if it had fewer names.
     pub(crate) fn dir_set(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
+        self.dir_set_heard(node).and_then(complete)
+    }
+
+    /// As [`Pool::dir_set`] of the branches that answer, for what may be found on them: who does
+    /// not find it there must heed [`DirSet::unheard`].
+    ///
+    /// # Errors
+    /// ENOENT if it is gone from every branch; a branch's error if none has it.
+    pub(crate) fn dir_set_heard(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
         let now_ms = sys::mono_coarse_ms();
         match self.fresh_set(node, now_ms) {
             Some(set) => Ok(set),
@@ -48,6 +57,14 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::dir_set`].
     pub(crate) fn dir_set_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
+        self.dir_set_heard_now(node).and_then(complete)
+    }
+
+    /// As [`Pool::dir_set_heard`], checked this moment.
+    ///
+    /// # Errors
+    /// As for [`Pool::dir_set_heard`].
+    pub(crate) fn dir_set_heard_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
         self.refresh_chain(node, sys::mono_coarse_ms(), |parent| {
             parent.id == NodeId::ROOT
         })
@@ -95,6 +112,7 @@ impl Pool {
         if set.generation < view.branches_since
             || !self.still_true(&view, set, now_ms)
             || set.unasked && !is_impatient()
+            || set.unheard.is_some()
         {
             return None;
         }
@@ -154,8 +172,9 @@ impl Pool {
             pool: self,
             old: old.as_deref(),
             copies: &copies,
-            error: None,
-            unasked: false,
+            // What is beneath a directory that is not known of a branch is not known either.
+            unheard: parent_set.as_ref().and_then(|set| set.unheard),
+            unasked: parent_set.as_ref().is_some_and(|set| set.unasked),
         };
         let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
         if let (Some(set), Some(name)) = (&parent_set, &name) {
@@ -180,15 +199,11 @@ impl Pool {
             }
         }
         if entries.is_empty() {
-            return Err(finder.error.unwrap_or(Errno::NOENT));
-        }
-        // Without a branch that could not be asked the directory would look as if it had fewer
-        // names, and go on to.
-        if let Some(errno) = finder.error.filter(is_shortage) {
-            return Err(errno);
+            return Err(finder.unheard.map_or(Errno::NOENT, |(_, errno)| errno));
         }
         let mut set = DirSet::new(entries, now_ms, view.generation, structure);
         set.unasked = finder.unasked;
+        set.unheard = finder.unheard;
         Ok(self.install(node, set, old.as_ref()))
     }
 
@@ -281,6 +296,14 @@ impl Pool {
     }
 }
 
+/// A directory of which every branch has said whether it holds it.
+fn complete(set: Arc<DirSet>) -> sys::Result<Arc<DirSet>> {
+    match set.unheard {
+        Some((branch, errno)) => Err(blame_missing(branch, errno)),
+        None => Ok(set),
+    }
+}
+
 pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty())
@@ -291,7 +314,8 @@ struct Finder<'a> {
     pool: &'a Pool,
     old: Option<&'a DirSet>,
     copies: &'a [Identity],
-    error: Option<Errno>,
+    /// The first branch that failed to answer.
+    unheard: Option<(BranchId, Errno)>,
     /// A slow branch was passed over.
     unasked: bool,
 }
@@ -320,7 +344,7 @@ impl Finder<'_> {
                 // A file, or a link.
                 Err(Errno::NOTDIR | Errno::LOOP) => {}
                 Err(Errno::NOENT) => return None,
-                opened => return opened.map_err(|errno| self.note(errno)).ok(),
+                opened => return self.heard(branch, opened),
             }
         }
         match sys::statx_name(parent.fd.as_fd(), name) {
@@ -329,16 +353,17 @@ impl Finder<'_> {
                     return Some(known.under(branch));
                 }
                 let opened = self.open(branch, parent, name);
-                opened.map_err(|errno| self.note(errno)).ok()
+                self.heard(branch, opened)
             }
             Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
                 self.pool.followed_dir(branch, parent, name, &stat)
             }
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => None,
-            Err(errno) => {
-                self.note(errno);
-                old.map(|entry| entry.under(branch))
-            }
+            // What was known holds until the branch says otherwise.
+            Err(errno) => match old {
+                Some(known) => Some(known.under(branch)),
+                None => self.heard(branch, Err(errno)),
+            },
         }
     }
 
@@ -364,110 +389,48 @@ impl Finder<'_> {
     fn by_identity(&mut self, branch: &Arc<Branch>, named: bool) -> Option<DirEntry> {
         let old = self.old.and_then(|set| set.on(branch.id));
         if let Some(entry) = old {
-            let alive = sys::statx_fd(entry.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink > 0);
+            let alive = sys::statx_fd(entry.fd.as_fd()).map(|stat| stat.stx_nlink > 0);
+            let alive = self.heard(branch, alive).unwrap_or_default();
             return (alive || !named).then(|| entry.under(branch));
         }
         let copy = self.copies.iter().find(|copy| copy.branch == branch.id)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let fd = self
+        let opened = self
             .pool
             .volumes
             .open(copy.volume, copy.ino, copy.generation, flags)
-            .ok()?;
-        let entry = self.pool.dir_entry(branch, fd).ok()?;
+            .and_then(|fd| self.pool.dir_entry(branch, fd));
+        let entry = self.heard(branch, opened)?;
         (entry.identity == *copy).then_some(entry)
     }
 
-    fn note(&mut self, errno: Errno) {
-        if errno != Errno::NOENT && !self.error.as_ref().is_some_and(is_shortage) {
-            self.error = Some(errno);
+    /// What a branch answered, if anything.
+    fn heard<T>(&mut self, branch: &Branch, answer: sys::Result<T>) -> Option<T> {
+        match answer {
+            Ok(answer) => Some(answer),
+            Err(errno) => {
+                if !is_absence(errno) && self.unheard.is_none() {
+                    self.unheard = Some((branch.id, blame(branch, errno)));
+                }
+                None
+            }
         }
     }
 }
 
-/// Whether the server had not what it takes to ask a branch, which may be well.
-fn is_shortage(errno: &Errno) -> bool {
-    matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
-}
-
-/// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
-///
-/// A second-chance queue: a directory used since it was last looked at is passed over once.
-pub struct DirFdCache {
-    limit: usize,
-    open: AtomicUsize,
-    queue: Mutex<VecDeque<NodeId>>,
-}
-
-impl DirFdCache {
-    /// A quarter of the soft limit, at most 65,536.
-    pub fn from_limit() -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let soft = limit.current.unwrap_or(1 << 20);
-        let limit = usize::try_from(soft / 4)
-            .unwrap_or(usize::MAX)
-            .clamp(16, 65_536);
-        DirFdCache {
-            limit,
-            open: AtomicUsize::new(0),
-            queue: Mutex::default(),
-        }
-    }
-
-    /// How many descriptors are held.
-    pub fn open_count(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    fn note(&self, pool: &Pool, id: NodeId, added: usize, removed: Option<usize>) {
-        self.open.fetch_add(added, Ordering::Relaxed);
-        match removed {
-            Some(count) => self.forget(count),
-            None => self.queue_up(pool, id),
-        }
-        let mut tries = self.queue.lock().len();
-        while self.open_count() > self.limit && tries > 0 {
-            tries -= 1;
-            let Some(oldest) = self.queue.lock().pop_front() else {
-                return;
-            };
-            self.evict(pool, oldest, id);
-        }
-    }
-
-    /// Forgotten directories leave their id behind; they are swept out before they pile up.
-    fn queue_up(&self, pool: &Pool, id: NodeId) {
-        let mut queue = self.queue.lock();
-        queue.push_back(id);
-        if queue.len() > self.limit.saturating_mul(2).saturating_add(1024) {
-            let mut seen = std::collections::HashSet::new();
-            queue.retain(|id| seen.insert(*id) && pool.nodes.get(*id).is_some());
-        }
-    }
-
-    fn evict(&self, pool: &Pool, id: NodeId, keep: NodeId) {
-        let Some(node) = pool.nodes.get(id) else {
-            return;
-        };
-        let mut place = node.place_mut();
-        let Some(set) = &place.dirs else { return };
-        if id == keep || set.recently_used.swap(false, Ordering::Relaxed) {
-            drop(place);
-            self.queue.lock().push_back(id);
-            return;
-        }
-        let count = set.entries.len();
-        place.dirs = None;
-        drop(place);
-        self.forget(count);
-    }
-
-    /// Accounts for descriptors dropped with their node.
-    pub(crate) fn forget(&self, count: usize) {
-        let _ = self
-            .open
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
-                Some(open.saturating_sub(count))
-            });
-    }
+/// Whether an error says that the directory is not there: such a name may not be possible there
+/// (too long, or of characters that the filesystem does not take), or the filesystem cannot be
+/// asked by number. Any other error leaves open whether it is.
+pub(crate) fn is_absence(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::LOOP
+            | Errno::STALE
+            | Errno::NAMETOOLONG
+            | Errno::INVAL
+            | Errno::ILSEQ
+            | Errno::OPNOTSUPP
+    )
 }

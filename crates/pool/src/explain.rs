@@ -116,14 +116,17 @@ impl Pool {
             _ => {
                 let name = node.name().ok_or(Errno::NODATA)?;
                 let parent = self.nodes.get(name.parent).ok_or(Errno::NODATA)?;
-                Some((self.dir_set_now(&parent)?, name.name))
+                Some((self.dir_set_heard_now(&parent)?, name.name))
             }
         };
         let at = |branch: &Arc<Branch>| match &parent {
             None => (true, sys::statx_fd(branch.root())),
             Some((set, name)) => match set.on(branch.id) {
                 Some(dir) => (true, sys::statx_name(dir.fd.as_fd(), name)),
-                None => (false, Err(Errno::NOENT)),
+                None => match set.unheard {
+                    Some((unheard, errno)) if unheard == branch.id => (false, Err(errno)),
+                    _ => (false, Err(Errno::NOENT)),
+                },
             },
         };
         Ok(view

@@ -184,11 +184,11 @@ impl Pool {
     /// [`crate::node::DirSet::unasked`].
     ///
     /// # Errors
-    /// As for [`Pool::dir_set`].
+    /// As for [`Pool::dir_set_heard`].
     pub(crate) fn dir_set_quickly(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        match impatiently(|| self.dir_set(node)) {
+        match impatiently(|| self.dir_set_heard(node)) {
             Err(_) if self.view().branches.iter().any(|b| b.health().is_slow()) => {
-                self.dir_set(node)
+                self.dir_set_heard(node)
             }
             other => other,
         }

@@ -5,6 +5,7 @@ pub mod branch;
 mod choose;
 pub mod coherence;
 pub mod control;
+mod dir_fds;
 mod dir_listing;
 mod dir_memory;
 mod dir_set;

@@ -55,7 +55,7 @@ impl Pool {
         };
         names.iter().find_map(|(parent, name)| {
             let parent = self.nodes.get(*parent)?;
-            let set = self.dir_set(&parent).ok()?;
+            let set = self.dir_set_heard(&parent).ok()?;
             attempt(set.on(identity.branch)?, OsStr::from_bytes(name))
         })
     }
@@ -66,7 +66,7 @@ impl Pool {
     /// ESTALE if it cannot be found any more.
     pub(crate) fn locate(&self, node: &Arc<Node>) -> sys::Result<Located> {
         if node.is_dir() {
-            let set = self.dir_set(node)?;
+            let set = self.dir_set_heard(node)?;
             let first = set.entries.first().ok_or(Errno::STALE)?;
             return Ok(Located {
                 branch: Arc::clone(&first.branch),

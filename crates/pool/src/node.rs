@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 
@@ -47,6 +48,8 @@ pub struct Node {
     /// It was opened for writing in passthrough: a mapping made so outlives its handle, and writes
     /// to the branch's file without anyone's knowledge.
     pub mapped_perhaps: AtomicBool,
+    /// A branch that may have a copy that counts more failed when its name was last looked up.
+    pub stand_in: AtomicBool,
     /// It was opened since the mover last looked.
     pub opened_since: AtomicBool,
     /// The kernel was given attributes to keep since it was last told to drop them.
@@ -87,6 +90,8 @@ pub struct DirSet {
     pub verified_ms: AtomicU64,
     /// A slow branch was not asked whether it holds the directory, and it was not known before.
     pub unasked: bool,
+    /// A branch that failed to say whether it holds the directory, and how.
+    pub unheard: Option<(BranchId, Errno)>,
     /// The view it was made under, see [`crate::pool::View::generation`].
     pub generation: u64,
     /// The state of all directories (`Coherence::structure`) when that check
@@ -131,6 +136,7 @@ impl DirSet {
         DirSet {
             entries,
             unasked: false,
+            unheard: None,
             generation,
             verified_ms: AtomicU64::new(now_ms),
             structure: AtomicU64::new(structure),
@@ -149,6 +155,7 @@ impl DirSet {
         let entries = self.entries.iter().filter(|entry| !unwanted(&entry.branch));
         let mut rest = DirSet::new(entries.cloned().collect(), 0, self.generation, 0);
         rest.unasked = true;
+        rest.unheard = self.unheard;
         rest
     }
 
@@ -188,6 +195,7 @@ impl Node {
             cache_mark: AtomicU64::new(0),
             retired: AtomicBool::new(false),
             mapped_perhaps: AtomicBool::new(false),
+            stand_in: AtomicBool::new(false),
             opened_since: AtomicBool::new(false),
             attr_cached: AtomicBool::new(false),
             dir_names: AtomicU64::new(0),
@@ -210,6 +218,24 @@ impl Node {
     /// Whether look-ups are to find another node instead.
     pub fn retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
+    }
+
+    /// Notes whether it may stand in for a copy that could not be asked for.
+    pub fn note_stand_in(&self, stand_in: bool) {
+        if self.stand_in.load(Ordering::Relaxed) != stand_in {
+            self.stand_in.store(stand_in, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what is changed here will be what users see.
+    ///
+    /// # Errors
+    /// EIO: another copy, when its branch answers again, would hide this one.
+    pub fn counts(&self) -> sys::Result<()> {
+        match self.stand_in.load(Ordering::Relaxed) {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
     }
 
     /// Notes that it is being opened; `mappable`: for writing, in passthrough.

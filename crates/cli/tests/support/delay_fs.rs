@@ -27,6 +27,8 @@ pub enum Mood {
     Slow(Duration),
     /// Opening and reading files fails.
     Failing(Errno),
+    /// Finding names fails.
+    Unsearchable(Errno),
     /// Listing directories fails.
     Unlistable(Errno),
 }
@@ -193,6 +195,9 @@ fn errno(error: std::io::Error) -> Errno {
 impl Filesystem for Delay {
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
         self.gate(cx, false)?;
+        if let Mood::Unsearchable(errno) = *self.shared.mood.lock().unwrap() {
+            return Err(errno);
+        }
         self.entry(&self.path(parent)?.join(name))
     }
 

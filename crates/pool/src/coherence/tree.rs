@@ -142,7 +142,7 @@ impl Listener {
         }
         if pool.coherence.all_watched() {
             // Gone from every branch: nothing new to notice.
-            let _ = self.waiting(pool, || impatiently(|| pool.dir_set_now(node)));
+            let _ = self.waiting(pool, || impatiently(|| pool.dir_set_heard_now(node)));
         } else if let Some(set) = &node.place().dirs {
             // By the next request: a branch that is not watched is often one that takes its time.
             set.distrust();
@@ -184,12 +184,13 @@ impl Pool {
     /// its time.
     fn reported_dirs(&self, node: &Arc<Node>) -> (Dirs, bool) {
         if self.coherence.all_watched() {
-            let Ok(set) = impatiently(|| self.dir_set(node)) else {
+            let Ok(set) = impatiently(|| self.dir_set_heard(node)) else {
                 return (Dirs::new(), true);
             };
             let quick = set.entries.iter().filter(|e| !e.branch.health().is_slow());
             let dirs: Dirs = quick.map(|e| (e.branch.id, Arc::clone(&e.fd))).collect();
-            let everywhere = dirs.len() == set.entries.len() && !set.unasked;
+            let everywhere =
+                dirs.len() == set.entries.len() && !set.unasked && set.unheard.is_none();
             return (dirs, everywhere);
         }
         let view = self.view();

@@ -270,7 +270,7 @@ impl Pool {
             }
         });
         for node in directories {
-            let Ok(set) = self.dir_set(&node) else {
+            let Ok(set) = self.dir_set_heard(&node) else {
                 continue;
             };
             for entry in set

@@ -108,7 +108,7 @@ impl Pool {
         let Some(set) = self
             .nodes
             .get(name.parent)
-            .and_then(|parent| self.dir_set(&parent).ok())
+            .and_then(|parent| self.dir_set_heard(&parent).ok())
         else {
             return found;
         };
@@ -138,13 +138,15 @@ impl Pool {
     /// The copies that the policy picks for a change, the one that users see first.
     ///
     /// # Errors
-    /// EROFS if none may be changed, or not the one that users see where the policy means all.
+    /// EROFS if none may be changed, or not the one that users see where the policy means all; as
+    /// for [`Node::counts`].
     pub(crate) fn picked_copies(
         &self,
         view: &View,
         node: &Arc<Node>,
         rule: Policy,
     ) -> sys::Result<Holders> {
+        node.counts()?;
         let holders = self.holders(view, node, policy::needs(rule, Category::Action).mtime)?;
         let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
             .iter()

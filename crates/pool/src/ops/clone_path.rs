@@ -110,6 +110,7 @@ impl Pool {
             let structure = set.structure.load(Ordering::Acquire);
             let mut wider = DirSet::new(entries, sys::mono_coarse_ms(), set.generation, structure);
             wider.unasked = set.unasked;
+            wider.unheard = set.unheard;
             if self.install(node, wider, Some(&set)).is_some() {
                 return;
             }

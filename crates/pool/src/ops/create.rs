@@ -364,7 +364,8 @@ impl Pool {
         let copies = smallvec![Copy {
             dir,
             stat,
-            link: None
+            link: None,
+            stands_in: false,
         }];
         let (node, attr) = self.adopt(view, parent, name, &copies, Faces::Own)?;
         Ok(self.entry(view, &node, attr, Some((parent, name)), since))

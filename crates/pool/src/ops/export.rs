@@ -10,10 +10,12 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
+use crate::dir_set::is_absence;
+use crate::faults::blame;
 use crate::identity::{Face, Identity, kind_of, split_id};
 use crate::inode_number::{Numbered, PathHash};
-use crate::node::{DirEntry, DirSet, Names};
-use crate::pool::Pool;
+use crate::node::{DirSet, Names};
+use crate::pool::{Pool, View};
 use crate::sys;
 
 impl Pool {
@@ -48,11 +50,15 @@ impl Pool {
             face: Face::Own,
         };
         let kind = kind_of(&stat);
-        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        let mut set = DirSet::new(
+            SmallVec::new(),
+            sys::mono_coarse_ms(),
+            view.generation,
+            structure,
+        );
         if kind == FileKind::Directory {
-            entries = self.same_dir_everywhere(&branch, fd, path.as_deref())?;
+            self.find_same_dir(&view, &branch, fd, path.as_deref(), &mut set)?;
         }
-        let view = self.view();
         let numbered = match kind {
             FileKind::Directory => Numbered::directory(&identity),
             _ => Numbered::file(&identity, stat.stx_nlink),
@@ -65,7 +71,6 @@ impl Pool {
             .ok_or(Errno::NOMEM)?;
         if kind == FileKind::Directory {
             let known = Option::clone(&node.place().dirs);
-            let set = DirSet::new(entries, sys::mono_coarse_ms(), view.generation, structure);
             // Where another look-up was faster, its set stays.
             self.install(&node, set, known.as_ref());
         }
@@ -73,26 +78,33 @@ impl Pool {
         Ok(self.entry(&view, &node, attr, None, since))
     }
 
-    /// The directory and its namesakes on the other branches, in branch order.
-    fn same_dir_everywhere(
+    /// Finds the directory and its namesakes on the other branches, in branch order.
+    fn find_same_dir(
         &self,
+        view: &View,
         own: &Arc<Branch>,
         fd: OwnedFd,
         path: Option<&Path>,
-    ) -> sys::Result<SmallVec<[DirEntry; 2]>> {
-        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+        set: &mut DirSet,
+    ) -> sys::Result<()> {
         let mut own_fd = Some(fd);
-        for branch in &self.view().branches {
+        for branch in &view.branches {
             let found = if branch.id == own.id {
                 own_fd.take()
             } else {
-                path.and_then(|path| open_beneath(branch, path).ok())
+                match path.map(|path| open_beneath(branch, path)) {
+                    Some(Err(errno)) if !is_absence(errno) && errno != Errno::XDEV => {
+                        set.unheard = Some((branch.id, blame(branch, errno)));
+                        None
+                    }
+                    opened => opened.and_then(Result::ok),
+                }
             };
             if let Some(fd) = found {
-                entries.push(self.dir_entry(branch, fd)?);
+                set.entries.push(self.dir_entry(branch, fd)?);
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// LOOKUP of `..`: the parent of a directory.

@@ -59,7 +59,12 @@ impl Pool {
             Some(target) => (target.stat, Some(stat)),
             None => (stat, None),
         };
-        Copy { dir, stat, link }
+        Copy {
+            dir,
+            stat,
+            link,
+            stands_in: false,
+        }
     }
 
     /// What a symlink leads to, if the option has it followed.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::Statx;
 use rustix::io::Errno;
@@ -12,7 +13,8 @@ use strandfs_options::{FollowSymlinks, Policy};
 
 use crate::attr::merge_dirs;
 use crate::coherence::Moment;
-use crate::faults::blame;
+use crate::dir_set::is_absence;
+use crate::faults::{blame, blame_missing};
 use crate::identity::{Face, Identity, btime_ns, kind_of};
 use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
@@ -40,6 +42,8 @@ pub(crate) struct Copy<'a> {
     pub stat: Statx,
     /// The attributes of a symlink that is followed.
     pub link: Option<Statx>,
+    /// A branch that may have a copy that counts more could not be asked.
+    pub stands_in: bool,
 }
 
 impl Copy<'_> {
@@ -72,7 +76,7 @@ impl Pool {
         let mut entry = self.look_up(parent, name, Faces::Own)?;
         let follows = self.view().settings.follow_symlinks != FollowSymlinks::Never;
         if follows && entry.attr.mode & libc::S_IFMT == libc::S_IFLNK {
-            entry.entry_valid = std::time::Duration::ZERO;
+            entry.entry_valid = Duration::ZERO;
         }
         Ok(entry)
     }
@@ -96,7 +100,7 @@ impl Pool {
             let moves = self.moves();
             let wider;
             if set.unasked && !self.leads_to_dir(&view, &set, name, faces)? {
-                set = self.dir_set(&parent)?;
+                set = self.dir_set_heard(&parent)?;
             }
             let mut searched = &set;
             let mut copies = self.find_copies(&view, searched, name, faces)?;
@@ -105,7 +109,7 @@ impl Pool {
                 && !self.dirs_known(&set)
             {
                 // The directory may have appeared on a further branch since it was looked at.
-                wider = self.dir_set_now(&parent)?;
+                wider = self.dir_set_heard_now(&parent)?;
                 searched = &wider;
                 copies = self.find_copies(&view, searched, name, faces)?;
             }
@@ -142,7 +146,7 @@ impl Pool {
             node: NodeId(0),
             generation: 0,
             entry_valid: valid,
-            attr_valid: std::time::Duration::ZERO,
+            attr_valid: Duration::ZERO,
             attr: FileAttr::default(),
         })
     }
@@ -158,10 +162,14 @@ impl Pool {
         since: Moment,
     ) -> Entry {
         view.dress(&mut attr);
+        let entry_valid = match node.counts() {
+            Ok(()) => self.entry_valid(view, node, place, since),
+            Err(_) => Duration::ZERO,
+        };
         Entry {
             node: node.id,
             generation: u64::from(node.generation),
-            entry_valid: self.entry_valid(view, node, place, since),
+            entry_valid,
             attr_valid: self.attr_valid(view, node, since),
             attr,
         }
@@ -196,7 +204,9 @@ impl Pool {
             Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
         );
         let mut copies = Copies::new();
-        let mut error = None;
+        let mut error = set
+            .unheard
+            .map(|(branch, errno)| blame_missing(branch, errno));
         let mut slow: SmallVec<[&DirEntry; 2]> = SmallVec::new();
         let mut asked_slow = false;
         let mut entries = set.entries.iter();
@@ -224,6 +234,7 @@ impl Pool {
                             dir,
                             stat,
                             link: None,
+                            stands_in: false,
                         },
                         Faces::ByOptions => self.shown_copy(view, dir, name, stat),
                     };
@@ -247,6 +258,10 @@ impl Pool {
             self.prefer(view, rule, &mut copies)?;
         }
         keep_one_kind(&mut copies);
+        if let (Some(first), Some(errno)) = (copies.first_mut(), error) {
+            // One that refuses will refuse again: it hides nothing later.
+            first.stands_in = !is_absence(errno) && !matches!(errno, Errno::ACCESS | Errno::PERM);
+        }
         Ok(copies)
     }
 
@@ -288,6 +303,7 @@ impl Pool {
             kind = FileKind::Symlink;
         }
         let node = self.adopt_file(view, parent, name, first, kind)?;
+        node.note_stand_in(first.stands_in);
         let attr = self.shown_attr(view, &node, &first.stat)?;
         Ok((node, attr))
     }

@@ -71,6 +71,10 @@ impl Pool {
         {
             return Err(Errno::TXTBSY);
         }
+        let changes = access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        if changes {
+            node.counts()?;
+        }
         let view = self.view();
         let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);
@@ -86,12 +90,9 @@ impl Pool {
             }
             other => other?,
         };
-        if branch.read_only()
-            && (access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0)
-        {
+        if changes && branch.read_only() {
             return Err(Errno::ROFS);
         }
-        let changes = access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
         if changes && view.settings.link_cow {
             self.open_breaks_link(cx, &node, file.as_fd())?;
         }
