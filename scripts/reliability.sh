@@ -52,7 +52,7 @@ count_tests() { # SUITE FILE...
 cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test permissions \
     --test security_races --test security_control --test coherence </dev/null || failed=1
 cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
-count_tests 'faults and crashes' clocks coherence_stuck crash_absent crash_full crash_under_load \
+count_tests 'faults and crashes' clocks coherence_stuck crash_absent crash_full crash_rename crash_under_load \
     frozen_disk guardian health hung_server limits multi_branch_changes power_cut relocate_ahead \
     relocation relocation_limits reload_load slow_branch volume
 count_tests 'known defects of mergerfs' defects

@@ -232,3 +232,113 @@ fn a_rename_that_died_waits_for_the_branch_that_tells() {
         }
     }
 }
+
+/// What a program does with the pool while the branch is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Nothing,
+    /// It makes a file of whichever name is free.
+    Make,
+}
+
+/// Two names change places, of which each is on one of the branches `of`.
+fn an_exchange_dies(gone: Gone, of: [usize; 2], joins: bool, meanwhile: Use) {
+    let mut pool = Pool::tmpfs(3).option(OPTIONS).prepare();
+    pool.add_option("branch-check-interval=200ms");
+    let parted = Parted::of(&mut pool, gone);
+    let (mut step, mut halves) = (1, 0);
+    let both = ["d/x", "d/y"];
+    loop {
+        let context = format!("step {step}, {gone:?}, {of:?}, joins: {joins}, {meanwhile:?}");
+        put(pool.on(of[0], "d/x"), "first");
+        put(pool.on(of[1], "d/y"), "second");
+        pool.set_env(DIE_AT, &step.to_string());
+        pool.start();
+        let [x, y] = both.map(|name| pool.path(name));
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        if rustix::fs::renameat_with(rustix::fs::CWD, &x, rustix::fs::CWD, &y, flags).is_ok() {
+            break;
+        }
+        pool.bury();
+        let is_half = both.iter().any(|name| pool.holders(name).len() != 1);
+        halves += u32::from(is_half);
+        let on = |pool: &Pool, branch| both.map(|name| fs::read(pool.on(branch, name)).ok());
+        let left = on(&pool, 0);
+        pool.set_env(DIE_AT, "0");
+        parted.take_away();
+        pool.start();
+        let found = both.map(|name| pool.path(name).exists());
+        assert!(found.contains(&true), "{context}");
+        if meanwhile == Use::Make {
+            let free = both[usize::from(found[0])];
+            put(pool.path(free), "made meanwhile");
+        }
+        let check = |pool: &Pool| {
+            let seen = both.map(|name| fs::read(pool.path(name)).unwrap_or_default());
+            let swapped = [b"second".to_vec(), b"first".to_vec()];
+            assert!(
+                seen == swapped || seen == [swapped[1].clone(), swapped[0].clone()],
+                "{context}: {seen:?}"
+            );
+        };
+        if joins {
+            parted.bring_back();
+            eventually("the branch to be back", Duration::from_secs(30), || {
+                pool.status()["branches"][0]["health"] == "ok"
+            });
+            check(&pool);
+        }
+        let made = (on(&pool, 1), on(&pool, 2));
+        pool.stop();
+        if !joins {
+            parted.bring_back();
+        }
+        pool.start();
+        match meanwhile {
+            Use::Nothing => check(&pool),
+            // Nothing is moved over it, or to where it hides or is hidden.
+            Use::Make => assert_eq!(
+                [0, 1, 2].map(|branch| on(&pool, branch)),
+                [left, made.0, made.1],
+                "{context}"
+            ),
+        }
+        assert_eq!(leftovers(&pool), Vec::<String>::new(), "{context}");
+        fs::remove_dir_all(pool.path("d")).unwrap();
+        pool.stop();
+        step += 1;
+    }
+    assert!(step > 3 && halves > 0, "{step}, {halves}");
+}
+
+#[test]
+fn an_exchange_that_died_waits_for_the_other_branch() {
+    need_root!();
+    if cfg!(debug_assertions) {
+        for gone in [Gone::Missing, Gone::Bare] {
+            [[0, 1], [1, 0]]
+                .into_iter()
+                .for_each(|of| an_exchange_dies(gone, of, false, Use::Nothing));
+        }
+    }
+}
+
+#[test]
+fn a_branch_that_joins_does_not_hide_half_of_an_exchange() {
+    need_root!();
+    if cfg!(debug_assertions) {
+        [[0, 1], [1, 0]]
+            .into_iter()
+            .for_each(|of| an_exchange_dies(Gone::Missing, of, true, Use::Nothing));
+    }
+}
+
+#[test]
+fn what_was_made_since_an_exchange_died_is_not_moved_over() {
+    need_root!();
+    if cfg!(debug_assertions) {
+        [[0, 1], [1, 0], [2, 0]]
+            .into_iter()
+            .for_each(|of| an_exchange_dies(Gone::Missing, of, false, Use::Make));
+    }
+}

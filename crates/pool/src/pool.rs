@@ -170,10 +170,7 @@ impl Pool {
                 Err(absent) => missing.push(Arc::new(absent)),
             }
         }
-        let mended = branches
-            .iter()
-            .flat_map(|branch| mend(branch, &branches, Mending::AtMount));
-        let undecided = mended.collect();
+        let undecided = mend(&branches, &branches, Mending::AtMount);
         let volumes = Volumes::default();
         let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);

@@ -27,6 +27,7 @@ mod rename_record;
 mod source;
 mod step;
 mod switch;
+mod undo;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub(crate) use names::own_name;
 pub(crate) use record::Record;
 use source::Source;
 pub(crate) use step::step;
+pub(crate) use undo::Role;
 
 /// Why a file stays where it is.
 #[derive(Debug, thiserror::Error)]

@@ -155,11 +155,13 @@ impl Pool {
             .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
         let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
         let mut plan = Plan::default();
-        if hidden || new.found.len() > 1 {
-            plan.set_paths(self.relative_path(&old.parent).and_then(|from| {
-                let to = self.relative_path(&new.parent)?;
-                Some(Paths { from, to })
-            }));
+        if moving.len() + stale.len() > 1 {
+            plan.set_paths(self.paths(old, new));
+            let kept = old
+                .found
+                .iter()
+                .filter(|(branch, _)| stays_behind(branch) && new.has(branch).is_none());
+            kept.for_each(|(branch, _)| plan.keep(branch));
         }
         for branch in &moving {
             let ends = self.ends(view, old, new, branch)?;
@@ -179,6 +181,13 @@ impl Pool {
             plan.drop_stale(dir, new.name, kind_of(stat), view.position(branch.id));
         }
         plan.run(flags)
+    }
+
+    fn paths(&self, old: &Side<'_>, new: &Side<'_>) -> Option<Paths> {
+        Some(Paths {
+            from: self.relative_path(&old.parent)?,
+            to: self.relative_path(&new.parent)?,
+        })
     }
 
     /// After a rename that failed in the middle: tells the nodes of files which of both names the
@@ -282,6 +291,10 @@ impl Pool {
             check_side(new, branch)?;
         }
         let mut plan = Plan::default();
+        let elsewhere = |(branch, _): &&(Arc<Branch>, Statx)| old.has(branch).is_none();
+        if old.found.len() > 1 || new.found.iter().any(|one| elsewhere(&one)) {
+            plan.set_paths(self.paths(old, new));
+        }
         for (branch, _) in &old.found {
             let ends = self.ends(view, old, new, branch)?;
             if new.has(branch).is_some() {
@@ -290,11 +303,7 @@ impl Pool {
                 plan.move_name(ends, None)
             }
         }
-        for (branch, _) in new
-            .found
-            .iter()
-            .filter(|(branch, _)| old.has(branch).is_none())
-        {
+        for (branch, _) in new.found.iter().filter(elsewhere) {
             plan.move_name(self.ends(view, new, old, branch)?, None);
         }
         plan.run(libc::RENAME_EXCHANGE)

@@ -1,9 +1,12 @@
 //! The steps of a rename, run in order and undone in reverse.
 
+mod noted;
+
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, Statx};
 use rustix::io::Errno;
@@ -138,10 +141,14 @@ struct Done<'p, 'a> {
 pub(crate) struct Plan<'a> {
     steps: SmallVec<[Step<'a>; 2]>,
     stale: SmallVec<[Stale<'a>; 1]>,
+    /// Where the old name stays.
+    kept: SmallVec<[Arc<Branch>; 1]>,
     /// Where what is noted of the rename is.
     paths: Option<Paths>,
     /// Of a step behind another branch.
     record: Cell<Option<Record>>,
+    /// Of all the others.
+    undo_record: Cell<Option<Record>>,
 }
 
 impl<'a> Plan<'a> {
@@ -159,31 +166,15 @@ impl<'a> Plan<'a> {
         self.steps.push(Step::Behind(ends, target));
     }
 
-    /// Tells the directories of both names: needed for [`Plan::move_behind`], and where several
-    /// copies are replaced.
+    /// Tells the directories of both names: needed for [`Plan::move_behind`], and wherever a change
+    /// of one name is not all.
     pub(crate) fn set_paths(&mut self, paths: Option<Paths>) {
         self.paths = paths;
     }
 
-    /// Notes that a file is about to have two names. Without the note (a full branch) a server
-    /// that is killed meanwhile leaves both.
-    fn note(&self, ends: &Ends<'_>) {
-        let noted = sys::statx_name(ends.from.fd.as_fd(), ends.from_name).and_then(|stat| {
-            let paths = self.paths.as_ref().ok_or(Errno::NOENT)?;
-            let (from, to) = (
-                (paths.from.as_path(), ends.from_name),
-                (paths.to.as_path(), ends.to_name),
-            );
-            let ahead = self.stale.iter().filter(|stale| stale.rank < ends.rank);
-            let ahead: SmallVec<[&Branch; 2]> = ahead.map(|stale| &*stale.dir.branch).collect();
-            Record::of_rename(&ends.from.branch, from, to, &stat, &ahead)
-        });
-        match noted {
-            Ok(record) => self.record.set(Some(record)),
-            Err(errno) => {
-                tracing::debug!(branch = %ends.from.branch.path.display(), %errno, "a rename goes on without a record");
-            }
-        }
+    /// Tells of a branch that keeps the old name.
+    pub(crate) fn keep(&mut self, branch: &Arc<Branch>) {
+        self.kept.push(Arc::clone(branch));
     }
 
     /// Swaps two names on a branch.
@@ -217,8 +208,8 @@ impl<'a> Plan<'a> {
     /// the old one could not be removed.
     pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
         let outcome = self.run_noted(flags);
-        if let Some(record) = self.record.take() {
-            record.end();
+        for record in [&self.record, &self.undo_record] {
+            record.take().into_iter().for_each(Record::end);
         }
         outcome
     }
@@ -232,6 +223,8 @@ impl<'a> Plan<'a> {
                 Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
             };
         }
+        self.note_changes();
+        step_passed();
         let mut done = Done::default();
         for step in &self.steps {
             let outcome = match step {
@@ -249,6 +242,7 @@ impl<'a> Plan<'a> {
                 return Err(errno);
             }
             done.stages.push(Stage::Made);
+            step_passed();
         }
         self.finish(flags, done)
     }
@@ -319,8 +313,9 @@ impl<'a> Plan<'a> {
     /// Removes what was replaced, from the last branch to the first: should one refuse, what users
     /// see under the new name is still there, and the moves can be undone.
     fn finish<'p>(&'p self, flags: u32, done: Done<'p, 'a>) -> sys::Result<()> {
-        step_passed();
         self.remove_replaced(done)?;
+        // What is left goes forward.
+        self.undo_record.take().into_iter().for_each(Record::end);
         step_passed();
         for step in &self.steps {
             if let Step::Behind(ends, _) = step
@@ -381,8 +376,8 @@ impl<'a> Plan<'a> {
                 self.undo(done);
                 return Err(blame(&dir.branch, errno));
             }
+            step_passed();
         }
-        step_passed();
         done.aside.into_iter().for_each(Aside::remove);
         Ok(())
     }

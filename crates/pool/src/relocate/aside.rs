@@ -127,7 +127,7 @@ impl Aside {
 }
 
 /// Renames, over nothing as far as the filesystem can tell.
-fn rename_new(
+pub(super) fn rename_new(
     from: std::os::fd::BorrowedFd<'_>,
     old: &OsStr,
     to: std::os::fd::BorrowedFd<'_>,

@@ -18,14 +18,24 @@ use crate::sys;
 
 /// When a branch is mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mending {
+pub(crate) enum Mending<'a> {
     /// Before the pool serves.
     AtMount,
     /// As it joins a pool that serves: of two files that both have their name, either may be
     /// open, so both stay until the next mount.
     WhileServing,
-    /// As another branch joins such a pool: only what is on that one may change.
-    ForOther,
+    /// As another branch, of this path, joins such a pool: only what is on that one may change.
+    ForOther(&'a Path),
+}
+
+/// Which records have to be followed before which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    First,
+    /// For the name that another record may first have to free.
+    Aside,
+    /// Finds what was set aside where that was before.
+    Undo,
 }
 
 /// What has become of a record.
@@ -48,22 +58,26 @@ pub(crate) struct Undecided {
     waits_for: PathBuf,
 }
 
-/// Mends on `branch` what servers that are gone left of their moves; a branch that cannot be
-/// changed stays as it is. Returns what waits for other branches.
+/// Mends what servers that are gone left of their moves and noted on `holders`; a branch that
+/// cannot be changed stays as it is. Returns what waits for other branches.
 pub(crate) fn mend(
-    branch: &Arc<Branch>,
+    holders: &[Arc<Branch>],
     branches: &[Arc<Branch>],
-    when: Mending,
+    when: Mending<'_>,
 ) -> Vec<Undecided> {
     let mut undecided = Vec::new();
-    if branch.read_only() {
-        return undecided;
+    let mut records = Vec::new();
+    for branch in holders.iter().filter(|branch| !branch.read_only()) {
+        let mut names = names_at_root(branch);
+        names.retain(|name| own_name(name) == Some(OwnName::Record));
+        records.extend(
+            names
+                .into_iter()
+                .map(|name| (turn_of(branch, &name), branch, name)),
+        );
     }
-    let mut records = names_at_root(branch);
-    records.retain(|name| own_name(name) == Some(OwnName::Record));
-    // What was set aside last: for the name that another record may first have to free.
-    records.sort_by_cached_key(|name| is_of_aside(branch, name));
-    for name in records {
+    records.sort_by_key(|(turn, ..)| *turn);
+    for (_, branch, name) in records {
         match mend_one(branch, branches, &name, when) {
             Ok(Outcome::Waits(waits_for)) => {
                 tracing::warn!(branch = %branch.path.display(), ?name, waits_for = %waits_for.display(), "the rest of an interrupted move stays until another branch is there");
@@ -85,7 +99,11 @@ pub(crate) fn mend(
 impl Pool {
     /// Mends a branch that is about to be seen among these, and what waited for it.
     pub(crate) fn mend_joining(&self, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
-        let waits = mend(joining, branches, Mending::WhileServing);
+        let waits = mend(
+            std::slice::from_ref(joining),
+            branches,
+            Mending::WhileServing,
+        );
         let mut undecided = self.undecided.lock();
         mend_for(joining, branches, &mut undecided);
         undecided.extend(waits);
@@ -95,7 +113,7 @@ impl Pool {
 /// Finishes the moves that waited for `joining`, which nobody sees yet: an original that is left
 /// there would hide the file. Whatever else waited for it is for the next mount.
 fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec<Undecided>) {
-    undecided.retain(|waiting| {
+    undecided.retain_mut(|waiting| {
         if waiting.waits_for != joining.path {
             return true;
         }
@@ -103,8 +121,12 @@ fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec
         let Some(holder) = holder.filter(|holder| !holder.read_only()) else {
             return true;
         };
-        match mend_one(holder, branches, &waiting.name, Mending::ForOther) {
-            Ok(outcome) => matches!(outcome, Outcome::Waits(_)),
+        match mend_one(holder, branches, &waiting.name, Mending::ForOther(&joining.path)) {
+            Ok(Outcome::Waits(path)) => {
+                waiting.waits_for = path;
+                true
+            }
+            Ok(Outcome::Over | Outcome::Later) => false,
             Err(errno) => {
                 tracing::warn!(branch = %holder.path.display(), name = ?waiting.name, %errno, "the rest of an interrupted move stays");
                 false
@@ -125,10 +147,12 @@ fn names_at_root(branch: &Branch) -> Vec<OsString> {
         .collect()
 }
 
-fn is_of_aside(branch: &Branch, name: &OsStr) -> bool {
-    open_record(branch, name)
-        .and_then(|file| read(&file))
-        .is_ok_and(|text| super::aside::parse(&text).is_some())
+fn turn_of(branch: &Branch, name: &OsStr) -> Turn {
+    match open_record(branch, name).and_then(|file| read(&file)) {
+        Ok(text) if super::aside::parse(&text).is_some() => Turn::Aside,
+        Ok(text) if super::undo::parse(&text).is_some() => Turn::Undo,
+        _ => Turn::First,
+    }
 }
 
 fn open_record(branch: &Branch, name: &OsStr) -> sys::Result<OwnedFd> {
@@ -147,7 +171,7 @@ fn mend_one(
     branch: &Arc<Branch>,
     branches: &[Arc<Branch>],
     name: &OsStr,
-    when: Mending,
+    when: Mending<'_>,
 ) -> sys::Result<Outcome> {
     let file = open_record(branch, name)?;
     let stat = rustix::fs::fstat(&file)?;
@@ -163,14 +187,21 @@ fn mend_one(
     let part = part_name(name);
     let outcome = if let Some(rename) = super::rename_record::parse(&text) {
         match when {
-            Mending::ForOther => Outcome::Later,
+            Mending::ForOther(_) => Outcome::Later,
             Mending::AtMount | Mending::WhileServing => rename.mend(branch, branches)?,
         }
     } else if let Some(waiting) = super::aside::parse(&text) {
         match when {
             Mending::AtMount => waiting.mend(branch, branches, &part)?,
-            Mending::WhileServing | Mending::ForOther => Outcome::Later,
+            Mending::WhileServing | Mending::ForOther(_) => Outcome::Later,
         }
+    } else if let Some(undo) = super::undo::parse(&text) {
+        let joining = match when {
+            Mending::AtMount => None,
+            Mending::WhileServing => Some(&*branch.path),
+            Mending::ForOther(path) => Some(path),
+        };
+        undo.mend(branches, joining)?
     } else {
         match parse(&text) {
             Some((dir, Some(switch))) if switch.source_branch.path() == branch.path => {
@@ -249,7 +280,7 @@ fn finish_switch(
     branch: &Branch,
     branches: &[Arc<Branch>],
     (dir, switch, part): (&Path, &Switch, &OsStr),
-    when: Mending,
+    when: Mending<'_>,
 ) -> sys::Result<Outcome> {
     let source_branch = match switch.source_branch.find(branches) {
         Ok(source) if source.read_only() => return Ok(Outcome::Waits(source.path.clone())),
@@ -274,7 +305,7 @@ fn finish_switch(
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "finished an interrupted move");
         return Ok(Outcome::Over);
     }
-    if when == Mending::ForOther {
+    if matches!(when, Mending::ForOther(_)) {
         return Ok(Outcome::Later);
     }
     let new = Named::find(branch, &names, |stat| switch.target.is_untouched(stat));

@@ -274,12 +274,16 @@ impl<'a> Reader<'a> {
         earlier: &str,
         text: &'a [u8],
     ) -> Option<(Reader<'a>, bool)> {
-        let after = |head: &str| text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n");
-        let (rest, earlier) = match after(head) {
-            Some(rest) => (rest, false),
-            None => (after(earlier)?, true),
-        };
-        text.ends_with(END).then_some((Reader { rest }, earlier))
+        match Reader::after(head, text) {
+            Some(reader) => Some((reader, false)),
+            None => Some((Reader::after(earlier, text)?, true)),
+        }
+    }
+
+    /// What follows the line `head`; `None` if it is another, or the end is missing.
+    pub(super) fn after(head: &str, text: &'a [u8]) -> Option<Reader<'a>> {
+        let rest = text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n")?;
+        text.ends_with(END).then_some(Reader { rest })
     }
 
     /// Whether nothing but the end is left.

@@ -1,0 +1,101 @@
+//! What is noted of a plan before it runs, for the server after one that is killed.
+
+use std::cmp::Reverse;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::FileKind;
+
+use super::{Ends, Plan, Step};
+use crate::branch::Branch;
+use crate::relocate::{Record, Role};
+use crate::sys;
+
+impl Plan<'_> {
+    /// Notes that a file is about to have two names. Without the note (a full branch) a server
+    /// that is killed meanwhile leaves both.
+    pub(super) fn note(&self, ends: &Ends<'_>) {
+        let noted = sys::statx_name(ends.from.fd.as_fd(), ends.from_name).and_then(|stat| {
+            let paths = self.paths.as_ref().ok_or(Errno::NOENT)?;
+            let (from, to) = (
+                (paths.from.as_path(), ends.from_name),
+                (paths.to.as_path(), ends.to_name),
+            );
+            let ahead = self.stale.iter().filter(|stale| stale.rank < ends.rank);
+            let ahead: SmallVec<[&Branch; 2]> = ahead.map(|stale| &*stale.dir.branch).collect();
+            Record::of_rename(&ends.from.branch, from, to, &stat, &ahead)
+        });
+        match noted {
+            Ok(record) => self.record.set(Some(record)),
+            Err(errno) => {
+                tracing::debug!(branch = %ends.from.branch.path.display(), %errno, "a rename goes on without a record");
+            }
+        }
+    }
+
+    /// Notes what is about to change on all branches, where a part of it would be neither the old
+    /// state nor the new one. Without the note (full branches) that is what a server leaves that is
+    /// killed meanwhile.
+    pub(super) fn note_changes(&self) {
+        let replaces = |step: &Step<'_>| matches!(step, Step::Replace(..));
+        // Otherwise the only change that users see is one name's, or has a note of its own.
+        if self.steps.len() == 1 && !self.steps.iter().any(replaces) {
+            return;
+        }
+        match self.undo_record() {
+            Ok(record) => self.undo_record.set(Some(record)),
+            Err(errno) => {
+                tracing::debug!(%errno, "a rename over several branches goes on without a record");
+            }
+        }
+    }
+
+    fn undo_record(&self) -> sys::Result<Record> {
+        let mut changes: SmallVec<[(&Arc<Branch>, Role); 4]> = SmallVec::new();
+        // The number, place and kind of what is removed.
+        let mut doomed: SmallVec<[(usize, usize, FileKind); 4]> = SmallVec::new();
+        for step in &self.steps {
+            match step {
+                Step::Move(ends) | Step::Swap(ends) => {
+                    changes.push((&ends.from.branch, Role::Swapped));
+                }
+                Step::Replace(ends, kind) => {
+                    doomed.push((changes.len(), ends.rank, *kind));
+                    changes.push((&ends.from.branch, Role::Replaced));
+                }
+                Step::Behind(ends, _) => changes.push((&ends.from.branch, Role::Apart)),
+            }
+        }
+        for stale in &self.stale {
+            doomed.push((changes.len(), stale.rank, stale.kind));
+            changes.push((&stale.dir.branch, Role::Dropped));
+        }
+        let kept = self.kept.iter();
+        changes.extend(kept.map(|branch| (branch, Role::Apart)));
+        // What is removed goes from the last branch to the first, which users see. Of directories,
+        // which are empty, the last is as good, and none has to be made again.
+        let all_dirs = doomed
+            .iter()
+            .all(|(_, _, kind)| *kind == FileKind::Directory);
+        let decisive = match all_dirs {
+            true => doomed.iter().min_by_key(|(_, rank, _)| Reverse(*rank)),
+            false => doomed.iter().min_by_key(|(_, rank, _)| *rank),
+        };
+        let paths = self.paths.as_ref().ok_or(Errno::NOENT)?;
+        // Of an exchange, too, the first step is from the old name to the new one.
+        let (Some(Step::Move(ends))
+        | Some(Step::Replace(ends, _))
+        | Some(Step::Swap(ends))
+        | Some(Step::Behind(ends, _))) = self.steps.first()
+        else {
+            return Err(Errno::INVAL);
+        };
+        let (old, new) = (
+            (paths.from.as_path(), ends.from_name),
+            (paths.to.as_path(), ends.to_name),
+        );
+        Record::of_changes(old, new, &changes, decisive.map(|(number, ..)| *number))
+    }
+}
