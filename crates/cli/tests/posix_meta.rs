@@ -6,6 +6,7 @@ mod support;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
@@ -13,6 +14,8 @@ use rustix::fs::{
     listxattr, lsetxattr, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use support::files::{attr_size, errno, open_with, process_lock, put, record_lock};
 use support::{Pool, eventually, run};
 
@@ -361,5 +364,40 @@ fn attributes_set_while_directories_are_cloned_stay() {
         let time = |path: &Path| fs::metadata(path).unwrap().mtime();
         let mode = fs::metadata(&dir).unwrap().mode() & 0o7777;
         assert_eq!((time(&dir), time(&above), mode), set, "round {round}");
+    }
+}
+
+/// A directory that is cloned to a branch ahead is at no time shown with the attributes of a clone
+/// that is not finished.
+#[test]
+fn nobody_is_locked_out_while_a_directory_is_cloned() {
+    need_root!();
+    // Each look asks the branches.
+    let pool = Pool::tmpfs(3)
+        .option("category.create=rand,coherence=strict")
+        .mount();
+    let rounds = 300;
+    for round in 0..rounds {
+        put(pool.on(2, format!("d{round}/f")), "");
+    }
+    let root = pool.root().to_path_buf();
+    for round in 0..rounds {
+        let dir = root.join(format!("d{round}"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let user = Uid::from_raw(12_345);
+                set_thread_res_uid(user, user, user).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    File::open(dir.join("f")).unwrap();
+                    fs::read_dir(&dir)
+                        .unwrap()
+                        .for_each(|entry| drop(entry.unwrap()));
+                }
+            });
+            (0..6).for_each(|file| put(dir.join(format!("g{file}")), ""));
+            done.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+        });
     }
 }

@@ -344,6 +344,8 @@ impl Finder<'_> {
                 // A file, or a link.
                 Err(Errno::NOTDIR | Errno::LOOP) => {}
                 Err(Errno::NOENT) => return None,
+                // Nobody's yet: its attributes are still to come.
+                Ok(_) if self.pool.clones.is_making(parent, name) => return None,
                 opened => return self.heard(branch, opened),
             }
         }

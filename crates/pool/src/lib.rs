@@ -3,6 +3,7 @@
 mod attr;
 pub mod branch;
 mod choose;
+mod clones;
 pub mod coherence;
 pub mod control;
 mod dir_fds;

@@ -12,6 +12,7 @@ use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
 use strandfs_options::{OptionError, Settings};
 
 use crate::branch::{Branch, BranchId};
+use crate::clones::Clones;
 use crate::coherence::Coherence;
 use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
@@ -84,6 +85,8 @@ pub struct Pool {
     pub(crate) files: OpenFiles,
     pub(crate) snapshots: Snapshots,
     pub(crate) dir_fds: DirFdCache,
+    /// Directories that are being cloned.
+    pub(crate) clones: Clones,
     pub(crate) coherence: Coherence,
     pub(crate) connection: OnceLock<Connection>,
     pub(crate) negotiated: OnceLock<Negotiated>,
@@ -189,6 +192,7 @@ impl Pool {
             files: OpenFiles::default(),
             snapshots: Snapshots::default(),
             dir_fds: DirFdCache::from_limit(),
+            clones: Clones::default(),
             coherence,
             connection: OnceLock::new(),
             negotiated: OnceLock::new(),

@@ -71,6 +71,7 @@ impl Pool {
         name: &OsStr,
     ) -> sys::Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
+        let _making = self.clones.begin(parent, name);
         let made = keeping_times(above, parent, || {
             // Closed to others until its owner and ACL are in place.
             sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU))
