@@ -108,6 +108,24 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
     }
 }
 
+/// Looking after the branches needs a descriptor, too.
+#[test]
+fn no_branch_is_given_up_for_want_of_descriptors() {
+    need_root!();
+    let pool = Pool::tmpfs(2).option("branch-check-interval=1s").mount();
+    put(pool.on(1, "f"), "x");
+    let server = Pid::from_raw(servers(pool.root())[0]);
+    let limit = |soft| Rlimit {
+        current: Some(soft),
+        maximum: Some(4096),
+    };
+    prlimit(server, Resource::Nofile, limit(3)).unwrap();
+    std::thread::sleep(Duration::from_millis(3500));
+    prlimit(server, Resource::Nofile, limit(1024)).unwrap();
+    assert_eq!(get(pool.path("f")), b"x");
+    assert!(!pool.log().contains("out of use"), "{}", pool.log());
+}
+
 /// The descriptors a server has left run out at each of the branches in turn.
 #[test]
 fn a_directory_is_whole_or_an_error_however_few_descriptors_are_left() {

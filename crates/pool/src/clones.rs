@@ -5,9 +5,15 @@ use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use strandfs_fuse::FileKind;
 
-use crate::identity::Identity;
+use crate::coherence::Remembered;
+use crate::identity::{Identity, kind_of};
 use crate::node::DirEntry;
+use crate::pool::Pool;
+use crate::sys;
 
 /// A name in the directory above.
 type Place = (Identity, OsString);
@@ -23,7 +29,7 @@ pub struct Clones {
 
 /// From when on clones are looked out for.
 #[derive(Clone, Copy)]
-pub(crate) struct Watch {
+struct Watch {
     idle: bool,
     begun: u64,
 }
@@ -49,7 +55,7 @@ impl Clones {
     }
 
     /// To be called before a name is looked at.
-    pub(crate) fn watch(&self) -> Watch {
+    fn watch(&self) -> Watch {
         let begun = self.begun.load(Ordering::SeqCst);
         Watch {
             idle: self.active.load(Ordering::SeqCst) == 0,
@@ -58,7 +64,7 @@ impl Clones {
     }
 
     /// Whether what was seen since `watch` may have been a clone half made.
-    pub(crate) fn disturbed(&self, watch: Watch) -> bool {
+    fn disturbed(&self, watch: Watch) -> bool {
         !watch.idle || self.begun.load(Ordering::SeqCst) != watch.begun
     }
 
@@ -80,5 +86,29 @@ impl Drop for Making<'_> {
             places.swap_remove(index);
         }
         self.clones.active.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Pool {
+    /// What is under a name on a branch; nothing if it is a directory that is being cloned there.
+    ///
+    /// # Errors
+    /// Those of `statx(2)`.
+    pub(crate) fn look_at_finished(
+        &self,
+        remembered: &Remembered<'_>,
+        dir: &DirEntry,
+        name: &OsStr,
+    ) -> sys::Result<Statx> {
+        let watch = self.clones.watch();
+        let stat = remembered.look(dir, name)?;
+        if kind_of(&stat) != FileKind::Directory || !self.clones.disturbed(watch) {
+            return Ok(stat);
+        }
+        match self.clones.is_making(dir, name) {
+            true => Err(Errno::NOENT),
+            // It may have been finished since.
+            false => remembered.look(dir, name),
+        }
     }
 }

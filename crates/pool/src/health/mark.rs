@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
 
 use super::State;
 use crate::branch::Medium;
@@ -100,7 +101,7 @@ impl Mark {
     pub fn check(&self, path: &Path, marker: Option<&str>) -> Found {
         let (root, stat) = match open(path).and_then(|root| look(root.as_fd()).map(|s| (root, s))) {
             Ok(found) => found,
-            Err(errno) => return gone(format!("its path leads nowhere: {errno}")),
+            Err(errno) => return led_nowhere(errno),
         };
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         if (device, stat.stx_ino) == (self.device, self.ino) {
@@ -120,8 +121,17 @@ impl Mark {
         match Mark::of(root.as_fd()) {
             Ok(now) if self.same(&now) => Found::Remounted,
             Ok(now) => Found::Gone(self.difference(&now)),
-            Err(errno) => gone(format!("its path leads nowhere: {errno}")),
+            Err(errno) => led_nowhere(errno),
         }
+    }
+}
+
+/// A server that has no descriptor or memory left to look with has seen nothing that speaks against
+/// the branch.
+fn led_nowhere(errno: Errno) -> Found {
+    match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Found::Same,
+        _ => gone(format!("its path leads nowhere: {errno}")),
     }
 }
 

@@ -12,7 +12,7 @@ use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
 use strandfs_options::{FollowSymlinks, Policy};
 
 use crate::attr::merge_dirs;
-use crate::coherence::{Moment, Remembered};
+use crate::coherence::Moment;
 use crate::dir_set::is_absence;
 use crate::faults::{blame, blame_missing};
 use crate::identity::{Face, Identity, btime_ns, kind_of};
@@ -263,25 +263,6 @@ impl Pool {
             first.stands_in = !is_absence(errno) && !matches!(errno, Errno::ACCESS | Errno::PERM);
         }
         Ok(copies)
-    }
-
-    /// What is under a name on a branch; nothing if it is a directory that is being cloned there.
-    fn look_at_finished(
-        &self,
-        remembered: &Remembered<'_>,
-        dir: &DirEntry,
-        name: &OsStr,
-    ) -> sys::Result<Statx> {
-        let watch = self.clones.watch();
-        let stat = remembered.look(dir, name)?;
-        if kind_of(&stat) != FileKind::Directory || !self.clones.disturbed(watch) {
-            return Ok(stat);
-        }
-        match self.clones.is_making(dir, name) {
-            true => Err(Errno::NOENT),
-            // It may have been finished since.
-            false => remembered.look(dir, name),
-        }
     }
 
     /// Moves the copy that the policy picks to the front.

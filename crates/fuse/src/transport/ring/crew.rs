@@ -40,6 +40,8 @@ pub(crate) struct RingCrew {
     /// Where this process was put: no thread leaves it.
     allowed: Option<CpuSet>,
     payload_bytes: usize,
+    /// For the first thread of each CPU's queue: a request must not wait for a descriptor.
+    tools: Mutex<Vec<Tools>>,
     threads: Mutex<Threads>,
     departed: Condvar,
     max_threads: usize,
@@ -59,6 +61,9 @@ pub(super) struct QueueState {
     /// Those that wait for requests or carry one out and are not away with it.
     present: usize,
 }
+
+/// What a thread works with.
+type Tools = (Ring, Scratch);
 
 /// All threads.
 #[derive(Default)]
@@ -82,6 +87,9 @@ impl RingCrew {
         placement: Placement,
     ) -> Arc<Self> {
         let buffer_bytes = prepared.entries.iter().map(RingEntry::bytes).sum();
+        let online = cpus::online().len().min(prepared.entries.len());
+        let tools = (0..online).map_while(|_| make_tools(&server).ok());
+        let tools = Mutex::new(tools.collect());
         Arc::new(Self {
             server,
             life,
@@ -93,6 +101,7 @@ impl RingCrew {
             placement,
             allowed: sched_getaffinity(None).ok(),
             payload_bytes: prepared.payload_bytes,
+            tools,
             threads: Mutex::new(Threads {
                 buffer_bytes,
                 ..Threads::default()
@@ -146,14 +155,14 @@ impl RingCrew {
         state: &mut QueueState,
         begin: Begin,
     ) -> Result<(), (Begin, io::Error)> {
-        let number = match self.admit(state.posts.is_empty()) {
+        let first = state.posts.is_empty();
+        let number = match self.admit(first) {
             Ok(number) => number,
             Err(error) => return Err((begin, error)),
         };
         // Its memory is had first: a thread that has to give up would be no help.
-        let tools = Ring::new(self.server.connection.clone(), 1)
-            .and_then(|ring| Ok((ring, Scratch::new()?)));
-        let (ring, scratch) = match tools {
+        let had = first.then(|| self.tools.lock().pop()).flatten();
+        let (ring, scratch) = match had.map_or_else(|| make_tools(&self.server), Ok) {
             Ok(tools) => tools,
             Err(errno) => {
                 self.depart();
@@ -434,6 +443,10 @@ impl RingCrew {
             }
         }
     }
+}
+
+fn make_tools(server: &Server) -> Result<Tools, Errno> {
+    Ok((Ring::new(server.connection.clone(), 1)?, Scratch::new()?))
 }
 
 impl QueueState {
