@@ -5,12 +5,11 @@
 mod support;
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use strandfs_fuzz::FaultRun;
-use support::files::{get, names, pattern, put};
+use support::files::{fill, get, names, pattern, put};
 use support::{Kind, Pool};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
@@ -22,20 +21,6 @@ fn leftovers(pool: &Pool) -> Vec<String> {
     let dirs = branches.flat_map(|branch| ["", "d", "e"].map(|dir| pool.on(branch, dir)));
     let all = dirs.filter(|dir| dir.is_dir()).flat_map(names);
     all.filter(|name| name.starts_with(".strandfs")).collect()
-}
-
-/// Leaves not a byte free on a filesystem.
-fn fill(dir: &Path) {
-    let mut ballast = fs::File::create(dir.join("ballast")).unwrap();
-    for size in [1 << 16, 1 << 12, 1] {
-        loop {
-            match ballast.write(&vec![1; size]) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::StorageFull => break,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
 }
 
 /// A file is renamed over others on branches without room for a record; the server dies at each step.

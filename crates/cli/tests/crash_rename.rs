@@ -6,13 +6,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags};
 use strandfs_fuzz::FaultRun;
-use support::files::{names, put};
+use support::files::{fill, names, put};
 use support::{Kind, Pool};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
@@ -82,20 +81,6 @@ fn set_up(pool: &Pool, scene: &Scene) {
             }
             let mode = Permissions::from_mode(mode + branch as u32);
             fs::set_permissions(&path, mode).unwrap();
-        }
-    }
-}
-
-/// Leaves not a byte free on a filesystem.
-fn fill(dir: &Path) {
-    let mut ballast = fs::File::create(dir.join("ballast")).unwrap();
-    for size in [1 << 16, 1 << 12, 1] {
-        loop {
-            match ballast.write(&vec![1; size]) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::StorageFull => break,
-                Err(error) => panic!("{error}"),
-            }
         }
     }
 }

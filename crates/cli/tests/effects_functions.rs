@@ -9,24 +9,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags, accessat, getxattr,
-    listxattr, mknodat, removexattr, setxattr, utimensat,
+    Access, AtFlags, CWD, FileType, Mode, XattrFlags, accessat, getxattr, listxattr, mknodat,
+    removexattr, setxattr,
 };
 use rustix::io::Errno;
-use support::files::{errno, get, put};
+use support::files::{errno, get, put, set_times};
 use support::{Kind, Pool};
-
-fn set_mtime(path: impl AsRef<Path>, seconds: i64) {
-    let time = Timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
-    };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
-    utimensat(CWD, path.as_ref(), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
-}
 
 /// Branch 0 holds "0", branch 1 "11", branch 2 "222", all as `f`; the attributes, symlinks (`l`)
 /// and modes differ likewise.
@@ -43,8 +31,8 @@ fn copies(options: &str) -> Pool {
         symlink(format!("to-{branch}"), &link).unwrap();
         fs::create_dir(pool.on(branch, "d")).unwrap();
         let time = if branch == 1 { 2000 } else { 1000 };
-        set_mtime(&file, time);
-        set_mtime(&link, time);
+        set_times(&file, time);
+        set_times(&link, time);
     }
     pool.start();
     pool
@@ -129,7 +117,7 @@ fn action_functions_change_the_copies_their_policy_says() {
         ),
         (
             "func.utimens",
-            |pool| set_mtime(pool.path("f"), 7),
+            |pool| set_times(pool.path("f"), 7),
             |file| fs::metadata(file).unwrap().mtime() == 7,
         ),
         (

@@ -108,20 +108,25 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
     }
 }
 
+/// Sets how many descriptors a server may have.
+fn limit_descriptors(server: i32, soft: u64) {
+    let limit = Rlimit {
+        current: Some(soft),
+        maximum: Some(4096),
+    };
+    prlimit(Pid::from_raw(server), Resource::Nofile, limit).unwrap();
+}
+
 /// Looking after the branches needs a descriptor, too.
 #[test]
 fn no_branch_is_given_up_for_want_of_descriptors() {
     need_root!();
     let pool = Pool::tmpfs(2).option("branch-check-interval=1s").mount();
     put(pool.on(1, "f"), "x");
-    let server = Pid::from_raw(servers(pool.root())[0]);
-    let limit = |soft| Rlimit {
-        current: Some(soft),
-        maximum: Some(4096),
-    };
-    prlimit(server, Resource::Nofile, limit(3)).unwrap();
+    let server = servers(pool.root())[0];
+    limit_descriptors(server, 3);
     std::thread::sleep(Duration::from_millis(3500));
-    prlimit(server, Resource::Nofile, limit(1024)).unwrap();
+    limit_descriptors(server, 1024);
     assert_eq!(get(pool.path("f")), b"x");
     assert!(!pool.log().contains("out of use"), "{}", pool.log());
 }
@@ -141,17 +146,12 @@ fn a_directory_is_whole_or_an_error_however_few_descriptors_are_left() {
     let (mut whole, mut refused) = (0, 0);
     for left in 0..most {
         let taken = fs::read_dir(format!("/proc/{server}/fd")).unwrap().count() as u64;
-        let limit = |soft| Rlimit {
-            current: Some(soft),
-            maximum: Some(4096),
-        };
-        let pid = Pid::from_raw(server);
-        prlimit(pid, Resource::Nofile, limit(taken + left / 2)).unwrap();
+        limit_descriptors(server, taken + left / 2);
         // Nobody has looked at this one yet.
         let dir = pool.path(format!("d{left}"));
         let listed = fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let found = fs::metadata(dir.join("f2"));
-        prlimit(pid, Resource::Nofile, limit(1024)).unwrap();
+        limit_descriptors(server, 1024);
         match listed {
             Ok(listed) => {
                 assert_eq!(listed.len(), 3, "{left} left: {listed:?}");

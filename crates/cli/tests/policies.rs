@@ -6,9 +6,9 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, getxattr, setxattr, utimensat};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
-use support::files::{errno, get, names, put};
+use support::files::{errno, get, names, put, set_times};
 use support::{Kind, Pool, run};
 
 /// Five branches whose fill levels tell the policies apart:
@@ -31,18 +31,6 @@ fn uneven(options: &str) -> Pool {
     }
     pool.start();
     pool
-}
-
-fn set_mtime(path: impl AsRef<std::path::Path>, seconds: i64) {
-    let time = Timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
-    };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
-    utimensat(CWD, path.as_ref(), &times, AtFlags::empty()).unwrap();
 }
 
 #[test]
@@ -153,7 +141,7 @@ fn newest_follows_the_directory_last_changed() {
     let mut pool = Pool::tmpfs(3).option("category.create=newest").prepare();
     for branch in 0..3 {
         fs::create_dir(pool.on(branch, "d")).unwrap();
-        set_mtime(
+        set_times(
             pool.on(branch, "d"),
             1000 + if branch == 1 { 500 } else { 0 },
         );
@@ -201,7 +189,7 @@ fn search_policies_choose_the_copy_that_is_read() {
         let mut pool = Pool::tmpfs(3).option(options).prepare();
         for (branch, text) in ["0", "11", "222"].into_iter().enumerate() {
             put(pool.on(branch, "f"), text);
-            set_mtime(
+            set_times(
                 pool.on(branch, "f"),
                 1000 + if branch == 1 { 500 } else { 0 },
             );
@@ -343,7 +331,7 @@ fn cloned_directories_are_true_copies() {
         fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
         setxattr(&path, "trusted.mark", name.as_bytes(), XattrFlags::empty()).unwrap();
         run("setfacl", ["-d", "-m", "u:77:rx", path.to_str().unwrap()]).ok();
-        set_mtime(&path, 1_000_000_000 + i64::from(uid));
+        set_times(&path, 1_000_000_000 + i64::from(uid));
     }
     pool.start();
     put(pool.path("a/b/c/f"), "x");
@@ -390,8 +378,8 @@ fn cloning_a_directory_does_not_touch_its_parent() {
         .prepare();
     fs::create_dir_all(pool.on(0, "a/b")).unwrap();
     fs::create_dir(pool.on(1, "a")).unwrap();
-    set_mtime(pool.on(0, "a"), 1_000_000_000);
-    set_mtime(pool.on(1, "a"), 1_000_000_000);
+    set_times(pool.on(0, "a"), 1_000_000_000);
+    set_times(pool.on(1, "a"), 1_000_000_000);
     pool.start();
     // Nothing was added to `a` as anyone can see, though on branch 1 it got its `b`.
     put(pool.path("a/b/f"), "x");

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Timespec, Timestamps, XattrFlags, flock, getxattr, lgetxattr,
-    listxattr, lsetxattr, removexattr, setxattr, utimensat,
+    FlockOperation, XattrFlags, flock, getxattr, lgetxattr, listxattr, lsetxattr, removexattr,
+    setxattr,
 };
 use rustix::io::Errno;
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use support::files::{attr_size, errno, open_with, process_lock, put, record_lock};
+use support::files::{attr_size, errno, open_with, process_lock, put, record_lock, set_times};
 use support::{Pool, eventually, run};
 
 fn get_attr(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
@@ -332,15 +332,7 @@ fn attributes_set_while_directories_are_cloned_stay() {
     let seconds = std::cell::Cell::new(1_000_000);
     let set_time = |path: &Path| {
         seconds.set(seconds.get() - 1);
-        let time = Timespec {
-            tv_sec: seconds.get(),
-            tv_nsec: 0,
-        };
-        let times = Timestamps {
-            last_access: time,
-            last_modification: time,
-        };
-        utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+        set_times(path, seconds.get());
         seconds.get()
     };
     for round in 0..rounds {

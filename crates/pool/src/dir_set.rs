@@ -406,16 +406,24 @@ impl Finder<'_> {
         (entry.identity == *copy).then_some(entry)
     }
 
-    /// What a branch answered, if anything.
     fn heard<T>(&mut self, branch: &Branch, answer: sys::Result<T>) -> Option<T> {
-        match answer {
-            Ok(answer) => Some(answer),
-            Err(errno) => {
-                if !is_absence(errno) && self.unheard.is_none() {
-                    self.unheard = Some((branch.id, blame(branch, errno)));
-                }
-                None
+        heard(&mut self.unheard, branch, answer)
+    }
+}
+
+/// What a branch answered, if it has it; the first that failed to say is `unheard`.
+pub(crate) fn heard<T>(
+    unheard: &mut Option<(BranchId, Errno)>,
+    branch: &Branch,
+    answer: sys::Result<T>,
+) -> Option<T> {
+    match answer {
+        Ok(answer) => Some(answer),
+        Err(errno) => {
+            if !is_absence(errno) && unheard.is_none() {
+                *unheard = Some((branch.id, blame(branch, errno)));
             }
+            None
         }
     }
 }

@@ -13,7 +13,7 @@ use strandfs_fuse::FileKind;
 use crate::branch::Branch;
 use crate::identity::{Face, Identity};
 use crate::node::{DirEntry, Node};
-use crate::ops::open::same_search;
+use crate::policy::same_search;
 use crate::pool::Pool;
 use crate::sys;
 

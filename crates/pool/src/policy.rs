@@ -48,6 +48,18 @@ mod outlook;
 mod pick;
 mod plan;
 mod random;
+
+/// Whether two search policies pick the same copy: the first in branch order.
+pub(crate) fn same_search(a: Policy, b: Policy) -> bool {
+    let first = |rule| {
+        matches!(
+            rule,
+            Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
+        )
+    };
+    a == b || (first(a) && first(b))
+}
+
 #[cfg(test)]
 mod tests;
 

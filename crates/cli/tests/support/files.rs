@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -260,4 +260,37 @@ fn set_lock(file: &File, command: i32, kind: i32) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Leaves not a byte free on a filesystem.
+pub fn fill(dir: &Path) {
+    let mut ballast = File::create(dir.join("ballast")).unwrap();
+    for size in [1 << 16, 1 << 12, 1] {
+        loop {
+            match ballast.write(&vec![1; size]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Sets both times, of a symbolic link its own.
+pub fn set_times(path: impl AsRef<Path>, seconds: i64) {
+    let time = rustix::fs::Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let times = rustix::fs::Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    rustix::fs::utimensat(
+        rustix::fs::CWD,
+        path.as_ref(),
+        &times,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
 }

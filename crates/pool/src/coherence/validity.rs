@@ -11,7 +11,7 @@ use super::changes::Key;
 use super::{Moment, UNKNOWN, WATCHED};
 use crate::identity::{Identity, VolumeId};
 use crate::node::{DirSet, Node};
-use crate::ops::open::same_search;
+use crate::policy::same_search;
 use crate::pool::{Pool, View};
 
 /// Where nothing is watched.

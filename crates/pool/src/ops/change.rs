@@ -15,7 +15,7 @@ use crate::identity::kind_of;
 use crate::locate::Located;
 use crate::node::Node;
 use crate::ops::alteration::{Alteration, Role, Way};
-use crate::ops::open::same_search;
+use crate::policy::same_search;
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
 use crate::sys;

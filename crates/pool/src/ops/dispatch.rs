@@ -13,6 +13,7 @@ use crate::control::file::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
 use crate::explain::SELF_PREFIX;
+use crate::ops::open::opens_for_change;
 use crate::pool::Pool;
 use crate::relocate::own_name;
 
@@ -149,7 +150,7 @@ impl Filesystem for Pool {
     ) -> Result<OpenReply> {
         refuse_control_node(node)?;
         let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        let writes = opens_for_change(flags);
         match writes {
             true => self.changing(cx, || self.do_open(cx, node, flags, kill_suidgid)),
             false => self.finding(cx, || self.do_open(cx, node, flags, kill_suidgid)),

@@ -8,7 +8,7 @@ use strandfs_options::Policy;
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet};
 use crate::ops::lookup::{Copies, Faces};
-use crate::ops::open::same_search;
+use crate::policy::same_search;
 use crate::pool::{Pool, View};
 use crate::sys;
 

@@ -10,8 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
-use crate::dir_set::is_absence;
-use crate::faults::blame;
+use crate::dir_set::heard;
 use crate::identity::{Face, Identity, kind_of, split_id};
 use crate::inode_number::{Numbered, PathHash};
 use crate::node::{DirSet, Names};
@@ -92,13 +91,14 @@ impl Pool {
             let found = if branch.id == own.id {
                 own_fd.take()
             } else {
-                match path.map(|path| open_beneath(branch, path)) {
-                    Some(Err(errno)) if !is_absence(errno) && errno != Errno::XDEV => {
-                        set.unheard = Some((branch.id, blame(branch, errno)));
-                        None
-                    }
-                    opened => opened.and_then(Result::ok),
-                }
+                path.and_then(|path| {
+                    let opened = open_beneath(branch, path).map_err(|errno| match errno {
+                        // The path leads out of the branch.
+                        Errno::XDEV => Errno::NOENT,
+                        other => other,
+                    });
+                    heard(&mut set.unheard, branch, opened)
+                })
             };
             if let Some(fd) = found {
                 set.entries.push(self.dir_entry(branch, fd)?);

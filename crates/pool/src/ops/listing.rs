@@ -206,7 +206,7 @@ impl Pool {
         name: &OsStr,
         since: Moment,
     ) -> sys::Result<strandfs_fuse::Entry> {
-        let first_wins = crate::ops::open::same_search(
+        let first_wins = crate::policy::same_search(
             view.settings.policies.getattr,
             strandfs_options::Policy::Ff,
         );

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
-use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, Policy};
+use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
 use crate::branch::{Branch, PassthroughState};
 use crate::faults::blame;
@@ -19,6 +19,7 @@ use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
 use crate::ops::privilege;
+use crate::policy::same_search;
 use crate::pool::{PassthroughVerdict, Pool, View};
 use crate::sys::{self, Own};
 
@@ -49,6 +50,11 @@ fn access_mode(flags: i32) -> i32 {
     flags & libc::O_ACCMODE
 }
 
+/// Whether a file is opened to be changed, or is by opening it.
+pub(crate) fn opens_for_change(flags: i32) -> bool {
+    access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+}
+
 impl Pool {
     /// OPEN.
     pub(crate) fn do_open(
@@ -71,7 +77,7 @@ impl Pool {
         {
             return Err(Errno::TXTBSY);
         }
-        let changes = access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        let changes = opens_for_change(flags);
         if changes {
             node.counts()?;
         }
@@ -144,7 +150,7 @@ impl Pool {
         if let Some(branch) = view.branch(own.branch) {
             blame(branch, failure);
         }
-        if access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+        if opens_for_change(flags) {
             return Err(failure);
         }
         for copy in self.namesakes(view, node, own.branch) {
@@ -422,17 +428,6 @@ impl Pool {
     pub(crate) fn opened(&self, handle: Handle) -> sys::Result<Arc<OpenFile>> {
         self.files.get(handle).ok_or(Errno::BADF)
     }
-}
-
-/// Whether two search policies pick the same copy: the first in branch order.
-pub(crate) fn same_search(a: Policy, b: Policy) -> bool {
-    let first = |rule| {
-        matches!(
-            rule,
-            Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
-        )
-    };
-    a == b || (first(a) && first(b))
 }
 
 /// Whether the kernel need not report each close of such an open: one that can neither meet a late

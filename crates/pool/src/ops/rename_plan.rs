@@ -36,6 +36,17 @@ enum Step<'a> {
     Behind(Ends<'a>, Option<FileKind>),
 }
 
+impl<'a> Step<'a> {
+    fn ends(&self) -> &Ends<'a> {
+        match self {
+            Step::Move(ends)
+            | Step::Replace(ends, _)
+            | Step::Swap(ends)
+            | Step::Behind(ends, _) => ends,
+        }
+    }
+}
+
 /// The directories of both names below the branches' roots.
 pub(crate) struct Paths {
     /// Of the old name.
@@ -266,22 +277,14 @@ impl<'a> Plan<'a> {
     /// The first branch that has the file under its new name, if it is not on the disk of `dir`:
     /// after a power cut each disk has its own past.
     fn shown_elsewhere(&self, dir: &DirEntry) -> Option<&Ends<'a>> {
-        let all = self.steps.iter().map(|step| match step {
-            Step::Move(ends)
-            | Step::Replace(ends, _)
-            | Step::Swap(ends)
-            | Step::Behind(ends, _) => ends,
-        });
+        let all = self.steps.iter().map(Step::ends);
         let shown = all.min_by_key(|ends| ends.rank);
         shown.filter(|shown| !durable::same_disk(&shown.to, dir))
     }
 
     fn undo(&self, mut done: Done<'_, '_>) {
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
-            let (Step::Move(ends)
-            | Step::Replace(ends, _)
-            | Step::Swap(ends)
-            | Step::Behind(ends, _)) = step;
+            let ends = step.ends();
             let outcome = match (step, stage) {
                 (_, Stage::Begun) => continue,
                 (Step::Behind(..), _) => ends.unlink_new(),

@@ -266,7 +266,7 @@ fn unfit_branches(
         }
     }
     if foremost != usize::MAX {
-        if !crate::ops::open::same_search(view.settings.policies.getattr, Policy::Ff) {
+        if !crate::policy::same_search(view.settings.policies.getattr, Policy::Ff) {
             return Err(Stay::OtherCopy);
         }
         let behind = view.branches.iter().skip(foremost);

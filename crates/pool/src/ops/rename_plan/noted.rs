@@ -85,13 +85,7 @@ impl Plan<'_> {
         };
         let paths = self.paths.as_ref().ok_or(Errno::NOENT)?;
         // Of an exchange, too, the first step is from the old name to the new one.
-        let (Some(Step::Move(ends))
-        | Some(Step::Replace(ends, _))
-        | Some(Step::Swap(ends))
-        | Some(Step::Behind(ends, _))) = self.steps.first()
-        else {
-            return Err(Errno::INVAL);
-        };
+        let ends = self.steps.first().ok_or(Errno::INVAL)?.ends();
         let (old, new) = (
             (paths.from.as_path(), ends.from_name),
             (paths.to.as_path(), ends.to_name),
