@@ -76,6 +76,9 @@ struct Threads {
     closed: bool,
 }
 
+/// Threads of a queue where requests keep waiting.
+const CREW_OF_BACKLOG: usize = 2;
+
 impl RingCrew {
     /// For up to `max_threads` threads, the one that starts the others included.
     pub(crate) fn new(
@@ -217,6 +220,32 @@ impl RingCrew {
         Ok(entry)
     }
 
+    /// A second thread for a queue whose callers are faster than one. They share a CPU, so two are
+    /// enough for any number of them.
+    pub(super) fn reinforce(self: &Arc<Self>, post: &Post) {
+        let Some(mut state) = self.queue(post.queue) else {
+            return;
+        };
+        if state.posts.len() >= CREW_OF_BACKLOG {
+            return;
+        }
+        match self.recruit_to_offer(post.queue, &mut state) {
+            Ok(()) => self.report(),
+            Err(error) => tracing::debug!(%error, queue = post.queue, "one thread has to do"),
+        }
+    }
+
+    /// A further thread with an entry of its own.
+    fn recruit_to_offer(self: &Arc<Self>, queue: usize, state: &mut QueueState) -> io::Result<()> {
+        let entry = self.further_entry(queue)?;
+        let bytes = entry.bytes();
+        let recruited = self.recruit(queue, state, Begin::Offer(entry));
+        recruited.map_err(|(_, error)| {
+            self.threads.lock().buffer_bytes -= bytes;
+            error
+        })
+    }
+
     /// Counts a thread as away while the request of `word` runs on it, and sees to it that the
     /// queue is served. False if that request is over.
     pub(super) fn relieve(self: &Arc<Self>, post: &Arc<Post>, word: u64) -> bool {
@@ -242,14 +271,10 @@ impl RingCrew {
         if state.present > 0 || self.life.has_ended() {
             return true;
         }
-        let recruited = match self.further_entry(post.queue) {
-            Ok(entry) => self.recruit(post.queue, state, Begin::Offer(entry)),
-            Err(errno) => Err((Begin::Nothing, errno.into())),
-        };
-        match recruited {
+        match self.recruit_to_offer(post.queue, state) {
             Ok(()) => self.report(),
             // The first of its threads that is done goes on with what waits.
-            Err((_, error)) => {
+            Err(error) => {
                 tracing::warn!(%error, queue = post.queue, "no further thread for a queue");
             }
         }

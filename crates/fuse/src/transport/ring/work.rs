@@ -151,7 +151,10 @@ impl Serving<'_> {
         }
         let found = self.ring.has_completion();
         match self.backlog.as_mut().map(|backlog| backlog.note(found)) {
-            Some(Verdict::Roam) => self.crew.unsettle(self.post),
+            Some(Verdict::Roam) => {
+                self.crew.unsettle(self.post);
+                self.crew.reinforce(self.post);
+            }
             Some(Verdict::Home) => self.crew.settle(self.post),
             Some(Verdict::Stay) | None => {}
         }
