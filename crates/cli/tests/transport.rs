@@ -176,14 +176,18 @@ fn a_ring_needs_a_thread_for_each_cpu() {
 
 /// The threads of a server that serve requests and may run on more than one CPU, or on one only.
 fn serving(server: u32, on_one: bool) -> BTreeSet<String> {
+    serving_on(server, |cpus| cpus.contains([',', '-']) != on_one)
+}
+
+/// The threads of a server that serve requests and may run on CPUs (as /proc lists them) like these.
+fn serving_on(server: u32, are_like: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
     let names = tasks.map(|task| task.unwrap().path().display().to_string());
     let chosen = names.filter(|task| {
         let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         let cpus = field("Cpus_allowed_list:").unwrap_or_default();
-        field("Name:").is_some_and(|name| name.trim() == "strandfs-io")
-            && cpus.contains([',', '-']) != on_one
+        field("Name:").is_some_and(|name| name.trim() == "strandfs-io") && are_like(cpus.trim())
     });
     chosen.collect()
 }
@@ -262,19 +266,16 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
         readers
             .into_iter()
             .for_each(|reader| reader.join().unwrap());
-        let away = match is_pinned {
-            true => gone(),
-            // Whichever of the two answered last is asked first.
-            false => serving(pool.pid(), false),
-        };
         if is_pinned {
-            assert_eq!(away, BTreeSet::new(), "pinned threads stay");
+            assert_eq!(gone(), BTreeSet::new(), "pinned threads stay");
+        } else {
+            // One request at a time: whoever is asked comes home. The other one may sleep anywhere.
+            let home = || serving_on(pool.pid(), |cpus| cpus == cpu.to_string());
+            eventually("a thread to come home", patience, || {
+                read_blocks(&file, 256);
+                !home().is_empty()
+            });
         }
-        // One request at a time: whoever is asked comes home.
-        eventually("the thread to come home", patience, || {
-            read_blocks(&file, 256);
-            away.is_empty() || !(&away & &serving(pool.pid(), true)).is_empty()
-        });
         sched_setaffinity(None, &own).unwrap();
     }
 }
