@@ -241,7 +241,7 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
             !serving(pool.pid(), true).is_empty()
         });
         let settled = serving(pool.pid(), true);
-        let threads = || serving(pool.pid(), true).len() + serving(pool.pid(), false).len();
+        let threads = || serving_on(pool.pid(), |_| true).len();
         let before = threads();
         let stop = Stop(Arc::default());
         // They stay on the CPU of the thread that starts them.

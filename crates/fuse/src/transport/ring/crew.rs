@@ -229,9 +229,8 @@ impl RingCrew {
         if state.posts.len() >= CREW_OF_BACKLOG {
             return;
         }
-        match self.recruit_to_offer(post.queue, &mut state) {
-            Ok(()) => self.report(),
-            Err(error) => tracing::debug!(%error, queue = post.queue, "one thread has to do"),
+        if let Err(error) = self.recruit_to_offer(post.queue, &mut state) {
+            tracing::debug!(%error, queue = post.queue, "one thread has to do");
         }
     }
 
@@ -239,11 +238,12 @@ impl RingCrew {
     fn recruit_to_offer(self: &Arc<Self>, queue: usize, state: &mut QueueState) -> io::Result<()> {
         let entry = self.further_entry(queue)?;
         let bytes = entry.bytes();
-        let recruited = self.recruit(queue, state, Begin::Offer(entry));
-        recruited.map_err(|(_, error)| {
+        if let Err((_, error)) = self.recruit(queue, state, Begin::Offer(entry)) {
             self.threads.lock().buffer_bytes -= bytes;
-            error
-        })
+            return Err(error);
+        }
+        self.report();
+        Ok(())
     }
 
     /// Counts a thread as away while the request of `word` runs on it, and sees to it that the
@@ -271,12 +271,9 @@ impl RingCrew {
         if state.present > 0 || self.life.has_ended() {
             return true;
         }
-        match self.recruit_to_offer(post.queue, state) {
-            Ok(()) => self.report(),
+        if let Err(error) = self.recruit_to_offer(post.queue, state) {
             // The first of its threads that is done goes on with what waits.
-            Err(error) => {
-                tracing::warn!(%error, queue = post.queue, "no further thread for a queue");
-            }
+            tracing::warn!(%error, queue = post.queue, "no further thread for a queue");
         }
         true
     }
