@@ -184,7 +184,8 @@ fn call(task: &str) -> Option<libc::c_long> {
 fn serving(pid: u32) -> Vec<String> {
     let mut tasks = tasks(pid);
     tasks.retain(|task| {
-        fs::read_to_string(format!("{task}/comm")).is_ok_and(|name| name.trim() == "strandfs-io")
+        fs::read_to_string(format!("{task}/comm"))
+            .is_ok_and(|name| ["strandfs-io", "strandfs-device"].contains(&name.trim()))
     });
     tasks
 }

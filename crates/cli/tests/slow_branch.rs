@@ -10,8 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::delay_fs::{DelayFs, Mood};
 use support::files::{errno, get, names, put};
+use support::mounts::uring_is_on;
+use support::system::ring_threads;
 use support::{Kind, Pool, eventually, say, strandfs};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -307,4 +310,50 @@ fn reading_an_open_file_fails_at_the_deadline() {
     let mut content = [0; 5];
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut content, 0).unwrap();
     assert_eq!(&content, b"there");
+}
+
+/// The buffer of a thread that was answered for goes with the answer; the one it gets instead was
+/// missing in what `status` shows.
+#[test]
+fn every_thread_of_a_ring_has_a_buffer_that_is_counted() {
+    need_root!();
+    if !uring_is_on() {
+        return;
+    }
+    let hanging = Hanging::new(
+        "branch-deadline=1s,on-missing=fail,passthrough.io=off,cache.files=off,transport=uring",
+    );
+    let own = sched_getaffinity(None).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| own.is_set(*cpu))
+        .collect();
+    // The first buffer of a queue is there before its thread: every one of these gets that.
+    for cpu in &cpus {
+        let mut here = CpuSet::new();
+        here.set(*cpu);
+        sched_setaffinity(None, &here).unwrap();
+        assert!(!hanging.path(&format!("here/none{cpu}")).exists());
+    }
+    let threads = || ring_threads(hanging.pool.pid()).len();
+    // Bytes in all, and how many buffers that should be.
+    let buffers = || {
+        let ring = &hanging.pool.status()["connection"]["ring"];
+        let queues = ring["queues"].as_u64().unwrap() as usize;
+        let without_thread = queues - cpus.len();
+        let bytes = ring["buffer_bytes"].as_u64().unwrap() as usize;
+        (bytes, without_thread + threads())
+    };
+    let started = threads();
+    let (bytes, count) = buffers();
+    let open = File::open(hanging.path("there/f")).unwrap();
+    hanging.branch.set(Mood::Stuck);
+    let read = std::os::unix::fs::FileExt::read_at(&open, &mut [0; 10], 0);
+    assert_eq!(errno(read), Errno::IO);
+    hanging.branch.set(Mood::Well);
+    hanging.expect("ok");
+    assert!(threads() > started);
+    eventually("a buffer for each", SOON, || {
+        let (bytes_now, count_now) = buffers();
+        bytes_now * count == bytes * count_now
+    });
 }

@@ -1,6 +1,7 @@
 //! A stand-in for the system around a pool: its own /etc/fstab, /etc/strandfs and mount helpers,
 //! seen by the test alone, and an end for the daemons that mount(8) starts.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
@@ -236,4 +237,18 @@ pub fn resident_bytes(pid: u32) -> u64 {
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = resident.unwrap().split_whitespace().next().unwrap();
     kib.parse::<u64>().unwrap() * 1024
+}
+
+/// The threads of a server's rings, and the CPUs each may run on (as /proc lists them).
+pub fn ring_threads(server: u32) -> BTreeMap<String, String> {
+    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
+    let described = tasks.filter_map(|task| {
+        let task = task.unwrap().path().display().to_string();
+        let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let serves = field("Name:").is_some_and(|name| name.trim() == "strandfs-io");
+        let cpus = field("Cpus_allowed_list:").unwrap_or_default().trim();
+        serves.then(|| (task.clone(), cpus.to_owned()))
+    });
+    described.collect()
 }

@@ -127,7 +127,7 @@ impl Crew {
         let seat = Arc::new(Seat::new(roster.started, traffic.join()));
         let (crew, own) = (self.clone(), seat.clone());
         let spawned = thread::Builder::new()
-            .name("strandfs-io".to_owned())
+            .name("strandfs-device".to_owned())
             .spawn(move || device::work(&crew, &own, request, reply));
         if let Err(error) = spawned {
             traffic.leave(&seat.counts);

@@ -217,6 +217,7 @@ impl RingCrew {
         let queue = u16::try_from(queue).map_err(|_| Errno::RANGE)?;
         let entry = RingEntry::new(queue, self.payload_bytes)?;
         self.threads.lock().buffer_bytes += entry.bytes();
+        self.report();
         Ok(entry)
     }
 
@@ -240,9 +241,9 @@ impl RingCrew {
         let bytes = entry.bytes();
         if let Err((_, error)) = self.recruit(queue, state, Begin::Offer(entry)) {
             self.threads.lock().buffer_bytes -= bytes;
+            self.report();
             return Err(error);
         }
-        self.report();
         Ok(())
     }
 
