@@ -387,6 +387,20 @@ impl Pool {
     }
 }
 
+/// What `strandfs status` says of all pools, which must include this one and be a success, unless
+/// another pool of this machine, which is nothing to the test, is not well.
+#[track_caller]
+pub fn listed_by_status(pool: &Path) -> String {
+    let listing = strandfs(["status"]);
+    let lines: Vec<&str> = listing.stdout.lines().collect();
+    let others: Vec<_> = (lines.iter())
+        .filter(|line| line.starts_with('/') && Path::new(line) != pool)
+        .collect();
+    assert!(lines.contains(&pool.to_str().unwrap()), "{listing:?}");
+    assert!(listing.code() == 0 || !others.is_empty(), "{listing:?}");
+    listing.stdout
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         if std::thread::panicking() {
