@@ -418,8 +418,8 @@ fn status_lists_pools_for_people_and_for_programs() {
         assert_eq!(branch["mode"], "RW");
     }
     assert_eq!(status["options"]["category.create"], "mfs");
-    let human = support::listed_by_status(pool.root());
-    assert!(human.contains("passthrough on"), "{human}");
+    let human = pool.status_among_all();
+    assert!(human.contains("passthrough"), "{human}");
     let other = strandfs(["status", text(&pool.on(0, ""))]);
     assert_ne!(other.code(), 0, "{other:?}");
     assert_eq!(other.stdout, "");

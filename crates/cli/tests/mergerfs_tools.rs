@@ -165,7 +165,7 @@ fn a_pool_can_show_the_type_of_mergerfs() {
     assert_eq!(shown.unwrap().1, "fuse.mergerfs");
     assert_eq!(pool.status()["options"]["subtype"], "mergerfs");
     let root = pool.root().to_str().unwrap().to_owned();
-    support::listed_by_status(pool.root());
+    pool.status_among_all();
     support::strandfs(["umount", &root]).ok();
     assert!(
         pool.wait_for_exit(LIMIT)

@@ -385,20 +385,24 @@ impl Pool {
             one => one,
         }
     }
-}
 
-/// What `strandfs status` says of all pools, which must include this one and be a success, unless
-/// another pool of this machine, which is nothing to the test, is not well.
-#[track_caller]
-pub fn listed_by_status(pool: &Path) -> String {
-    let listing = strandfs(["status"]);
-    let lines: Vec<&str> = listing.stdout.lines().collect();
-    let others: Vec<_> = (lines.iter())
-        .filter(|line| line.starts_with('/') && Path::new(line) != pool)
-        .collect();
-    assert!(lines.contains(&pool.to_str().unwrap()), "{listing:?}");
-    assert!(listing.code() == 0 || !others.is_empty(), "{listing:?}");
-    listing.stdout
+    /// What `strandfs status` says of this pool among all of the machine, in text. It must be a
+    /// success unless there are others, which are nothing to the test and may not be well.
+    #[track_caller]
+    pub fn status_among_all(&self) -> String {
+        let listing = strandfs(["status"]);
+        let own = self.mountpoint.to_str().unwrap();
+        let mut lines = listing.stdout.lines();
+        let has_others = lines
+            .clone()
+            .any(|line| line.starts_with('/') && line != own);
+        assert!(lines.any(|line| line == own), "{listing:?}");
+        assert!(listing.code() == 0 || has_others, "{listing:?}");
+        let said: Vec<&str> = lines.take_while(|line| !line.starts_with('/')).collect();
+        let said = said.join("\n");
+        assert!(said.contains("server pid"), "{listing:?}");
+        said
+    }
 }
 
 impl Drop for Pool {
