@@ -16,8 +16,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mount::mount_bind;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::files::{Aligned, get, open_with, pattern, put};
+use support::files::{get, open_with, pattern, put};
 use support::mounts::{URING_SWITCH, own_namespace, uring_is_on};
+use support::parts::{Part, at_rest};
 use support::system::ring_threads;
 use support::{Pool, eventually, run, strandfs};
 
@@ -276,83 +277,6 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
     }
 }
 
-const BLOCK_BYTES: usize = 4096;
-
-/// The part of a file that one caller has for itself, and what it wrote there last.
-struct Part {
-    caller: u64,
-    /// How often each block has been written.
-    generations: [u64; Part::BLOCKS],
-}
-
-impl Part {
-    const BLOCKS: usize = 128;
-
-    /// At every place of every write another word; nothing before the first.
-    fn word(&self, block: usize, at: usize) -> u64 {
-        let generation = self.generations[block];
-        let place = (block * BLOCK_BYTES + at * 8) as u64;
-        if generation == 0 {
-            return 0;
-        }
-        self.caller << 56 | generation << 32 | place
-    }
-
-    fn offset(&self, block: usize) -> u64 {
-        (self.caller * Part::BLOCKS as u64 + block as u64) * BLOCK_BYTES as u64
-    }
-
-    fn fill(&self, first: usize, bytes: &mut [u8]) {
-        for (number, block) in bytes.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-            for (at, word) in block.chunks_exact_mut(8).enumerate() {
-                word.copy_from_slice(&self.word(first + number, at).to_le_bytes());
-            }
-        }
-    }
-
-    #[track_caller]
-    fn check(&self, what: &str, first: usize, bytes: &[u8]) {
-        for (number, block) in bytes.chunks_exact(BLOCK_BYTES).enumerate() {
-            for (at, word) in block.chunks_exact(8).enumerate() {
-                let expected = self.word(first + number, at).to_le_bytes();
-                let (caller, block) = (self.caller, first + number);
-                assert_eq!(word, expected, "{what}: {caller}, block {block}, {at}");
-            }
-        }
-    }
-
-    /// Writes and reads back what nobody else does, short requests and long ones.
-    fn use_it(&mut self, file: &File, requests: u64) {
-        // A length that fits beside the headers, and one that is moved within its buffer.
-        const MOST: [usize; 2] = [8, 64];
-        let mut random = self.caller.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut below = |limit: usize| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random % limit as u64) as usize
-        };
-        for _ in 0..requests {
-            let most = MOST[usize::from(below(8) == 0)];
-            let count = 1 + below(most);
-            let first = below(Part::BLOCKS - count + 1);
-            let mut buffer = Aligned::new(&vec![0xA5; count * BLOCK_BYTES]);
-            if below(2) == 0 {
-                for generation in &mut self.generations[first..first + count] {
-                    *generation += 1;
-                }
-                self.fill(first, buffer.slice());
-                file.write_all_at(buffer.slice(), self.offset(first))
-                    .unwrap();
-            } else {
-                file.read_exact_at(buffer.slice(), self.offset(first))
-                    .unwrap();
-                self.check("read", first, buffer.slice());
-            }
-        }
-    }
-}
-
 /// No buffer of a request in flight is anybody else's, also while a queue gets its second thread.
 #[test]
 fn each_of_many_direct_requests_at_once_moves_its_own_bytes() {
@@ -371,29 +295,20 @@ fn each_of_many_direct_requests_at_once_moves_its_own_bytes() {
                 "transport={transport},passthrough.io=off,cache.files=off"
             ))
             .mount();
-        let length = CALLERS as usize * Part::BLOCKS * BLOCK_BYTES;
-        put(pool.path("f"), vec![0; length]);
+        put(pool.path("f"), vec![0; CALLERS as usize * Part::BYTES]);
         // All over one queue, then over those of all CPUs.
-        let mut parts: Vec<_> = (0..CALLERS)
-            .map(|caller| Part {
-                caller,
-                generations: [0; Part::BLOCKS],
-            })
-            .collect();
+        let mut parts: Vec<_> = (0..CALLERS).map(Part::new).collect();
         for cpus in [&one, &own] {
             sched_setaffinity(None, cpus).unwrap();
             let file = open_with(pool.path("f"), libc::O_DIRECT).unwrap();
             thread::scope(|scope| {
                 for part in &mut parts {
-                    scope.spawn(|| part.use_it(&file, 400));
+                    // A length that fits beside the headers, and one that is moved within its
+                    // buffer.
+                    scope.spawn(|| part.use_it(&file, 400, [8, 64]));
                 }
             });
         }
-        let at_rest = get(pool.on(0, "f"));
-        for part in &parts {
-            let start = part.offset(0) as usize;
-            let bytes = &at_rest[start..][..Part::BLOCKS * BLOCK_BYTES];
-            part.check("at rest", 0, bytes);
-        }
+        at_rest(&pool.on(0, "f"), &parts);
     }
 }

@@ -91,6 +91,49 @@ pub fn dispatch<'a, F: Filesystem + ?Sized>(
     }
 }
 
+/// Carries out a READ or a WRITE that can be answered without waiting, as [`dispatch`]: the bytes
+/// at the start of `out` to send. `None` if it cannot, or is another request: it is as if nobody had
+/// tried, and [`dispatch`] answers it.
+pub fn dispatch_at_once<F: Filesystem + ?Sized>(
+    fs: &F,
+    dialect: &Dialect,
+    message: &Message<'_>,
+    out: &mut [u8],
+    worker: &dyn Worker,
+) -> Option<usize> {
+    let request = Request::decode(message, dialect).ok()?;
+    let cx = context(message, worker);
+    let call = Call {
+        fs,
+        cx: &cx,
+        node: NodeId(message.header.nodeid),
+    };
+    // A panic would come again where it is told.
+    let tried = catch_unwind(AssertUnwindSafe(|| call.at_once(&request, out)));
+    let len = tried.ok().flatten()?;
+    tracing::debug!(
+        operation = ?Opcode::try_from(message.header.opcode).ok(),
+        unique = cx.unique,
+        node = message.header.nodeid,
+        pid = cx.pid,
+        reply_bytes = len,
+        "request answered at once"
+    );
+    Some(len)
+}
+
+fn context<'c>(message: &Message<'_>, worker: &'c dyn Worker) -> Context<'c> {
+    let header = &message.header;
+    Context {
+        unique: header.unique,
+        uid: header.uid,
+        gid: header.gid,
+        pid: header.pid,
+        supplementary_gid: message.supplementary_gid(),
+        worker,
+    }
+}
+
 /// Runs what the filesystem answers.
 fn answer<'a, F: Filesystem + ?Sized>(
     fs: &F,
@@ -107,14 +150,7 @@ fn answer<'a, F: Filesystem + ?Sized>(
     let Ok(operation) = Opcode::try_from(header.opcode) else {
         return Outcome::error(Errno::NOSYS);
     };
-    let cx = Context {
-        unique: header.unique,
-        uid: header.uid,
-        gid: header.gid,
-        pid: header.pid,
-        supplementary_gid: message.supplementary_gid(),
-        worker,
-    };
+    let cx = context(message, worker);
     let call = Call {
         fs,
         cx: &cx,

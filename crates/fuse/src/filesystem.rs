@@ -218,6 +218,25 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
+    /// As [`read`](Self::read), if the bytes are at hand: without waiting for a device, another
+    /// machine, or a lock that may be held for long. `None`: nothing was done (but `out` may hold
+    /// anything), and `read` is to be called where it may block.
+    fn read_at_once(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        args: &Read,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        None
+    }
+
+    /// As [`write`](Self::write), if it is done without waiting. `None`: what was written, if
+    /// anything, is a part of the same bytes, and `write` is to be called where it may block.
+    fn write_at_once(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Option<usize> {
+        None
+    }
+
     /// Writes; returns how much.
     fn write(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Result<usize> {
         Err(Errno::NOSYS)

@@ -1,5 +1,6 @@
 //! The union: branches, policies, nodes and operations behind one FUSE mount.
 
+mod at_once;
 mod attr;
 pub mod branch;
 mod choose;

@@ -304,6 +304,11 @@ impl Node {
         })
     }
 
+    /// Keeps the file from moving, unless it does at the moment.
+    pub fn try_hold(&self) -> Option<Held<'_>> {
+        self.gate.try_read()
+    }
+
     /// Waits for all who change the file, and keeps others from it.
     pub fn hold_alone(&self) -> Alone<'_> {
         self.gate.write()

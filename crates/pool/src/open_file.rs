@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{BackingId, Handle};
 
+use crate::at_once::AtOnce;
 use crate::branch::Branch;
 use crate::node::Node;
 use crate::range_locks::RangeLocks;
@@ -23,14 +24,48 @@ pub struct OpenFile {
     /// later, the file must not wait, and a branch that left the pool would stay in use. Held for
     /// the time of a copy only: cheaper than what can be read without a lock, and then has to find
     /// all its readers at every open and close.
-    pub place: Mutex<Option<(Arc<Branch>, Arc<OwnedFd>)>>,
+    place: Mutex<Option<Place>>,
     /// The kernel was told not to send FLUSH for it.
     pub no_flush: bool,
     /// Opened for writing.
     pub writable: bool,
 }
 
+/// Where an open file is.
+struct Place {
+    branch: Arc<Branch>,
+    file: Arc<OwnedFd>,
+    /// Once somebody wanted to know.
+    at_once: Option<AtOnce>,
+}
+
+impl Place {
+    fn new(branch: Arc<Branch>, file: OwnedFd) -> Self {
+        Self {
+            branch,
+            file: Arc::new(file),
+            at_once: None,
+        }
+    }
+}
+
 impl OpenFile {
+    /// A handle of `node`, whose file is open as `file` on `branch`.
+    pub fn new(
+        node: Arc<Node>,
+        branch: Arc<Branch>,
+        file: OwnedFd,
+        no_flush: bool,
+        writable: bool,
+    ) -> Self {
+        Self {
+            node,
+            place: Mutex::new(Some(Place::new(branch, file))),
+            no_flush,
+            writable,
+        }
+    }
+
     /// What locks know it by, for as long as it lives.
     pub fn address(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
@@ -42,28 +77,47 @@ impl OpenFile {
     /// EBADF after release.
     pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
         let place = self.place.lock();
-        place
-            .as_ref()
-            .map(|(_, file)| Arc::clone(file))
-            .ok_or(Errno::BADF)
+        let place = place.as_ref().ok_or(Errno::BADF)?;
+        Ok(Arc::clone(&place.file))
     }
 
     /// The branch file and its branch; none after release.
     pub fn opened_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
-        self.place.lock().clone()
+        let place = self.place.lock();
+        let place = place.as_ref()?;
+        Some((Arc::clone(&place.branch), Arc::clone(&place.file)))
+    }
+
+    /// The branch file, and how its data can be had without waiting; none after release. Asks the
+    /// kernel the first time.
+    pub fn at_once(&self) -> Option<(AtOnce, Arc<OwnedFd>)> {
+        let mut place = self.place.lock();
+        let place = place.as_mut()?;
+        let known = place.at_once;
+        let how = known.unwrap_or_else(|| AtOnce::of(&place.branch, &place.file));
+        place.at_once = Some(how);
+        Some((how, Arc::clone(&place.file)))
+    }
+
+    /// Notes that this file, unless it has moved since, is not what it was taken for.
+    pub fn learn(&self, of: &Arc<OwnedFd>, how: AtOnce) {
+        let mut place = self.place.lock();
+        if let Some(place) = place.as_mut().filter(|place| Arc::ptr_eq(&place.file, of)) {
+            place.at_once = Some(how);
+        }
+    }
+
+    /// Takes the branch file out, at release.
+    pub fn take(&self) -> Option<Arc<OwnedFd>> {
+        self.place.lock().take().map(|place| place.file)
     }
 
     /// Puts another file in the place of the present one. Not into a handle that is released
     /// meanwhile: the file would stay open.
     pub fn move_to(&self, branch: &Arc<Branch>, file: OwnedFd) {
         let mut place = self.place.lock();
-        let old = match &mut *place {
-            Some(place) => Some(std::mem::replace(
-                place,
-                (Arc::clone(branch), Arc::new(file)),
-            )),
-            None => None,
-        };
+        let new = || Place::new(Arc::clone(branch), file);
+        let old = place.as_mut().map(|place| std::mem::replace(place, new()));
         drop(place);
         // Closing may take its time.
         drop(old);

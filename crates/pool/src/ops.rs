@@ -13,6 +13,7 @@ mod export;
 mod follow;
 mod forget;
 mod io;
+mod io_at_once;
 mod ioctl;
 mod link;
 pub(crate) mod link_cow;

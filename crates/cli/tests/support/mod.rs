@@ -22,6 +22,7 @@ pub mod files;
 pub mod laboratory;
 pub mod mounts;
 pub mod network;
+pub mod parts;
 pub mod system;
 pub mod throttle;
 pub mod traffic;

@@ -64,10 +64,34 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
     }
 
     fn write(&self, args: &Write<'_>, out: &mut [u8]) -> Result<usize> {
-        let written = within(self.fs.write(self.cx, self.node, args)?, args.data.len())?;
-        let size = u32::try_from(written).map_err(|_| Errno::IO)?;
-        put(out, &abi::WriteOut { size, padding: 0 })
+        written(self.fs.write(self.cx, self.node, args)?, args, out)
     }
+
+    /// What need not wait; `None` for anything else.
+    pub(super) fn at_once(&self, request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
+        let &Call { fs, cx, node } = self;
+        match *request {
+            Request::Read {
+                ref args,
+                size_bytes,
+            } => {
+                let area = out.get_mut(..size_bytes as usize)?;
+                let count = fs.read_at_once(cx, node, args, area)?;
+                within(count, area.len()).ok()
+            }
+            Request::Write(ref args) => {
+                let count = fs.write_at_once(cx, node, args)?;
+                written(count, args, out).ok()
+            }
+            _ => None,
+        }
+    }
+}
+
+fn written(count: usize, args: &Write<'_>, out: &mut [u8]) -> Result<usize> {
+    let count = within(count, args.data.len())?;
+    let size = u32::try_from(count).map_err(|_| Errno::IO)?;
+    put(out, &abi::WriteOut { size, padding: 0 })
 }
 
 /// The length of a listing. An error after some entries waits for the next request, which meets

@@ -6,34 +6,40 @@
 //! the entry's command is in, when that thread waits in its ring.
 //!
 //! So a request that was given to an entry of a blocked thread is stuck with it. Therefore **a
-//! thread of a queue has one ring and one entry**: while it carries a request out, nothing can be
-//! given to it, and what comes meanwhile waits in the kernel, where any other thread of the queue
-//! gets at it. A thread that is about to block, or that the watchdog finds stuck, counts as away
-//! ([`crew`]). When the last one of a queue goes away, a further one starts, offers an entry of
-//! its own, and sends itself a request that asks for nothing: answering that fetches what waits.
-//! A thread that comes back answers from its own ring and is one more for the kernel to choose
-//! from; the one that answered last is chosen first, so the others sleep until they are needed.
+//! thread of a queue that may block has one ring and one entry**: while it carries a request out,
+//! nothing can be given to it, and what comes meanwhile waits in the kernel, where any other thread
+//! of the queue gets at it. A thread that is about to block, or that the watchdog finds stuck,
+//! counts as away ([`crew`]). When the last one of a queue goes away, a further one starts, offers
+//! an entry of its own, and sends itself a request that asks for nothing: answering that fetches
+//! what waits. A thread that comes back answers from its own ring and is one more for the kernel to
+//! choose from; the one that answered last is chosen first, so the others sleep until they are
+//! needed.
 //!
 //! The kernel sends nothing over the rings before *every* queue has an entry, also those of CPUs
 //! that are not there. The entries are offered by one thread ([`start`]), which carries nothing
 //! out: the first request of a queue makes it start that queue's first thread, and it hands over
 //! the entry with the request in it. A queue without requests costs no thread.
 //!
-//! A thread that always finds the next request waiting may leave its CPU to who sends them ([`roam`]).
+//! A thread that always finds the next request waiting may leave its CPU to who sends them
+//! ([`roam`]), and has more entries while it never blocks ([`wide`]).
 //!
 //! FORGET, INTERRUPT, and the replies to notifications stay on `/dev/fuse`.
 
 mod cpus;
 mod crew;
+mod ending;
 mod entry;
+mod headcount;
 mod interrupt;
 mod nudge;
 mod post;
 mod probe;
 mod queue;
+mod returned;
 mod roam;
 mod start;
 mod watch;
+mod wide;
 mod work;
 
 pub use cpus::possible as queues;

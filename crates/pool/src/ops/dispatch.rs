@@ -189,6 +189,20 @@ impl Filesystem for Pool {
         self.do_write(cx, args)
     }
 
+    fn read_at_once(
+        &self,
+        cx: &Context<'_>,
+        _node: NodeId,
+        args: &Read,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        self.do_read_at_once(cx, args, out)
+    }
+
+    fn write_at_once(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Option<usize> {
+        self.do_write_at_once(cx, args)
+    }
+
     fn flush(
         &self,
         _cx: &Context<'_>,

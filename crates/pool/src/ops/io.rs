@@ -214,7 +214,7 @@ impl Pool {
 }
 
 /// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.
-fn proxy_io_priority(cx: &Context<'_>, view: &View) {
+pub(super) fn proxy_io_priority(cx: &Context<'_>, view: &View) {
     let outcome = match view.settings.proxy_ioprio {
         true => sys::adopt_io_priority(cx.pid).or_else(|_| sys::drop_io_priority()),
         false => sys::drop_io_priority(),

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
@@ -282,12 +281,8 @@ impl Pool {
             return Err(Errno::STALE);
         }
         node.note_open(writable && backing.is_some());
-        let opened = Arc::new(OpenFile {
-            node: Arc::clone(node),
-            place: Mutex::new(Some((branch, Arc::new(file)))),
-            no_flush,
-            writable,
-        });
+        let node = Arc::clone(node);
+        let opened = Arc::new(OpenFile::new(node, branch, file, no_flush, writable));
         state.handles.push(Arc::downgrade(&opened));
         let handle = self.files.insert(opened);
         Ok(OpenReply {
@@ -393,7 +388,7 @@ impl Pool {
             return Err(Errno::BADF);
         };
         let node = Arc::clone(&opened.node);
-        let file = opened.place.lock().take().map(|(_, file)| file);
+        let file = opened.take();
         if let (Some(file), Some(_)) = (&file, args.flock_owner) {
             // Closing would not: in passthrough the kernel reads and writes through the first of
             // these descriptions for as long as any handle is open.

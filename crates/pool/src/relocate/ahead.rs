@@ -285,8 +285,8 @@ impl Pool {
     fn kernel_writes_on(&self, branch: &Branch) -> bool {
         self.files.any(|opened| {
             let here = || {
-                let place = opened.place.lock();
-                place.as_ref().is_some_and(|(on, _)| on.id == branch.id)
+                let on = opened.opened_on();
+                on.is_some_and(|(on, _)| on.id == branch.id)
             };
             let passed = || {
                 let open = opened.node.open.lock();

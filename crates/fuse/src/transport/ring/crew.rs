@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -13,17 +12,19 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::super::placement::{Placement, Role};
 use super::super::seat::Seat;
 use super::super::watchdog::Watchdog;
-use super::super::{PEACE, PRESS, RingReport, Server, TransportReport};
+use super::super::{RingReport, Server, TransportReport};
 use super::cpus;
 use super::entry::RingEntry;
+use super::headcount::{Admission, Headcount};
 use super::interrupt::Unmatched;
 use super::nudge::Nudges;
 use super::post::Post;
 use super::probe::Prepared;
 use super::queue::Ring;
+use super::returned::Returned;
 use super::work::{self, Begin, Scratch};
-use super::{start, watch};
-use crate::session::{Life, SessionError};
+use super::{start, watch, wide};
+use crate::session::Life;
 use crate::types::{Errno, NodeId};
 
 /// The threads of the queues and what they share.
@@ -40,18 +41,20 @@ pub(crate) struct RingCrew {
     /// Where this process was put: no thread leaves it.
     allowed: Option<CpuSet>,
     payload_bytes: usize,
-    /// For the first thread of each CPU's queue: a request must not wait for a descriptor.
+    /// For the first thread of each CPU's queue, and for those whose place is kept: a request must
+    /// not wait for a descriptor.
     tools: Mutex<Vec<Tools>>,
-    threads: Mutex<Threads>,
-    departed: Condvar,
-    max_threads: usize,
+    pub(super) threads: Mutex<Headcount>,
+    pub(super) departed: Condvar,
 }
 
 /// Who serves a queue. A lock of its own: what blocks on one CPU is no business of the others.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct Queue {
-    state: Mutex<QueueState>,
+    pub(super) state: Mutex<QueueState>,
+    /// Entries on their way to a thread with several.
+    pub(super) returned: Returned,
 }
 
 /// The threads of a queue.
@@ -59,25 +62,14 @@ pub(super) struct Queue {
 pub(super) struct QueueState {
     pub(super) posts: Vec<Arc<Post>>,
     /// Those that wait for requests or carry one out and are not away with it.
-    present: usize,
+    pub(super) present: usize,
 }
 
 /// What a thread works with.
 type Tools = (Ring, Scratch);
 
-/// All threads.
-#[derive(Default)]
-struct Threads {
-    running: usize,
-    started: usize,
-    /// Queues that have had a thread.
-    opened: usize,
-    buffer_bytes: usize,
-    closed: bool,
-}
-
 /// Threads of a queue where requests keep waiting.
-const CREW_OF_BACKLOG: usize = 2;
+pub(super) const CREW_OF_BACKLOG: usize = 2;
 
 impl RingCrew {
     /// For up to `max_threads` threads, the one that starts the others included.
@@ -105,12 +97,12 @@ impl RingCrew {
             allowed: sched_getaffinity(None).ok(),
             payload_bytes: prepared.payload_bytes,
             tools,
-            threads: Mutex::new(Threads {
+            threads: Mutex::new(Headcount::new(
+                prepared.entries.len(),
+                max_threads,
                 buffer_bytes,
-                ..Threads::default()
-            }),
+            )),
             departed: Condvar::new(),
-            max_threads,
         })
     }
 
@@ -159,12 +151,20 @@ impl RingCrew {
         begin: Begin,
     ) -> Result<(), (Begin, io::Error)> {
         let first = state.posts.is_empty();
-        let number = match self.admit(first) {
+        let admission = match begin {
+            _ if first => Admission::First,
+            Begin::TakeOver(_) => Admission::Promised,
+            _ => Admission::Further,
+        };
+        let number = match self.threads.lock().admit(admission) {
             Ok(number) => number,
             Err(error) => return Err((begin, error)),
         };
         // Its memory is had first: a thread that has to give up would be no help.
-        let had = first.then(|| self.tools.lock().pop()).flatten();
+        let had = match admission {
+            Admission::First | Admission::Promised => self.tools.lock().pop(),
+            Admission::Further => None,
+        };
         let (ring, scratch) = match had.map_or_else(|| make_tools(&self.server), Ok) {
             Ok(tools) => tools,
             Err(errno) => {
@@ -195,21 +195,11 @@ impl RingCrew {
         Ok(())
     }
 
-    /// Room for one more thread, of a queue that has none yet or of another one. Every queue can
-    /// always have its first.
-    fn admit(&self, first: bool) -> io::Result<usize> {
-        let mut threads = self.threads.lock();
-        if threads.closed {
-            return Err(Errno::NOTCONN.into());
-        }
-        let reserved = self.queues.len().saturating_sub(threads.opened);
-        if !first && threads.running + reserved >= self.max_threads {
-            return Err(Errno::AGAIN.into());
-        }
-        threads.opened += usize::from(first);
-        threads.running += 1;
-        threads.started += 1;
-        Ok(threads.started - 1)
+    /// Has what a further thread works with ready.
+    pub(super) fn lay_out_tools(&self) -> Result<(), Errno> {
+        let tools = make_tools(&self.server)?;
+        self.tools.lock().push(tools);
+        Ok(())
     }
 
     /// An entry for a queue that needs one more.
@@ -408,68 +398,11 @@ impl RingCrew {
         }
         files
     }
-
-    /// The connection has ended, or this thread says how.
-    pub(super) fn end(&self, errno: Errno) {
-        self.life.end(match errno {
-            // Whether by unmounting or by an abort, the reader of `/dev/fuse` knows.
-            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV => return,
-            _ => Err(SessionError::Ring(errno)),
-        });
-    }
-
-    /// A thread of a queue ends.
-    pub(super) fn retire(&self, post: &Arc<Post>) {
-        if let Some(mut state) = self.queue(post.queue) {
-            let before = state.posts.len();
-            state.posts.retain(|known| !Arc::ptr_eq(known, post));
-            if state.posts.len() < before && post.relieved_request() == 0 {
-                state.present = state.present.saturating_sub(1);
-            }
-        }
-        self.server.connection.counter().leave(&post.counts);
-        self.depart();
-    }
-
-    fn depart(&self) {
-        let mut threads = self.threads.lock();
-        threads.running = threads.running.saturating_sub(1);
-        self.departed.notify_all();
-    }
-
-    /// After the end of the mount: waits at most `patience` for the threads, and interrupts the
-    /// system calls of those that take long. The kernel has sent the idle ones home itself.
-    pub(crate) fn disband(&self, patience: Duration) {
-        let start = Instant::now();
-        self.watchdog.wake();
-        let mut threads = self.threads.lock();
-        threads.closed = true;
-        while threads.running > 0 && start.elapsed() < patience {
-            let impatient = start.elapsed() >= PEACE;
-            MutexGuard::unlocked(&mut threads, || self.press_on(impatient));
-            self.departed.wait_for(&mut threads, PRESS);
-        }
-        if threads.running > 0 {
-            tracing::warn!(threads = threads.running, "requests outlive the mount");
-        }
-    }
-
-    /// Wakes those that wait for requests of a connection that could not be aborted, and all if
-    /// `impatient`.
-    fn press_on(&self, impatient: bool) {
-        for queue in &self.queues {
-            for post in &queue.state.lock().posts {
-                let waiting = !Seat::is_handling(post.word()) && post.relieved_request() == 0;
-                if waiting || impatient {
-                    post.signal();
-                }
-            }
-        }
-    }
 }
 
 fn make_tools(server: &Server) -> Result<Tools, Errno> {
-    Ok((Ring::new(server.connection.clone(), 1)?, Scratch::new()?))
+    let ring = Ring::new(server.connection.clone(), wide::ENTRIES)?;
+    Ok((ring, Scratch::new()?))
 }
 
 impl QueueState {

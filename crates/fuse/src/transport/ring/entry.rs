@@ -21,6 +21,8 @@ pub struct RingEntry {
     tag: usize,
     /// The ring that knows the payload, and the number it knows it by.
     pinned: Option<(u64, u16)>,
+    /// The request answered last, if its reply gave the kernel something.
+    answered: Option<InHeader>,
 }
 
 impl RingEntry {
@@ -36,6 +38,7 @@ impl RingEntry {
             queue,
             tag: 0,
             pinned: None,
+            answered: None,
         })
     }
 
@@ -52,6 +55,16 @@ impl RingEntry {
 
     pub(super) fn set_pinned(&mut self, ring: u64, index: u16) {
         self.pinned = Some((ring, index));
+    }
+
+    /// Keeps the request that a reply is given to, for the case that nobody takes it.
+    pub(super) fn set_answered(&mut self, request: Option<InHeader>) {
+        self.answered = request;
+    }
+
+    /// What the last call of [`set_answered`](Self::set_answered) kept.
+    pub(super) fn take_answered(&mut self) -> Option<InHeader> {
+        self.answered.take()
     }
 
     /// A number of the owner's, 0 at first.

@@ -207,6 +207,11 @@ impl Ring {
         !self.uring.completion().is_empty()
     }
 
+    /// How many entries the kernel has, or is about to get.
+    pub(super) fn entries(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// A completion that has come.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Completion> {

@@ -6,6 +6,8 @@
 //! thread that serves them, however many others idle. The kernel does not say how many requests
 //! wait, but a look without waiting finds one exactly if there is one.
 
+use super::wide::CROWD;
+
 /// Requests between two looks while nothing waits: a look that finds nothing is one system call
 /// more.
 const SPACING: u32 = 16;
@@ -47,14 +49,31 @@ impl Backlog {
         self.roams || self.score > 0 || self.since >= SPACING
     }
 
+    /// Of a thread with several entries, for which nobody has to look: so many requests came together,
+    /// as if as many looks but one had found one.
+    pub(super) fn note_batch(&mut self, requests: u32) -> Verdict {
+        let others = requests.saturating_sub(1);
+        let enough = if self.roams { 1 } else { CROWD - 1 };
+        self.note_looks(others, others >= enough)
+    }
+
+    /// Whether the thread may be away from its queue's CPU.
+    pub(super) fn roams(&self) -> bool {
+        self.roams
+    }
+
     /// A look has found a request, or not.
     pub(super) fn note(&mut self, found: bool) -> Verdict {
         self.since = 0;
+        self.note_looks(1, found)
+    }
+
+    fn note_looks(&mut self, looks: u32, found: bool) -> Verdict {
         self.score = match (self.roams, found) {
             (false, false) => 0,
-            (false, true) => self.score + 1,
+            (false, true) => self.score + looks,
             (true, false) => self.score.saturating_sub(1),
-            (true, true) => (self.score + WORTH).min(PATIENCE),
+            (true, true) => (self.score + WORTH * looks).min(PATIENCE),
         };
         if !self.roams && self.score >= DEEP {
             (self.roams, self.score) = (true, PATIENCE);
@@ -101,6 +120,20 @@ mod tests {
         let mut backlog = Backlog::default();
         // Four of them: three requests wait whenever one has been waited for.
         assert_eq!(serve(&mut backlog, 1000, |number| number % 4 != 0), []);
+    }
+
+    #[test]
+    fn several_at_once_send_it_away_and_one_at_a_time_brings_it_home() {
+        let mut backlog = Backlog::default();
+        let mut note = |requests, times| {
+            let said = (0..times).map(|_| backlog.note_batch(requests));
+            said.filter(|verdict| *verdict != Verdict::Stay)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(note(4, 1000), [], "a few callers that wait");
+        assert_eq!(note(CROWD, 1000), [Verdict::Roam]);
+        assert_eq!(note(2, 1000), []);
+        assert_eq!(note(1, 1000), [Verdict::Home]);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn hand_over(crew: &Arc<RingCrew>, entry: RingEntry) -> Option<RingEntry> {
             tracing::warn!(%error, queue, "no thread for a queue yet");
             match begin {
                 Begin::Answer(entry) => Some(entry),
-                Begin::Offer(_) | Begin::Send(_) | Begin::Nothing => None,
+                Begin::Offer(_) | Begin::Send(_) | Begin::TakeOver(_) | Begin::Nothing => None,
             }
         }
     }

@@ -1,8 +1,9 @@
 //! A thread of a queue: answer, fetch the next request, carry it out.
 
-use std::cell::Cell;
+mod at_once;
+mod carry_out;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use zerocopy::FromBytes;
@@ -13,13 +14,12 @@ use super::entry::RingEntry;
 use super::post::Post;
 use super::queue::{Completion, Ring};
 use super::roam::{Backlog, Verdict};
+use super::wide::{self, Trial};
 use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
-use crate::dispatch::{Outcome, dispatch};
-use crate::filesystem::Worker;
-use crate::message::{DecodeError, Message};
-use crate::request::Request;
+use crate::message::Message;
 use crate::sys::{self, PageMemory};
 use crate::types::Errno;
+use carry_out::{Reply, RingWorker, carry_out};
 
 /// Requests and replies up to this are copied out of the entry and into it: any name and any
 /// attribute, and data the kernel reads ahead. What is longer would take longer to copy than the
@@ -28,12 +28,14 @@ const HALF_BYTES: usize = 128 << 10;
 /// How long a thread that has moved more than that keeps the memory it filled.
 const IDLE: Duration = Duration::from_secs(10);
 /// Entries the kernel may throw back one after the other before that ends the mount.
-const MOST_LOST: u32 = 16;
+const MOST_LOST: u32 = 4 * wide::ENTRIES;
 
 /// What a thread starts with.
 pub(super) enum Begin {
     /// A request to answer.
     Answer(RingEntry),
+    /// The same, of a thread that must not block.
+    TakeOver(RingEntry),
     /// An entry to offer, to a queue where requests may wait.
     Offer(RingEntry),
     /// A reply to send, in the place of another thread.
@@ -71,14 +73,16 @@ pub(super) fn work(
         post,
         ring,
         scratch,
-        last: None,
         filled: false,
         lost: 0,
         backlog: crew.may_roam().then(Backlog::default),
+        trial: Trial::default(),
+        looks: false,
     };
     if let Err(errno) = serving.serve(begin.unwrap_or(Begin::Nothing)) {
         crew.end(errno);
     }
+    serving.leave_returned();
     drop(serving);
     drop(departure);
 }
@@ -100,14 +104,15 @@ struct Serving<'a> {
     post: &'a Arc<Post>,
     ring: Ring,
     scratch: Scratch,
-    /// The request answered last, if its reply gave the kernel something.
-    last: Option<InHeader>,
     /// The buffers hold more memory than they should keep.
     filled: bool,
     /// Entries lost since the last request.
     lost: u32,
     /// Unless the thread is to stay where it is.
     backlog: Option<Backlog>,
+    trial: Trial,
+    /// It has said that it will look for returned entries before it waits.
+    looks: bool,
 }
 
 impl Serving<'_> {
@@ -116,25 +121,50 @@ impl Serving<'_> {
         self.ring.start()?;
         match begin {
             Begin::Answer(entry) => self.answer(entry)?,
+            Begin::TakeOver(entry) => self.answer_here(entry)?,
             Begin::Send(entry) => self.ring.commit(entry),
             Begin::Offer(entry) => self.offer(entry)?,
             Begin::Nothing => return Ok(()),
         }
-        loop {
-            if !self.look()? {
+        // Ends with the connection, or when the entry has gone back.
+        while self.ring.entries() > 0 {
+            let is_wide = self.ring.entries() > 1;
+            if is_wide || !self.look()? {
                 self.wait()?;
             }
-            while let Some(completion) = self.ring.next() {
-                match completion {
-                    Completion::Request(entry) => {
-                        self.lost = 0;
-                        self.answer(entry)?;
-                    }
-                    Completion::Lost(entry, errno) => self.recover(entry, errno)?,
-                    Completion::Transferred(..) => {}
+            if !is_wide {
+                self.answer_all()?;
+                continue;
+            }
+            self.will_look();
+            let requests = self.answer_all()?;
+            let verdict = self.backlog.as_mut().map(|it| it.note_batch(requests));
+            self.move_to(verdict);
+            while let Some(entries) = self.take_returned() {
+                for entry in entries {
+                    self.answer(entry)?;
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Answers what has come; how many requests that was.
+    fn answer_all(&mut self) -> Result<u32, Errno> {
+        self.trial.is_even();
+        let mut requests = 0;
+        while let Some(completion) = self.ring.next() {
+            match completion {
+                Completion::Request(entry) => {
+                    requests += 1;
+                    self.lost = 0;
+                    self.answer(entry)?;
+                }
+                Completion::Lost(entry, errno) => self.recover(entry, errno)?,
+                Completion::Transferred(..) => {}
+            }
+        }
+        Ok(requests)
     }
 
     /// Answers, and sees whether the next request is there already: false if it has to be waited
@@ -150,7 +180,13 @@ impl Serving<'_> {
             Err(errno) => return Err(errno),
         }
         let found = self.ring.has_completion();
-        match self.backlog.as_mut().map(|backlog| backlog.note(found)) {
+        let verdict = self.backlog.as_mut().map(|backlog| backlog.note(found));
+        self.move_to(verdict);
+        Ok(found)
+    }
+
+    fn move_to(&self, verdict: Option<Verdict>) {
+        match verdict {
             Some(Verdict::Roam) => {
                 self.crew.unsettle(self.post);
                 self.crew.reinforce(self.post);
@@ -158,7 +194,6 @@ impl Serving<'_> {
             Some(Verdict::Home) => self.crew.settle(self.post),
             Some(Verdict::Stay) | None => {}
         }
-        Ok(found)
     }
 
     /// Answers, and waits for the next request.
@@ -189,13 +224,13 @@ impl Serving<'_> {
     }
 
     /// The kernel did not take a reply or an entry.
-    fn recover(&mut self, entry: RingEntry, errno: Errno) -> Result<(), Errno> {
+    fn recover(&mut self, mut entry: RingEntry, errno: Errno) -> Result<(), Errno> {
         match errno {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV => {
                 return Err(errno);
             }
             Errno::NOENT => {
-                if let Some(header) = self.last.take() {
+                if let Some(header) = entry.take_answered() {
                     let worker = RingWorker::new(self.crew, self.post);
                     undo::undo(&self.crew.server, &header, entry.parts().1, &worker);
                 }
@@ -209,8 +244,35 @@ impl Serving<'_> {
         self.offer(entry)
     }
 
+    /// Sees to it that a request is answered: by this thread, unless it must not wait.
+    fn answer(&mut self, mut entry: RingEntry) -> Result<(), Errno> {
+        let is_wide = self.ring.entries() > 0;
+        if let Some(bytes) = wide::transfer_bytes(entry.parts().0) {
+            if !is_wide && !self.looks {
+                match self.crew.give_back(self.post, entry) {
+                    None => return Ok(()),
+                    Some(kept) => entry = kept,
+                }
+            }
+            let roams = self.backlog.as_ref().is_some_and(Backlog::roams);
+            if is_wide || roams && self.trial.is_due() {
+                match self.answer_at_once(entry, bytes)? {
+                    None => return Ok(()),
+                    Some(back) => entry = back,
+                }
+            }
+        }
+        if is_wide {
+            match self.crew.hand_over(entry) {
+                None => return Ok(()),
+                Some(back) => entry = back,
+            }
+        }
+        self.answer_here(entry)
+    }
+
     /// Carries one request out, and answers it unless somebody else has.
-    fn answer(&mut self, entry: RingEntry) -> Result<(), Errno> {
+    fn answer_here(&mut self, entry: RingEntry) -> Result<(), Errno> {
         let headers = *entry.parts().0;
         let Ok((header, _)) = InHeader::read_from_prefix(&headers.in_out) else {
             return Err(Errno::PROTO);
@@ -294,7 +356,7 @@ impl Serving<'_> {
     }
 
     fn send(&mut self, mut entry: RingEntry, header: &InHeader, reply: &Reply) {
-        self.last = reply.errno.is_none().then_some(*header);
+        entry.set_answered(reply.errno.is_none().then_some(*header));
         entry.set_reply(reply.unique, reply.errno, reply.len);
         self.ring.commit(entry);
     }
@@ -318,108 +380,4 @@ fn reply_bytes(header: &InHeader, headers: &UringReqHeader) -> usize {
         return 0;
     }
     ReadIn::read_from_prefix(&headers.op_in).map_or(usize::MAX, |(read, _)| read.size as usize)
-}
-
-/// What is to be said to the kernel.
-struct Reply {
-    unique: u64,
-    errno: Option<Errno>,
-    len: usize,
-}
-
-impl Reply {
-    fn error(unique: u64, errno: Errno) -> Self {
-        Self {
-            unique,
-            errno: Some(errno),
-            len: 0,
-        }
-    }
-
-    fn unreadable(header: &InHeader, error: &DecodeError) -> Self {
-        tracing::error!(%error, opcode = header.opcode, "a message that cannot be read");
-        Self::error(header.unique, error.errno())
-    }
-
-    fn empty(unique: u64) -> Self {
-        Self {
-            unique,
-            errno: None,
-            len: 0,
-        }
-    }
-}
-
-/// Runs a request through the filesystem, where others can see it.
-fn carry_out(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
-    message: &Message<'_>,
-    out: &mut [u8],
-) -> Reply {
-    let unique = message.header.unique;
-    let server = &crew.server;
-    if crew.nudges.is_own(post.queue, message.header.pid) {
-        return Reply::error(unique, Errno::INTR);
-    }
-    post.counts.count(message.header.opcode);
-    if is_about_a_file(message.header.opcode) {
-        post.file.store(message.header.nodeid, Ordering::Relaxed);
-    }
-    post.enter(unique);
-    crew.watchdog.note_work();
-    crew.interrupt_early(post, unique);
-    let worker = RingWorker::new(crew, post);
-    let outcome = dispatch(&*server.filesystem, &server.dialect, message, out, &worker);
-    let reply = match outcome {
-        Outcome::Reply { errno, len } => Reply { unique, errno, len },
-        Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
-            server.connection.deliver_retrieval(unique, data);
-            Reply::empty(unique)
-        }
-        // Never seen over a ring; answered all the same, for an entry has to come back.
-        Outcome::NoReply | Outcome::NotForFilesystem(Request::Destroy) => Reply::empty(unique),
-        Outcome::NotForFilesystem(_) => Reply::error(unique, Errno::IO),
-    };
-    if !post.leave() {
-        crew.rejoin(post);
-    }
-    reply
-}
-
-/// Whether only regular files are asked for this.
-fn is_about_a_file(opcode: u32) -> bool {
-    const ONLY: [Opcode; 4] = [Opcode::Read, Opcode::Write, Opcode::Open, Opcode::Fsync];
-    ONLY.iter().any(|only| *only as u32 == opcode)
-}
-
-/// The transport's side of a request.
-struct RingWorker<'a> {
-    crew: &'a Arc<RingCrew>,
-    post: &'a Arc<Post>,
-    asked: Cell<bool>,
-}
-
-impl<'a> RingWorker<'a> {
-    fn new(crew: &'a Arc<RingCrew>, post: &'a Arc<Post>) -> Self {
-        Self {
-            crew,
-            post,
-            asked: Cell::new(false),
-        }
-    }
-}
-
-impl Worker for RingWorker<'_> {
-    fn may_block(&self) {
-        if self.asked.replace(true) {
-            return;
-        }
-        self.post.set_may_block();
-        self.crew.relieve(self.post, self.post.word());
-    }
-
-    fn interrupted(&self) -> bool {
-        self.post.is_interrupted()
-    }
 }

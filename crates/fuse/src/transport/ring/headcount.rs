@@ -1,0 +1,145 @@
+//! How many threads there are, and whether there may be one more.
+
+use std::io;
+
+use crate::types::Errno;
+
+/// Places are kept for one in so many threads at most.
+const PROMISED_SHARE: usize = 4;
+
+/// All threads of the queues.
+pub(super) struct Headcount {
+    queues: usize,
+    max_threads: usize,
+    pub(super) running: usize,
+    started: usize,
+    /// Queues that have had a thread.
+    opened: usize,
+    /// Places kept for those that take over what a thread with several entries must not do.
+    promised: usize,
+    /// Of all entries.
+    pub(super) buffer_bytes: usize,
+    /// No thread is started any more.
+    pub(super) closed: bool,
+}
+
+/// By what right a thread is started.
+#[derive(Clone, Copy)]
+pub(super) enum Admission {
+    /// As the first of its queue.
+    First,
+    /// Because there is room.
+    Further,
+    /// Its place was kept.
+    Promised,
+}
+
+impl Headcount {
+    /// Nobody yet.
+    pub(super) fn new(queues: usize, max_threads: usize, buffer_bytes: usize) -> Self {
+        Self {
+            queues,
+            max_threads,
+            running: 0,
+            started: 0,
+            opened: 0,
+            promised: 0,
+            buffer_bytes,
+            closed: false,
+        }
+    }
+
+    /// One more thread; its number. Every queue can always have its first.
+    pub(super) fn admit(&mut self, admission: Admission) -> io::Result<usize> {
+        if self.closed {
+            return Err(Errno::NOTCONN.into());
+        }
+        match admission {
+            Admission::First => self.opened += 1,
+            Admission::Further if self.room() == 0 => return Err(Errno::AGAIN.into()),
+            Admission::Further => {}
+            Admission::Promised => self.release(),
+        }
+        self.running += 1;
+        self.started += 1;
+        Ok(self.started - 1)
+    }
+
+    /// How many there may be beside those that have a place already.
+    fn room(&self) -> usize {
+        let first_ones = self.queues.saturating_sub(self.opened);
+        let taken = self.running + first_ones + self.promised;
+        self.max_threads.saturating_sub(taken)
+    }
+
+    /// Keeps a place for one more; false if there is no room, or if too much of it would be kept
+    /// from branches that block.
+    pub(super) fn promise(&mut self) -> bool {
+        let fits =
+            !self.closed && self.room() > 0 && self.promised < self.max_threads / PROMISED_SHARE;
+        self.promised += usize::from(fits);
+        fits
+    }
+
+    /// A place that was kept is not needed.
+    pub(super) fn release(&mut self) {
+        self.promised = self.promised.saturating_sub(1);
+    }
+
+    /// Another place for one that was kept and could not be taken.
+    pub(super) fn promise_again(&mut self) {
+        self.promised += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promised(head: &mut Headcount) -> bool {
+        head.admit(Admission::Promised).is_ok()
+    }
+
+    #[test]
+    fn what_is_promised_is_nobody_elses() {
+        let mut head = Headcount::new(2, 8, 0);
+        assert_eq!(head.admit(Admission::First).unwrap(), 0);
+        assert!(head.promise() && head.promise());
+        assert!(!head.promise(), "a quarter of all");
+        // One runs, the other queue may want its first, two are kept: four are left.
+        for number in 1..=4 {
+            assert_eq!(head.admit(Admission::Further).unwrap(), number);
+        }
+        assert!(head.admit(Admission::Further).is_err());
+        assert!(head.admit(Admission::First).is_ok());
+        assert!(promised(&mut head) && promised(&mut head));
+        assert_eq!(head.running, 8);
+        assert!(!head.promise(), "no room");
+    }
+
+    #[test]
+    fn a_place_that_is_not_needed_is_anybodys() {
+        let mut head = Headcount::new(1, 4, 0);
+        head.admit(Admission::First).unwrap();
+        assert!(head.promise());
+        head.admit(Admission::Further).unwrap();
+        head.admit(Admission::Further).unwrap();
+        assert!(head.admit(Admission::Further).is_err());
+        head.release();
+        assert!(head.admit(Admission::Further).is_ok());
+    }
+
+    #[test]
+    fn one_that_cannot_be_had_is_promised_again() {
+        let mut head = Headcount::new(1, 4, 0);
+        head.admit(Admission::First).unwrap();
+        assert!(head.promise());
+        assert!(promised(&mut head));
+        head.running -= 1;
+        head.promise_again();
+        head.admit(Admission::Further).unwrap();
+        head.admit(Admission::Further).unwrap();
+        assert!(head.admit(Admission::Further).is_err());
+        assert!(promised(&mut head));
+    }
+}

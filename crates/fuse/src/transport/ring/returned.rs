@@ -1,0 +1,122 @@
+//! Entries that go back to a thread with several, from one that got its entry when that thread was not
+//! allowed to wait for what came in it. Else each name looked up between two times of many reads would
+//! cost such a thread an entry for good, and leave one more thread.
+//!
+//! An entry goes back with a request in it, and only while such a thread is about to look here
+//! before it waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::crew::{CREW_OF_BACKLOG, RingCrew};
+use super::entry::RingEntry;
+use super::post::Post;
+
+/// What a queue's threads with several entries are to take.
+#[derive(Default)]
+pub(super) struct Returned {
+    /// How many of them will look before they wait. Changed under the lock.
+    looking: AtomicUsize,
+    /// The data they are asked for has been at hand for a while: they need not pass requests on.
+    wanted: AtomicBool,
+    entries: Mutex<Vec<RingEntry>>,
+}
+
+impl Returned {
+    /// A thread with several entries has been woken: it will look before it waits again.
+    pub(super) fn will_look(&self) {
+        let entries = self.entries.lock();
+        self.looking.fetch_add(1, Ordering::Relaxed);
+        drop(entries);
+    }
+
+    /// Whether what comes can be answered at once, most likely.
+    pub(super) fn want(&self, wanted: bool) {
+        self.wanted.store(wanted, Ordering::Relaxed);
+    }
+
+    /// What has come for a thread that would wait now. With nothing it may, and will be counted as
+    /// waiting.
+    pub(super) fn look(&self) -> Option<Vec<RingEntry>> {
+        let mut entries = self.entries.lock();
+        if entries.is_empty() {
+            self.looking.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(std::mem::take(&mut *entries))
+    }
+
+    /// The entry comes back if nobody will look.
+    fn put(&self, entry: RingEntry) -> Option<RingEntry> {
+        let mut entries = self.entries.lock();
+        if self.looking.load(Ordering::Relaxed) == 0 {
+            return Some(entry);
+        }
+        entries.push(entry);
+        None
+    }
+}
+
+impl RingCrew {
+    /// Gives the only entry of a thread, with a short read or write in it, to one with several; the
+    /// thread is off its queue then, and ends. The entry comes back if it is to stay.
+    pub(super) fn give_back(&self, post: &Arc<Post>, entry: RingEntry) -> Option<RingEntry> {
+        let Some(queue) = self.queues.get(post.queue) else {
+            return Some(entry);
+        };
+        let returned = &queue.returned;
+        if returned.looking.load(Ordering::Relaxed) == 0 || !returned.wanted.load(Ordering::Relaxed)
+        {
+            return Some(entry);
+        }
+        let Some(mut state) = self.queue(post.queue) else {
+            return Some(entry);
+        };
+        if state.posts.len() <= CREW_OF_BACKLOG || state.present < 2 {
+            return Some(entry);
+        }
+        let back = returned.put(entry);
+        if back.is_none() {
+            state.posts.retain(|known| !Arc::ptr_eq(known, post));
+            state.present -= 1;
+            self.threads.lock().promise_again();
+        }
+        back
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> RingEntry {
+        RingEntry::new(0, 8192).unwrap()
+    }
+
+    #[test]
+    fn an_entry_is_taken_only_while_somebody_will_look() {
+        let returned = Returned::default();
+        assert!(returned.put(entry()).is_some());
+        returned.will_look();
+        assert!(returned.put(entry()).is_none());
+        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
+        assert!(returned.put(entry()).is_none(), "it will look again");
+        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
+        assert!(returned.look().is_none());
+        assert!(returned.put(entry()).is_some(), "it waits");
+    }
+
+    #[test]
+    fn of_two_the_last_to_wait_looks() {
+        let returned = Returned::default();
+        returned.will_look();
+        returned.will_look();
+        assert!(returned.look().is_none());
+        assert!(returned.put(entry()).is_none());
+        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
+        assert!(returned.look().is_none());
+        assert!(returned.put(entry()).is_some());
+    }
+}

@@ -1,0 +1,142 @@
+//! What a thread does that must not wait, or tries to do so.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{RingWorker, Serving};
+use crate::dispatch::dispatch_at_once;
+use crate::message::Message;
+use crate::transport::ring::crew::RingCrew;
+use crate::transport::ring::entry::RingEntry;
+use crate::transport::ring::post::Post;
+use crate::transport::ring::returned::Returned;
+use crate::types::Errno;
+
+/// Memory that an entry of a thread with several may keep.
+const KEPT_BYTES: usize = 16 << 10;
+
+impl Serving<'_> {
+    /// Answers a read or a write that need not wait. Its data stays in the entry. The entry comes
+    /// back if it has to.
+    pub(super) fn answer_at_once(
+        &mut self,
+        mut entry: RingEntry,
+        bytes: usize,
+    ) -> Result<Option<RingEntry>, Errno> {
+        self.filled |= bytes > KEPT_BYTES;
+        let headers = *entry.parts().0;
+        let (_, payload) = entry.parts_mut();
+        let scratch = self.scratch.0.bytes_mut();
+        let is_write = headers.ring_ent_in_out.payload_sz > 0;
+        let (data, out): (&[u8], &mut [u8]) = match is_write {
+            true => (payload, scratch),
+            false => (&[], payload),
+        };
+        let message = Message::from_ring(&headers, data).ok();
+        let made = message.and_then(|message| {
+            let len = try_at_once(self.crew, self.post, &message, out)?;
+            Some((message.header.unique, len))
+        });
+        let Some((unique, len)) = made else {
+            self.trial.fail();
+            self.want_returned(false);
+            return Ok(Some(entry));
+        };
+        if is_write {
+            let (room, made) = (entry.parts_mut().1, self.scratch.0.bytes());
+            if let (Some(room), Some(made)) = (room.get_mut(..len), made.get(..len)) {
+                room.copy_from_slice(made);
+            }
+        }
+        entry.set_answered(None);
+        entry.set_reply(unique, None, len);
+        self.ring.commit(entry);
+        if self.trial.succeed() {
+            self.want_returned(true);
+            if self.ring.entries() == 1 {
+                for entry in self.crew.widen(self.post) {
+                    self.ring.register(entry);
+                }
+            }
+        }
+        if self.trial.owes(bytes) {
+            self.send_now()?;
+        }
+        Ok(None)
+    }
+
+    fn returned(&self) -> Option<&Returned> {
+        let queue = self.crew.queues.get(self.post.queue)?;
+        Some(&queue.returned)
+    }
+
+    fn want_returned(&self, wanted: bool) {
+        if let Some(returned) = self.returned() {
+            returned.want(wanted);
+        }
+    }
+
+    /// From now on entries may come back, until [`take_returned`](Self::take_returned) has none.
+    pub(super) fn will_look(&mut self) {
+        if !std::mem::replace(&mut self.looks, true)
+            && let Some(returned) = self.returned()
+        {
+            returned.will_look();
+        }
+    }
+
+    /// Entries that have come back.
+    pub(super) fn take_returned(&mut self) -> Option<Vec<RingEntry>> {
+        if !self.looks {
+            return None;
+        }
+        let entries = self.returned().and_then(Returned::look);
+        self.looks = entries.is_some();
+        entries
+    }
+
+    /// Of a thread that ends: what has come back goes to others.
+    pub(super) fn leave_returned(&mut self) {
+        while let Some(entries) = self.take_returned() {
+            for entry in entries {
+                if self.crew.hand_over(entry).is_some() && !self.crew.life.has_ended() {
+                    tracing::error!(
+                        queue = self.post.queue,
+                        "a request is lost for want of a thread"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Sends what was answered. EINTR does no harm: the rest goes with the next call.
+    fn send_now(&mut self) -> Result<(), Errno> {
+        self.trial.is_even();
+        match self.ring.submit() {
+            Err(Errno::INTR) if !self.crew.life.has_ended() => Ok(()),
+            sent => sent,
+        }
+    }
+}
+
+/// Tries a request that may have to wait: the length of the answer, if it has not.
+fn try_at_once(
+    crew: &Arc<RingCrew>,
+    post: &Arc<Post>,
+    message: &Message<'_>,
+    out: &mut [u8],
+) -> Option<usize> {
+    let server = &crew.server;
+    post.file.store(message.header.nodeid, Ordering::Relaxed);
+    post.enter(message.header.unique);
+    crew.watchdog.note_work();
+    let worker = RingWorker::new(crew, post);
+    let made = dispatch_at_once(&*server.filesystem, &server.dialect, message, out, &worker);
+    if made.is_some() {
+        post.counts.count(message.header.opcode);
+    }
+    if !post.leave() {
+        crew.rejoin(post);
+    }
+    made
+}
