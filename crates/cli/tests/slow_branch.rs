@@ -27,6 +27,9 @@ const PROMPT: Duration = Duration::from_secs(3);
 /// A pool whose first branch may hang. The fields are dropped in order.
 struct Hanging {
     branch: DelayFs,
+    /// Directories that the kernel must not forget, whoever has it drop its caches meanwhile: the
+    /// branch would have to be asked for them again.
+    _known: Vec<File>,
     pool: Pool,
 }
 
@@ -46,7 +49,12 @@ impl Hanging {
         put(pool.on(1, "both/f"), "second");
         put(pool.on(1, "both/g"), "g");
         pool.start();
-        Hanging { branch, pool }
+        let known = ["here", "both"].map(|dir| File::open(pool.path(dir)).unwrap());
+        Hanging {
+            branch,
+            _known: known.into(),
+            pool,
+        }
     }
 
     fn health(&self) -> String {
