@@ -63,10 +63,13 @@ pub(crate) fn extended_attr(stat: &Statx, attr: FileAttr) -> ExtendedAttr {
 /// blocks added; links added as if all subdirectories were in one place (each directory counts
 /// its own `.` and its entry in the parent once, so two are taken off for every further one).
 /// A filesystem that does not count links in directories (btrfs: always 1) makes the sum 1.
-pub(crate) fn merge_dirs(stats: &[Statx], ino: u64) -> Option<FileAttr> {
-    let (first, rest) = stats.split_first()?;
-    let mut merged = file_attr(first, ino);
-    for stat in rest {
+pub(crate) fn merge_dirs<'a>(
+    stats: impl IntoIterator<Item = &'a Statx>,
+    ino: u64,
+) -> Option<FileAttr> {
+    let mut stats = stats.into_iter();
+    let mut merged = file_attr(stats.next()?, ino);
+    for stat in stats {
         let other = file_attr(stat, ino);
         merged.atime = merged.atime.max(other.atime);
         merged.mtime = merged.mtime.max(other.mtime);
@@ -112,8 +115,8 @@ impl Pool {
     ///
     /// # Errors
     /// That of a branch, if none tells.
-    pub(crate) fn dir_stats(&self, set: &DirSet) -> sys::Result<SmallVec<[Statx; 4]>> {
-        let mut stats: SmallVec<[Statx; 4]> = SmallVec::new();
+    pub(crate) fn dir_stats(&self, set: &DirSet) -> sys::Result<SmallVec<[Statx; 8]>> {
+        let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
         if let [only] = &set.entries[..] {
             stats.push(sys::statx_fd(only.fd.as_fd())?);
             return Ok(stats);

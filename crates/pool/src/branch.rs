@@ -60,6 +60,7 @@ struct Learnt {
     space: SpaceCache,
     passthrough: Mutex<PassthroughState>,
     reports_at_close: bool,
+    open_dirs_are_free: bool,
     medium: Medium,
     mark: Mark,
     health: Arc<Health>,
@@ -89,8 +90,8 @@ impl Branch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
         let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
-        let reports_at_close =
-            !rustix::fs::fstatfs(&root).is_ok_and(|fs| is_local(fs.f_type as u64));
+        let magic = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
+        let is_local = is_local(magic);
         Ok(Branch {
             id,
             path: spec.path.clone(),
@@ -101,7 +102,8 @@ impl Branch {
             learnt: Arc::new(Learnt {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
-                reports_at_close,
+                reports_at_close: !is_local,
+                open_dirs_are_free: is_local && magic != BTRFS_MAGIC,
                 medium,
                 mark,
                 health: Arc::clone(health),
@@ -172,6 +174,12 @@ impl Branch {
         self.learnt.reports_at_close
     }
 
+    /// Whether a directory that stays open for reading costs nobody anything: a server that is told
+    /// of it, or memory (btrfs gives each a page, `btrfs_opendir`).
+    pub fn open_dirs_are_free(&self) -> bool {
+        self.learnt.open_dirs_are_free
+    }
+
     /// Free space, from memory if that is good enough.
     pub fn space(&self) -> &SpaceCache {
         &self.learnt.space
@@ -215,6 +223,9 @@ impl Branch {
     }
 }
 
+/// See `linux/magic.h`.
+pub(crate) const BTRFS_MAGIC: u64 = 0x9123_683e;
+
 /// Filesystems whose close never fails (`linux/magic.h`): tmpfs, ext2-4, XFS, btrfs, f2fs, ZFS,
 /// bcachefs, exFAT, FAT.
 fn is_local(magic: u64) -> bool {
@@ -223,7 +234,7 @@ fn is_local(magic: u64) -> bool {
         0x0102_1994
             | 0xef53
             | 0x5846_5342
-            | 0x9123_683e
+            | BTRFS_MAGIC
             | 0xf2f5_2010
             | 0x2fc1_2fc1
             | 0xca45_1a4e

@@ -11,11 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::Statx;
 
-use crate::identity::{btime_ns, mix, stable_hash};
+use crate::identity::{NumberHash, btime_ns, mix, stable_hash};
 use crate::sys::mono_coarse_ms;
 
 /// Names learnt in all; then all are forgotten and it begins anew. At most 32 bytes each.
@@ -111,7 +110,8 @@ pub struct DirMemory {
     version: AtomicU64,
     misses: AtomicU32,
     next_try: AtomicU32,
-    names: ArcSwapOption<NameSet>,
+    /// Behind a lock, because making and dropping it costs less than what readers without one need.
+    names: RwLock<Option<NameSet>>,
     attributes: Mutex<Option<Box<Attributes>>>,
     /// Held by whoever puts names in.
     writing: Mutex<()>,
@@ -120,7 +120,7 @@ pub struct DirMemory {
 impl DirMemory {
     /// Whether `name` is known not to be there.
     pub(crate) fn lacks(&self, name: &OsStr, era: u64) -> bool {
-        let names = self.names.load();
+        let names = self.names.read();
         // A longer one must be refused by the branch, with its own error.
         name.len() <= 255
             && names
@@ -133,22 +133,22 @@ impl DirMemory {
         self.version.fetch_add(1, Ordering::SeqCst);
         let Some(name) = added else { return };
         let _writing = self.writing.lock();
-        let full = match &*self.names.load() {
+        let full = match &*self.names.read() {
             Some(names) => !names.insert(hash(name)),
             None => false,
         };
         if full {
             // Read again at once when it is next asked in vain: it grows.
-            self.names.store(None);
+            *self.names.write() = None;
         }
     }
 
     /// Whether all names may be remembered here, and are not yet.
     pub(crate) fn may_learn(&self, era: u64) -> bool {
-        let known = |names: &Arc<NameSet>| names.era == era;
+        let known = |names: &NameSet| names.era == era;
         self.born_ns != 0
             && self.next_try.load(Ordering::Relaxed) != u32::MAX
-            && !self.names.load().as_ref().is_some_and(known)
+            && !self.names.read().as_ref().is_some_and(known)
     }
 
     /// Counts a name asked for in vain. Says how many names may be read now to remember them, if
@@ -190,7 +190,7 @@ impl DirMemory {
         }
         let _writing = self.writing.lock();
         if self.version() == version {
-            self.names.store(Some(Arc::new(set)));
+            *self.names.write() = Some(set);
             self.misses.store(0, Ordering::Relaxed);
             self.next_try.store(0, Ordering::Relaxed);
             memories.note_names(names.len());
@@ -241,7 +241,7 @@ pub(crate) struct Memories {
 
 #[derive(Default)]
 struct Table {
-    known: HashMap<Key, Weak<DirMemory>>,
+    known: HashMap<Key, Weak<DirMemory>, NumberHash>,
     sweep_at: usize,
 }
 
@@ -295,7 +295,7 @@ impl Memories {
         let known = |memory: &Arc<DirMemory>| {
             memory
                 .names
-                .load()
+                .read()
                 .as_ref()
                 .is_some_and(|names| names.era == era)
         };
@@ -312,7 +312,7 @@ impl Memories {
         if self.names.fetch_add(added, Ordering::Relaxed) + added > NAMES_MAX {
             self.names.store(0, Ordering::Relaxed);
             for memory in self.table.lock().known.values().filter_map(Weak::upgrade) {
-                memory.names.store(None);
+                *memory.names.write() = None;
             }
         }
     }

@@ -14,6 +14,7 @@
 
 mod layout;
 mod memory;
+mod number_hash;
 mod watching;
 
 use std::ffi::OsStr;
@@ -31,6 +32,7 @@ use crate::branch::BranchId;
 use crate::sys;
 use layout::HandleLayout;
 use memory::Generations;
+pub use number_hash::NumberHash;
 
 /// Index of a volume: one filesystem as seen from one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,6 +10,7 @@ pub mod control;
 mod dir_fds;
 mod dir_listing;
 mod dir_memory;
+mod dir_reading;
 mod dir_set;
 mod explain;
 mod faults;

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use crate::locate::reopen;
+use crate::ops::list_branches::open_for_reading;
 use crate::sys;
 
 /// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows
@@ -24,7 +25,7 @@ pub(crate) fn copy_metadata(
             Err(errno) => return Err(errno),
         }
     }
-    let open = readable(from).and_then(|from| Ok((from, readable(to)?)));
+    let open = Readable::dir(from).and_then(|from| Ok((from, Readable::dir(to)?)));
     match &open {
         Ok((from, to)) => copy_xattrs(from.as_fd(), to.as_fd(), tolerable_for_directory)?,
         Err(_) => copy_xattrs(from, to, tolerable_for_directory)?,
@@ -44,6 +45,33 @@ pub(crate) fn copy_metadata(
 /// The inode behind `fd`, which may be `O_PATH`, open so that attributes can be asked for.
 fn readable(fd: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK)
+}
+
+/// A descriptor by which attributes can be asked for.
+enum Readable<'a> {
+    As(BorrowedFd<'a>),
+    Anew(OwnedFd),
+}
+
+impl Readable<'_> {
+    /// Of a directory: the one there is, unless that is `O_PATH`.
+    fn dir(fd: BorrowedFd<'_>) -> sys::Result<Readable<'_>> {
+        if !rustix::fs::fcntl_getfl(fd)?.contains(OFlags::PATH) {
+            return Ok(Readable::As(fd));
+        }
+        // Costs half of what the way through /proc does, which needs no right to search.
+        let opened = open_for_reading(fd).or_else(|_| readable(fd));
+        opened.map(Readable::Anew)
+    }
+}
+
+impl AsFd for Readable<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Readable::As(fd) => *fd,
+            Readable::Anew(fd) => fd.as_fd(),
+        }
+    }
 }
 
 /// Sets access and modification time as in `stat`.

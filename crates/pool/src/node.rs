@@ -16,6 +16,7 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
 use crate::dir_memory::DirMemory;
+use crate::dir_reading::ReadingId;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 use crate::sys::{self, Own};
@@ -108,8 +109,10 @@ pub struct DirEntry {
     pub branch: Arc<Branch>,
     /// The directory there.
     pub identity: Identity,
-    /// `O_PATH` descriptor.
+    /// Its descriptor, `O_PATH` or open for reading. Nobody may rely on where reading stands.
     pub fd: Arc<OwnedFd>,
+    /// The listing that may read through it.
+    pub(crate) opened_for: ReadingId,
     /// What is remembered of it.
     pub memory: Arc<DirMemory>,
 }

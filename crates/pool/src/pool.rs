@@ -18,6 +18,7 @@ use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_fds::DirFdCache;
 use crate::dir_memory::Memories;
+use crate::dir_reading::ReadingId;
 use crate::explain::Parts;
 use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
@@ -334,6 +335,7 @@ fn root_entry(
         branch: Arc::clone(branch),
         identity,
         fd: branch.root_shared(),
+        opened_for: ReadingId::default(),
         memory: memories.of(&stat),
     })
 }

@@ -129,7 +129,7 @@ fn finish(mut command: Command, limit: Duration) -> Run {
 /// Between fork and exec of a server: it ends with the test, and has the limits asked for.
 pub fn prepare_server(nofile: Option<u64>, without: Option<CapabilitySet>) -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-    if let Some(capability) = without {
+    for capability in without.into_iter().flat_map(|set| set.iter()) {
         rustix::thread::remove_capability_from_bounding_set(capability)?;
     }
     if let Some(limit) = nofile {

@@ -114,9 +114,9 @@ impl Builder {
         self
     }
 
-    /// A capability that the server lacks, though it is root.
-    pub fn without(mut self, capability: rustix::thread::CapabilitySet) -> Builder {
-        self.without = Some(capability);
+    /// Capabilities that the server lacks, though it is root.
+    pub fn without(mut self, capabilities: rustix::thread::CapabilitySet) -> Builder {
+        self.without = Some(capabilities);
         self
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::NodeId;
 
-use crate::identity::{Identity, VolumeId};
+use crate::identity::{Identity, NumberHash, VolumeId};
 use crate::node::{Node, NodeTable};
 
 /// Entries before forgotten ones are first looked for.
@@ -16,14 +16,14 @@ const SWEEP_MIN: usize = 4096;
 /// has its id from.
 pub(super) struct DirIndex {
     /// A copy that moved may be noted for the directory it left, too: that costs an invalidation.
-    nodes: papaya::HashMap<(VolumeId, u64), SmallVec<[NodeId; 1]>>,
+    nodes: papaya::HashMap<(VolumeId, u64), SmallVec<[NodeId; 1]>, NumberHash>,
     sweep_at: AtomicUsize,
 }
 
 impl Default for DirIndex {
     fn default() -> Self {
         DirIndex {
-            nodes: papaya::HashMap::new(),
+            nodes: papaya::HashMap::with_hasher(NumberHash),
             sweep_at: AtomicUsize::new(SWEEP_MIN),
         }
     }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use rustix::fs::{IFlags, RawDir, Statx};
 use rustix::io::Errno;
 
+use crate::branch::BTRFS_MAGIC;
 use crate::dir_memory::listed;
 use crate::identity::VolumeId;
 use crate::node::{DirEntry, DirSet};
@@ -15,8 +16,11 @@ use crate::ops::list_branches::open_for_reading;
 use crate::pool::{Pool, View};
 use crate::sys;
 
-/// Room for one `getdents64`.
+/// Room for one `getdents64`, less where few names are read.
 const DENTS_BYTES: usize = 16 << 10;
+const DENTS_BYTES_MIN: usize = 512;
+/// Room for a name of usual length.
+const DENT_BYTES: usize = 64;
 /// Names tried to see whether the filesystem tells upper from lower case.
 const CASE_TRIES: usize = 4;
 /// Names in such directories are matched in other ways than byte by byte.
@@ -25,7 +29,6 @@ const MATCHED_OTHERWISE: u32 = 0x4000_0000 | 0x0000_0800; // FS_CASEFOLD_FL | FS
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const EXT4_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
-const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// What one request may take from memory about the directories of a set.
 pub(crate) struct Remembered<'a> {
@@ -119,7 +122,9 @@ impl Remembered<'_> {
         let Some((hashes, lettered)) = read_hashes(&fd, names_max) else {
             return;
         };
-        let learnt = self.pool.learnt(dir, lesson, fd.as_fd(), hashes, &lettered);
+        let learnt = self
+            .pool
+            .learnt(dir, lesson, fd.as_fd(), hashes, || lettered);
         self.pool.remember(learnt.map(|learnt| (dir, learnt)));
     }
 
@@ -164,9 +169,9 @@ impl Pool {
         names: impl Iterator<Item = &'a OsStr> + Clone,
     ) -> Option<Learnt> {
         let first = names.clone().take(CASE_TRIES);
-        let lettered: Vec<OsString> = first.map(OsStr::to_owned).collect();
         let hashes: Vec<u64> = names.map(listed).collect();
-        self.learnt(dir, lesson, fd, hashes, &lettered)
+        let lettered = || first.map(OsStr::to_owned).collect();
+        self.learnt(dir, lesson, fd, hashes, lettered)
     }
 
     /// Remembers that a directory made this moment is empty, if it is.
@@ -186,7 +191,7 @@ impl Pool {
             return;
         };
         if read_hashes(&fd, 0).is_some() {
-            let learnt = self.learnt(dir, lesson, fd.as_fd(), Vec::new(), &[]);
+            let learnt = self.learnt(dir, lesson, fd.as_fd(), Vec::new(), Vec::new);
             self.remember(learnt.map(|learnt| (dir, learnt)));
         }
     }
@@ -198,7 +203,7 @@ impl Pool {
         lesson: Lesson,
         fd: BorrowedFd<'_>,
         hashes: Vec<u64>,
-        lettered: &[OsString],
+        lettered: impl FnOnce() -> Vec<OsString>,
     ) -> Option<Learnt> {
         let volume = dir.identity.volume;
         match self.matching(volume, fd) {
@@ -237,13 +242,13 @@ impl Pool {
         dir: &DirEntry,
         volume: VolumeId,
         hashes: &[u64],
-        lettered: &[OsString],
+        lettered: impl FnOnce() -> Vec<OsString>,
     ) -> bool {
         let known = &self.coherence.tells_case;
         if known.lock().contains(&volume) {
             return true;
         }
-        let shown = lettered.iter().any(|name| {
+        let shown = lettered().iter().any(|name| {
             let other = other_case(name);
             other != **name
                 && !hashes.contains(&listed(&other))
@@ -305,7 +310,10 @@ impl Pool {
 /// than `names_max` or it cannot be read.
 fn read_hashes(fd: &OwnedFd, names_max: usize) -> Option<(Vec<u64>, Vec<OsString>)> {
     let (mut hashes, mut lettered) = (Vec::new(), Vec::new());
-    let mut buffer = Vec::with_capacity(DENTS_BYTES);
+    let room = names_max
+        .saturating_mul(DENT_BYTES)
+        .clamp(DENTS_BYTES_MIN, DENTS_BYTES);
+    let mut buffer = Vec::with_capacity(room);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry.ok()?;

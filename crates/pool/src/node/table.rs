@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use super::{Names, Node};
-use crate::identity::{Face, Identity, VolumeId};
+use crate::identity::{Face, Identity, NumberHash, VolumeId};
 
 /// The inode table.
 ///
 /// A node normally sits under the id derived from its identity. The few that cannot (see
 /// [`crate::identity`]) get a counted id and an entry in `exceptions`.
 pub struct NodeTable {
-    nodes: papaya::HashMap<NodeId, Arc<Node>, IdHash>,
+    nodes: papaya::HashMap<NodeId, Arc<Node>, NumberHash>,
     exceptions: RwLock<Exceptions>,
     exception_count: AtomicUsize,
     next_counted: AtomicU64,
@@ -63,39 +63,10 @@ impl Exceptions {
     }
 }
 
-/// Node ids are spread by one multiplication: they are not chosen by users.
-#[derive(Clone, Default)]
-struct IdHash;
-
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl std::hash::BuildHasher for IdHash {
-    type Hasher = IdHasher;
-
-    fn build_hasher(&self) -> IdHasher {
-        IdHasher::default()
-    }
-}
-
-impl std::hash::Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = crate::identity::stable_hash(bytes);
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = crate::identity::mix(value);
-    }
-}
-
 impl Default for NodeTable {
     fn default() -> Self {
         NodeTable {
-            nodes: papaya::HashMap::with_hasher(IdHash),
+            nodes: papaya::HashMap::with_hasher(NumberHash),
             exceptions: RwLock::default(),
             exception_count: AtomicUsize::new(0),
             next_counted: AtomicU64::new(2),

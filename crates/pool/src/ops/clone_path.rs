@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
-use crate::dir_set::open_dir;
+use crate::dir_reading::open_made;
 use crate::metadata::{copy_metadata, set_times};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
@@ -82,7 +82,7 @@ impl Pool {
             Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
             Err(errno) => return Err(errno),
         }
-        let fd = open_dir(parent.fd.as_fd(), name)?;
+        let fd = open_made(&self.view(), branch, parent, name)?;
         let made = sys::statx_fd(fd.as_fd())?;
         let entry = self.dir_entry_of(branch, fd, &made)?;
         if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {

@@ -17,6 +17,7 @@ use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
 use crate::branch::Branch;
+use crate::dir_reading::ReadingId;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::Copy;
@@ -56,7 +57,7 @@ impl Pool {
             _ => None,
         };
         let (stat, link) = match target {
-            Some(target) => (target.stat, Some(stat)),
+            Some(target) => (target.stat, Some(Box::new(stat))),
             None => (stat, None),
         };
         Copy {
@@ -113,6 +114,7 @@ impl Pool {
             branch: Arc::clone(branch),
             identity: identity.with_face(Face::Other),
             fd: Arc::new(target.fd),
+            opened_for: ReadingId::default(),
             memory: Arc::default(),
         })
     }

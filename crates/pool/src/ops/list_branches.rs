@@ -11,9 +11,10 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::readdir::Workers;
 use strandfs_options::{OnMissing, ReaddirRule};
 
-use crate::coherence::Lesson;
+use crate::coherence::{Learnt, Lesson};
 use crate::control::file::is_control_name;
 use crate::dir_listing::Listing;
+use crate::dir_reading::Reading;
 use crate::faults::blame;
 use crate::identity::Face;
 use crate::listing_workers::Task;
@@ -31,7 +32,8 @@ impl Pool {
     pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         let view = self.view();
         view.complete()?;
-        let found = match self.dir_set(node) {
+        let reading = self.begin_reading();
+        let found = match self.dir_set_to_read(node, &reading) {
             // Directories that appeared on further branches belong into the listing.
             Ok(set) if view.branches.len() > 1 && !self.dirs_known(&set) => self.dir_set_now(node),
             other => other,
@@ -55,8 +57,8 @@ impl Pool {
             _ => &*set,
         };
         let mut listing = match view.settings.func_readdir {
-            _ if set.entries.len() == 1 => self.list_in_turn(&view, set)?,
-            ReaddirRule::Sequential => self.list_in_turn(&view, set)?,
+            _ if set.entries.len() == 1 => self.list_in_turn(&view, set, &reading)?,
+            ReaddirRule::Sequential => self.list_in_turn(&view, set, &reading)?,
             ReaddirRule::OpenTogether(workers) => self.list_opened_together(set, workers)?,
             ReaddirRule::ReadTogether(workers) => self.list_read_together(set, workers)?,
         };
@@ -73,8 +75,9 @@ impl Pool {
         Ok(listing)
     }
 
-    fn list_in_turn(&self, view: &View, set: &DirSet) -> sys::Result<Listing> {
+    fn list_in_turn(&self, view: &View, set: &DirSet, reading: &Reading) -> sys::Result<Listing> {
         let mut listing = Listing::default();
+        let mut room = Vec::with_capacity(DENTS_BYTES);
         let remembered = self.remembered(view, set);
         let mut learnt = Vec::new();
         let degrades = view.settings.on_missing == OnMissing::Degrade;
@@ -89,32 +92,47 @@ impl Pool {
             }
             // What is read here need not be asked for again, as removing the tree would.
             let lesson = remembered.begin(dir);
-            let start = listing.len();
-            let outcome = open_for_reading(dir.fd.as_fd()).and_then(|fd| {
-                self.read_branch(dir, fd.as_fd(), &mut listing)?;
-                match lesson {
-                    Some(lesson) if listing.len() - start <= Lesson::LISTED_MAX => {
-                        let names = (start..listing.len()).filter_map(|at| listing.get(at));
-                        let names = names.map(|(_, name)| name);
-                        let read = self.learn_listed(dir, lesson, fd.as_fd(), names);
-                        learnt.extend(read.map(|read| (dir, read)));
-                    }
-                    _ => {}
-                }
-                Ok(())
-            });
+            let outcome = self
+                .read_and_learn(dir, lesson, reading, (&mut listing, &mut room))
+                .map(|read| learnt.extend(read.map(|read| (dir, read))));
             tolerate(dir, outcome)?;
         }
         self.remember(learnt);
         Ok(listing)
     }
 
+    /// Adds the names of a directory; returns those that may be remembered of it.
+    fn read_and_learn(
+        &self,
+        dir: &DirEntry,
+        lesson: Option<Lesson>,
+        reading: &Reading,
+        (listing, room): (&mut Listing, &mut Vec<u8>),
+    ) -> sys::Result<Option<Learnt>> {
+        // After the lesson has begun: it is of what is there from then on.
+        let as_it_was = lesson.is_none() || self.all_still_since(reading);
+        let opened = match as_it_was && reading.opened(dir) {
+            true => None,
+            false => Some(open_for_reading(dir.fd.as_fd())?),
+        };
+        let fd = opened.as_ref().map_or(dir.fd.as_fd(), AsFd::as_fd);
+        let start = listing.len();
+        self.read_branch(dir, fd, listing, room)?;
+        let Some(lesson) = lesson.filter(|_| listing.len() - start <= Lesson::LISTED_MAX) else {
+            return Ok(None);
+        };
+        let names = (start..listing.len()).filter_map(|at| listing.get(at));
+        Ok(self.learn_listed(dir, lesson, fd, names.map(|(_, name)| name)))
+    }
+
     fn list_opened_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
         let opening = self.give_out(set, workers, |fd| open_for_reading(fd.as_fd()));
         let mut listing = Listing::default();
+        let mut room = Vec::with_capacity(DENTS_BYTES);
         for (dir, task) in set.entries.iter().zip(opening) {
             let opened = task.finish();
-            let outcome = opened.and_then(|fd| self.read_branch(dir, fd.as_fd(), &mut listing));
+            let outcome =
+                opened.and_then(|fd| self.read_branch(dir, fd.as_fd(), &mut listing, &mut room));
             tolerate(dir, outcome)?;
         }
         Ok(listing)
@@ -166,9 +184,10 @@ impl Pool {
         dir: &DirEntry,
         fd: BorrowedFd<'_>,
         listing: &mut Listing,
+        room: &mut Vec<u8>,
     ) -> sys::Result<()> {
         let start = listing.len();
-        if let Err(errno) = read_names(fd, listing) {
+        if let Err(errno) = read_names(fd, listing, room) {
             listing.truncate(start);
             return Err(errno);
         }
@@ -204,7 +223,8 @@ fn list_one(dir: Arc<OwnedFd>) -> sys::Result<(Statx, Listing)> {
     let mut listing = Listing::default();
     let fd = open_for_reading(dir.as_fd())?;
     let stat = sys::statx_fd(fd.as_fd())?;
-    read_names(fd.as_fd(), &mut listing)?;
+    let mut room = Vec::with_capacity(DENTS_BYTES);
+    read_names(fd.as_fd(), &mut listing, &mut room)?;
     Ok((stat, listing))
 }
 
@@ -220,10 +240,10 @@ fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
 }
 
 /// Adds the names in a directory, with the numbers they have there. Asks nothing of the pool, so
-/// that any thread can do it.
-fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing) -> sys::Result<()> {
-    let mut buffer = Vec::with_capacity(DENTS_BYTES);
-    let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
+/// that any thread can do it. Reads on until nothing more comes: a read that leaves room in `room`
+/// may have been cut short by a signal.
+fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing, room: &mut Vec<u8>) -> sys::Result<()> {
+    let mut entries = RawDir::new(fd, room.spare_capacity_mut());
     while let Some(found) = entries.next() {
         let found = found?;
         let name = found.file_name().to_bytes();
@@ -242,12 +262,14 @@ fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing) -> sys::Result<()> {
 /// Those of reading it.
 pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
     let mut listing = Listing::default();
-    read_names(open_for_reading(entry.fd.as_fd())?.as_fd(), &mut listing)?;
+    let mut room = Vec::with_capacity(DENTS_BYTES);
+    let fd = open_for_reading(entry.fd.as_fd())?;
+    read_names(fd.as_fd(), &mut listing, &mut room)?;
     let names = (0..listing.len()).filter_map(|index| listing.get(index));
     Ok(names.map(|(_, name)| name.to_owned()).collect())
 }
 
-/// A descriptor that can be read, of a directory that is `O_PATH`.
+/// A descriptor of a directory that can be read from its start.
 pub(crate) fn open_for_reading(dir: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOATIME;
     match rustix::fs::openat(dir, c".", flags, Mode::empty()) {

@@ -167,7 +167,14 @@ impl Pool {
             let dir = set
                 .on(entry.branch)
                 .filter(|_| !self.name_changed_since(&reader.node, name, begun));
-            match self.lookup_listed(&view, &reader.node, dir, name, since) {
+            // Of a directory every branch is asked anyway.
+            let found = match entry.kind {
+                Some(FileKind::Directory) if view.branches.len() > 1 => {
+                    self.steady(|| self.do_lookup(reader.node.id, name))
+                }
+                _ => self.lookup_listed(&view, &reader.node, dir, name, since),
+            };
+            match found {
                 // Its branch may have vanished since it was listed.
                 Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {

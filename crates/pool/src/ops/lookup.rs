@@ -41,7 +41,7 @@ pub(crate) struct Copy<'a> {
     /// Its attributes; of the target, if it is a symlink that is followed.
     pub stat: Statx,
     /// The attributes of a symlink that is followed.
-    pub link: Option<Statx>,
+    pub link: Option<Box<Statx>>,
     /// A branch that may have a copy that counts more could not be asked.
     pub stands_in: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Copy<'a> {
 impl Copy<'_> {
     /// The attributes of what is under the name on the branch.
     pub fn own_stat(&self) -> &Statx {
-        self.link.as_ref().unwrap_or(&self.stat)
+        self.link.as_deref().unwrap_or(&self.stat)
     }
 
     /// Whether it is shown as something else.
@@ -239,6 +239,9 @@ impl Pool {
                         Faces::ByOptions => self.shown_copy(view, dir, name, stat),
                     };
                     let directory = kind_of(&copy.stat) == FileKind::Directory;
+                    if directory && copies.is_empty() {
+                        copies.reserve(set.entries.len());
+                    }
                     copies.push(copy);
                     if first_wins && !directory {
                         entries = [].iter();
@@ -438,8 +441,8 @@ impl Pool {
         node.add_name(parent.id, name);
         parent.note_shown_dir(name);
         self.settle_dir(&node, &identities);
-        let stats: SmallVec<[Statx; 4]> = copies.iter().map(|copy| copy.stat).collect();
-        let attr = merge_dirs(&stats, node.ino).ok_or(Errno::NOENT)?;
+        let stats = copies.iter().map(|copy| &copy.stat);
+        let attr = merge_dirs(stats, node.ino).ok_or(Errno::NOENT)?;
         Ok((node, attr))
     }
 
