@@ -499,6 +499,64 @@ fn an_append_only_copy_refuses_for_all() {
     what_a_branch_refuses_changes_none(Fault::AppendOnly);
 }
 
+/// A small one: no effective bit, no capabilities.
+const CAPABILITY: [u8; 20] = [0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// What a change of attributes may change of a directory.
+fn attributes_of(dir: &Path) -> (u32, (u32, u32), i64, Vec<u8>) {
+    let stat = dir.metadata().unwrap();
+    let mut value = [0; 64];
+    let len = rustix::fs::getxattr(dir, "security.capability", &mut value[..]).unwrap_or(0);
+    let owner = (stat.uid(), stat.gid());
+    (stat.mode(), owner, stat.mtime(), value[..len].to_vec())
+}
+
+#[test]
+fn what_one_copy_of_a_directory_refuses_is_taken_back_from_the_others() {
+    need_root!();
+    let pool = Pool::tmpfs(BRANCHES)
+        .option("cache.entry=0,cache.attr=0,cache.statfs=0")
+        .mount();
+    furnish(&pool, "home");
+    let copies: Vec<PathBuf> = (0..BRANCHES).map(|at| pool.on(at, "home/d")).collect();
+    for (branch, copy) in copies.iter().enumerate() {
+        fs::set_permissions(copy, PermissionsExt::from_mode(0o2711 + branch as u32)).unwrap();
+        let flags = XattrFlags::empty();
+        rustix::fs::setxattr(copy, "security.capability", &CAPABILITY, flags).unwrap();
+        set_mtime(copy, 1000 + branch as u64).unwrap();
+    }
+    let all = || -> Vec<_> { copies.iter().map(|copy| attributes_of(copy)).collect() };
+    let before = all();
+    let shown = pool.path("home/d");
+    let owner = || std::os::unix::fs::chown(&shown, Some(50), Some(60));
+    let mode = || fs::set_permissions(&shown, PermissionsExt::from_mode(0o755));
+    let times = || set_mtime(&shown, 5);
+    // Found out at the last copy, after the others were changed.
+    if let Err(errno) = set_flags(&copies[BRANCHES - 1], IFlags::APPEND) {
+        support::say(&format!("skipped: no such flags here: {errno}"));
+        return;
+    }
+    let refused = [owner(), mode(), times()];
+    let after = all();
+    set_flags(&copies[BRANCHES - 1], IFlags::empty()).unwrap();
+    for outcome in refused {
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPERM));
+    }
+    assert_eq!(before, after);
+
+    owner().unwrap();
+    mode().unwrap();
+    times().unwrap();
+    for copy in all() {
+        let (mode, owner, mtime, capability) = copy;
+        assert_eq!((mode & 0o7777, owner, mtime), (0o755, (50, 60), 5));
+        assert_eq!(
+            capability, CAPABILITY,
+            "a new owner costs a directory nothing"
+        );
+    }
+}
+
 #[test]
 fn a_fixed_directory_refuses_for_all() {
     need_root!();

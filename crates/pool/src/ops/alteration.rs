@@ -3,9 +3,11 @@
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, Statx, Timestamps, Uid};
 use rustix::io::Errno;
+use strandfs_fuse::FileKind;
 
+use crate::identity::kind_of;
 use crate::metadata::set_times;
 use crate::sys;
 
@@ -37,7 +39,24 @@ pub(crate) trait Alteration {
     ///
     /// # Errors
     /// What keeps the present state from being read.
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>>;
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>>;
+}
+
+/// A copy before it is changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Now<'a> {
+    pub fd: BorrowedFd<'a>,
+    /// Its attributes, if they were just asked for.
+    pub stat: Option<&'a Statx>,
+}
+
+impl Now<'_> {
+    fn stat(&self) -> sys::Result<Statx> {
+        match self.stat {
+            Some(stat) => Ok(*stat),
+            None => sys::statx_fd(self.fd),
+        }
+    }
 }
 
 /// chmod.
@@ -48,8 +67,8 @@ impl Alteration for ToMode {
         set_mode(fd, self.0)
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
-        let mode = mode_of(&sys::statx_fd(fd)?);
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        let mode = mode_of(&now.stat()?);
         Ok(Box::new(move |fd| set_mode(fd, mode)))
     }
 }
@@ -62,9 +81,13 @@ impl Alteration for ToOwner {
         rustix::fs::chownat(fd, c"", self.0, self.1, AtFlags::EMPTY_PATH)
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
-        let stat = sys::statx_fd(fd)?;
-        let capability = value_of(fd, OsStr::new(CAPABILITY))?;
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        let stat = now.stat()?;
+        // A directory keeps what a new owner costs a file.
+        let capability = match kind_of(&stat) {
+            FileKind::Directory => None,
+            _ => value_of(now.fd, OsStr::new(CAPABILITY))?,
+        };
         Ok(Box::new(move |fd| {
             let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
             rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
@@ -88,8 +111,8 @@ impl Alteration for ToTimes {
         sys::set_times(fd, &self.0)
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
-        let stat = sys::statx_fd(fd)?;
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        let stat = now.stat()?;
         Ok(Box::new(move |fd| set_times(fd, &stat)))
     }
 }
@@ -113,8 +136,8 @@ impl Alteration for WithAttr<'_> {
         sys::setxattr(fd, self.name, self.value, flags)
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
-        attr_way_back(self.name, fd)
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        attr_way_back(self.name, now)
     }
 }
 
@@ -135,15 +158,15 @@ impl Alteration for WithoutAttr<'_> {
         }
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
-        attr_way_back(self.name, fd)
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        attr_way_back(self.name, now)
     }
 }
 
 /// An access ACL and the mode are two views of one thing: both go back.
-fn attr_way_back<'a>(name: &'a OsStr, fd: BorrowedFd<'_>) -> sys::Result<Way<'a>> {
-    let before = value_of(fd, name)?;
-    let stat = sys::statx_fd(fd)?;
+fn attr_way_back<'a>(name: &'a OsStr, now: Now<'_>) -> sys::Result<Way<'a>> {
+    let before = value_of(now.fd, name)?;
+    let stat = now.stat()?;
     Ok(Box::new(move |fd| {
         match &before {
             Some(value) => sys::setxattr(fd, name, value, 0)?,
@@ -171,7 +194,7 @@ fn value_of(fd: BorrowedFd<'_>, name: &OsStr) -> sys::Result<Option<Vec<u8>>> {
     }
 }
 
-fn mode_of(stat: &rustix::fs::Statx) -> Mode {
+fn mode_of(stat: &Statx) -> Mode {
     Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777)
 }
 

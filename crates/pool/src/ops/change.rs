@@ -14,7 +14,7 @@ use crate::faults::blame;
 use crate::identity::kind_of;
 use crate::locate::Located;
 use crate::node::Node;
-use crate::ops::alteration::{Alteration, Role, Way};
+use crate::ops::alteration::{Alteration, Now, Role, Way};
 use crate::policy::same_search;
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
@@ -29,6 +29,8 @@ pub(crate) struct Holder {
     /// It is the node's own inode, the one users see.
     pub primary: bool,
     stat: Option<Statx>,
+    /// Its attributes before a change, where no other request changes them meanwhile.
+    before: Option<Statx>,
 }
 
 impl Holder {
@@ -61,6 +63,7 @@ impl Pool {
                 fd: Arc::clone(&entry.fd),
                 primary: index == 0,
                 stat: None,
+                before: None,
             };
             set.entries.iter().enumerate().map(to_holder).collect()
         } else {
@@ -71,6 +74,7 @@ impl Pool {
                 fd: own.fd,
                 primary: true,
                 stat: None,
+                before: None,
             });
             holders.sort_by_key(|holder| view.position(holder.branch.id));
             holders
@@ -92,6 +96,7 @@ impl Pool {
             fd: own.fd,
             primary: true,
             stat: None,
+            before: None,
         });
         Ok(holders)
     }
@@ -129,6 +134,7 @@ impl Pool {
                     fd: Arc::new(fd),
                     primary: false,
                     stat: Some(stat),
+                    before: None,
                 });
             }
         }
@@ -178,13 +184,15 @@ impl Pool {
         node: &Arc<Node>,
         rule: Policy,
     ) -> sys::Result<Holders> {
-        let copies = self.picked_copies(view, node, rule)?;
+        let mut copies = self.picked_copies(view, node, rule)?;
         if copies.len() > 1 {
-            for copy in &copies {
+            for copy in &mut copies {
                 let stat = sys::statx_fd(copy.fd.as_fd())?;
                 if stat.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
                     return Err(blame(&copy.branch, Errno::PERM));
                 }
+                // Who changes a directory holds its attributes; a file's are anybody's.
+                copy.before = node.is_dir().then_some(stat);
             }
         }
         Ok(copies)
@@ -273,7 +281,11 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> sys::Re
         } else {
             Role::Following
         };
-        let outcome = change.way_back(copy.fd.as_fd()).and_then(|way| {
+        let now = Now {
+            fd: copy.fd.as_fd(),
+            stat: copy.before.as_ref(),
+        };
+        let outcome = change.way_back(now).and_then(|way| {
             change.make(copy.fd.as_fd(), role)?;
             done.push((copy, way));
             Ok(())

@@ -11,7 +11,7 @@ use strandfs_preload_abi::BRANCH_FILE;
 
 use crate::locate::reopen;
 use crate::node::Node;
-use crate::ops::alteration::{Alteration, Role, Way};
+use crate::ops::alteration::{Alteration, Now, Role, Way};
 use crate::ops::change::change_each;
 use crate::ops::privilege::owns;
 use crate::pool::Pool;
@@ -54,10 +54,10 @@ impl Alteration for ToFlags {
         sys::fs_ioctl(open_copy(fd)?.as_fd(), self.command, &mut argument).map(drop)
     }
 
-    fn way_back(&self, fd: BorrowedFd<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
         let mut before = [0; ARGUMENT_BYTES];
         let question = question_of(self.command).ok_or(Errno::NOTTY)?;
-        sys::fs_ioctl(open_copy(fd)?.as_fd(), question, &mut before)?;
+        sys::fs_ioctl(open_copy(now.fd)?.as_fd(), question, &mut before)?;
         Ok(Box::new(move |fd| {
             sys::fs_ioctl(open_copy(fd)?.as_fd(), self.command, &mut before).map(drop)
         }))
