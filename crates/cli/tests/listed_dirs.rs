@@ -64,22 +64,55 @@ fn held(pool: &Pool, dir: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn a_listed_directory_is_held_once_on_each_branch_by_what_read_it() {
+fn a_directory_is_held_once_on_each_branch_by_what_reads_it() {
     need_root!();
     let pool = of_tmpfs("");
     assert_eq!(names(pool.path("d")).len(), BRANCHES);
     assert!(pool.path("e/f1").exists());
-    for branch in 0..BRANCHES {
-        let listed = held(&pool, &pool.on(branch, "d"));
+    for (branch, dir) in (0..BRANCHES).flat_map(|branch| [(branch, "d"), (branch, "e")]) {
+        let held = held(&pool, &pool.on(branch, dir));
         assert!(
-            matches!(listed[..], [flags] if flags & O_PATH == 0),
-            "{listed:?}"
+            matches!(held[..], [flags] if flags & O_PATH == 0),
+            "{held:?}"
         );
-        let entered = held(&pool, &pool.on(branch, "e"));
-        assert!(
-            matches!(entered[..], [flags] if flags & O_PATH != 0),
-            "{entered:?}"
-        );
+    }
+}
+
+/// Each listing starts at the beginning, whoever else reads the same directory through the same
+/// descriptor, and shows every name once.
+#[test]
+fn listings_at_the_same_time_are_all_complete() {
+    need_root!();
+    const NAMES: usize = 3000;
+    const ROUNDS: usize = 40;
+    for options in [
+        "",
+        "coherence=strict",
+        "coherence=timeout,cache.readdir=false",
+    ] {
+        let pool = of_tmpfs(options);
+        for number in 0..NAMES {
+            put(pool.on(number % BRANCHES, format!("d/n{number}")), "");
+        }
+        let mut expected: Vec<String> = (0..NAMES).map(|number| format!("n{number}")).collect();
+        expected.extend((0..BRANCHES).map(|branch| format!("f{branch}")));
+        expected.sort();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        assert_eq!(names(pool.path("d")), expected, "{options}, {round}");
+                    }
+                });
+            }
+            // Has the names be listed anew all the time.
+            for round in 0..ROUNDS * 10 {
+                let name = pool.path(format!("e/g{round}"));
+                put(&name, "");
+                fs::set_permissions(pool.path("d"), PermissionsExt::from_mode(0o755)).unwrap();
+                fs::remove_file(&name).unwrap();
+            }
+        });
     }
 }
 
@@ -152,8 +185,8 @@ fn a_name_made_while_its_directory_is_first_listed_is_found_afterwards() {
     }
 }
 
-/// What a directory on btrfs shows is of when it was opened: names that come between that and the
-/// reading must not be taken for missing.
+/// What a directory shows may be what was there when it was opened: names that come between that and
+/// the reading must not be taken for missing.
 fn make_names_beside_listings(kinds: [Kind; BRANCHES]) {
     let mut builder = Pool::build().option("coherence=watch");
     for kind in kinds {

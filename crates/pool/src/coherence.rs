@@ -30,7 +30,6 @@ use strandfs_options::Coherence as Mode;
 
 use crate::branch::BranchId;
 use crate::dir_memory::Memories;
-use crate::dir_reading::Readings;
 use crate::identity::VolumeId;
 use changes::Changes;
 pub(crate) use changes::Moment;
@@ -90,7 +89,6 @@ pub struct Coherence {
     /// What kind of filesystem a volume is (`f_type` of `statfs(2)`), once that was asked.
     magics: Mutex<HashMap<VolumeId, u64>>,
     pub(crate) memories: Memories,
-    pub(crate) readings: Readings,
     /// Ends the listener.
     stop: OnceLock<Arc<OwnedFd>>,
     listening: OnceLock<Arc<Listening>>,
@@ -119,7 +117,6 @@ impl Coherence {
             tells_case: Mutex::default(),
             magics: Mutex::default(),
             memories: Memories::default(),
-            readings: Readings::default(),
             stop: OnceLock::new(),
             listening: OnceLock::new(),
             events: AtomicU64::new(0),

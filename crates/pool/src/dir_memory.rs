@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::Statx;
 
+use crate::branch::Latency;
 use crate::identity::{NumberHash, btime_ns, mix, stable_hash};
 use crate::sys::mono_coarse_ms;
 
@@ -22,8 +23,10 @@ const NAMES_MAX: usize = 1 << 22;
 /// Directories before forgotten ones are first swept out.
 const SWEEP_MIN: usize = 4096;
 /// A directory is read after this many names were asked for in vain, and again after twice as
-/// many if it was too large.
+/// many if it was too large. One in memory at once: tmpfs does not remember which names there are
+/// not, so that to ask for one takes as long as to read a few.
 const FIRST_TRY_MISSES: u32 = 4;
+const FIRST_TRY_MISSES_IN_MEMORY: u32 = 1;
 /// Names read for each one asked for in vain: reading must not cost more than it may save.
 const NAMES_PER_MISS: usize = 64;
 /// Attributes are asked for again after this long.
@@ -115,6 +118,8 @@ pub struct DirMemory {
     attributes: Mutex<Option<Box<Attributes>>>,
     /// Held by whoever puts names in.
     writing: Mutex<()>,
+    /// Somebody reads it through the descriptor that is kept.
+    being_read: AtomicBool,
 }
 
 impl DirMemory {
@@ -151,9 +156,9 @@ impl DirMemory {
             && !self.names.read().as_ref().is_some_and(known)
     }
 
-    /// Counts a name asked for in vain. Says how many names may be read now to remember them, if
-    /// it is time to.
-    pub(crate) fn missed(&self) -> Option<usize> {
+    /// Counts a name asked for in vain, on a medium that takes `latency` to answer. Says how many
+    /// names may be read now to remember them, if it is time to.
+    pub(crate) fn missed(&self, latency: Latency) -> Option<usize> {
         if self.born_ns == 0 {
             return None;
         }
@@ -161,13 +166,28 @@ impl DirMemory {
             .misses
             .fetch_add(1, Ordering::Relaxed)
             .saturating_add(1);
-        let next = self.next_try.load(Ordering::Relaxed).max(FIRST_TRY_MISSES);
+        let first = match latency {
+            Latency::Memory => FIRST_TRY_MISSES_IN_MEMORY,
+            _ => FIRST_TRY_MISSES,
+        };
+        let next = self.next_try.load(Ordering::Relaxed).max(first);
         if misses < next {
             return None;
         }
         self.next_try
             .store(next.saturating_mul(2), Ordering::Relaxed);
         Some(NAMES_PER_MISS.saturating_mul(misses as usize))
+    }
+
+    /// Takes the turn to read the directory through the descriptor that is kept of it, if nobody
+    /// has it.
+    pub(crate) fn begin_reading(&self) -> bool {
+        !self.being_read.swap(true, Ordering::Acquire)
+    }
+
+    /// Gives the turn back.
+    pub(crate) fn end_reading(&self) {
+        self.being_read.store(false, Ordering::Release);
     }
 
     /// Not to be tried again.
@@ -371,12 +391,27 @@ mod tests {
 
     #[test]
     fn a_directory_is_read_in_proportion_to_what_was_asked_in_vain() {
-        let memory = Memories::default().of_key((0, 1, 2), 7);
-        let allowed: Vec<usize> = (0..100).filter_map(|_| memory.missed()).collect();
-        assert_eq!(
-            allowed,
-            [4, 8, 16, 32, 64].map(|misses| misses * NAMES_PER_MISS)
-        );
+        let allowed = |latency| -> Vec<usize> {
+            let memory = Memories::default().of_key((0, 1, 2), 7);
+            (0..20).filter_map(|_| memory.missed(latency)).collect()
+        };
+        let names = |misses: &[usize]| -> Vec<usize> {
+            misses
+                .iter()
+                .map(|misses| misses * NAMES_PER_MISS)
+                .collect()
+        };
+        assert_eq!(allowed(Latency::SolidState), names(&[4, 8, 16]));
+        assert_eq!(allowed(Latency::Memory), names(&[1, 2, 4, 8, 16]));
+    }
+
+    #[test]
+    fn one_at_a_time_reads_through_the_descriptor_that_is_kept() {
+        let memory = DirMemory::default();
+        assert!(memory.begin_reading());
+        assert!(!memory.begin_reading());
+        memory.end_reading();
+        assert!(memory.begin_reading());
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, Statx};
+use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
-use crate::dir_reading::{Reading, ReadingId, open_to_keep};
+use crate::dir_reading::{open_dir, open_to_keep};
 use crate::faults::{blame, blame_missing};
 use crate::health::is_impatient;
 use crate::identity::{Face, Identity, kind_of};
@@ -44,30 +44,10 @@ impl Pool {
     /// # Errors
     /// ENOENT if it is gone from every branch; a branch's error if none has it.
     pub(crate) fn dir_set_heard(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        self.dir_set_opened(node, None)
-    }
-
-    /// As [`Pool::dir_set`], for a listing: what is opened can be read by it.
-    ///
-    /// # Errors
-    /// As for [`Pool::dir_set`].
-    pub(crate) fn dir_set_to_read(
-        &self,
-        node: &Arc<Node>,
-        reading: &Reading,
-    ) -> sys::Result<Arc<DirSet>> {
-        self.dir_set_opened(node, Some(reading)).and_then(complete)
-    }
-
-    fn dir_set_opened(
-        &self,
-        node: &Arc<Node>,
-        reading: Option<&Reading>,
-    ) -> sys::Result<Arc<DirSet>> {
         let now_ms = sys::mono_coarse_ms();
         match self.fresh_set(node, now_ms) {
             Some(set) => Ok(set),
-            None => self.refresh_chain(node, now_ms, reading, |parent| {
+            None => self.refresh_chain(node, now_ms, |parent| {
                 self.fresh_set(parent, now_ms).is_some()
             }),
         }
@@ -86,18 +66,16 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::dir_set_heard`].
     pub(crate) fn dir_set_heard_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        self.refresh_chain(node, sys::mono_coarse_ms(), None, |parent| {
+        self.refresh_chain(node, sys::mono_coarse_ms(), |parent| {
             parent.id == NodeId::ROOT
         })
     }
 
-    /// Looks again at `node`, which `reading` is to read, and the directories above it, up to one
-    /// that is `good_enough`.
+    /// Looks again at `node` and the directories above it, up to one that is `good_enough`.
     fn refresh_chain(
         &self,
         node: &Arc<Node>,
         now_ms: u64,
-        reading: Option<&Reading>,
         good_enough: impl Fn(&Arc<Node>) -> bool,
     ) -> sys::Result<Arc<DirSet>> {
         if node.id == NodeId::ROOT {
@@ -116,7 +94,7 @@ impl Pool {
         }
         let mut newest = Err(Errno::STALE);
         while let Some(next) = chain.pop() {
-            newest = self.refresh(&next, now_ms, reading.filter(|_| chain.is_empty()));
+            newest = self.refresh(&next, now_ms);
             // A parent that is gone leaves its children to their handles.
             if chain.is_empty() {
                 break;
@@ -165,14 +143,9 @@ impl Pool {
     }
 
     /// Looks again on which branches the directory is.
-    fn refresh(
-        &self,
-        node: &Arc<Node>,
-        now_ms: u64,
-        reading: Option<&Reading>,
-    ) -> sys::Result<Arc<DirSet>> {
+    fn refresh(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Arc<DirSet>> {
         for _ in 0..RACES_MAX {
-            if let Some(set) = self.refresh_once(node, now_ms, reading)? {
+            if let Some(set) = self.refresh_once(node, now_ms)? {
                 return Ok(set);
             }
         }
@@ -181,12 +154,7 @@ impl Pool {
 
     /// As [`Pool::refresh`]; `None` if another thread was faster, with what this one may have
     /// looked at too early.
-    fn refresh_once(
-        &self,
-        node: &Arc<Node>,
-        now_ms: u64,
-        reading: Option<&Reading>,
-    ) -> sys::Result<Option<Arc<DirSet>>> {
+    fn refresh_once(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Option<Arc<DirSet>>> {
         let structure = self.coherence.structure();
         let (name, old, copies) = {
             let place = node.place();
@@ -204,7 +172,6 @@ impl Pool {
         let mut finder = Finder {
             pool: self,
             view: &view,
-            reading,
             old: old.as_deref(),
             copies: &copies,
             // What is beneath a directory that is not known of a branch is not known either.
@@ -311,7 +278,7 @@ impl Pool {
             branch: Arc::clone(branch),
             identity,
             fd: Arc::new(fd),
-            opened_for: ReadingId::default(),
+            readable: false,
             memory: self.coherence.memories.of(stat),
         }
     }
@@ -340,17 +307,10 @@ fn complete(set: Arc<DirSet>) -> sys::Result<Arc<DirSet>> {
     }
 }
 
-pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, name, flags, Mode::empty())
-}
-
 /// Finds one directory branch by branch, using what was known.
 struct Finder<'a> {
     pool: &'a Pool,
     view: &'a View,
-    /// The listing that it is to be opened for.
-    reading: Option<&'a Reading>,
     old: Option<&'a DirSet>,
     copies: &'a [Identity],
     /// The first branch that failed to answer.
@@ -410,7 +370,7 @@ impl Finder<'_> {
 
     /// Opens what is under the name. A copy that the node is known to have needs no further look.
     fn open(&self, branch: &Arc<Branch>, parent: &DirEntry, name: &OsStr) -> sys::Result<DirEntry> {
-        let (fd, opened_for) = open_to_keep(self.view, branch, parent, name, self.reading)?;
+        let (fd, readable) = open_to_keep(self.view, branch, parent, name)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         let same = |copy: &&Identity| {
             // Without a birth time the generation must tell old from new.
@@ -423,10 +383,7 @@ impl Finder<'_> {
             Some(known) => self.pool.entry_known_as(branch, fd, &stat, *known),
             None => self.pool.dir_entry_of(branch, fd, &stat)?,
         };
-        Ok(DirEntry {
-            opened_for,
-            ..entry
-        })
+        Ok(DirEntry { readable, ..entry })
     }
 
     /// The directory is not where it was: someone moved it on the branch, or its name is not

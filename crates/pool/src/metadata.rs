@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use crate::dir_reading::open_for_reading;
 use crate::locate::reopen;
-use crate::ops::list_branches::open_for_reading;
 use crate::sys;
 
 /// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows

@@ -16,7 +16,6 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
 use crate::dir_memory::DirMemory;
-use crate::dir_reading::ReadingId;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 use crate::sys::{self, Own};
@@ -109,10 +108,10 @@ pub struct DirEntry {
     pub branch: Arc<Branch>,
     /// The directory there.
     pub identity: Identity,
-    /// Its descriptor, `O_PATH` or open for reading. Nobody may rely on where reading stands.
+    /// Its descriptor, `O_PATH` unless it is `readable`: then only `reader` may read it.
     pub fd: Arc<OwnedFd>,
-    /// The listing that may read through it.
-    pub(crate) opened_for: ReadingId,
+    /// It is open for reading.
+    pub(crate) readable: bool,
     /// What is remembered of it.
     pub memory: Arc<DirMemory>,
 }

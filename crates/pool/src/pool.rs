@@ -18,7 +18,6 @@ use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
 use crate::dir_fds::DirFdCache;
 use crate::dir_memory::Memories;
-use crate::dir_reading::ReadingId;
 use crate::explain::Parts;
 use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
@@ -335,7 +334,7 @@ fn root_entry(
         branch: Arc::clone(branch),
         identity,
         fd: branch.root_shared(),
-        opened_for: ReadingId::default(),
+        readable: false,
         memory: memories.of(&stat),
     })
 }

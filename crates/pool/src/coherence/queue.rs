@@ -164,7 +164,6 @@ impl Pool {
 
     /// Takes note of changes in what is remembered of directories.
     fn take_note_of(&self, records: &[u8]) {
-        self.coherence.readings.note_reports();
         let mut understood_bytes = 0;
         for event in Events::new(records) {
             understood_bytes += event.record.len();

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{IFlags, RawDir, Statx};
@@ -12,7 +12,6 @@ use crate::branch::BTRFS_MAGIC;
 use crate::dir_memory::listed;
 use crate::identity::VolumeId;
 use crate::node::{DirEntry, DirSet};
-use crate::ops::list_branches::open_for_reading;
 use crate::pool::{Pool, View};
 use crate::sys;
 
@@ -71,7 +70,7 @@ impl Remembered<'_> {
         let found = sys::statx_name(dir.fd.as_fd(), name);
         if self.worth
             && matches!(found, Err(Errno::NOENT))
-            && let Some(names_max) = dir.memory.missed()
+            && let Some(names_max) = dir.memory.missed(dir.branch.medium().latency)
         {
             self.learn(dir, names_max);
         }
@@ -116,15 +115,14 @@ impl Remembered<'_> {
         let Some(lesson) = self.begin(dir) else {
             return;
         };
-        let Ok(fd) = open_for_reading(dir.fd.as_fd()) else {
+        let Ok(reader) = dir.reader() else {
             return;
         };
-        let Some((hashes, lettered)) = read_hashes(&fd, names_max) else {
+        let fd = reader.as_fd();
+        let Some((hashes, lettered)) = read_hashes(fd, names_max) else {
             return;
         };
-        let learnt = self
-            .pool
-            .learnt(dir, lesson, fd.as_fd(), hashes, || lettered);
+        let learnt = self.pool.learnt(dir, lesson, fd, hashes, || lettered);
         self.pool.remember(learnt.map(|learnt| (dir, learnt)));
     }
 
@@ -187,11 +185,12 @@ impl Pool {
         }
         let version = dir.memory.version();
         let lesson = Lesson { version, era };
-        let Ok(fd) = open_for_reading(dir.fd.as_fd()) else {
+        let Ok(reader) = dir.reader() else {
             return;
         };
-        if read_hashes(&fd, 0).is_some() {
-            let learnt = self.learnt(dir, lesson, fd.as_fd(), Vec::new(), Vec::new);
+        let fd = reader.as_fd();
+        if read_hashes(fd, 0).is_some() {
+            let learnt = self.learnt(dir, lesson, fd, Vec::new(), Vec::new);
             self.remember(learnt.map(|learnt| (dir, learnt)));
         }
     }
@@ -308,7 +307,7 @@ impl Pool {
 
 /// The hashes of all names in a directory and a few names with letters; `None` if there are more
 /// than `names_max` or it cannot be read.
-fn read_hashes(fd: &OwnedFd, names_max: usize) -> Option<(Vec<u64>, Vec<OsString>)> {
+fn read_hashes(fd: BorrowedFd<'_>, names_max: usize) -> Option<(Vec<u64>, Vec<OsString>)> {
     let (mut hashes, mut lettered) = (Vec::new(), Vec::new());
     let room = names_max
         .saturating_mul(DENT_BYTES)
@@ -358,9 +357,9 @@ mod tests {
         for name in ["a", "B", "3"] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let open = || OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
-        assert!(read_hashes(&open(), 2).is_none());
-        let (hashes, lettered) = read_hashes(&open(), 3).unwrap();
+        let open = || std::fs::File::open(dir.path()).unwrap();
+        assert!(read_hashes(open().as_fd(), 2).is_none());
+        let (hashes, lettered) = read_hashes(open().as_fd(), 3).unwrap();
         assert_eq!((hashes.len(), lettered.len()), (3, 2));
         assert!(
             ["a", "B", "3"]

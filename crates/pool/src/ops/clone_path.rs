@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
-use crate::dir_reading::open_made;
+use crate::dir_reading::open_to_keep;
 use crate::metadata::{copy_metadata, set_times};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
@@ -82,9 +82,12 @@ impl Pool {
             Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
             Err(errno) => return Err(errno),
         }
-        let fd = open_made(&self.view(), branch, parent, name)?;
+        let (fd, readable) = open_to_keep(&self.view(), branch, parent, name)?;
         let made = sys::statx_fd(fd.as_fd())?;
-        let entry = self.dir_entry_of(branch, fd, &made)?;
+        let entry = DirEntry {
+            readable,
+            ..self.dir_entry_of(branch, fd, &made)?
+        };
         if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {
             // Half-made directories would show wrong permissions: better none.
             let _ = keeping_times(above, parent, || {

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::dir_reading::open_for_reading;
 use crate::locate::reopen;
 use crate::node::DirEntry;
-use crate::ops::list_branches::open_for_reading;
 use crate::sys;
 
 /// Whether two directories are on one filesystem, as far as can be told.

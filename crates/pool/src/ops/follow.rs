@@ -17,7 +17,6 @@ use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
 use crate::branch::Branch;
-use crate::dir_reading::ReadingId;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::Copy;
@@ -114,7 +113,7 @@ impl Pool {
             branch: Arc::clone(branch),
             identity: identity.with_face(Face::Other),
             fd: Arc::new(target.fd),
-            opened_for: ReadingId::default(),
+            readable: false,
             memory: Arc::default(),
         })
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, Statx};
+use rustix::fs::{FileType, RawDir, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::readdir::Workers;
@@ -14,7 +14,7 @@ use strandfs_options::{OnMissing, ReaddirRule};
 use crate::coherence::{Learnt, Lesson};
 use crate::control::file::is_control_name;
 use crate::dir_listing::Listing;
-use crate::dir_reading::Reading;
+use crate::dir_reading::open_for_reading;
 use crate::faults::blame;
 use crate::identity::Face;
 use crate::listing_workers::Task;
@@ -32,8 +32,7 @@ impl Pool {
     pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         let view = self.view();
         view.complete()?;
-        let reading = self.begin_reading();
-        let found = match self.dir_set_to_read(node, &reading) {
+        let found = match self.dir_set(node) {
             // Directories that appeared on further branches belong into the listing.
             Ok(set) if view.branches.len() > 1 && !self.dirs_known(&set) => self.dir_set_now(node),
             other => other,
@@ -57,8 +56,8 @@ impl Pool {
             _ => &*set,
         };
         let mut listing = match view.settings.func_readdir {
-            _ if set.entries.len() == 1 => self.list_in_turn(&view, set, &reading)?,
-            ReaddirRule::Sequential => self.list_in_turn(&view, set, &reading)?,
+            _ if set.entries.len() == 1 => self.list_in_turn(&view, set)?,
+            ReaddirRule::Sequential => self.list_in_turn(&view, set)?,
             ReaddirRule::OpenTogether(workers) => self.list_opened_together(set, workers)?,
             ReaddirRule::ReadTogether(workers) => self.list_read_together(set, workers)?,
         };
@@ -75,7 +74,7 @@ impl Pool {
         Ok(listing)
     }
 
-    fn list_in_turn(&self, view: &View, set: &DirSet, reading: &Reading) -> sys::Result<Listing> {
+    fn list_in_turn(&self, view: &View, set: &DirSet) -> sys::Result<Listing> {
         let mut listing = Listing::default();
         let mut room = Vec::with_capacity(DENTS_BYTES);
         let remembered = self.remembered(view, set);
@@ -93,7 +92,7 @@ impl Pool {
             // What is read here need not be asked for again, as removing the tree would.
             let lesson = remembered.begin(dir);
             let outcome = self
-                .read_and_learn(dir, lesson, reading, (&mut listing, &mut room))
+                .read_and_learn(dir, lesson, (&mut listing, &mut room))
                 .map(|read| learnt.extend(read.map(|read| (dir, read))));
             tolerate(dir, outcome)?;
         }
@@ -106,16 +105,10 @@ impl Pool {
         &self,
         dir: &DirEntry,
         lesson: Option<Lesson>,
-        reading: &Reading,
         (listing, room): (&mut Listing, &mut Vec<u8>),
     ) -> sys::Result<Option<Learnt>> {
-        // After the lesson has begun: it is of what is there from then on.
-        let as_it_was = lesson.is_none() || self.all_still_since(reading);
-        let opened = match as_it_was && reading.opened(dir) {
-            true => None,
-            false => Some(open_for_reading(dir.fd.as_fd())?),
-        };
-        let fd = opened.as_ref().map_or(dir.fd.as_fd(), AsFd::as_fd);
+        let reader = dir.reader()?;
+        let fd = reader.as_fd();
         let start = listing.len();
         self.read_branch(dir, fd, listing, room)?;
         let Some(lesson) = lesson.filter(|_| listing.len() - start <= Lesson::LISTED_MAX) else {
@@ -263,23 +256,10 @@ fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing, room: &mut Vec<u8>) -> 
 pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
     let mut listing = Listing::default();
     let mut room = Vec::with_capacity(DENTS_BYTES);
-    let fd = open_for_reading(entry.fd.as_fd())?;
-    read_names(fd.as_fd(), &mut listing, &mut room)?;
+    let reader = entry.reader()?;
+    read_names(reader.as_fd(), &mut listing, &mut room)?;
     let names = (0..listing.len()).filter_map(|index| listing.get(index));
     Ok(names.map(|(_, name)| name.to_owned()).collect())
-}
-
-/// A descriptor of a directory that can be read from its start.
-pub(crate) fn open_for_reading(dir: BorrowedFd<'_>) -> sys::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOATIME;
-    match rustix::fs::openat(dir, c".", flags, Mode::empty()) {
-        // O_NOATIME is for owners.
-        Err(Errno::PERM) => {
-            let flags = flags.difference(OFlags::NOATIME);
-            rustix::fs::openat(dir, c".", flags, Mode::empty())
-        }
-        other => other,
-    }
 }
 
 fn file_kind(kind: FileType) -> Option<FileKind> {

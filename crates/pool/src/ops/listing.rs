@@ -13,9 +13,9 @@ use strandfs_fuse::{
 
 use crate::coherence::{Keeping, Moment};
 use crate::dir_listing::{DOTS, Listed, Listing, Offset, Series};
+use crate::dir_reading::open_for_reading;
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
-use crate::ops::list_branches::open_for_reading;
 use crate::ops::lookup::{Copies, Faces};
 use crate::pool::{Pool, View};
 use crate::snapshots::Snapshot;

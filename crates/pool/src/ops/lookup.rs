@@ -389,6 +389,21 @@ impl Pool {
         Ok(identity.with_face(copy.face()))
     }
 
+    /// Which of the node's copies was found again, if that is certain without asking for its handle.
+    fn known_copy(&self, node: &Node, copy: &Copy<'_>) -> Option<Identity> {
+        let (stat, face) = (copy.own_stat(), copy.face());
+        let place = node.place();
+        let mut copies = place.copies.iter();
+        let same = |known: &&Identity| {
+            // Without a birth time the generation must tell old from new.
+            known.btime_ns != 0
+                && known.branch == copy.dir.branch.id
+                && known.face == face
+                && self.volumes.same(known, stat)
+        };
+        copies.find(same).copied()
+    }
+
     fn adopt_dir(
         &self,
         view: &View,
@@ -396,32 +411,24 @@ impl Pool {
         name: &OsStr,
         copies: &Copies<'_>,
     ) -> sys::Result<(Arc<Node>, FileAttr)> {
-        let mut found: Option<Arc<Node>> = None;
+        let mut known: Option<Arc<Node>> = None;
+        for copy in copies {
+            known = self
+                .known(copy.dir, copy.own_stat(), name, copy.face())?
+                .filter(|node| node.is_dir() && !node.retired());
+            if known.is_some() {
+                break;
+            }
+        }
         let mut identities: SmallVec<[Identity; 1]> = SmallVec::new();
         for copy in copies {
-            let (own_stat, face) = (copy.own_stat(), copy.face());
-            let known = self
-                .known(copy.dir, own_stat, name, face)?
-                .filter(|node| node.is_dir() && !node.retired());
-            let identity = known.as_ref().and_then(|node| {
-                let place = node.place();
-                place
-                    .copies
-                    .iter()
-                    .find(|c| {
-                        c.ino == own_stat.stx_ino
-                            && c.branch == copy.dir.branch.id
-                            && c.face == face
-                    })
-                    .copied()
-            });
+            let identity = known.as_ref().and_then(|node| self.known_copy(node, copy));
             identities.push(match identity {
                 Some(identity) => identity,
                 None => self.identity_of(copy, name)?,
             });
-            found = found.or_else(|| known.filter(|node| node.try_ref_or_root()));
         }
-        let node = match found {
+        let node = match known.filter(|node| node.try_ref_or_root()) {
             Some(node) => node,
             None => {
                 let eldest = self.volumes.eldest_first(&identities);
