@@ -23,11 +23,7 @@ fn pool(options: &str) -> Pool {
 }
 
 fn pool_on(kinds: [Kind; BRANCHES], options: &str) -> Pool {
-    let mut builder = Pool::build().option(options);
-    for kind in kinds {
-        builder = builder.branch(kind, "");
-    }
-    let mut pool = builder.prepare();
+    let mut pool = Pool::build().option(options).branches(kinds).prepare();
     for branch in 0..BRANCHES {
         fs::create_dir(pool.on(branch, "d")).unwrap();
         put(pool.on(branch, format!("d/old{branch}")), "x");

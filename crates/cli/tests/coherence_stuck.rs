@@ -18,9 +18,8 @@ const SOON: Duration = Duration::from_secs(30);
 /// A pool whose second branch may hang. The fields are dropped in order.
 struct Hanging {
     branch: DelayFs,
-    /// What the kernel must not forget, whoever has it drop its caches meanwhile: directories that
-    /// the branch would have to be asked for again, and a name that is news when it is removed.
-    _known: Vec<File>,
+    /// Directories that the branch does not have, and a name that is news when it is removed.
+    _known: [File; 3],
     pool: Pool,
 }
 
@@ -44,11 +43,9 @@ impl Hanging {
         put(pool.on(0, "here/sub/f"), "f");
         let branch = DelayFs::mount(&behind, &pool.on(1, ""));
         pool.start();
-        let known =
-            ["here", "here/sub", "both/near"].map(|name| File::open(pool.path(name)).unwrap());
         let hanging = Hanging {
             branch,
-            _known: known.into(),
+            _known: pool.known(["here", "here/sub", "both/near"]),
             pool,
         };
         let status = hanging.pool.status();

@@ -23,11 +23,7 @@ const O_PATH: u32 = 0o10_000_000;
 
 /// A pool with directories `d` and `e` on every branch, one file in each.
 fn pool(kinds: [Kind; BRANCHES], options: &str) -> Pool {
-    let mut builder = Pool::build().option(options);
-    for kind in kinds {
-        builder = builder.branch(kind, "");
-    }
-    let mut pool = builder.prepare();
+    let mut pool = Pool::build().option(options).branches(kinds).prepare();
     for branch in 0..BRANCHES {
         for dir in ["d", "e"] {
             fs::create_dir(pool.on(branch, dir)).unwrap();
@@ -188,11 +184,8 @@ fn a_name_made_while_its_directory_is_first_listed_is_found_afterwards() {
 /// What a directory shows may be what was there when it was opened: names that come between that and
 /// the reading must not be taken for missing.
 fn make_names_beside_listings(kinds: [Kind; BRANCHES]) {
-    let mut builder = Pool::build().option("coherence=watch");
-    for kind in kinds {
-        builder = builder.branch(kind, "");
-    }
-    let mut pool = builder.prepare();
+    let builder = Pool::build().option("coherence=watch");
+    let mut pool = builder.branches(kinds).prepare();
     for dir in 0..RACES {
         for branch in 0..BRANCHES {
             put(pool.on(branch, format!("d{dir}/f{branch}")), "x");

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use support::files::{get, pattern, put};
+use support::system::stay_on;
 use support::{Pool, eventually, run};
 
 /// Long enough for any machine; never reached where nothing hangs.
@@ -224,13 +225,6 @@ fn a_blocked_branch_leaves_threads_for_the_others() {
         connection["requests"]["read"].as_u64() >= Some(56),
         "{connection}"
     );
-}
-
-/// Puts the calling thread on one CPU.
-fn stay_on(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
 /// Over io_uring a request belongs to the CPU its caller runs on: what blocks there must not keep

@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use support::delay_fs::{DelayFs, Mood};
 use support::files::{errno, get, names, put};
 use support::mounts::uring_is_on;
-use support::system::ring_threads;
+use support::system::{ring_threads, stay_on};
 use support::{Kind, Pool, eventually, say, strandfs};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -27,9 +27,8 @@ const PROMPT: Duration = Duration::from_secs(3);
 /// A pool whose first branch may hang. The fields are dropped in order.
 struct Hanging {
     branch: DelayFs,
-    /// Directories that the kernel must not forget, whoever has it drop its caches meanwhile: the
-    /// branch would have to be asked for them again.
-    _known: Vec<File>,
+    /// Directories that the branch would have to be asked for again.
+    _known: [File; 2],
     pool: Pool,
 }
 
@@ -49,10 +48,9 @@ impl Hanging {
         put(pool.on(1, "both/f"), "second");
         put(pool.on(1, "both/g"), "g");
         pool.start();
-        let known = ["here", "both"].map(|dir| File::open(pool.path(dir)).unwrap());
         Hanging {
             branch,
-            _known: known.into(),
+            _known: pool.known(["here", "both"]),
             pool,
         }
     }
@@ -337,9 +335,7 @@ fn every_thread_of_a_ring_has_a_buffer_that_is_counted() {
         .collect();
     // The first buffer of a queue is there before its thread: every one of these gets that.
     for cpu in &cpus {
-        let mut here = CpuSet::new();
-        here.set(*cpu);
-        sched_setaffinity(None, &here).unwrap();
+        stay_on(*cpu);
         assert!(!hanging.path(&format!("here/none{cpu}")).exists());
     }
     let threads = || ring_threads(hanging.pool.pid()).len();

@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::files::{get, open_with, pattern, put};
 use support::mounts::{URING_SWITCH, own_namespace, uring_is_on};
 use support::parts::{Part, at_rest};
-use support::system::ring_threads;
+use support::system::{ring_threads, stay_on};
 use support::{Pool, eventually, run, strandfs};
 
 #[test]
@@ -220,8 +220,6 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
     if !uring_is_on() || own.count() < 2 {
         return;
     }
-    let mut one = CpuSet::new();
-    one.set(cpu);
     for (options, is_pinned) in [("", false), (",pin-threads=RP1L", true)] {
         let pool = Pool::tmpfs(1)
             .option(&format!(
@@ -230,7 +228,7 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
             .mount();
         put(pool.path("f"), pattern(1, 1 << 16));
         let file = Arc::new(File::open(pool.path("f")).unwrap());
-        sched_setaffinity(None, &one).unwrap();
+        stay_on(cpu);
         read_blocks(&file, 1);
         let patience = Duration::from_secs(30);
         eventually("the thread to be in its place", patience, || {

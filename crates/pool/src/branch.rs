@@ -18,6 +18,7 @@ use strandfs_options::size::MinFreeSpace;
 
 use crate::health::{Health, Mark, Missing};
 use crate::identity::stable_hash;
+use crate::magic;
 use crate::sys;
 pub use medium::{Latency, Medium};
 pub use space::SpaceCache;
@@ -90,8 +91,8 @@ impl Branch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
         let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
-        let magic = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
-        let is_local = is_local(magic);
+        let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
+        let is_local = is_local(kind);
         Ok(Branch {
             id,
             path: spec.path.clone(),
@@ -103,7 +104,7 @@ impl Branch {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
                 reports_at_close: !is_local,
-                open_dirs_are_free: is_local && magic != BTRFS_MAGIC,
+                open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
                 mark,
                 health: Arc::clone(health),
@@ -223,18 +224,15 @@ impl Branch {
     }
 }
 
-/// See `linux/magic.h`.
-pub(crate) const BTRFS_MAGIC: u64 = 0x9123_683e;
-
 /// Filesystems whose close never fails (`linux/magic.h`): tmpfs, ext2-4, XFS, btrfs, f2fs, ZFS,
 /// bcachefs, exFAT, FAT.
-fn is_local(magic: u64) -> bool {
+fn is_local(kind: u64) -> bool {
     matches!(
-        magic,
-        0x0102_1994
-            | 0xef53
-            | 0x5846_5342
-            | BTRFS_MAGIC
+        kind,
+        magic::TMPFS
+            | magic::EXT4
+            | magic::XFS
+            | magic::BTRFS
             | 0xf2f5_2010
             | 0x2fc1_2fc1
             | 0xca45_1a4e

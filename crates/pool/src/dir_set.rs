@@ -372,15 +372,9 @@ impl Finder<'_> {
     fn open(&self, branch: &Arc<Branch>, parent: &DirEntry, name: &OsStr) -> sys::Result<DirEntry> {
         let (fd, readable) = open_to_keep(self.view, branch, parent, name)?;
         let stat = sys::statx_fd(fd.as_fd())?;
-        let same = |copy: &&Identity| {
-            // Without a birth time the generation must tell old from new.
-            copy.branch == branch.id
-                && copy.btime_ns != 0
-                && copy.face == Face::Own
-                && self.pool.volumes.same(copy, &stat)
-        };
-        let entry = match self.copies.iter().find(same) {
-            Some(known) => self.pool.entry_known_as(branch, fd, &stat, *known),
+        let shown = (branch.id, Face::Own);
+        let entry = match self.pool.volumes.recognise(self.copies, shown, &stat) {
+            Some(known) => self.pool.entry_known_as(branch, fd, &stat, known),
             None => self.pool.dir_entry_of(branch, fd, &stat)?,
         };
         Ok(DirEntry { readable, ..entry })

@@ -29,6 +29,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::BranchId;
+use crate::magic;
 use crate::sys;
 use layout::HandleLayout;
 use memory::Generations;
@@ -139,13 +140,12 @@ pub fn kind_of_mode(mode: u32) -> FileKind {
 /// Whether the filesystem finds an inode only by number and generation together. ext4 and btrfs
 /// take generation 0 for "any"; tmpfs and XFS do not.
 fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<&OwnedFd>) -> bool {
-    const XFS_MAGIC: u64 = 0x5846_5342;
     match layout {
         None | Some(HandleLayout::Btrfs { .. }) => false,
         Some(HandleLayout::Shmem { .. } | HandleLayout::Ino64 { .. }) => true,
         Some(HandleLayout::Ino32 { .. }) => mount
             .and_then(|fd| rustix::fs::fstatfs(fd).ok())
-            .is_some_and(|fs| fs.f_type as u64 == XFS_MAGIC),
+            .is_some_and(|fs| fs.f_type as u64 == magic::XFS),
     }
 }
 
@@ -345,6 +345,24 @@ impl Volumes {
     pub fn same(&self, identity: &Identity, stat: &Statx) -> bool {
         self.find(identity.branch, stat)
             .is_some_and(|volume| identity.matches(volume, stat))
+    }
+
+    /// Which of a node's copies `stat`, found on the branch and shown as `face`, is of, if that is
+    /// certain without asking for its handle.
+    pub fn recognise(
+        &self,
+        copies: &[Identity],
+        (branch, face): (BranchId, Face),
+        stat: &Statx,
+    ) -> Option<Identity> {
+        let same = |copy: &&Identity| {
+            // Without a birth time the generation must tell old from new.
+            copy.branch == branch
+                && copy.btime_ns != 0
+                && copy.face == face
+                && self.same(copy, stat)
+        };
+        copies.iter().find(same).copied()
     }
 
     /// Opens the inode by its handle, whatever its name is now.

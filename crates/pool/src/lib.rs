@@ -20,6 +20,7 @@ pub mod identity;
 mod inode_number;
 mod listing_workers;
 mod locate;
+mod magic;
 mod metadata;
 pub mod node;
 pub mod open_file;

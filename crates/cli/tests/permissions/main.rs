@@ -67,11 +67,11 @@ fn everything() -> bool {
 
 /// Makes a pool and a bare filesystem, lets everybody try on both, and compares.
 fn compare(suite: &str, setup: &Setup, trials: &[Trial], people: &[Person], step: usize) {
-    let mut builder = Pool::build().option(OPTIONS).option(setup.options);
-    for _ in 0..setup.branches {
-        builder = builder.branch(setup.kind, "");
-    }
-    let pool = builder.mount();
+    let pool = Pool::build()
+        .option(OPTIONS)
+        .option(setup.options)
+        .branches(std::iter::repeat_n(setup.kind, setup.branches))
+        .mount();
     let bare = pool.outside("bare");
     fs::create_dir(&bare).unwrap();
     mounts::make_branch(&bare, setup.kind);

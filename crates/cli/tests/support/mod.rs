@@ -96,6 +96,13 @@ impl Builder {
         self
     }
 
+    /// Adds a branch of each kind.
+    pub fn branches(self, kinds: impl IntoIterator<Item = Kind>) -> Builder {
+        kinds
+            .into_iter()
+            .fold(self, |builder, kind| builder.branch(kind, ""))
+    }
+
     /// Adds `-o` options, separated by commas as on the command line.
     pub fn option(mut self, options: &str) -> Builder {
         self.options.extend(options.split(',').map(str::to_owned));
@@ -215,9 +222,7 @@ impl Pool {
 
     /// `count` tmpfs branches of 64 MiB.
     pub fn tmpfs(count: usize) -> Builder {
-        (0..count).fold(Pool::build(), |builder, _| {
-            builder.branch(Kind::Tmpfs("64m"), "")
-        })
+        Pool::build().branches(std::iter::repeat_n(Kind::Tmpfs("64m"), count))
     }
 
     /// Where the pool is mounted.
@@ -228,6 +233,13 @@ impl Pool {
     /// A path in the pool.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.mountpoint.join(name)
+    }
+
+    /// Has the kernel know these names until this is dropped, whoever has it drop its caches
+    /// meanwhile. A directory that it forgot is asked for again on every branch, also on one that
+    /// does not answer.
+    pub fn known<const N: usize>(&self, names: [&str; N]) -> [fs::File; N] {
+        names.map(|name| fs::File::open(self.path(name)).unwrap())
     }
 
     /// The same path on one branch.

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::files::{Aligned, get};
-use super::system::ring_threads;
+use super::system::{ring_threads, stay_on};
 use super::{Pool, eventually};
 
 const BLOCK_BYTES: usize = 4096;
@@ -183,10 +183,8 @@ impl Load {
 
 /// Keeps the calling thread where the callers of a load are.
 pub fn stay_on_first_cpu() {
-    let mut one = CpuSet::new();
     let own = sched_getaffinity(None).unwrap();
-    one.set((0..CpuSet::MAX_CPU).find(|cpu| own.is_set(*cpu)).unwrap());
-    sched_setaffinity(None, &one).unwrap();
+    stay_on((0..CpuSet::MAX_CPU).find(|cpu| own.is_set(*cpu)).unwrap());
 }
 
 fn go_on(

@@ -252,3 +252,10 @@ pub fn ring_threads(server: u32) -> BTreeMap<String, String> {
     });
     described.collect()
 }
+
+/// Puts the calling thread, and what it starts from then on, on one CPU.
+pub fn stay_on(cpu: usize) {
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(cpu);
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+}

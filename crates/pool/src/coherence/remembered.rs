@@ -8,9 +8,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use rustix::fs::{IFlags, RawDir, Statx};
 use rustix::io::Errno;
 
-use crate::branch::BTRFS_MAGIC;
 use crate::dir_memory::listed;
 use crate::identity::VolumeId;
+use crate::magic;
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -24,10 +24,6 @@ const DENT_BYTES: usize = 64;
 const CASE_TRIES: usize = 4;
 /// Names in such directories are matched in other ways than byte by byte.
 const MATCHED_OTHERWISE: u32 = 0x4000_0000 | 0x0000_0800; // FS_CASEFOLD_FL | FS_ENCRYPT_FL
-
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const EXT4_MAGIC: u64 = 0xef53;
-const XFS_MAGIC: u64 = 0x5846_5342;
 
 /// What one request may take from memory about the directories of a set.
 pub(crate) struct Remembered<'a> {
@@ -289,17 +285,17 @@ impl Pool {
             Err(errno) => Err(errno),
         };
         let known = self.coherence.magics.lock().get(&volume).copied();
-        let magic = match known {
-            Some(magic) => magic,
+        let kind = match known {
+            Some(kind) => kind,
             None => {
-                let magic = rustix::fs::fstatfs(dir)?.f_type as u64;
-                self.coherence.magics.lock().insert(volume, magic);
-                magic
+                let kind = rustix::fs::fstatfs(dir)?.f_type as u64;
+                self.coherence.magics.lock().insert(volume, kind);
+                kind
             }
         };
-        match magic {
-            TMPFS_MAGIC | EXT4_MAGIC | BTRFS_MAGIC if !flags()? => Ok(Matching::Bytes),
-            XFS_MAGIC => Ok(Matching::Uncertain),
+        match kind {
+            magic::TMPFS | magic::EXT4 | magic::BTRFS if !flags()? => Ok(Matching::Bytes),
+            magic::XFS => Ok(Matching::Uncertain),
             _ => Err(Errno::OPNOTSUPP),
         }
     }

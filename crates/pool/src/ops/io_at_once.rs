@@ -25,20 +25,14 @@ impl Pool {
         }
         let (how, file) = opened.at_once()?;
         proxy_io_priority(cx, &view);
-        let mut done = 0;
-        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match how.read(file.as_fd(), rest, args.offset_bytes + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(errno) => {
-                    if errno == Errno::OPNOTSUPP {
-                        opened.learn(&file, how.without(true));
-                    }
-                    return None;
-                }
-            }
+        let moved = until_done(out.len(), |done| {
+            let rest = out.get_mut(done..).unwrap_or_default();
+            how.read(file.as_fd(), rest, args.offset_bytes + done as u64)
+        });
+        if moved == Err(Errno::OPNOTSUPP) {
+            opened.learn(&file, how.without(true));
         }
-        Some(done)
+        moved.ok()
     }
 
     /// All of it, as [`do_write`](Self::do_write), or else a part that is to be written again. What
@@ -57,19 +51,29 @@ impl Pool {
         let (how, file) = opened.at_once()?;
         sys::want_fsetid(!self.write_clears_set_id(cx, args)).ok()?;
         proxy_io_priority(cx, &view);
-        let mut done = 0;
-        while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
-            match how.write(file.as_fd(), rest, args.offset_bytes + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(errno) => {
-                    if errno == Errno::OPNOTSUPP {
-                        opened.learn(&file, how.without(false));
-                    }
-                    return None;
-                }
-            }
+        let moved = until_done(args.data.len(), |done| {
+            let rest = args.data.get(done..).unwrap_or_default();
+            how.write(file.as_fd(), rest, args.offset_bytes + done as u64)
+        });
+        if moved == Err(Errno::OPNOTSUPP) {
+            opened.learn(&file, how.without(false));
         }
-        (done == args.data.len()).then_some(done)
+        moved.ok().filter(|done| *done == args.data.len())
     }
+}
+
+/// Moves what is left of `len_bytes`, given how much is done, until that is all or nothing more comes;
+/// how much it was.
+fn until_done(
+    len_bytes: usize,
+    mut step: impl FnMut(usize) -> sys::Result<usize>,
+) -> sys::Result<usize> {
+    let mut done = 0;
+    while done < len_bytes {
+        match step(done)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
 }

@@ -167,14 +167,8 @@ impl Pool {
             let dir = set
                 .on(entry.branch)
                 .filter(|_| !self.name_changed_since(&reader.node, name, begun));
-            // Of a directory every branch is asked anyway.
-            let found = match entry.kind {
-                Some(FileKind::Directory) if view.branches.len() > 1 => {
-                    self.steady(|| self.do_lookup(reader.node.id, name))
-                }
-                _ => self.lookup_listed(&view, &reader.node, dir, name, since),
-            };
-            match found {
+            let listed = (entry.kind, name);
+            match self.lookup_listed(&view, &reader.node, dir, listed, since) {
                 // Its branch may have vanished since it was listed.
                 Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {
@@ -210,9 +204,13 @@ impl Pool {
         view: &View,
         parent: &Arc<Node>,
         dir: Option<&DirEntry>,
-        name: &OsStr,
+        (kind, name): (Option<FileKind>, &OsStr),
         since: Moment,
     ) -> sys::Result<strandfs_fuse::Entry> {
+        let several = view.branches.len() > 1;
+        if several && kind == Some(FileKind::Directory) {
+            return self.steady(|| self.do_lookup(parent.id, name));
+        }
         let first_wins = crate::policy::same_search(
             view.settings.policies.getattr,
             strandfs_options::Policy::Ff,
@@ -226,7 +224,7 @@ impl Pool {
             other => other?,
         };
         let copy = self.shown_copy(view, dir, name, stat);
-        if kind_of(&copy.stat) == FileKind::Directory && view.branches.len() > 1 {
+        if several && kind_of(&copy.stat) == FileKind::Directory {
             return self.do_lookup(parent.id, name);
         }
         let mut copies = Copies::new();

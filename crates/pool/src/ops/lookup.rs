@@ -389,21 +389,6 @@ impl Pool {
         Ok(identity.with_face(copy.face()))
     }
 
-    /// Which of the node's copies was found again, if that is certain without asking for its handle.
-    fn known_copy(&self, node: &Node, copy: &Copy<'_>) -> Option<Identity> {
-        let (stat, face) = (copy.own_stat(), copy.face());
-        let place = node.place();
-        let mut copies = place.copies.iter();
-        let same = |known: &&Identity| {
-            // Without a birth time the generation must tell old from new.
-            known.btime_ns != 0
-                && known.branch == copy.dir.branch.id
-                && known.face == face
-                && self.volumes.same(known, stat)
-        };
-        copies.find(same).copied()
-    }
-
     fn adopt_dir(
         &self,
         view: &View,
@@ -422,7 +407,11 @@ impl Pool {
         }
         let mut identities: SmallVec<[Identity; 1]> = SmallVec::new();
         for copy in copies {
-            let identity = known.as_ref().and_then(|node| self.known_copy(node, copy));
+            let shown = (copy.dir.branch.id, copy.face());
+            let identity = known.as_ref().and_then(|node| {
+                let copies = &node.place().copies;
+                self.volumes.recognise(copies, shown, copy.own_stat())
+            });
             identities.push(match identity {
                 Some(identity) => identity,
                 None => self.identity_of(copy, name)?,

@@ -1,14 +1,9 @@
 //! What a thread does that must not wait, or tries to do so.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use super::{RingWorker, Serving};
-use crate::dispatch::dispatch_at_once;
+use super::Serving;
+use super::carry_out::try_at_once;
 use crate::message::Message;
-use crate::transport::ring::crew::RingCrew;
 use crate::transport::ring::entry::RingEntry;
-use crate::transport::ring::post::Post;
 use crate::transport::ring::returned::Returned;
 use crate::types::Errno;
 
@@ -117,26 +112,4 @@ impl Serving<'_> {
             sent => sent,
         }
     }
-}
-
-/// Tries a request that may have to wait: the length of the answer, if it has not.
-fn try_at_once(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
-    message: &Message<'_>,
-    out: &mut [u8],
-) -> Option<usize> {
-    let server = &crew.server;
-    post.file.store(message.header.nodeid, Ordering::Relaxed);
-    post.enter(message.header.unique);
-    crew.watchdog.note_work();
-    let worker = RingWorker::new(crew, post);
-    let made = dispatch_at_once(&*server.filesystem, &server.dialect, message, out, &worker);
-    if made.is_some() {
-        post.counts.count(message.header.opcode);
-    }
-    if !post.leave() {
-        crew.rejoin(post);
-    }
-    made
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::super::crew::RingCrew;
 use super::super::post::Post;
 use crate::abi::{InHeader, Opcode};
-use crate::dispatch::{Outcome, dispatch};
+use crate::dispatch::{Outcome, dispatch, dispatch_at_once};
 use crate::filesystem::Worker;
 use crate::message::{DecodeError, Message};
 use crate::request::Request;
@@ -56,15 +56,11 @@ pub(super) fn carry_out(
         return Reply::error(unique, Errno::INTR);
     }
     post.counts.count(message.header.opcode);
-    if is_about_a_file(message.header.opcode) {
-        post.file.store(message.header.nodeid, Ordering::Relaxed);
-    }
-    post.enter(unique);
-    crew.watchdog.note_work();
-    crew.interrupt_early(post, unique);
-    let worker = RingWorker::new(crew, post);
-    let outcome = dispatch(&*server.filesystem, &server.dialect, message, out, &worker);
-    let reply = match outcome {
+    let outcome = in_sight(crew, post, message, |worker| {
+        crew.interrupt_early(post, unique);
+        dispatch(&*server.filesystem, &server.dialect, message, out, worker)
+    });
+    match outcome {
         Outcome::Reply { errno, len } => Reply { unique, errno, len },
         Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
             server.connection.deliver_retrieval(unique, data);
@@ -73,11 +69,41 @@ pub(super) fn carry_out(
         // Never seen over a ring; answered all the same, for an entry has to come back.
         Outcome::NoReply | Outcome::NotForFilesystem(Request::Destroy) => Reply::empty(unique),
         Outcome::NotForFilesystem(_) => Reply::error(unique, Errno::IO),
-    };
+    }
+}
+
+/// Tries a request that may have to wait: the length of the answer, if it has not.
+pub(super) fn try_at_once(
+    crew: &Arc<RingCrew>,
+    post: &Arc<Post>,
+    message: &Message<'_>,
+    out: &mut [u8],
+) -> Option<usize> {
+    let server = &crew.server;
+    let len = in_sight(crew, post, message, |worker| {
+        dispatch_at_once(&*server.filesystem, &server.dialect, message, out, worker)
+    })?;
+    post.counts.count(message.header.opcode);
+    Some(len)
+}
+
+/// Works on a request where others can see it, and find the thread should that take long.
+fn in_sight<T>(
+    crew: &Arc<RingCrew>,
+    post: &Arc<Post>,
+    message: &Message<'_>,
+    work: impl FnOnce(&RingWorker<'_>) -> T,
+) -> T {
+    if is_about_a_file(message.header.opcode) {
+        post.file.store(message.header.nodeid, Ordering::Relaxed);
+    }
+    post.enter(message.header.unique);
+    crew.watchdog.note_work();
+    let made = work(&RingWorker::new(crew, post));
     if !post.leave() {
         crew.rejoin(post);
     }
-    reply
+    made
 }
 
 /// Whether only regular files are asked for this.
