@@ -1,0 +1,1 @@
+//! One user with very many open files leaves descriptors to the others.

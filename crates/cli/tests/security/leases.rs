@@ -1,0 +1,1 @@
+//! A lease on a file of one user holds up nobody else.

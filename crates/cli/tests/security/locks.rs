@@ -1,0 +1,1 @@
+//! Whoever waits for a lock occupies nothing that others need.

@@ -1,0 +1,19 @@
+//! What a user can do to others through a pool whose server is root: nothing. Each file holds the
+//! scenes of one way in, played as unprivileged users; `SECURITY.md` lists them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
+mod descriptors;
+mod ioctls;
+mod leases;
+mod locks;
+mod merged_dirs;
+mod mounts_below;
+mod names_shown;
+mod people;
+mod preload;
+mod records;
+mod volume_journal;

@@ -1,0 +1,1 @@
+//! A directory on several branches: who may pass through which copy.

@@ -1,0 +1,1 @@
+//! Names that a user is not shown.

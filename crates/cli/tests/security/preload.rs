@@ -1,0 +1,1 @@
+//! Whom the preload library believes.

@@ -1,0 +1,1 @@
+//! Records of moves and renames that somebody forged.

@@ -1,0 +1,1 @@
+//! Journals of volumes that somebody forged.

@@ -1,0 +1,1 @@
+//! Access lists where a branch has none.

@@ -1,0 +1,1 @@
+//! Branches whose own server has died.

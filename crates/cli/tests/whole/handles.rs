@@ -1,0 +1,1 @@
+//! File handles after the kernel has forgotten the inode.

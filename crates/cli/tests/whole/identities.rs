@@ -1,0 +1,1 @@
+//! Another disk is never taken for the branch.

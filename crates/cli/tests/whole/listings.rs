@@ -1,0 +1,1 @@
+//! A listing shows what had been done before it began.

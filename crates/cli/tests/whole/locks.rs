@@ -1,0 +1,1 @@
+//! Record locks: deadlocks, and who is listed.

@@ -1,0 +1,19 @@
+//! No wrong byte, no wrong disk, no wrong name: what independent examinations found, a test each.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
+mod access_lists;
+mod added_branches;
+mod dead_branches;
+mod handles;
+mod identities;
+mod listings;
+mod locks;
+mod open_dirs;
+mod set_id_bits;
+mod sizes;
+mod times;
+mod watchers;

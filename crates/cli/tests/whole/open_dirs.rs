@@ -1,0 +1,1 @@
+//! Directories that are open while they are removed or replaced.

@@ -1,0 +1,1 @@
+//! Set-id bits and flags after changes by others.

@@ -1,0 +1,1 @@
+//! Sizes after changes that failed or went only half way.

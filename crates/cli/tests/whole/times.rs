@@ -1,0 +1,1 @@
+//! Times after stores through a mapping.

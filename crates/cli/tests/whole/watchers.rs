@@ -1,0 +1,1 @@
+//! What programs that watch the pool hear of.
