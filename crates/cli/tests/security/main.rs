@@ -1,9 +1,9 @@
 //! What a user can do to others through a pool whose server is root: nothing. Each file holds the
 //! scenes of one way in, played as unprivileged users; `SECURITY.md` lists them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 #[path = "../support/mod.rs"]
-#[macro_use]
 mod support;
 
 mod descriptors;

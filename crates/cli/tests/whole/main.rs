@@ -1,8 +1,8 @@
 //! No wrong byte, no wrong disk, no wrong name: what independent examinations found, a test each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 #[path = "../support/mod.rs"]
-#[macro_use]
 mod support;
 
 mod access_lists;
