@@ -14,6 +14,7 @@ use strandfs_pool::control::request::{Answer, Request};
 
 use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
 use crate::failure::Failure;
+use crate::logging::one_line;
 use crate::mounts;
 
 /// `strandfs get`.
@@ -46,10 +47,10 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
         (true, _) => println!("{:#}", Value::Object(values)),
         (false, 1) => values
             .values()
-            .for_each(|value| println!("{}", text(value))),
+            .for_each(|value| println!("{}", one_line(text(value)))),
         (false, _) => values
             .iter()
-            .for_each(|(key, value)| println!("{key}={}", text(value))),
+            .for_each(|(key, value)| println!("{key}={}", one_line(text(value)))),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -143,7 +144,7 @@ fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
     } else {
         for branch in branches.as_array().unwrap_or(&Vec::new()) {
             let field = |name: &str| branch.get(name).map_or("?", text);
-            println!("{}={}", field("path"), field("mode"));
+            println!("{}={}", one_line(field("path")), one_line(field("mode")));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -160,6 +161,14 @@ fn ask(
     save: Option<Vec<&'static str>>,
 ) -> Result<ExitCode, Failure> {
     let mountpoint = mounted(mountpoint)?;
+    let stranger = mounts::stranger(&mountpoint);
+    if let Some(user) = stranger.map_err(Failure::system("reading /proc/self/mountinfo"))? {
+        return Err(Failure::Refused(format!(
+            "{} was mounted by user {user}, whose server is not trusted with changes: run this as \
+             that user",
+            mountpoint.display()
+        )));
+    }
     let target = match &save {
         Some(_) => Some(save::Target::of(&mountpoint)?),
         None => None,
@@ -174,7 +183,7 @@ fn ask(
         return Err(Failure::Refused(error));
     }
     for notice in notices {
-        eprintln!("strandfs: {notice}");
+        eprintln!("strandfs: {}", one_line(&notice));
     }
     if let (Some(target), Some(names)) = (target, save) {
         let value = |name: &'static str| Ok((name.to_owned(), client::value(&mountpoint, name)?));

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
+use crate::logging::one_line;
 use crate::{mounts, probe};
 use machine::Machine;
 
@@ -93,9 +94,9 @@ impl Report {
                 Verdict::Warn => "WARN",
                 Verdict::Fail => "FAIL",
             };
-            println!("{verdict}  {}: {}", check.name, check.found);
+            println!("{verdict}  {}: {}", check.name, one_line(&check.found));
             if let Some(remedy) = &check.remedy {
-                println!("      -> {remedy}");
+                println!("      -> {}", one_line(remedy));
             }
         }
         self.checks.push(check);

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
-use crate::logging::one_line;
+use crate::output::make_plain;
 use crate::{mounts, probe};
 
 /// How long the answer may take without a word about what it waits for.
@@ -21,6 +21,9 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// How long it may take at all: disks that sleep take their time to wake up.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The most parts of an answer: more than ten thousand branches need.
+const PARTS_MAX: u64 = 1024;
 
 /// Explains one path.
 ///
@@ -49,16 +52,6 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         print!("{}", show::text(&answer));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Names are others' to choose: none may command the terminal or pass for a line of ours.
-fn make_plain(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = one_line(text),
-        Value::Array(items) => items.iter_mut().for_each(make_plain),
-        Value::Object(fields) => fields.values_mut().for_each(make_plain),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }
 
 /// As [`ask`], with a word to the user when it takes long.
@@ -161,6 +154,11 @@ fn ask_exactly(path: &Path) -> io::Result<Value> {
     let (Some(token), Some(parts)) = (answer["token"].as_str(), answer["parts"].as_u64()) else {
         return Ok(answer);
     };
+    // Whoever mounted what is asked may not be a friend.
+    if parts > PARTS_MAX {
+        let why = format!("its answer has {parts} parts, {PARTS_MAX} at most are read");
+        return Err(io::Error::other(why));
+    }
     let mut whole = Vec::new();
     for number in 0..parts {
         let name = format!("system.strandfs.explain.{token}.{number}");

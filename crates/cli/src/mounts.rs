@@ -42,6 +42,8 @@ pub struct Mounted {
     pub source: PathBuf,
     /// Major and minor number of the filesystem's device.
     pub device: (u32, u32),
+    /// Whose FUSE mount it is, as the kernel noted when it was made; none for other filesystems.
+    pub owner: Option<u32>,
 }
 
 /// Everything that is mounted, in the order of mounting.
@@ -149,9 +151,31 @@ fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
                 kind: rest.next()?.to_vec(),
                 source: unescape(rest.next().unwrap_or_default()),
                 device: (major.parse().ok()?, minor.parse().ok()?),
+                owner: rest.next().and_then(owner),
             })
         })
         .collect()
+}
+
+/// The `user_id` among a filesystem's own options, which is the kernel's word and not the server's.
+fn owner(options: &[u8]) -> Option<u32> {
+    let mut options = options.split(|byte| *byte == b',');
+    let id = options.find_map(|option| option.strip_prefix(b"user_id="))?;
+    std::str::from_utf8(id).ok()?.parse().ok()
+}
+
+/// The other user whose server answers for the pool mounted here, if it is another's: neither
+/// root's nor that of the user who runs this command. Whatever such a server says may be a lie, so
+/// nothing is opened, written or asked of a third party because of it.
+///
+/// # Errors
+/// As for [`all`].
+pub fn stranger(mountpoint: &Path) -> io::Result<Option<u32>> {
+    let mut here = list()?.into_iter().filter(|it| it.mountpoint == mountpoint);
+    // Of several mounts on top of each other the last one is seen.
+    let owner = here.next_back().and_then(|it| it.owner);
+    let own = rustix::process::geteuid().as_raw();
+    Ok(owner.filter(|owner| *owner != 0 && *owner != own))
 }
 
 /// Blanks, newlines and backslashes are written as octal `\ooo`.
@@ -230,7 +254,7 @@ mod tests {
     fn pools_are_found_among_other_mounts() {
         let text = b"20 1 8:1 / / rw - ext4 /dev/sda rw\n\
             45 20 0:50 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.strandfs x:y rw\n\
-            46 20 0:51 / /mnt/c rw - fuse.mergerfs x:y rw\n";
+            46 20 0:51 / /mnt/c rw - fuse.mergerfs x:y rw,user_id=1000,group_id=0\n";
         let found = parse(text);
         let kinds: Vec<&[u8]> = found.iter().map(|it| it.kind.as_slice()).collect();
         assert_eq!(
@@ -240,5 +264,6 @@ mod tests {
         assert_eq!(found[1].mountpoint, PathBuf::from("/mnt/a b"));
         assert_eq!(found[0].source, PathBuf::from("/dev/sda"));
         assert_eq!((found[0].device, found[1].device), ((8, 1), (0, 50)));
+        assert_eq!((found[1].owner, found[2].owner), (None, Some(1000)));
     }
 }

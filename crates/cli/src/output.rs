@@ -4,6 +4,10 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
+use serde_json::Value;
+
+use crate::logging::one_line;
+
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::write(format_args!($($text)*), "") };
 }
@@ -26,5 +30,41 @@ pub fn write(text: Arguments<'_>, end: &str) {
             eprintln!("strandfs: writing to standard output: {error}");
             std::process::exit(i32::from(crate::failure::FAILED));
         }
+    }
+}
+
+/// Makes the texts of an answer fit to be shown. Names are other people's to choose, and so is all
+/// that the server of another user says: none may command the terminal or pass for a line of ours.
+pub fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = one_line(text),
+        Value::Array(items) => items.iter_mut().for_each(make_plain),
+        Value::Object(fields) => {
+            let plain = |(key, mut value): (String, Value)| {
+                make_plain(&mut value);
+                (one_line(&key), value)
+            };
+            *fields = std::mem::take(fields).into_iter().map(plain).collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_cannot_command_the_terminal() {
+        let mut answer = serde_json::json!({
+            "a\u{1b}[2J": ["x\u{7}", {"y": "\nstrandfs: all is well"}, 5, null],
+        });
+        make_plain(&mut answer);
+        let shown = answer.to_string();
+        assert!(
+            !shown.contains('\u{1b}') && !shown.contains("\\u001b"),
+            "{shown}"
+        );
+        assert_eq!(answer["a\\u{1b}[2J"][1]["y"], "\\nstrandfs: all is well");
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::args::StatusArgs;
 use crate::failure::{DEGRADED, FAILED, Failure};
 use crate::mounts;
+use crate::output::make_plain;
 
 /// Shows one pool or all; the exit code says whether all answer and all branches are well.
 ///
@@ -40,7 +41,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     } else if pools.is_empty() {
         println!("no strandfs pool is mounted");
     } else {
-        pools.iter().for_each(show::print);
+        pools.into_iter().for_each(|mut pool| {
+            make_plain(&mut pool);
+            show::print(&pool);
+        });
     }
     Ok(match (all_answer, all_well) {
         (false, _) => ExitCode::from(FAILED),
