@@ -29,7 +29,8 @@ pub fn show(args: &ConfigShowArgs) -> Result<ExitCode, Failure> {
     let shown = match &args.target {
         None => {
             let all = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
-            let pools: Result<Vec<_>, Failure> = all.into_iter().map(pool).collect();
+            let trusted = all.into_iter().filter(|it| it.stranger().is_none());
+            let pools: Result<Vec<_>, Failure> = trusted.map(|it| pool(it.mountpoint)).collect();
             pools?
         }
         Some(target) => vec![find(target)?],

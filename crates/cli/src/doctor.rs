@@ -123,7 +123,14 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         .checks()
         .into_iter()
         .for_each(|check| report.take(check));
-    let mounted = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    let all = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
+    // Those of other users are looked at where they are named: their servers may let us wait.
+    let asked = |pool: &mounts::Mounted| !args.targets.is_empty() || pool.stranger().is_none();
+    let mounted: Vec<PathBuf> = all
+        .into_iter()
+        .filter(asked)
+        .map(|pool| pool.mountpoint)
+        .collect();
     let named = |target: &PathBuf| std::path::absolute(target).unwrap_or_else(|_| target.clone());
     let targets = args.targets.iter().map(named);
     let (mut targets, others): (Vec<_>, Vec<_>) =

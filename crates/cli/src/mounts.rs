@@ -69,13 +69,12 @@ pub fn seen_elsewhere(device: (u32, u32)) -> Option<(u32, String)> {
     seeing.next()
 }
 
-/// Mountpoints of all pools.
+/// All pools, also those of other users.
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
-pub fn all() -> io::Result<Vec<PathBuf>> {
-    let pools = list()?.into_iter().filter(is_ours);
-    Ok(pools.map(|it| it.mountpoint).collect())
+pub fn all() -> io::Result<Vec<Mounted>> {
+    Ok(list()?.into_iter().filter(is_ours).collect())
 }
 
 /// Whether a server that calls itself mergerfs is this program: mergerfs has no control socket, and
@@ -85,7 +84,8 @@ fn is_ours(mounted: &Mounted) -> bool {
         let status = probe::attribute(&mounted.mountpoint, STATUS, STRANGERS_PATIENCE);
         status.is_ok()
     };
-    let is_called_mergerfs = mounted.kind == MERGERFS_TYPE;
+    // The server of somebody else could keep each question waiting.
+    let is_called_mergerfs = mounted.kind == MERGERFS_TYPE && mounted.stranger().is_none();
     mounted.kind == FILESYSTEM_TYPE
         || is_called_mergerfs && (client::socket_of(&mounted.mountpoint).is_some() || answers())
 }
@@ -173,9 +173,15 @@ fn owner(options: &[u8]) -> Option<u32> {
 pub fn stranger(mountpoint: &Path) -> io::Result<Option<u32>> {
     let mut here = list()?.into_iter().filter(|it| it.mountpoint == mountpoint);
     // Of several mounts on top of each other the last one is seen.
-    let owner = here.next_back().and_then(|it| it.owner);
-    let own = rustix::process::geteuid().as_raw();
-    Ok(owner.filter(|owner| *owner != 0 && *owner != own))
+    Ok(here.next_back().and_then(|it| it.stranger()))
+}
+
+impl Mounted {
+    /// The user whose FUSE mount it is, if that is neither root nor the one who runs this command.
+    pub fn stranger(&self) -> Option<u32> {
+        let own = rustix::process::geteuid().as_raw();
+        self.owner.filter(|owner| *owner != 0 && *owner != own)
+    }
 }
 
 /// Blanks, newlines and backslashes are written as octal `\ooo`.

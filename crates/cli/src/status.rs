@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::failure::{DEGRADED, FAILED, Failure};
-use crate::mounts;
+use crate::mounts::{self, Mounted};
 use crate::output::make_plain;
 
 /// Shows one pool or all; the exit code says whether all answer and all branches are well.
@@ -20,12 +20,13 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let mut found = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
     if let Some(wanted) = &args.mountpoint {
         let real = std::fs::canonicalize(wanted).unwrap_or_else(|_| wanted.clone());
-        found.retain(|mountpoint| *mountpoint == real);
+        found.retain(|pool| pool.mountpoint == real);
         if found.is_empty() {
             return Err(Failure::NotMounted(wanted.clone()));
         }
     }
-    let pools: Vec<Value> = found.iter().map(|mountpoint| ask(mountpoint)).collect();
+    let named = args.mountpoint.is_some();
+    let pools: Vec<Value> = found.iter().map(|pool| look(pool, named)).collect();
     let well = |pool: &Value| {
         let mut branches = pool
             .get("branches")
@@ -51,6 +52,19 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         (true, false) => ExitCode::from(DEGRADED),
         (true, true) => ExitCode::SUCCESS,
     })
+}
+
+/// What is to be shown of a pool. One of another user is asked only if it was named: there may be
+/// any number of them, each of which lets whoever asks wait.
+fn look(pool: &Mounted, named: bool) -> Value {
+    match pool.stranger() {
+        Some(owner) if !named => json!({
+            "mountpoint": pool.mountpoint.to_string_lossy(),
+            "owner_uid": owner,
+            "not_asked": format!("mounted by user {owner}; name it to have it asked"),
+        }),
+        _ => ask(&pool.mountpoint),
+    }
 }
 
 fn ask(mountpoint: &Path) -> Value {

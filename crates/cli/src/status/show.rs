@@ -16,6 +16,10 @@ pub fn print(pool: &Value) {
         println!("  cannot be asked: {error}");
         return;
     }
+    if let Some(why) = pool.get("not_asked").and_then(Value::as_str) {
+        println!("  not asked: {why}");
+        return;
+    }
     println!(
         "  server pid {}, version {}",
         number(pool, "pid"),

@@ -91,14 +91,17 @@ pub fn is_unused(backing: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every volume that is mounted.
+/// Every volume that root or this user has mounted. Those of others are left out: which backing
+/// file a mount names, and what is in it, is the word of whoever made it.
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> Result<Vec<Found>, Failure> {
     let mounted = mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))?;
     let kind = format!("fuse.{}", strandfs_volume::SUBTYPE);
-    let volumes = mounted.iter().filter(|it| it.kind == kind.as_bytes());
+    let volumes = mounted
+        .iter()
+        .filter(|it| it.kind == kind.as_bytes() && it.stranger().is_none());
     // All at once: those that do not answer take the same time.
     let asked: Vec<_> = volumes.map(|it| (it, ask(&it.mountpoint))).collect();
     let deadline = Instant::now() + PATIENCE;

@@ -1,11 +1,14 @@
 //! Commands that root runs on what another user has mounted.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::people::MALLORY;
+use super::people::{MALLORY, command_as};
+use crate::support::system::System;
 use crate::support::system::{Daemons, pool_of, program};
-use crate::support::{mounts, run};
+use crate::support::{Pool, mounts, run};
 use crate::{need_root, need_tool};
 
 fn text(path: &Path) -> &str {
@@ -21,7 +24,10 @@ fn root_sends_no_change_to_the_pool_of_another_user_and_saves_none() {
     let (pool, system) = pool_of(MALLORY);
     // fusermount3 asks for her name.
     let known = fs::read_to_string("/etc/passwd").unwrap();
-    system.write("passwd", &format!("{known}mallory:x:{MALLORY}:{MALLORY}::/:/bin/sh\n"));
+    system.write(
+        "passwd",
+        &format!("{known}mallory:x:{MALLORY}:{MALLORY}::/:/bin/sh\n"),
+    );
     let root = pool.root();
     let _daemons = Daemons::at(root);
     let program = program(&pool);
@@ -67,4 +73,93 @@ fn root_sends_no_change_to_the_pool_of_another_user_and_saves_none() {
         status.stdout
     );
     run(text(&program), ["umount", text(root)]).ok();
+}
+
+/// Mounts here, in Mallory's name, what nobody will ever serve; the connection lasts as long as what
+/// is returned.
+fn mount_without_server(pool: &Pool, system: &System, options: &str) -> UnixStream {
+    let known = fs::read_to_string("/etc/passwd").unwrap();
+    let mallory = format!("{known}mallory:x:{MALLORY}:{MALLORY}::/:/bin/sh\n");
+    // fusermount3 asks for her name.
+    system.write("passwd", &mallory);
+    let (held, theirs) = UnixStream::pair().unwrap();
+    let status = command_as(MALLORY, "fusermount3")
+        .args(["-o", options, "--", text(pool.root())])
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(mounts::any_below(pool.root()));
+    held
+}
+
+#[test]
+fn the_pool_of_another_user_that_never_answers_holds_up_no_look_at_all_pools() {
+    need_root!();
+    need_tool!("fusermount3");
+    for kind in ["strandfs", "mergerfs"] {
+        let (pool, system) = pool_of(MALLORY);
+        let _daemons = Daemons::at(pool.root());
+        let options = format!("subtype={kind},allow_other");
+        let _held = mount_without_server(&pool, &system, &options);
+        let status = run(text(&program(&pool)), ["status"]);
+        let doctor = run(text(&program(&pool)), ["doctor"]);
+        assert!(
+            !doctor.stdout.contains(text(pool.root())),
+            "{}",
+            doctor.stdout
+        );
+        let says = format!("not asked: mounted by user {MALLORY}");
+        assert_eq!(
+            status.stdout.contains(&says),
+            kind == "strandfs",
+            "{}",
+            status.stdout
+        );
+    }
+}
+
+/// Whoever mounts with fusermount3 chooses the type that is shown and what it is said to be of.
+/// Here Mallory mounts what passes for the server of root's volume; were it believed, root would make
+/// the block device, and mount what is on it, from her bytes.
+#[test]
+fn a_volume_that_another_user_mounted_is_not_taken_for_roots() {
+    need_root!();
+    need_tool!("fusermount3", "losetup", "mkfs.ext4");
+    let (pool, system) = pool_of(MALLORY);
+    let backing = pool.outside("roots.img");
+    let file = fs::File::create(&backing).unwrap();
+    file.set_len(8 << 20).unwrap();
+    let program = program(&pool);
+    let forged = pool.root();
+    let _daemons = Daemons::at(forged);
+    let options = format!(
+        "fsname={},subtype=strandfs-volume,allow_other",
+        text(&backing)
+    );
+    let _held = mount_without_server(&pool, &system, &options);
+
+    let attached = run(
+        text(&program),
+        ["volume", "attach", "--mkfs", "ext4", text(&backing)],
+    )
+    .ok();
+    let device = attached.stdout.trim().to_owned();
+    let below = fs::read_to_string(format!(
+        "/sys/block/{}/loop/backing_file",
+        device.trim_start_matches("/dev/")
+    ));
+    run(text(&program), ["volume", "detach", &device]).ok();
+    let below = below.unwrap();
+    assert!(
+        !below.starts_with(text(forged)),
+        "{device} is made of {below}"
+    );
+    let detached = run(text(&program), ["volume", "detach", text(forged)]);
+    assert!(
+        detached.stderr.contains("is no volume"),
+        "{}",
+        detached.stderr
+    );
 }
