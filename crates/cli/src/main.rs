@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     if probe::is_called(arguments.first()) {
         return probe::main(&arguments);
     }
-    if mount_helper::is_called(arguments.first()) {
+    if mount_helper::is_called(&arguments) {
         return mount_helper::main(arguments);
     }
     let arguments = mount_helper::with_subcommand(arguments);

@@ -60,10 +60,16 @@ pub struct HelperArgs {
     kind: Option<String>,
 }
 
-/// Whether the program was started as a mount helper.
-pub fn is_called(program: Option<&OsString>) -> bool {
-    let name = program.and_then(|path| Path::new(path).file_name());
-    name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
+/// Whether the program was started as a mount helper. A copy of it that is called like one starts
+/// its server under that name too: then an option stands where mount(8) gives the mountpoint.
+pub fn is_called(arguments: &[OsString]) -> bool {
+    let name = arguments
+        .first()
+        .and_then(|path| Path::new(path).file_name());
+    let second = arguments.get(2).map(|word| word.as_encoded_bytes());
+    let starts_itself = arguments.get(1).is_some_and(|word| word == "mount")
+        && second.is_some_and(|word| word.starts_with(b"--"));
+    !starts_itself && name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }
 
 /// Does what mount(8) asks for.
@@ -218,9 +224,15 @@ mod tests {
             ("/usr/bin/strandfs", false),
             ("mount.mergerfs", false),
         ] {
-            assert_eq!(is_called(Some(&name.into())), helper, "{name}");
+            let called = |rest: &str| {
+                let words = std::iter::once(name).chain(rest.split(' '));
+                is_called(&words.map(OsString::from).collect::<Vec<_>>())
+            };
+            assert_eq!(called("/a:/b /pool -o ro"), helper, "{name}");
+            assert_eq!(called("mount /pool -o ro"), helper, "{name}");
+            assert!(!called("mount --background-server -- /a /pool"), "{name}");
         }
-        assert!(!is_called(None));
+        assert!(!is_called(&[]));
     }
 
     #[test]

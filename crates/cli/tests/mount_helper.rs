@@ -258,6 +258,29 @@ fn a_remount_changes_flags_and_what_can_change_while_mounted() {
     assert_eq!(pool.status()["options"]["cache.entry"], "3s");
 }
 
+/// Packages may install the helper as a copy or a hard link instead of a symlink.
+#[test]
+fn a_helper_that_is_a_copy_of_the_program_mounts() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let _daemons = Daemons::at(pool.root());
+    let copy = pool.outside("copy");
+    fs::create_dir(&copy).unwrap();
+    let copy = copy.join("mount.strandfs");
+    fs::copy(support::command::binary(), &copy).unwrap();
+    for setuid in ["", ",setuid=root"] {
+        let options = format!("minfreespace=0{setuid}");
+        let branch = pool.on(0, "");
+        run(
+            text(&copy),
+            [text(&branch), text(pool.root()), "-o", &options],
+        )
+        .ok();
+        assert!(mounts::is_mounted(pool.root()));
+        run("umount", [pool.root()]).ok();
+    }
+}
+
 #[test]
 fn an_automount_point_is_mounted_while_its_visitor_waits() {
     need_root!();
