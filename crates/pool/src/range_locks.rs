@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Lock, LockKind, LockOwner};
 
@@ -22,8 +21,9 @@ struct Owned {
     /// process go at its first close, which is reported or, failing that, at the same time.
     through: SmallVec<[usize; 1]>,
     pid: u32,
-    /// The process itself is the owner, and locked through a handle whose closes are not reported.
-    unseen: bool,
+    /// The process itself is the owner, and locked through a handle whose closes are not reported:
+    /// when it began.
+    unseen_since: Option<u64>,
     /// What was locked, roughly: only to tell whose lock conflicts.
     ranges: SmallVec<[(u64, u64); 2]>,
 }
@@ -101,7 +101,7 @@ impl RangeLocks {
             file: Arc::clone(&file),
             through: smallvec![through],
             pid: 0,
-            unseen: false,
+            unseen_since: None,
             ranges: SmallVec::new(),
         });
         Ok(file)
@@ -127,7 +127,11 @@ impl RangeLocks {
         let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) else {
             return;
         };
-        owned.unseen |= unseen;
+        if unseen {
+            // It waits for the answer, so it is there; where `/proc` does not show it, its number
+            // is one of another pid namespace, and says nothing of its death.
+            owned.unseen_since = began(lock.pid).ok().flatten();
+        }
         let range = (lock.start_bytes, lock.end_bytes);
         match lock.kind {
             LockKind::Unlock => owned
@@ -168,12 +172,11 @@ impl RangeLocks {
     /// if there were any. A process that may not be asked about counts as alive.
     pub(crate) fn drop_dead(&mut self, asking: LockOwner) -> bool {
         let is_dead = |owned: &Owned| {
-            owned.unseen
-                && owned.owner != asking
-                && i32::try_from(owned.pid)
-                    .ok()
-                    .and_then(Pid::from_raw)
-                    .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+            owned.owner != asking
+                && owned.unseen_since.is_some_and(|since| {
+                    // Its number may be another process's by now.
+                    began(owned.pid).is_ok_and(|now| now != Some(since))
+                })
         };
         let dead: SmallVec<[LockOwner; 2]> = self
             .owners
@@ -213,6 +216,32 @@ impl RangeLocks {
     }
 }
 
+/// When a process began, in the kernel's ticks, which tells it from a later one of the same number;
+/// none if there is none in the pid namespace of `/proc`.
+///
+/// # Errors
+/// What keeps `/proc` from telling.
+fn began(pid: u32) -> std::io::Result<Option<u64>> {
+    let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            let gone = matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::NOENT | Errno::SRCH)
+            );
+            return if gone { Ok(None) } else { Err(error) };
+        }
+    };
+    // The second field is a name, in which anything may stand; the 22nd is meant.
+    let after_name = stat.iter().rposition(|byte| *byte == b')');
+    let fields = String::from_utf8_lossy(stat.get(after_name.unwrap_or(0)..).unwrap_or_default());
+    let ticks = fields.split_ascii_whitespace().nth(20);
+    match ticks.and_then(|ticks| ticks.parse().ok()) {
+        Some(ticks) => Ok(Some(ticks)),
+        None => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// A description of the same file that can hold locks of either kind, if that is allowed.
 ///
 /// # Errors
@@ -244,5 +273,42 @@ mod tests {
             };
             assert_eq!(from_range(to_range(&lock), 7), lock);
         }
+    }
+
+    /// An owner of this process number, with an exclusive lock through a handle whose closes are
+    /// not reported.
+    fn unseen_locks(pid: u32) -> RangeLocks {
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        let mut locks = RangeLocks::default();
+        locks.file_of(LockOwner(1), 1, &file).unwrap();
+        let lock = Lock {
+            kind: LockKind::Exclusive,
+            start_bytes: 0,
+            end_bytes: 9,
+            pid,
+        };
+        locks.note(LockOwner(1), &lock, true);
+        locks
+    }
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_not_taken_for_dead() {
+        let in_no_namespace_of_ours = i32::MAX as u32;
+        let mut locks = unseen_locks(in_no_namespace_of_ours);
+        assert!(!locks.drop_dead(LockOwner(2)));
+        assert!(!locks.is_empty());
+    }
+
+    #[test]
+    fn the_locks_of_a_process_end_when_it_has_ended() {
+        let mut sleeper = std::process::Command::new("sleep");
+        let mut sleeper = sleeper.arg("600").spawn().unwrap();
+        let mut locks = unseen_locks(sleeper.id());
+        let while_alive = locks.drop_dead(LockOwner(2));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(!while_alive);
+        assert!(locks.drop_dead(LockOwner(2)));
+        assert!(locks.is_empty());
     }
 }
