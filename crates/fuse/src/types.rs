@@ -395,6 +395,8 @@ pub struct Ioctl<'a> {
     pub input: &'a [u8],
     /// The handle is a directory's.
     pub directory: bool,
+    /// The caller is a 32-bit program: codes and structs are those of its width.
+    pub words_of_32_bits: bool,
     /// Data the caller has room for.
     pub output_max_bytes: u32,
 }

@@ -11,7 +11,7 @@ mod lease;
 mod lock;
 mod raw;
 
-pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_umask};
+pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,

@@ -60,6 +60,7 @@ pub(super) fn ioctl<'a>(message: &Message<'a>) -> Result<Request<'a>> {
         argument: head.arg,
         input: rest.bytes(head.in_size as usize)?,
         directory: head.flags & abi::IOCTL_DIR != 0,
+        words_of_32_bits: head.flags & abi::IOCTL_32BIT != 0,
         output_max_bytes: head.out_size,
     }))
 }

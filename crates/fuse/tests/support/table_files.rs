@@ -286,7 +286,7 @@ fn rest() -> Vec<Parts> {
             &ioctl,
             b"in",
             "Ioctl(Ioctl { handle: Handle(5), command: 6, argument: 7, input: [105, 110], \
-             directory: true, output_max_bytes: 8 })",
+             directory: true, words_of_32_bits: true, output_max_bytes: 8 })",
         ),
         Parts::new(
             Opcode::Poll,

@@ -308,7 +308,7 @@ impl Filesystem for Pool {
         if is_control_node(node) {
             return self.control_listxattr(node, out);
         }
-        self.finding(cx, || self.do_listxattr(node, out.as_deref_mut()))
+        self.finding(cx, || self.do_listxattr(cx, node, out.as_deref_mut()))
     }
 
     fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {

@@ -13,35 +13,93 @@ use crate::locate::reopen;
 use crate::node::Node;
 use crate::ops::alteration::{Alteration, Now, Role, Way};
 use crate::ops::change::change_each;
-use crate::ops::privilege::owns;
+use crate::ops::privilege::Changer;
 use crate::pool::Pool;
 use crate::sys;
 
 /// Room for the argument of every command that may reach a branch.
 const ARGUMENT_BYTES: usize = 32;
 
+/// The code for callers of 64 bits of a command, which is the same but for its size; ENOTTY for one of
+/// the other width than the caller's, as everywhere: the kernel checks the right one only.
+fn native(command: u32, words_of_32_bits: bool) -> sys::Result<u32> {
+    /// FS_IOC_SETFLAGS, GETFLAGS, SETVERSION and GETVERSION, each of both widths.
+    const PAIRS: [(u32, u32); 4] = [
+        (0x4004_6602, 0x4008_6602),
+        (0x8004_6601, 0x8008_6601),
+        (0x4004_7602, 0x4008_7602),
+        (0x8004_7601, 0x8008_7601),
+    ];
+    match PAIRS.iter().find(|(narrow, _)| *narrow == command) {
+        Some((_, wide)) if words_of_32_bits => Ok(*wide),
+        Some(_) => Err(Errno::NOTTY),
+        None => Ok(command),
+    }
+}
+
+/// FS_IOC_SETFLAGS.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// FS_IOC_FSSETXATTR.
+const SET_FSXATTR: u32 = 0x401c_5820;
+
 /// Of a command that changes something, the one that tells how it is now.
 fn question_of(command: u32) -> Option<u32> {
     match command {
-        // FS_IOC_SETFLAGS, both widths.
-        0x4008_6602 | 0x4004_6602 => Some(0x8008_6601),
-        // FS_IOC_SETVERSION, both widths.
-        0x4008_7602 | 0x4004_7602 => Some(0x8008_7601),
-        // FS_IOC_FSSETXATTR.
-        0x401c_5820 => Some(0x801c_581f),
+        SET_FLAGS => Some(0x8008_6601),
+        // FS_IOC_SETVERSION.
+        0x4008_7602 => Some(0x8008_7601),
+        SET_FSXATTR => Some(0x801c_581f),
         _ => None,
     }
 }
 
-/// FS_IOC_SETVERSION: alone of all that may reach a branch not checked by the kernel beforehand.
-fn sets_version(command: u32) -> bool {
-    matches!(command, 0x4008_7602 | 0x4004_7602)
+type Argument = [u8; ARGUMENT_BYTES];
+
+/// The project that an argument of FS_IOC_SETFLAGS or FS_IOC_FSSETXATTR names, as far as it does.
+fn project_of(command: u32, argument: &Argument) -> (u32, bool) {
+    /// What is made in the directory belongs to its project.
+    const FS_PROJINHERIT_FL: u32 = 0x2000_0000;
+    const FS_XFLAG_PROJINHERIT: u32 = 0x200;
+    let word = |at: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&argument[at..at + 4]);
+        u32::from_ne_bytes(word)
+    };
+    match command {
+        SET_FLAGS => (0, word(0) & FS_PROJINHERIT_FL != 0),
+        SET_FSXATTR => (word(12), word(0) & FS_XFLAG_PROJINHERIT != 0),
+        _ => (0, false),
+    }
 }
 
-/// A change of a directory's flags on one branch.
+/// A change of flags, a version or a project by one caller.
 struct ToFlags {
     command: u32,
-    argument: [u8; ARGUMENT_BYTES],
+    argument: Argument,
+    changer: Changer,
+}
+
+impl ToFlags {
+    /// How it is now.
+    fn before(&self, file: BorrowedFd<'_>) -> sys::Result<Argument> {
+        let mut before = [0; ARGUMENT_BYTES];
+        let question = question_of(self.command).ok_or(Errno::NOTTY)?;
+        sys::fs_ioctl(file, question, &mut before)?;
+        Ok(before)
+    }
+
+    /// Makes it on an open file. The kernel has checked most of it already, by what the pool
+    /// shows; some of it on some kernels only.
+    fn make_open(&self, file: BorrowedFd<'_>, mut argument: Argument) -> sys::Result<()> {
+        if !self.changer.in_own_namespace {
+            let project = |argument| project_of(self.command, argument);
+            if project(&self.before(file)?) != project(&argument) {
+                return Err(Errno::INVAL);
+            }
+        }
+        let act = || sys::fs_ioctl(file, self.command, &mut argument);
+        self.changer.act(act).map(drop)
+    }
 }
 
 fn open_copy(fd: BorrowedFd<'_>) -> sys::Result<std::os::fd::OwnedFd> {
@@ -50,16 +108,13 @@ fn open_copy(fd: BorrowedFd<'_>) -> sys::Result<std::os::fd::OwnedFd> {
 
 impl Alteration for ToFlags {
     fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
-        let mut argument = self.argument;
-        sys::fs_ioctl(open_copy(fd)?.as_fd(), self.command, &mut argument).map(drop)
+        self.make_open(open_copy(fd)?.as_fd(), self.argument)
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
-        let mut before = [0; ARGUMENT_BYTES];
-        let question = question_of(self.command).ok_or(Errno::NOTTY)?;
-        sys::fs_ioctl(open_copy(now.fd)?.as_fd(), question, &mut before)?;
+        let before = self.before(open_copy(now.fd)?.as_fd())?;
         Ok(Box::new(move |fd| {
-            sys::fs_ioctl(open_copy(fd)?.as_fd(), self.command, &mut before).map(drop)
+            self.make_open(open_copy(fd)?.as_fd(), before)
         }))
     }
 }
@@ -81,23 +136,28 @@ impl Pool {
         if args.command == BRANCH_FILE && !args.directory {
             return self.tell_branch_file(cx, args.handle, out);
         }
+        let command = native(args.command, args.words_of_32_bits)?;
         let mut argument = [0u8; ARGUMENT_BYTES];
         let len = args.input.len().min(argument.len());
         argument[..len].copy_from_slice(args.input.get(..len).unwrap_or_default());
         let node = self.node(id)?;
-        if question_of(args.command).is_some() {
-            return self.changing(cx, || self.change_by_ioctl(cx, &node, args, argument));
+        if question_of(command).is_some() {
+            return self.changing(cx, || {
+                let changer = self.flag_changer(cx, &node).or_else(|refusal| {
+                    // A branch without such a thing says so to everybody.
+                    let question = question_of(command).ok_or(Errno::NOTTY)?;
+                    self.ask_by_ioctl(cx, &node, args, question, &mut [0; ARGUMENT_BYTES])?;
+                    Err(refusal)
+                })?;
+                let change = ToFlags {
+                    command,
+                    argument,
+                    changer,
+                };
+                self.change_by_ioctl(cx, &node, args, &change)
+            });
         }
-        let result = if args.directory {
-            let set = self.dir_set(&node)?;
-            let first = set.entries.first().ok_or(Errno::NOENT)?;
-            let directory = open_copy(first.fd.as_fd())?;
-            sys::fs_ioctl(directory.as_fd(), args.command, &mut argument)?
-        } else {
-            let opened = self.opened(args.handle)?;
-            let _held = opened.node.hold(cx);
-            sys::fs_ioctl(opened.file()?.as_fd(), args.command, &mut argument)?
-        };
+        let result = self.ask_by_ioctl(cx, &node, args, command, &mut argument)?;
         let wanted = (args.output_max_bytes as usize)
             .min(out.len())
             .min(argument.len());
@@ -109,22 +169,51 @@ impl Pool {
         })
     }
 
+    /// Asks the open file, or the first branch's directory.
+    fn ask_by_ioctl(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        args: &Ioctl<'_>,
+        command: u32,
+        argument: &mut Argument,
+    ) -> sys::Result<i32> {
+        if args.directory {
+            let set = self.dir_set(node)?;
+            let first = set.entries.first().ok_or(Errno::NOENT)?;
+            return sys::fs_ioctl(open_copy(first.fd.as_fd())?.as_fd(), command, argument);
+        }
+        let opened = self.opened(args.handle)?;
+        let _held = opened.node.hold(cx);
+        sys::fs_ioctl(opened.file()?.as_fd(), command, argument)
+    }
+
+    /// The caller, who must own what is shown, or act for who does.
+    ///
+    /// # Errors
+    /// EPERM for others; EROFS where the pool may only be read.
+    fn flag_changer(&self, cx: &Context<'_>, node: &Arc<Node>) -> sys::Result<Changer> {
+        let view = self.view();
+        if view.settings.mount_flags.read_only {
+            return Err(Errno::ROFS);
+        }
+        let mut attr = self.attr(node)?;
+        view.dress(&mut attr);
+        Changer::of(cx, attr.uid, view.settings.uid.is_some())
+    }
+
     fn change_by_ioctl(
         &self,
         cx: &Context<'_>,
         node: &Arc<Node>,
         args: &Ioctl<'_>,
-        mut argument: [u8; ARGUMENT_BYTES],
+        change: &ToFlags,
     ) -> sys::Result<IoctlReply> {
         let view = self.view();
-        if sets_version(args.command) && !owns(cx, self.attr(node)?.uid) {
-            return Err(Errno::PERM);
-        }
         if args.directory {
             let _held = node.hold_attributes();
             let copies = self.picked_copies(&view, node, view.settings.policies.chmod)?;
-            let command = args.command;
-            change_each(&copies, &ToFlags { command, argument })?;
+            change_each(&copies, change)?;
             self.attributes_changed(&*self.dir_set(node)?);
         } else {
             let opened = self.opened(args.handle)?;
@@ -133,12 +222,34 @@ impl Pool {
             if view.branch(branch.id).unwrap_or(&branch).read_only() {
                 return Err(Errno::ROFS);
             }
-            sys::fs_ioctl(opened.file()?.as_fd(), args.command, &mut argument)?;
+            change.make_open(opened.file()?.as_fd(), change.argument)?;
         }
         // The kernel does not expect a new change time from this.
         if let Some(connection) = self.connection.get() {
             let _ = connection.invalidate_inode(node.id, -1, 0);
         }
         Ok(IoctlReply::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_other_width_than_the_callers_are_unknown() {
+        for (narrow, wide) in [
+            (0x4004_6602, SET_FLAGS),
+            (0x8004_6601, 0x8008_6601),
+            (0x4004_7602, 0x4008_7602),
+            (0x8004_7601, 0x8008_7601),
+        ] {
+            assert_eq!(native(narrow, false), Err(Errno::NOTTY));
+            assert_eq!(native(narrow, true), Ok(wide));
+            // The kernel itself asks with these, whoever it asks for.
+            assert_eq!(native(wide, false), Ok(wide));
+            assert_eq!(native(wide, true), Ok(wide));
+        }
+        assert_eq!(native(SET_FSXATTR, true), Ok(SET_FSXATTR));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Context, SetAttr, Write};
 
@@ -25,16 +27,61 @@ pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
 }
 
 fn has_capability(cx: &Context<'_>, number: u32) -> bool {
-    status_line(cx, "CapEff:")
-        .and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
-        .is_some_and(|effective| effective & 1 << number != 0)
+    Task::of(cx).is_some_and(|task| task.in_own_namespace() && task.has(number))
 }
 
-/// Whether the caller owns an inode of this user, or may act as if (CAP_FOWNER). Asked of `/proc`
-/// as in [`keeps_set_id`].
-pub(crate) fn owns(cx: &Context<'_>, uid: u32) -> bool {
-    const CAP_FOWNER: u32 = 3;
-    caller_uid(cx) == Some(uid) || has_capability(cx, CAP_FOWNER)
+/// Whether the caller has CAP_SYS_ADMIN here, which `trusted.*` attributes are for.
+pub(crate) fn is_administrator(cx: &Context<'_>) -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    has_capability(cx, CAP_SYS_ADMIN)
+}
+
+/// Who asks for a change of inode flags, with what of that person's powers.
+pub(crate) struct Changer {
+    uid: u32,
+    kept: CapabilitySet,
+    /// Projects are the business of this user namespace alone.
+    pub in_own_namespace: bool,
+}
+
+impl Changer {
+    /// The caller, if an inode that is shown as this user's may be changed by that caller: by its
+    /// owner, or with CAP_FOWNER where that counts for it. `fixed_owner`: the options show all as
+    /// this user's, whoever owns it on the branch.
+    ///
+    /// # Errors
+    /// EPERM for others.
+    pub fn of(cx: &Context<'_>, shown_uid: u32, fixed_owner: bool) -> sys::Result<Changer> {
+        const CAP_FOWNER: u32 = 3;
+        const CAP_LINUX_IMMUTABLE: u32 = 9;
+        let uid = caller_uid(cx);
+        let task = Task::of(cx);
+        let task = task.as_ref();
+        let owns = uid == Some(shown_uid);
+        let acts_for_owner =
+            task.is_some_and(|task| task.has(CAP_FOWNER) && task.knows_user(shown_uid));
+        if !owns && !acts_for_owner {
+            return Err(Errno::PERM);
+        }
+        let in_own_namespace = task.is_some_and(Task::in_own_namespace);
+        let mut kept = CapabilitySet::empty();
+        kept.set(CapabilitySet::FOWNER, acts_for_owner || fixed_owner);
+        let unfixes = in_own_namespace && task.is_some_and(|task| task.has(CAP_LINUX_IMMUTABLE));
+        kept.set(CapabilitySet::LINUX_IMMUTABLE, unfixes);
+        Ok(Changer {
+            uid: uid.unwrap_or(NOBODY),
+            kept,
+            in_own_namespace,
+        })
+    }
+
+    /// Has the branch's kernel judge the caller.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn act<T>(&self, act: impl FnOnce() -> sys::Result<T>) -> sys::Result<T> {
+        sys::with_powers(self.uid, self.kept, act)
+    }
 }
 
 /// Whether the caller may leave set-group-id on an inode of this group when its access list goes:
@@ -49,6 +96,9 @@ pub(crate) fn keeps_set_group_id(cx: &Context<'_>, gid: u32) -> bool {
     keeps_set_id(cx) || among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
 }
 
+/// Who stands for users that have no number here.
+const NOBODY: u32 = 65_534;
+
 /// The user the caller acts as, as the kernel says it or else `/proc`; none if it is not known
 /// for certain.
 pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
@@ -57,28 +107,78 @@ pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
     if cx.uid != UNKNOWN {
         return Some(cx.uid);
     }
-    // Real, effective, saved, and the one that counts for files.
-    status_line(cx, "Uid:")?
-        .split_whitespace()
-        .nth(3)?
-        .parse()
-        .ok()
+    let task = Task::of(cx)?;
+    // Real, effective, saved, and the one that counts for files. The kernel shows them as numbers
+    // of the server's namespace, and who has none there as nobody.
+    let uid = task.line("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
+    (uid != NOBODY || task.in_own_namespace()).then_some(uid)
 }
 
 /// A line of the caller's `/proc/PID/status` without its key; none for callers in another user
 /// namespace, whose ids and capabilities mean something else.
 fn status_line(cx: &Context<'_>, key: &str) -> Option<String> {
-    if cx.pid == 0 {
-        return None;
+    let task = Task::of(cx)?;
+    let line = task.in_own_namespace().then(|| task.line(key)).flatten();
+    line.map(str::to_owned)
+}
+
+/// What `/proc` shows of a caller, who waits for the answer meanwhile.
+struct Task {
+    status: String,
+    /// Of another user namespace: the users it knows, by the server's numbers.
+    foreign_users: Option<String>,
+}
+
+impl Task {
+    fn of(cx: &Context<'_>) -> Option<Task> {
+        if cx.pid == 0 {
+            return None;
+        }
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", cx.pid)).ok();
+        let namespace = |task: String| std::fs::read_link(format!("/proc/{task}/ns/user")).ok();
+        let own = namespace("self".to_owned())?;
+        let foreign = namespace(cx.pid.to_string())? != own;
+        Some(Task {
+            status: read("status")?,
+            foreign_users: match foreign {
+                true => Some(read("uid_map")?),
+                false => None,
+            },
+        })
     }
-    let namespace = |task: String| std::fs::read_link(format!("/proc/{task}/ns/user")).ok();
-    let own = namespace("self".to_owned())?;
-    if namespace(cx.pid.to_string())? != own {
-        return None;
+
+    fn in_own_namespace(&self) -> bool {
+        self.foreign_users.is_none()
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cx.pid)).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-    Some(line.to_owned())
+
+    /// A line of the status without its key.
+    fn line(&self, key: &str) -> Option<&str> {
+        self.status.lines().find_map(|line| line.strip_prefix(key))
+    }
+
+    /// Whether a capability is in force, in the caller's own user namespace.
+    fn has(&self, number: u32) -> bool {
+        self.line("CapEff:")
+            .and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
+            .is_some_and(|effective| effective & 1 << number != 0)
+    }
+
+    /// Whether the caller's user namespace has this user, so that capabilities there count for
+    /// what the user owns.
+    fn knows_user(&self, uid: u32) -> bool {
+        let Some(users) = &self.foreign_users else {
+            return true;
+        };
+        users.lines().any(|range| {
+            let mut numbers = range.split_whitespace().skip(1).map(str::parse::<u32>);
+            match (numbers.next(), numbers.next()) {
+                (Some(Ok(first)), Some(Ok(count))) => {
+                    uid.checked_sub(first).is_some_and(|offset| offset < count)
+                }
+                _ => false,
+            }
+        })
+    }
 }
 
 /// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id
@@ -150,5 +250,35 @@ impl Pool {
             Clearing::WhereMarked => marked,
             _ => flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_of_another_user_namespace_count_for_its_users_alone() {
+        let task = |foreign_users: Option<&str>| Task {
+            status: "Name:\tx\nUid:\t1\t2\t3\t4\nCapEff:\t0000000000000008\n".to_owned(),
+            foreign_users: foreign_users.map(str::to_owned),
+        };
+        let own = task(None);
+        assert!(own.knows_user(0) && own.knows_user(70_000));
+        assert!(own.has(3) && !own.has(9));
+        let foreign = task(Some("         0       1000          1\n  1 100000 65536\n"));
+        for (uid, known) in [
+            (0, false),
+            (999, false),
+            (1000, true),
+            (1001, false),
+            (99_999, false),
+            (100_000, true),
+            (165_535, true),
+            (165_536, false),
+        ] {
+            assert_eq!(foreign.knows_user(uid), known, "{uid}");
+        }
+        assert!(!task(Some("nonsense")).knows_user(0));
     }
 }

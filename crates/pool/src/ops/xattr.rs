@@ -12,7 +12,7 @@ use strandfs_options::XattrMode;
 
 use crate::node::Node;
 use crate::ops::alteration::{WithAttr, WithoutAttr};
-use crate::ops::privilege::{has_set_id, keeps_set_group_id};
+use crate::ops::privilege::{has_set_id, is_administrator, keeps_set_group_id};
 use crate::pool::{Pool, View};
 use crate::sys;
 
@@ -106,8 +106,14 @@ impl Pool {
         }
     }
 
-    /// LISTXATTR; names of the pool's own kind that lie on a branch are not shown.
-    pub(crate) fn do_listxattr(&self, id: NodeId, out: Option<&mut [u8]>) -> sys::Result<usize> {
+    /// LISTXATTR; names of the pool's own kind that lie on a branch are not shown, nor those that the
+    /// caller may not read: the branch sees the server ask, who may.
+    pub(crate) fn do_listxattr(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        out: Option<&mut [u8]>,
+    ) -> sys::Result<usize> {
         let view = self.view();
         match view.settings.xattr {
             XattrMode::Passthrough => {}
@@ -116,11 +122,21 @@ impl Pool {
         }
         let node = self.node(id)?;
         let located = self.locate_by(&view, &node, view.settings.policies.listxattr)?;
-        let Some(out) = out else {
-            return sys::listxattr(located.fd(), None);
-        };
-        let len = sys::listxattr(located.fd(), Some(&mut *out))?;
-        Ok(hide_pool_names(out, len))
+        let fd = located.fd();
+        if let Some(out) = out {
+            match sys::listxattr(fd, Some(&mut *out)) {
+                Ok(len) => return Ok(hide_names(out, len, || is_administrator(cx))),
+                // What is shown of it may fit all the same.
+                Err(Errno::RANGE) => {}
+                Err(errno) => return Err(errno),
+            }
+            let (list, len) = shown_list(cx, fd)?;
+            return give(list.get(..len).unwrap_or_default(), Some(out));
+        }
+        match sys::listxattr(fd, None)? {
+            0 => Ok(0),
+            _ => Ok(shown_list(cx, fd)?.1),
+        }
     }
 
     /// SETXATTR.
@@ -195,8 +211,20 @@ fn check_mode(view: &View) -> sys::Result<()> {
     }
 }
 
-/// Takes the pool's names out of a list of NUL-ended names; returns the new length.
-fn hide_pool_names(list: &mut [u8], len: usize) -> usize {
+/// The names of an inode's attributes that the caller is shown, and their length.
+fn shown_list(cx: &Context<'_>, fd: BorrowedFd<'_>) -> sys::Result<(Vec<u8>, usize)> {
+    /// The longest list that Linux gives (`XATTR_LIST_MAX` of linux/limits.h).
+    const LIST_MAX_BYTES: usize = 65_536;
+    let mut list = vec![0; LIST_MAX_BYTES];
+    let len = sys::listxattr(fd, Some(&mut list))?;
+    let len = hide_names(&mut list, len, || is_administrator(cx));
+    Ok((list, len))
+}
+
+/// Takes names out of a list of NUL-ended names: the pool's, and `trusted.*` unless the caller turns
+/// out to be an administrator; returns the new length.
+fn hide_names(list: &mut [u8], len: usize, is_administrator: impl Fn() -> bool) -> usize {
+    let mut trusted_shown = None;
     let mut kept = 0;
     let mut at = 0;
     while at < len {
@@ -206,7 +234,10 @@ fn hide_pool_names(list: &mut [u8], len: usize) -> usize {
             .position(|byte| *byte == 0)
             .map_or(rest.len(), |end| end + 1);
         let own = PREFIXES.iter().any(|prefix| rest.starts_with(prefix));
-        if !own {
+        let hidden = own
+            || rest.starts_with(b"trusted.")
+                && !*trusted_shown.get_or_insert_with(&is_administrator);
+        if !hidden {
             list.copy_within(at..at + name_len, kept);
             kept += name_len;
         }
@@ -223,8 +254,21 @@ mod tests {
     fn the_pools_names_are_taken_out_of_lists() {
         let mut list = *b"user.a\0user.mergerfs.x\0user.b\0user.strandfs.y\0";
         let len = list.len();
-        let kept = hide_pool_names(&mut list, len);
+        let kept = hide_names(&mut list, len, || panic!("nobody needs to know"));
         assert_eq!(&list[..kept], b"user.a\0user.b\0");
-        assert_eq!(hide_pool_names(&mut [], 0), 0);
+        assert_eq!(hide_names(&mut [], 0, || true), 0);
+    }
+
+    #[test]
+    fn trusted_names_stay_in_an_administrators_list_alone() {
+        for (administrator, shown) in [
+            (true, &b"trusted.a\0user.b\0trusted.c\0"[..]),
+            (false, b"user.b\0"),
+        ] {
+            let mut list = *b"trusted.a\0user.b\0trusted.c\0";
+            let len = list.len();
+            let kept = hide_names(&mut list, len, || administrator);
+            assert_eq!(&list[..kept], shown);
+        }
     }
 }

@@ -119,6 +119,44 @@ impl Drop for ActingAs {
     }
 }
 
+/// Runs `act` as this user and with no capabilities but those of `kept` that the server has, so that
+/// the branch's kernel judges the caller, not the server. A server that is not root is nobody whose
+/// powers could be borrowed: it changes nothing.
+///
+/// # Errors
+/// Those of `act` and of `capset(2)`; EPERM if the server may not change ids.
+pub fn with_powers<T>(uid: u32, kept: CapabilitySet, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    if !*SERVER_IS_ROOT {
+        return act();
+    }
+    let _powers = Powers {
+        before: rustix::thread::capabilities(None)?,
+    };
+    if uid != 0 {
+        set_fs_id(libc::SYS_setfsuid, uid);
+        if fs_id(libc::SYS_setfsuid) != uid {
+            return Err(Errno::PERM);
+        }
+    }
+    let sets = rustix::thread::capabilities(None)?;
+    set_effective(sets, sets.permitted & kept)?;
+    act()
+}
+
+/// The powers of the thread before it gave them up, given back when dropped.
+struct Powers {
+    before: CapabilitySets,
+}
+
+impl Drop for Powers {
+    fn drop(&mut self) {
+        set_fs_id(libc::SYS_setfsuid, 0);
+        // What was permitted may be effective at any time: this cannot fail.
+        let _ = set_effective(self.before, self.before.effective);
+        FSETID.set(None);
+    }
+}
+
 /// Gives this thread CAP_FSETID, or takes it away, for the operation that follows.
 ///
 /// Without it the branch clears set-id bits on write, truncate, chown and ACL changes, as for an
