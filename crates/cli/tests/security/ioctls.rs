@@ -225,6 +225,11 @@ fn state(path: &Path) -> String {
     for command in [GET_FLAGS, GET_VERSION, GET_FSX] {
         let mut words = [0; 7];
         match ioctl(&file, Width::Wide, command, &mut words) {
+            Ok(()) if command == GET_VERSION => {
+                // A random number, unless it was set.
+                let known = if words[0] == 77 { "set" } else { "random" };
+                write!(text, "{known}; ").unwrap();
+            }
             // The number of extents is not of interest.
             Ok(()) => write!(text, "{:x} {:x}; ", words[0], words[3]).unwrap(),
             Err(errno) => write!(text, "{errno:?}; ").unwrap(),
@@ -257,7 +262,6 @@ fn attempt(
     width: Width,
     (command, words): (u32, Words),
 ) -> String {
-    // Version numbers are random.
     let outcome = |result: Result<(), Errno>| match result {
         Ok(()) => "ok".to_owned(),
         Err(errno) => format!("{errno:?}"),

@@ -226,7 +226,7 @@ pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `IoctlIn::flags`: data areas are not bounded by the command; only for CUSE.
 pub const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 /// `IoctlIn::flags`: the caller's words have 32 bits.
-pub const IOCTL_32BIT: u32 = 1 << 2;
+pub const IOCTL_32BIT: u32 = 1 << 3;
 /// `IoctlIn::flags`: the handle is a directory's.
 pub const IOCTL_DIR: u32 = 1 << 4;
 /// `PollIn::flags`: a notification is wanted when ready.
