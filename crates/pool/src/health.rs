@@ -5,6 +5,7 @@
 //! that was taken out of the pool, its descriptors are let go, and what `on-missing` says applies
 //! until it is back. Nothing here costs a request a system call or a lock.
 
+mod drive;
 mod helpers;
 mod mark;
 mod monitor;
@@ -13,6 +14,7 @@ mod stuck;
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -353,7 +355,10 @@ impl Pool {
         if let Some(was) = &missing.mark
             && !was.same(branch.mark())
         {
-            return Err(was.difference(branch.mark()));
+            let (state, reason) = was.difference(branch.mark());
+            let owner = self.owner_of(branch.mark(), missing.id);
+            let owner = owner.map(|path| format!(": that of {}", path.display()));
+            return Err((state, reason + &owner.unwrap_or_default()));
         }
         let marker = self.view().settings.branch_marker.clone();
         if let Some(marker) = marker
@@ -394,6 +399,19 @@ impl Pool {
         missing.health.change(State::Ok, "");
         let _ = self.recall(Reason::branch_returned(missing.id));
         Ok(())
+    }
+
+    /// Where the branch belongs whose root this is, if it is another than `id`.
+    fn owner_of(&self, root: &Mark, id: BranchId) -> Option<PathBuf> {
+        let view = self.view();
+        let here = view.branches.iter().map(|b| (b.id, &b.path, b.mark()));
+        let gone = view
+            .missing
+            .iter()
+            .filter_map(|m| Some((m.id, &m.spec.path, m.mark.as_ref()?)));
+        here.chain(gone)
+            .find(|(other, _, mark)| *other != id && mark.same(root))
+            .map(|(_, path, _)| path.clone())
     }
 
     /// Puts a view with other branches in force; who holds the lock of changes may.

@@ -12,9 +12,11 @@
 //!          predecessor the kernel still holds); such handles end with the node
 //! ```
 
+mod absence;
 mod layout;
 mod memory;
 mod number_hash;
+mod root;
 mod watching;
 
 use std::ffi::OsStr;
@@ -28,12 +30,13 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::branch::BranchId;
+use crate::branch::{BranchId, Medium};
 use crate::magic;
 use crate::sys;
 use layout::HandleLayout;
 use memory::Generations;
 pub use number_hash::NumberHash;
+pub use root::{FilesystemId, RootId, open_to_ask};
 
 /// Index of a volume: one filesystem as seen from one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,6 +156,8 @@ fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<&OwnedFd>) 
 struct Volume {
     branch: BranchId,
     device: (u32, u32),
+    /// Devices share a number, one after the other.
+    filesystem: Option<FilesystemId>,
     layout: Option<HandleLayout>,
     /// A descriptor on the filesystem for `open_by_handle_at`, which refuses `O_PATH`.
     mount: Option<OwnedFd>,
@@ -217,16 +222,24 @@ impl Volumes {
         };
         let mount = rustix::fs::openat(dir, at, flags, Mode::empty()).ok();
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let filesystem = mount.as_ref().map(|mount| {
+            let mount = mount.as_fd();
+            FilesystemId::of(mount, stat, &Medium::of(mount))
+        });
         let _adding = self.adding.lock();
         if let Some(known) = self.of_device(branch, device) {
             return Ok(known);
         }
         let mut list = Vec::clone(&self.list.load());
         let strict = insists_on_generation(layout, mount.as_ref());
+        let same =
+            |v: &Arc<Volume>| (v.branch, v.device, &v.filesystem) == (branch, device, &filesystem);
+        let known = list.iter().position(same);
         let volume = |seed| {
             Arc::new(Volume {
                 branch,
                 device,
+                filesystem,
                 layout,
                 mount,
                 strict,
@@ -234,11 +247,7 @@ impl Volumes {
                 closed: false,
             })
         };
-        let known = list
-            .iter_mut()
-            .enumerate()
-            .find(|(_, v)| v.branch == branch && v.device == device);
-        let index = match known {
+        let index = match known.and_then(|index| Some((index, list.get_mut(index)?))) {
             Some((index, closed)) => {
                 *closed = volume(closed.seed);
                 index
@@ -252,48 +261,6 @@ impl Volumes {
         let index = u16::try_from(index).map_err(|_| Errno::MFILE)?;
         self.list.store(Arc::new(list));
         Ok(VolumeId(index))
-    }
-
-    /// Lets go of the filesystems of a branch that left the pool, so that they can be
-    /// unmounted. Their numbers wait for its return.
-    pub fn close(&self, branch: BranchId) {
-        let _adding = self.adding.lock();
-        let mut list = Vec::clone(&self.list.load());
-        for volume in list.iter_mut().filter(|v| v.branch == branch && !v.closed) {
-            *volume = Arc::new(Volume {
-                branch,
-                device: volume.device,
-                layout: None,
-                mount: None,
-                strict: volume.strict,
-                seed: volume.seed,
-                closed: true,
-            });
-        }
-        self.list.store(Arc::new(list));
-    }
-
-    /// The filesystem of a branch that comes back has another device number: what was known by
-    /// the former one is known by this one.
-    pub fn renumber(&self, branch: BranchId, from: (u32, u32), to: (u32, u32)) {
-        if from == to {
-            return;
-        }
-        let _adding = self.adding.lock();
-        let mut list = Vec::clone(&self.list.load());
-        let known = |v: &&mut Arc<Volume>| v.branch == branch && v.closed && v.device == from;
-        if let Some(volume) = list.iter_mut().find(known) {
-            *volume = Arc::new(Volume {
-                branch,
-                device: to,
-                layout: None,
-                mount: None,
-                strict: volume.strict,
-                seed: volume.seed,
-                closed: true,
-            });
-        }
-        self.list.store(Arc::new(list));
     }
 
     /// The identity of `name` in `dir` (or of `dir` itself when the name is empty), whose

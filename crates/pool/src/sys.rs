@@ -4,6 +4,7 @@
 
 mod credentials;
 mod fanotify;
+mod filesystem_id;
 mod handle;
 mod heap;
 mod io_priority;
@@ -16,6 +17,7 @@ pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,
 };
+pub use filesystem_id::{btrfs_devices, filesystem_uuid};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
 pub use heap::give_back_free_memory;
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};

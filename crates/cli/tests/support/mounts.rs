@@ -154,17 +154,75 @@ pub fn make_branch(path: &Path, kind: Kind) {
         }
         Kind::Loop(fstype, size) => {
             let image = format!("{target}.img");
-            run("truncate", ["-s", size, &image]).ok();
-            let quiet: &[&str] = if fstype == "ext4" {
-                &["-q", "-F", "-m", "0", &image]
-            } else {
-                &["-q", &image]
-            };
-            run(&format!("mkfs.{fstype}"), quiet).ok();
+            make_image(Path::new(&image), fstype, size);
             run("mount", ["-o", "loop", &image, target]).ok();
             fs::remove_dir(path.join("lost+found")).ok();
         }
     }
+}
+
+/// When filesystems of tests are made, whenever that is: all at once, as by a script that formats one
+/// disk after the other. The roots of such disks look alike (ext4 and XFS: the same inode number,
+/// generation and birth time).
+const MADE: &str = "1700000000";
+
+/// Makes a filesystem in a file, all of a type at the same second.
+pub fn make_image(image: &Path, fstype: &str, size: &str) {
+    let image = image.to_str().expect("a plain path");
+    run("truncate", ["-s", size, image]).ok();
+    let times = [
+        format!("E2FSPROGS_FAKE_TIME={MADE}"),
+        format!("SOURCE_DATE_EPOCH={MADE}"),
+    ];
+    let mkfs = format!("mkfs.{fstype}");
+    let quiet: &[&str] = match fstype {
+        "ext4" => &["-q", "-F", "-m", "0", image],
+        _ => &["-q", "-f", image],
+    };
+    let line = times.iter().chain([&mkfs]).map(String::as_str);
+    run("env", line.chain(quiet.iter().copied())).ok();
+    if fstype == "xfs" {
+        // Its mkfs does not always let itself be told the time.
+        let root = run("xfs_db", ["-c", "sb 0", "-c", "p rootino", image]).ok();
+        let root = root.stdout.trim().replace("rootino = ", "inode ");
+        let born = "write v3.crtime.sec 1";
+        run("xfs_db", ["-x", "-c", &root, "-c", born, image]).ok();
+    }
+}
+
+/// Images of filesystems of one type whose roots were made in the same second; `place` is a
+/// mountpoint to look at them.
+pub fn same_second_images<const N: usize>(
+    images: [&Path; N],
+    (fstype, size): (&str, &str),
+    place: &Path,
+) {
+    let born = |image: &&Path| {
+        attach(image, place, "");
+        let born = run("stat", ["-c", "%i %W", place.to_str().unwrap()]).ok();
+        run("umount", [place]).ok();
+        born.stdout
+    };
+    // The mkfs of btrfs goes by the clock: three of them may meet the end of a second.
+    for _ in 0..20 {
+        for image in images {
+            fs::remove_file(image).ok();
+            make_image(image, fstype, size);
+        }
+        let mut all = images.iter().map(born);
+        let first = all.next();
+        if all.all(|other| Some(other) == first) {
+            return;
+        }
+    }
+    panic!("{fstype} in one second: never");
+}
+
+/// Mounts an image through a loop device of its own.
+pub fn attach(image: &Path, place: &Path, options: &str) {
+    let options = format!("loop,{options}");
+    let (image, place) = (image.to_str().unwrap(), place.to_str().unwrap());
+    run("mount", ["-o", options.trim_end_matches(','), image, place]).ok();
 }
 
 /// The kernel's switch for FUSE over io_uring.

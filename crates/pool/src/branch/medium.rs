@@ -87,7 +87,9 @@ fn latency(filesystem: &str, source: &str, device: Option<(u32, u32)>, devices: 
         "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "afs" | "virtiofs" => {
             return Latency::Network;
         }
-        kind if kind == "fuse" || kind.starts_with("fuse.") => return Latency::Server,
+        kind if matches!(kind, "fuse" | "fuseblk") || kind.starts_with("fuse.") => {
+            return Latency::Server;
+        }
         _ => {}
     }
     // btrfs and ZFS show a device number of their own making; their source may be a device.

@@ -12,8 +12,7 @@ use strandfs_options::{
 
 use super::recall::{Reason, Recalled};
 use crate::branch::{Branch, BranchId};
-use crate::health::{Missing, is_marked};
-use crate::identity::btime_ns;
+use crate::health::{Mark, Missing, is_marked};
 use crate::node::{DirEntry, DirSet};
 use crate::pool::{PassthroughVerdict, Pool, PoolError, View, Watcher, root_set};
 use crate::{features, sys};
@@ -45,30 +44,7 @@ impl Changes {
 struct Retired {
     id: BranchId,
     path: PathBuf,
-    root: RootMark,
-}
-
-/// Tells the directory of a path from another that took its place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct RootMark {
-    device: (u32, u32),
-    ino: u64,
-    btime_ns: i64,
-}
-
-impl RootMark {
-    fn of(branch: &Branch) -> sys::Result<RootMark> {
-        let stat = sys::statx_fd(branch.root())?;
-        Ok(RootMark {
-            device: (stat.stx_dev_major, stat.stx_dev_minor),
-            ino: stat.stx_ino,
-            btime_ns: btime_ns(&stat),
-        })
-    }
-
-    fn same_directory(&self, other: &RootMark) -> bool {
-        (self.device, self.ino) == (other.device, other.ino)
-    }
+    root: Mark,
 }
 
 /// A change was refused; nothing was changed.
@@ -207,7 +183,6 @@ impl Pool {
     ) -> Result<Members, PoolError> {
         let mut next: Vec<Arc<Branch>> = Vec::with_capacity(specs.len());
         let mut missing = Vec::new();
-        let mut marks: Vec<RootMark> = Vec::with_capacity(specs.len());
         for spec in specs {
             if let Some(known) = old.missing.iter().find(|m| m.spec.path == spec.path) {
                 missing.push(Arc::new(known.with_rules_of(spec)));
@@ -219,18 +194,13 @@ impl Pool {
                 Some(known) => Arc::new(known.with_rules_of(spec)),
                 None => Arc::new(self.open_new(spec, changes)?),
             };
-            let mark = RootMark::of(&branch).map_err(|errno| PoolError::Branch {
-                path: spec.path.clone(),
-                errno,
-            })?;
-            let twin = marks.iter().position(|other| other.same_directory(&mark));
-            if let Some(other) = twin.and_then(|index| next.get(index)) {
+            let twin = |other: &&Arc<Branch>| other.mark().same_directory(branch.mark());
+            if let Some(other) = next.iter().find(twin) {
                 return Err(PoolError::SameDirectory {
                     path: spec.path.clone(),
                     other: other.path.clone(),
                 });
             }
-            marks.push(mark);
             next.push(branch);
         }
         Ok((next, missing))
@@ -257,11 +227,10 @@ impl Pool {
             let (path, marker) = (path.clone(), marker.clone());
             return Err(PoolError::Unmarked { path, marker });
         }
-        let mark = RootMark::of(&branch).map_err(failed)?;
         let back = changes
             .retired
             .iter()
-            .find(|gone| gone.path == *path && gone.root == mark && mark.btime_ns != 0);
+            .find(|gone| gone.path == *path && gone.root.never_left(branch.mark()));
         if let Some(gone) = back {
             return Ok(branch.with_id(gone.id));
         }
@@ -321,13 +290,11 @@ impl Pool {
             }
             self.unwatch(branch.id);
             self.volumes.close(branch.id);
-            if let Ok(root) = RootMark::of(branch) {
-                changes.retired.push(Retired {
-                    id: branch.id,
-                    path: branch.path.clone(),
-                    root,
-                });
-            }
+            changes.retired.push(Retired {
+                id: branch.id,
+                path: branch.path.clone(),
+                root: branch.mark().clone(),
+            });
         }
     }
 

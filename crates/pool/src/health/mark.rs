@@ -8,8 +8,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::State;
+use super::drive::Drive;
 use crate::branch::Medium;
-use crate::identity::btime_ns;
+use crate::identity::{FilesystemId, RootId};
 use crate::sys;
 
 /// Who the root directory of a branch is.
@@ -19,15 +20,15 @@ pub struct Mark {
     pub device: (u32, u32),
     mount: u64,
     ino: u64,
-    btime_ns: i64,
+    id: RootId,
     handle: Option<(i32, Vec<u8>)>,
-    fsid: u64,
-    filesystem: String,
+    filesystem: FilesystemId,
+    drive: Option<Drive>,
+    /// Type of the filesystem, and what is mounted.
+    kind: String,
     source: String,
     /// It is where something is mounted.
     mount_root: bool,
-    /// The kernel lists its block device.
-    on_block_device: bool,
 }
 
 /// What a branch's path leads to.
@@ -51,18 +52,24 @@ impl Mark {
         let medium = Medium::of(root);
         let handle = sys::name_to_handle_fd(root).ok();
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let filesystem = FilesystemId::of(root, &stat, &medium);
         Ok(Mark {
             device,
             mount: stat.stx_mnt_id,
             ino: stat.stx_ino,
-            btime_ns: btime_ns(&stat),
+            id: RootId::new(&stat, &filesystem),
             handle: handle.map(|handle| (handle.kind(), handle.bytes().to_vec())),
-            fsid: rustix::fs::fstatvfs(root).map_or(0, |stat| stat.f_fsid),
-            filesystem: medium.filesystem,
+            filesystem,
+            drive: Drive::of(root, device, &medium),
+            kind: medium.filesystem,
             source: medium.source,
             mount_root: is_mount_root(&stat),
-            on_block_device: block_device_exists(device, Path::new(DEVICES)),
         })
+    }
+
+    /// What is written to disk of it.
+    pub fn id(&self) -> &RootId {
+        &self.id
     }
 
     /// The mount it was opened through.
@@ -70,18 +77,36 @@ impl Mark {
         self.mount
     }
 
-    /// Whether this is the same directory of the same filesystem, perhaps mounted anew. Without a
-    /// birth time (network filesystems, FUSE) what is mounted must have the same name.
-    pub fn same(&self, other: &Mark) -> bool {
-        let known_by = if self.btime_ns != 0 {
-            self.btime_ns == other.btime_ns
-        } else {
-            (other.btime_ns, self.fsid, &self.source) == (0, other.fsid, &other.source)
-        };
+    /// Whether this is the same directory of the same filesystem, perhaps mounted anew.
+    pub fn same(&self, now: &Mark) -> bool {
+        self.looks_like(now) && !self.is_copied_by(now)
+    }
+
+    /// The same by the same device number: what was known of its inodes by that still holds.
+    pub fn never_left(&self, now: &Mark) -> bool {
+        self.id.is_certain() && self.device == now.device && self.same(now)
+    }
+
+    /// Whether two paths lead to one directory.
+    pub fn same_directory(&self, other: &Mark) -> bool {
+        (self.device, self.ino) == (other.device, other.ino)
+    }
+
+    /// The same as far as its filesystem says. What has neither birth times nor an identifier that
+    /// lasts (network filesystems, FUSE) must have the same name.
+    fn looks_like(&self, now: &Mark) -> bool {
+        let known_by = self.id.is_certain() || self.source == now.source;
         known_by
-            && self.ino == other.ino
-            && self.filesystem == other.filesystem
-            && self.handle == other.handle
+            && self.id.is(&now.id)
+            && self.filesystem == now.filesystem
+            && self.kind == now.kind
+            && self.handle == now.handle
+    }
+
+    /// What looks the same is on another drive: written since, on one of them.
+    fn is_copied_by(&self, now: &Mark) -> bool {
+        let drives = (&self.drive, &now.drive);
+        matches!(drives, (Some(was), Some(is)) if was.is_another(is))
     }
 
     /// What another directory is, in the place of this one.
@@ -89,10 +114,20 @@ impl Mark {
         if self.mount_root && !now.mount_root {
             return (State::Missing, "nothing is mounted there".to_owned());
         }
-        let text = format!(
-            "its path leads to another directory now ({} {} instead of {} {})",
-            now.filesystem, now.source, self.filesystem, self.source
-        );
+        let kind = &self.kind;
+        let [was, is] = [self, now].map(|mark| format!("{} {}", mark.kind, mark.source));
+        let text = if self.looks_like(now) {
+            format!("a copy of its {kind} is there now, on another drive ({is}; it was on {was})")
+        } else if (kind, self.mount_root) == (&now.kind, now.mount_root)
+            && self.filesystem != now.filesystem
+        {
+            format!(
+                "another {kind} is there now ({}; its own was {was})",
+                now.source
+            )
+        } else {
+            format!("its path leads to another directory now ({is} instead of {was})")
+        };
         (State::Replaced, text)
     }
 
@@ -105,7 +140,7 @@ impl Mark {
         };
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         if (device, stat.stx_ino) == (self.device, self.ino) {
-            if self.on_block_device && !block_device_exists(device, Path::new(DEVICES)) {
+            if self.drive.as_ref().is_some_and(|drive| !drive.is_there()) {
                 return gone("its device is gone".to_owned());
             }
             if let Some(marker) = marker
@@ -166,13 +201,6 @@ fn is_mount_root(stat: &Statx) -> bool {
     stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
 }
 
-/// Where the kernel lists block devices by number.
-const DEVICES: &str = "/sys/dev/block";
-
-fn block_device_exists((major, minor): (u32, u32), devices: &Path) -> bool {
-    major != 0 && devices.join(format!("{major}:{minor}")).exists()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,14 +227,5 @@ mod tests {
         assert_eq!(state(Some("m")), State::Missing);
         std::fs::write(path.join("m"), "").unwrap();
         assert_eq!(mark.check(&path, Some("m")), Found::Same);
-    }
-
-    #[test]
-    fn block_devices_are_listed_by_number() {
-        let devices = tempfile::tempdir().unwrap();
-        std::fs::create_dir(devices.path().join("8:1")).unwrap();
-        assert!(block_device_exists((8, 1), devices.path()));
-        assert!(!block_device_exists((8, 2), devices.path()));
-        assert!(!block_device_exists((0, 40), devices.path()));
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         let waiting = Waiting {
             home: Spot::new(Path::new("d/\n7"), OsStr::new("end")),
             decisive: Decisive {
-                branch: Elsewhere::new("/mnt/a b", Some(Inode { ino: 2, born_ns: 9 })),
+                branch: Elsewhere::new("/mnt/a b", Some("2 9 uuid:07")),
                 spot: Spot::new(Path::new(""), OsStr::new("x\ny")),
                 file: Inode {
                     ino: 7,

@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::record::{Reader, push_part};
-use super::rename_record::Inode;
 use crate::branch::Branch;
-use crate::sys;
+use crate::identity::RootId;
 
 /// A branch by its path and its root directory: under the path of a disk that is not mounted there
 /// is a bare directory, which tells nothing of what is on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Elsewhere {
     path: PathBuf,
-    /// None in the records of earlier versions, and on filesystems without birth times.
-    root: Option<Inode>,
+    /// None in the records of earlier versions, and where nothing tells it for certain.
+    root: Option<RootId>,
 }
 
 impl Elsewhere {
@@ -26,10 +25,10 @@ impl Elsewhere {
     }
 
     #[cfg(test)]
-    pub(super) fn new(path: &str, root: Option<Inode>) -> Elsewhere {
+    pub(super) fn new(path: &str, root: Option<&str>) -> Elsewhere {
         Elsewhere {
             path: PathBuf::from(path),
-            root,
+            root: root.map(|text| RootId::parse(text).unwrap()),
         }
     }
 
@@ -41,7 +40,7 @@ impl Elsewhere {
     pub(super) fn push(&self, out: &mut Vec<u8>) {
         push_part(out, self.path.as_os_str());
         match &self.root {
-            Some(root) => root.push(out),
+            Some(root) => out.extend_from_slice(format!("{root}\n").as_bytes()),
             None => out.extend_from_slice(b"-\n"),
         }
     }
@@ -53,7 +52,7 @@ impl Elsewhere {
             true => None,
             false => match reader.line()? {
                 line if line == "-" => None,
-                line => Some(Inode::parse(&line)?),
+                line => Some(RootId::parse(&line)?),
             },
         };
         Some(Elsewhere { path, root })
@@ -66,15 +65,18 @@ impl Elsewhere {
     pub(super) fn find<'b>(&self, branches: &'b [Arc<Branch>]) -> Result<&'b Arc<Branch>, Absent> {
         let mut named = branches.iter().filter(|branch| branch.path == self.path);
         named
-            .find(|branch| self.root.is_none() || self.root == root_of(branch))
+            .find(|branch| {
+                let root = self.root.as_ref();
+                root.is_none_or(|root| root.is(branch.mark().id()))
+            })
             .ok_or_else(|| Absent(self.path.clone()))
     }
 }
 
-/// None where files have no birth time: the number alone may be another after the next mount.
-fn root_of(branch: &Branch) -> Option<Inode> {
-    let root = Inode::of(&sys::statx_fd(branch.root()).ok()?);
-    (root.born_ns != 0).then_some(root)
+/// None where nothing tells it for certain: the number alone may be another after the next mount.
+fn root_of(branch: &Branch) -> Option<RootId> {
+    let root = branch.mark().id();
+    root.is_certain().then(|| root.clone())
 }
 
 /// The branch that would tell is not there.

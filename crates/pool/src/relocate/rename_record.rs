@@ -210,7 +210,7 @@ mod tests {
                 born_ns: -1,
             },
             ahead: vec![
-                Elsewhere::new("/mnt/end\n", Some(Inode { ino: 2, born_ns: 9 })),
+                Elsewhere::new("/mnt/end\n", Some("2 9 fsid:7")),
                 Elsewhere::new("/mnt/b", None),
             ],
         };

@@ -405,7 +405,7 @@ mod tests {
 
     fn change(role: Role, old: Option<Inode>, new: Option<Inode>) -> Change {
         Change {
-            branch: Elsewhere::new("/mnt/end\n", A),
+            branch: Elsewhere::new("/mnt/end\n", Some("5 6")),
             role,
             old,
             new,
