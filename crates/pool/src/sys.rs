@@ -3,6 +3,7 @@
 //! The only module of this crate with `unsafe` code.
 
 mod credentials;
+mod extents;
 mod fanotify;
 mod filesystem_id;
 mod handle;
@@ -13,6 +14,7 @@ mod lock;
 mod raw;
 
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
+pub use extents::each_unwritten;
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,

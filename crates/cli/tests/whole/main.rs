@@ -13,6 +13,7 @@ mod identities;
 mod listings;
 mod locks;
 mod open_dirs;
+mod reservations;
 mod set_id_bits;
 mod sizes;
 mod times;

@@ -1,8 +1,9 @@
-//! The bytes of a file: shared where the filesystem can, else copied with the holes kept.
+//! The bytes of a file: shared where the filesystem can, else copied with the holes kept, and the
+//! room that was reserved for bytes to come.
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::sys;
@@ -36,7 +37,7 @@ pub(super) fn copy_in_pieces<E: From<Errno>>(
     copied: &mut dyn FnMut(u64) -> Result<(), E>,
 ) -> Result<(), E> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
-        return Ok(());
+        return Ok(reserve_as(from, to, size_bytes)?);
     }
     let mut at = 0;
     while at < size_bytes {
@@ -50,7 +51,68 @@ pub(super) fn copy_in_pieces<E: From<Errno>>(
         at = end;
     }
     // A hole at the end has been skipped, and left the file short.
-    Ok(rustix::fs::ftruncate(to, size_bytes)?)
+    rustix::fs::ftruncate(to, size_bytes)?;
+    Ok(reserve_as(from, to, size_bytes)?)
+}
+
+/// Reserves in the copy what fallocate(2) reserved in the original: whoever was promised room may
+/// store there through a mapping, and would be killed (SIGBUS) where there is none.
+fn reserve_as(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size_bytes: u64) -> sys::Result<()> {
+    let mut reserve = |start: u64, len: u64| {
+        let flags = FallocateFlags::KEEP_SIZE;
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(to, flags, start, len))
+    };
+    let outcome = match sys::each_unwritten(from, &mut reserve) {
+        Err(Errno::OPNOTSUPP | Errno::NOTTY) => reserve_untold(from, size_bytes, &mut reserve),
+        other => other,
+    };
+    match outcome {
+        // The filesystem of the new branch reserves nothing for anybody, or the old one does not say.
+        Err(errno @ (Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS)) => {
+            tracing::debug!(%errno, "what was reserved for a file is not reserved for its copy");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The same where the filesystem does not tell what is reserved, tmpfs. What occupies more than its
+/// data has room for all of it reserved: more than perhaps was, but nothing less.
+fn reserve_untold(
+    from: BorrowedFd<'_>,
+    size_bytes: u64,
+    reserve: &mut dyn FnMut(u64, u64) -> sys::Result<()>,
+) -> sys::Result<()> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let magic = rustix::fs::fstatfs(from)?.f_type;
+    if u64::try_from(magic) != Ok(TMPFS_MAGIC) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let occupied = sys::statx_fd(from)?.stx_blocks.saturating_mul(512);
+    let data = data_bytes(from, size_bytes);
+    if occupied <= data {
+        return Ok(());
+    }
+    let page_bytes = rustix::param::page_size() as u64;
+    let whole = size_bytes.next_multiple_of(page_bytes);
+    // What does not lie below the end lies beyond it.
+    let beyond = occupied.saturating_sub(whole);
+    match whole + beyond {
+        0 => Ok(()),
+        len => reserve(0, len),
+    }
+}
+
+/// Bytes of the pages that hold data.
+fn data_bytes(from: BorrowedFd<'_>, size_bytes: u64) -> u64 {
+    let page_bytes = rustix::param::page_size() as u64;
+    let (mut at, mut sum) = (0, 0);
+    while let Some((start, end)) = next_data(from, at, size_bytes) {
+        let start_page = start / page_bytes * page_bytes;
+        sum += end.next_multiple_of(page_bytes) - start_page;
+        at = end;
+    }
+    sum
 }
 
 /// The next stretch of data from `at` on. A filesystem that does not tell holes has one stretch.
@@ -139,6 +201,44 @@ mod tests {
         from.read_exact_at(&mut a, 0).unwrap();
         to.read_exact_at(&mut b, 0).unwrap();
         assert!(a == b);
+    }
+
+    /// On the disk of the temporary directory, and on tmpfs where there is one.
+    #[test]
+    fn what_was_reserved_stays_reserved_and_holes_stay_holes() {
+        for dir in [std::env::temp_dir(), "/dev/shm".into()] {
+            let new = || tempfile::tempfile_in(&dir);
+            let (Ok(from), Ok(to)) = (new(), new()) else {
+                continue;
+            };
+            from.write_all_at(&[7; 10_000], 0).unwrap();
+            from.set_len(9 << 20).unwrap();
+            let reserve = |flags, at, len| rustix::fs::fallocate(&from, flags, at, len);
+            if reserve(FallocateFlags::empty(), 1 << 20, 3 << 20).is_err() {
+                continue;
+            }
+            reserve(FallocateFlags::KEEP_SIZE, 12 << 20, 1 << 20).unwrap();
+            copy_data(from.as_fd(), to.as_fd(), 9 << 20).unwrap();
+            assert_eq!(to.metadata().unwrap().len(), 9 << 20);
+            let occupied = |file: &File| file.metadata().unwrap().blocks() * 512;
+            let (wanted, has) = (occupied(&from), occupied(&to));
+            assert!(has >= wanted, "{}: {has} of {wanted}", dir.display());
+            let mut bytes = vec![1; 9 << 20];
+            to.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(bytes[..10_000] == [7; 10_000] && bytes[10_000..].iter().all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    fn what_nothing_was_reserved_for_stays_sparse() {
+        let Ok(from) = tempfile::tempfile_in("/dev/shm") else {
+            return;
+        };
+        let to = tempfile::tempfile_in("/dev/shm").unwrap();
+        from.write_all_at(&[7; 10_000], 5000).unwrap();
+        from.set_len(1 << 30).unwrap();
+        copy_data(from.as_fd(), to.as_fd(), 1 << 30).unwrap();
+        assert!(to.metadata().unwrap().blocks() * 512 < 1 << 20);
     }
 
     #[test]
