@@ -100,6 +100,8 @@ pub struct Listing {
     pub partial: bool,
     /// When it was begun; what it says of names may be outdated by changes since.
     pub(crate) begun: Moment,
+    /// Of two listings of a directory the one of the higher number was begun later.
+    pub(crate) number: u64,
 }
 
 impl Listing {

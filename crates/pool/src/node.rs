@@ -278,6 +278,14 @@ impl Node {
         self.dir_names.load(Ordering::SeqCst) & dir_name_mark(name) != 0
     }
 
+    /// A name in this directory is about to be changed by the pool. Listings that begin afterwards are
+    /// of another series, so that the kernel joins none of them with entries collected before.
+    pub fn names_change(&self) {
+        if self.cache_mark.load(Ordering::SeqCst) != 0 {
+            self.cache_mark.store(0, Ordering::SeqCst);
+        }
+    }
+
     /// Adds a reference, unless the node is dead.
     pub fn try_ref(&self) -> bool {
         self.refs

@@ -256,6 +256,16 @@ impl Pool {
         self.nodes.get(id).ok_or(Errno::STALE)
     }
 
+    /// The same of a directory in which a name is to be changed.
+    ///
+    /// # Errors
+    /// ESTALE if there is none.
+    pub(crate) fn node_to_change(&self, id: NodeId) -> sys::Result<Arc<Node>> {
+        let node = self.node(id)?;
+        node.names_change();
+        Ok(node)
+    }
+
     /// Zero if options or branches changed since `view` was taken: what was found out under it
     /// may reach the kernel after it was told to forget such things.
     pub(crate) fn unless_outdated(&self, view: &View, trusted: Duration) -> Duration {

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use papaya::{Compute, Operation};
 use strandfs_fuse::NodeId;
 
 use crate::dir_listing::Listing;
@@ -38,6 +39,7 @@ pub(crate) struct Snapshots {
     bytes: AtomicUsize,
     swept_ms: AtomicU64,
     most_bytes: usize,
+    begun: AtomicU64,
 }
 
 impl Default for Snapshots {
@@ -47,6 +49,7 @@ impl Default for Snapshots {
             bytes: AtomicUsize::new(0),
             swept_ms: AtomicU64::new(0),
             most_bytes: MOST_BYTES,
+            begun: AtomicU64::new(0),
         }
     }
 }
@@ -59,7 +62,13 @@ impl Snapshots {
         (idle_ms <= IDLE_MS).then_some(found)
     }
 
-    /// Holds a listing that is new, for one reader more if it `begins`.
+    /// The number of a listing that is about to be made.
+    pub fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Holds a listing that is new, for one reader more if it `begins`. One that was begun later and
+    /// made sooner stays: its readers must not go on in an older one.
     pub fn put(
         &self,
         directory: NodeId,
@@ -77,9 +86,21 @@ impl Snapshots {
             readers: AtomicU32::new(readers.saturating_add(u32::from(begins))),
             used_ms: AtomicU64::new(now_ms),
         });
+        let hold = |held: Option<(&NodeId, &Arc<Snapshot>)>| match held {
+            Some((_, held)) if held.listing.number > snapshot.listing.number => {
+                Operation::Abort(Arc::clone(held))
+            }
+            _ => Operation::Insert(Arc::clone(&snapshot)),
+        };
+        match self.latest.compute(directory, hold, &guard) {
+            Compute::Aborted(held) => {
+                held.readers.fetch_add(u32::from(begins), Ordering::Relaxed);
+                return snapshot;
+            }
+            Compute::Updated { old, .. } => self.let_go(Some(old.1), &guard),
+            _ => {}
+        }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let replaced = self.latest.insert(directory, Arc::clone(&snapshot), &guard);
-        self.let_go(replaced, &guard);
         self.sweep(directory, now_ms);
         snapshot
     }
@@ -157,6 +178,26 @@ mod tests {
         held.put(dir, listing(3), true, 0);
         held.end(dir);
         assert!(held.get(dir, 0).is_some());
+        held.end(dir);
+        assert!(held.get(dir, 0).is_none());
+        assert_eq!(held.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn readers_of_a_later_listing_do_not_go_on_in_an_older_one_that_took_longer() {
+        let (held, dir) = (Snapshots::default(), NodeId(5));
+        let begun = |names| {
+            let mut listing = listing(names);
+            listing.number = held.begin();
+            listing
+        };
+        let (older, later) = (begun(3), begun(2));
+        held.put(dir, later, true, 0);
+        let own = held.put(dir, older, true, 0);
+        assert_eq!(own.listing.len(), 3);
+        assert_eq!(held.get(dir, 0).unwrap().listing.len(), 2);
+        held.end(dir);
+        assert!(held.get(dir, 0).is_some(), "one reads on");
         held.end(dir);
         assert!(held.get(dir, 0).is_none());
         assert_eq!(held.bytes.load(Ordering::Relaxed), 0);

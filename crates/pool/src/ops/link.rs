@@ -28,7 +28,7 @@ impl Pool {
     ) -> sys::Result<Entry> {
         let node = self.node(id)?;
         let held = node.hold(cx);
-        let parent = self.node(new_parent)?;
+        let parent = self.node_to_change(new_parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         if self.exists_elsewhere(&view, &set, new_name)? {

@@ -303,8 +303,9 @@ impl Pool {
     fn listing_between_moves(&self, node: &Arc<Node>) -> sys::Result<Listing> {
         loop {
             let (moves, begun) = (self.moves(), self.coherence.now());
+            let number = self.snapshots.begin();
             let mut listing = self.make_listing(node)?;
-            listing.begun = begun;
+            (listing.begun, listing.number) = (begun, number);
             if self.moves() == moves {
                 return Ok(listing);
             }

@@ -31,7 +31,7 @@ impl Pool {
         name: &OsStr,
     ) -> sys::Result<()> {
         let moves = self.moves();
-        let parent = self.node(parent)?;
+        let parent = self.node_to_change(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         let rule = view.settings.policies.unlink;
@@ -82,7 +82,7 @@ impl Pool {
 
     /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
     pub(crate) fn do_rmdir(&self, parent: NodeId, name: &OsStr) -> sys::Result<()> {
-        let parent = self.node(parent)?;
+        let parent = self.node_to_change(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         let found = self.branches_with(&set, name)?;

@@ -100,7 +100,7 @@ impl Pool {
     }
 
     fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> sys::Result<Side<'a>> {
-        let parent = self.node(parent)?;
+        let parent = self.node_to_change(parent)?;
         let set = self.dir_set(&parent)?;
         let found = self.branches_with(&set, name)?;
         Ok(Side {
