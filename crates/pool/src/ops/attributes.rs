@@ -83,17 +83,28 @@ impl Pool {
         change: &SetAttr,
     ) -> sys::Result<AttrReply> {
         let node = self.node(id)?;
+        // One of several changes may have been made.
+        let outcome = self.setattr_where_there_is_room(cx, &node, change);
+        self.in_doubt_if_failed(id, outcome)
+    }
+
+    fn setattr_where_there_is_room(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        change: &SetAttr,
+    ) -> sys::Result<AttrReply> {
         loop {
             let held = node.hold(cx);
             let place = node.primary();
-            let refusal = match self.setattr_held(&node, change) {
+            let refusal = match self.setattr_held(node, change) {
                 Err(errno) if is_full(errno) && !node.is_dir() => errno,
                 outcome => return outcome,
             };
             drop(held);
             let size_bytes = change.size_bytes.ok_or(refusal)?;
-            let growth = size_bytes.saturating_sub(self.stat_file(&node)?.stx_size);
-            self.make_room(cx, &node, growth, refusal, || node.primary() != place)?;
+            let growth = size_bytes.saturating_sub(self.stat_file(node)?.stx_size);
+            self.make_room(cx, node, growth, refusal, || node.primary() != place)?;
         }
     }
 

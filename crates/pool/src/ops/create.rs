@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
+use strandfs_fuse::{Context, Create, Entry, Handle, MakeNode, NodeId, OpenReply};
 use strandfs_options::Policy;
 
 use crate::attr::{decode_dev, file_attr};
@@ -57,7 +58,7 @@ impl Pool {
         parent: NodeId,
         args: &Create<'_>,
     ) -> sys::Result<(Entry, OpenReply)> {
-        let parent = self.node(parent)?;
+        let parent = self.node_to_change(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         let exclusive = args.flags & libc::O_EXCL != 0;
@@ -205,7 +206,25 @@ impl Pool {
         let open = self
             .do_open(cx, entry.node, flags, args.kill_suidgid)
             .map_err(undo)?;
-        Ok((entry, open))
+        Ok((self.entry_of_opened(entry, open.handle), open))
+    }
+
+    /// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes
+    /// the attributes in an answer to CREATE for newer than all it knows, also than a write that it
+    /// has seen meanwhile: they are not to be kept.
+    fn entry_of_opened(&self, found: Entry, handle: Handle) -> Entry {
+        let opened = self.files.get(handle);
+        let attr = opened.and_then(|opened| {
+            let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
+            let mut attr = file_attr(&stat, opened.node.ino);
+            self.view().dress(&mut attr);
+            Some(attr)
+        });
+        Entry {
+            attr: attr.unwrap_or(found.attr),
+            attr_valid: Duration::ZERO,
+            ..found
+        }
     }
 
     /// MKNOD; a regular file goes by the create policy, as with mergerfs.
@@ -301,7 +320,7 @@ impl Pool {
         bits: Bits,
         make_on: impl Fn(&DirEntry) -> sys::Result<()>,
     ) -> sys::Result<Entry> {
-        let parent = self.node(parent)?;
+        let parent = self.node_to_change(parent)?;
         let since = self.coherence.now();
         let set = self.dir_set(&parent)?;
         if self.exists_elsewhere(view, &set, name)? {

@@ -74,7 +74,10 @@ impl Pool {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) if !cx.interrupted() => {}
-                Err(errno) if done == 0 => return Err(errno),
+                // A branch that refuses may have taken part of it.
+                Err(errno) if done == 0 => {
+                    return self.in_doubt_if_failed(opened.node.id, Err(errno));
+                }
                 Err(_) => break,
             }
         }
@@ -147,10 +150,11 @@ impl Pool {
         let opened = self.opened(args.handle)?;
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
-        self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
+        let outcome = self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
             privilege::for_unmarked_change(cx, fd)?;
-            rustix::fs::fallocate(fd, mode, args.offset_bytes, args.len_bytes)
-        })
+            allocate(fd, mode, args.offset_bytes, args.len_bytes)
+        });
+        self.in_doubt_if_failed(opened.node.id, outcome)
     }
 
     /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
@@ -193,8 +197,29 @@ impl Pool {
             let source = from.file()?;
             let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
             rustix::fs::copy_file_range(&*source, at_in, target, at_out, len)
-        })?;
-        Ok(count as u64)
+        });
+        match count {
+            // Nothing was tried.
+            Err(errno @ (Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS)) => Err(errno),
+            other => self.in_doubt_if_failed(to.node.id, other.map(|count| count as u64)),
+        }
+    }
+
+    /// After a change of a file that failed, perhaps half way: the answer tells the kernel nothing of
+    /// what the file is like now, so that it has to ask.
+    pub(crate) fn in_doubt_if_failed<T>(
+        &self,
+        node: NodeId,
+        outcome: sys::Result<T>,
+    ) -> sys::Result<T> {
+        if outcome.is_err()
+            && let Some(connection) = self.connection.get()
+            // Attributes alone: the request at hand may have pages locked.
+            && let Err(errno) = connection.invalidate_inode(node, -1, 0)
+        {
+            tracing::debug!(%errno, "attributes could not be invalidated");
+        }
+        outcome
     }
 
     /// The open descriptor of a handle, else a fresh one of the node.
@@ -211,6 +236,29 @@ impl Pool {
         let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))
     }
+}
+
+/// Allocates room. Where that makes the file longer the room is had first: a branch that runs out of
+/// it on the way (ext4) would leave the file longer all the same, and the kernel's idea of its end,
+/// where it puts what is appended to its page cache, would be wrong.
+fn allocate(
+    fd: BorrowedFd<'_>,
+    mode: FallocateFlags,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> sys::Result<()> {
+    let end = offset_bytes.saturating_add(len_bytes);
+    if !mode.contains(FallocateFlags::KEEP_SIZE)
+        && end > rustix::fs::fstat(fd)?.st_size.unsigned_abs()
+    {
+        let beyond = mode | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(fd, beyond, offset_bytes, len_bytes) {
+            // A branch without that (NFS, some FUSE servers) may have the whole in one.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes)
 }
 
 /// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.

@@ -101,10 +101,6 @@ impl Pool {
         if changes && view.settings.link_cow {
             self.open_breaks_link(cx, &node, file.as_fd())?;
         }
-        if flags & libc::O_TRUNC != 0 {
-            sys::want_fsetid(!kill)?;
-            truncate_open(&file, access_mode(flags))?;
-        }
         if !node.try_ref() {
             return Err(Errno::STALE);
         }
@@ -114,7 +110,15 @@ impl Pool {
             mode,
             stands_in_for,
         };
-        let opened = self.register(cx, &view, &node, found, flags);
+        let opened = match flags & libc::O_TRUNC {
+            0 => self.register(cx, &view, &node, found, flags),
+            _ => {
+                let opened = sys::want_fsetid(!kill)
+                    .and_then(|()| truncate_open(&found.file, access_mode(flags)))
+                    .and_then(|()| self.register(cx, &view, &node, found, flags));
+                self.in_doubt_if_failed(id, opened)
+            }
+        };
         // The handle holds a reference of its own.
         self.unref(&node, 1);
         opened
