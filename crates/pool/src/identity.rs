@@ -13,6 +13,7 @@
 //! ```
 
 mod absence;
+mod export;
 mod layout;
 mod memory;
 mod number_hash;
@@ -165,6 +166,8 @@ struct Volume {
     strict: bool,
     /// Mixed into the inode numbers shown to users; stable over remounts.
     seed: u64,
+    /// All of the filesystem is beneath the branch, so that no handle leads out of it.
+    whole: bool,
     /// Its branch left the pool: nothing is held open here until it comes back.
     closed: bool,
 }
@@ -235,6 +238,9 @@ impl Volumes {
         let same =
             |v: &Arc<Volume>| (v.branch, v.device, &v.filesystem) == (branch, device, &filesystem);
         let known = list.iter().position(same);
+        let whole = mount
+            .as_ref()
+            .is_some_and(|at| export::shows_all(at.as_fd(), layout));
         let volume = |seed| {
             Arc::new(Volume {
                 branch,
@@ -244,6 +250,7 @@ impl Volumes {
                 mount,
                 strict,
                 seed,
+                whole,
                 closed: false,
             })
         };
@@ -355,20 +362,6 @@ impl Volumes {
         }
     }
 
-    /// Notes what a file handle of a node that is being forgotten will need: filesystems that
-    /// insist on the generation (tmpfs, XFS) cannot be asked by number alone.
-    pub fn remember(&self, identity: &Identity) {
-        let list = self.list.load();
-        let strict = list
-            .get(usize::from(identity.volume.0))
-            .is_some_and(|v| v.strict);
-        if strict {
-            self.generations
-                .lock()
-                .note((identity.volume, identity.ino), identity.generation);
-        }
-    }
-
     /// Notes that a directory on several branches went by this copy's identity.
     pub fn remember_elder(&self, volume: VolumeId, ino: u64) {
         self.generations.lock().note_elder((volume, ino));
@@ -390,31 +383,6 @@ impl Volumes {
             });
         }
         sorted
-    }
-
-    /// Opens the inode of a number whose generation the caller does not know, and returns the
-    /// generation.
-    ///
-    /// # Errors
-    /// As for [`Volumes::open`].
-    pub fn open_any_generation(&self, volume: VolumeId, ino: u64) -> sys::Result<(OwnedFd, u32)> {
-        let known = self.generations.lock().get(&(volume, ino)).unwrap_or(0);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        let fd = self.open(volume, ino, known, flags)?;
-        let handle = sys::name_to_handle_fd(fd.as_fd())?;
-        let layout = self
-            .list
-            .load()
-            .get(usize::from(volume.0))
-            .and_then(|v| v.layout);
-        let (found, generation) = layout
-            .and_then(|layout| layout.read(&handle))
-            .ok_or(Errno::STALE)?;
-        if found == ino {
-            Ok((fd, generation))
-        } else {
-            Err(Errno::STALE)
-        }
     }
 
     /// The branch a volume belongs to.

@@ -20,7 +20,7 @@ pub use fanotify::{
     fanotify_watch_filesystem,
 };
 pub use filesystem_id::{btrfs_devices, filesystem_uuid};
-pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle};
+pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, written_by_others};

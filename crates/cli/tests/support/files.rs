@@ -81,6 +81,21 @@ pub struct Handle {
     bytes: Vec<u8>,
 }
 
+impl Handle {
+    /// What the filesystem put into it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// A handle of the same type.
+    pub fn with_bytes(&self, bytes: &[u8]) -> Handle {
+        Handle {
+            kind: self.kind,
+            bytes: bytes.to_vec(),
+        }
+    }
+}
+
 const HANDLE_MAX: usize = 128;
 
 #[repr(C)]

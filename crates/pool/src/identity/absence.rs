@@ -16,6 +16,7 @@ impl Volume {
             mount: None,
             strict: self.strict,
             seed: self.seed,
+            whole: false,
             closed: true,
         })
     }

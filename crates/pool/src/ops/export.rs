@@ -1,17 +1,17 @@
 //! File handles: finding a node again that the kernel has forgotten (LOOKUP of `.` and `..`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, StatxAttributes};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
 use crate::dir_set::heard;
-use crate::identity::{Face, Identity, kind_of, split_id};
+use crate::identity::{Face, Identity, VolumeId, kind_of, split_id};
 use crate::inode_number::{Numbered, PathHash};
 use crate::node::{DirSet, Names};
 use crate::pool::{Pool, View};
@@ -38,7 +38,10 @@ impl Pool {
         if stat.stx_nlink == 0 || stat.stx_ino != ino {
             return Err(Errno::STALE);
         }
-        let path = beneath(&branch, fd.as_fd())?;
+        let path = match self.beneath(&branch, volume, fd.as_fd()) {
+            Err(Errno::STALE) if self.is_nameless(volume, generation, fd.as_fd(), &stat) => None,
+            path => path?,
+        };
         let btime_ns = crate::identity::btime_ns(&stat);
         let identity = Identity {
             branch: branch_id,
@@ -118,7 +121,8 @@ impl Pool {
         }
         let set = self.dir_set(&node)?;
         let first = set.entries.first().ok_or(Errno::STALE)?;
-        let path = beneath(&first.branch, first.fd.as_fd())?.ok_or(Errno::STALE)?;
+        let path = self.beneath(&first.branch, first.identity.volume, first.fd.as_fd())?;
+        let path = path.ok_or(Errno::STALE)?;
         let mut at = self.nodes.get(NodeId::ROOT).ok_or(Errno::STALE)?;
         let mut found = None;
         for name in path.parent().ok_or(Errno::STALE)?.components() {
@@ -147,23 +151,43 @@ fn open_beneath(branch: &Branch, path: &Path) -> sys::Result<OwnedFd> {
     rustix::fs::openat2(branch.root(), path, flags, Mode::empty(), resolve)
 }
 
-/// The path of an inode below its branch, as the kernel knows it; `None` if the kernel does not
-/// (a file opened by handle has no name until someone looks it up) but the branch is the whole
-/// filesystem, so that nothing on it lies outside.
-///
-/// # Errors
-/// ESTALE if it lies outside the branch: a made-up handle must not lead there.
-fn beneath(branch: &Branch, fd: std::os::fd::BorrowedFd<'_>) -> sys::Result<Option<PathBuf>> {
-    let (root, path) = (sys::path_of(branch.root())?, sys::path_of(fd)?);
-    if let Ok(relative) = path.strip_prefix(&root)
-        && !relative.as_os_str().is_empty()
-    {
-        return Ok(Some(relative.to_path_buf()));
+impl Pool {
+    /// The path of an inode below its branch, as the kernel knows it; `None` if the kernel does not
+    /// (a file opened by handle has no name until someone looks it up) but the branch is the whole
+    /// filesystem, so that nothing on it lies outside.
+    ///
+    /// # Errors
+    /// ESTALE if it may lie outside the branch: a made-up handle must not lead there.
+    fn beneath(
+        &self,
+        branch: &Branch,
+        volume: VolumeId,
+        fd: BorrowedFd<'_>,
+    ) -> sys::Result<Option<PathBuf>> {
+        let (root, path) = (sys::path_of(branch.root())?, sys::path_of(fd)?);
+        if let Ok(relative) = path.strip_prefix(&root)
+            && !relative.as_os_str().is_empty()
+        {
+            return Ok(Some(relative.to_path_buf()));
+        }
+        match self.volumes.is_whole(volume) {
+            true => Ok(None),
+            false => Err(Errno::STALE),
+        }
     }
-    let stat = sys::statx_fd(branch.root())?;
-    if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
-        Ok(None)
-    } else {
-        Err(Errno::STALE)
+
+    /// Whether a file that the kernel knows no name of (or perhaps another one than the pool's) was
+    /// in the pool before it was forgotten: its handle is none that was made up.
+    fn is_nameless(
+        &self,
+        volume: VolumeId,
+        generation: u32,
+        fd: BorrowedFd<'_>,
+        stat: &Statx,
+    ) -> bool {
+        let unconnected = || sys::path_of(fd).is_ok_and(|path| path == Path::new("/"));
+        kind_of(stat) != FileKind::Directory
+            && (stat.stx_nlink > 1 || unconnected())
+            && self.volumes.was_shown(volume, stat.stx_ino, generation)
     }
 }

@@ -113,3 +113,47 @@ pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &RawHandle, flags: OFlags) 
     // SAFETY: the kernel just returned this descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// `struct xfs_fsop_bulkreq` of `xfs/xfs_fs.h`.
+#[repr(C)]
+struct XfsBulkRequest {
+    last_ino: *mut u64,
+    count: i32,
+    buffer: *mut u64,
+    count_out: *mut i32,
+}
+
+/// `XFS_IOC_FSBULKSTAT_SINGLE`.
+const XFS_BULKSTAT_SINGLE: libc::Ioctl = 0xc020_5866_u32 as libc::Ioctl;
+/// Words of `struct xfs_bstat`, rounded up, and the one whose upper half is the generation.
+const XFS_BSTAT_WORDS: usize = 32;
+const XFS_BSTAT_INO: usize = 0;
+const XFS_BSTAT_GENERATION: usize = 13;
+
+/// The generation of an inode on the XFS that `mount` is on.
+///
+/// # Errors
+/// ENOTTY where it is another filesystem, EPERM without CAP_SYS_ADMIN, EINVAL or ENOENT if there is
+/// no such inode.
+pub fn xfs_generation(mount: BorrowedFd<'_>, ino: u64) -> Result<u32> {
+    let (mut number, mut found) = (ino, 0_i32);
+    let mut bstat = [0_u64; XFS_BSTAT_WORDS];
+    let request = XfsBulkRequest {
+        last_ino: &raw mut number,
+        count: 1,
+        buffer: bstat.as_mut_ptr(),
+        count_out: &raw mut found,
+    };
+    // SAFETY: all pointers lead to live memory of the kernel's layout; `bstat` has room for one
+    // `struct xfs_bstat`, which is what the command writes at most.
+    let result = unsafe { libc::ioctl(mount.as_raw_fd(), XFS_BULKSTAT_SINGLE, &raw const request) };
+    if result < 0 {
+        return Err(last_errno());
+    }
+    let word = |at: usize| bstat.get(at).copied().unwrap_or_default().to_ne_bytes();
+    if u64::from_ne_bytes(word(XFS_BSTAT_INO)) != ino {
+        return Err(Errno::NOENT);
+    }
+    let [_, _, _, _, a, b, c, d] = word(XFS_BSTAT_GENERATION);
+    Ok(u32::from_ne_bytes([a, b, c, d]))
+}
