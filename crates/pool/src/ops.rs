@@ -5,6 +5,7 @@ mod attributes;
 mod change;
 mod clone_path;
 mod create;
+mod create_existing;
 mod dispatch;
 mod do_without;
 mod durable;

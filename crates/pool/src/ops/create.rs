@@ -4,12 +4,11 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use strandfs_fuse::{Context, Create, Entry, Handle, MakeNode, NodeId, OpenReply};
+use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
 use strandfs_options::Policy;
 
 use crate::attr::{decode_dev, file_attr};
@@ -176,55 +175,6 @@ impl Pool {
         }
         let (branch, file, _) = self.open_inode(node, server_flags(view, flags))?;
         Ok(Some((branch, file)))
-    }
-
-    /// The file exists after all (made behind the mount, or by another client).
-    fn open_existing(
-        &self,
-        cx: &Context<'_>,
-        parent: &Arc<Node>,
-        args: &Create<'_>,
-        exclusive: bool,
-    ) -> sys::Result<(Entry, OpenReply)> {
-        if exclusive {
-            return Err(Errno::EXIST);
-        }
-        let entry = self.do_lookup(parent.id, args.name)?;
-        let undo = |errno| {
-            if let Some(node) = self.nodes.get(entry.node) {
-                self.unref(&node, 1);
-            }
-            errno
-        };
-        match kind_of_mode(entry.attr.mode) {
-            strandfs_fuse::FileKind::Regular => {}
-            strandfs_fuse::FileKind::Directory => return Err(undo(Errno::ISDIR)),
-            // The kernel believed the name free: let it look again and open what is there.
-            _ => return Err(undo(Errno::STALE)),
-        }
-        let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
-        let open = self
-            .do_open(cx, entry.node, flags, args.kill_suidgid)
-            .map_err(undo)?;
-        Ok((self.entry_of_opened(entry, open.handle), open))
-    }
-
-    /// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes
-    /// the attributes in an answer to CREATE for newer than all it knows, also than a write that it
-    /// has seen meanwhile: they are not to be kept.
-    fn entry_of_opened(&self, found: Entry, handle: Handle) -> Entry {
-        let opened = self.files.get(handle);
-        let attr = opened.and_then(|opened| {
-            let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
-            let mut attr = file_attr(&stat, opened.node.ino);
-            self.view().dress(&mut attr);
-            Some(attr)
-        });
-        Entry {
-            attr: attr.unwrap_or(found.attr),
-            attr_valid: Duration::ZERO,
-            ..found
-        }
     }
 
     /// MKNOD; a regular file goes by the create policy, as with mergerfs.

@@ -1,0 +1,65 @@
+//! CREATE of a file that appeared since the kernel looked.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, OpenReply};
+
+use crate::attr::file_attr;
+use crate::identity::kind_of_mode;
+use crate::node::Node;
+use crate::pool::Pool;
+use crate::sys;
+
+impl Pool {
+    /// The file exists after all (made behind the mount, or by another client).
+    pub(super) fn open_existing(
+        &self,
+        cx: &Context<'_>,
+        parent: &Arc<Node>,
+        args: &Create<'_>,
+        exclusive: bool,
+    ) -> sys::Result<(Entry, OpenReply)> {
+        if exclusive {
+            return Err(Errno::EXIST);
+        }
+        let entry = self.do_lookup(parent.id, args.name)?;
+        let undo = |errno| {
+            if let Some(node) = self.nodes.get(entry.node) {
+                self.unref(&node, 1);
+            }
+            errno
+        };
+        match kind_of_mode(entry.attr.mode) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(undo(Errno::ISDIR)),
+            // The kernel believed the name free: let it look again and open what is there.
+            _ => return Err(undo(Errno::STALE)),
+        }
+        let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
+        let open = self
+            .do_open(cx, entry.node, flags, args.kill_suidgid)
+            .map_err(undo)?;
+        Ok((self.entry_of_opened(entry, open.handle), open))
+    }
+
+    /// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes
+    /// the attributes in an answer to CREATE for newer than all it knows, also than a write that it
+    /// has seen meanwhile: they are not to be kept.
+    fn entry_of_opened(&self, found: Entry, handle: Handle) -> Entry {
+        let opened = self.files.get(handle);
+        let attr = opened.and_then(|opened| {
+            let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
+            let mut attr = file_attr(&stat, opened.node.ino);
+            self.view().dress(&mut attr);
+            Some(attr)
+        });
+        Entry {
+            attr: attr.unwrap_or(found.attr),
+            attr_valid: Duration::ZERO,
+            ..found
+        }
+    }
+}
