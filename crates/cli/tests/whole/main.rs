@@ -10,6 +10,7 @@ mod added_branches;
 mod dead_branches;
 mod handles;
 mod identities;
+mod interrupted_renames;
 mod listings;
 mod locks;
 mod open_dirs;

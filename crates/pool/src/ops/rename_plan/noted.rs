@@ -39,9 +39,14 @@ impl Plan<'_> {
     /// state nor the new one. Without the note (full branches) that is what a server leaves that is
     /// killed meanwhile.
     pub(super) fn note_changes(&self) {
-        let replaces = |step: &Step<'_>| matches!(step, Step::Replace(..));
-        // Otherwise the only change that users see is one name's, or has a note of its own.
-        if self.steps.len() == 1 && !self.steps.iter().any(replaces) {
+        let needs = |step: &Step<'_>| match step {
+            Step::Replace(..) => true,
+            // What lies behind the moved name, seen by nobody, would show again one day.
+            Step::Move(_) => !self.stale.is_empty(),
+            Step::Swap(_) | Step::Behind(..) => false,
+        };
+        // Otherwise the only change is one name's, or has a note of its own.
+        if self.steps.len() == 1 && !self.steps.iter().any(needs) {
             return;
         }
         match self.undo_record() {
