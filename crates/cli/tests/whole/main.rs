@@ -14,6 +14,7 @@ mod interrupted_renames;
 mod listings;
 mod locks;
 mod open_dirs;
+mod renamed_dirs;
 mod reservations;
 mod set_id_bits;
 mod sizes;

@@ -16,6 +16,9 @@ use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
 use crate::sys;
 
+/// Renames of directories above that a clone of a path outlives.
+const RENAMES_MAX: usize = 1000;
+
 impl Pool {
     /// The directory of `node` on `branch`, made there (with its parents) if it is missing.
     ///
@@ -27,6 +30,20 @@ impl Pool {
         node: &Arc<Node>,
         branch: &Arc<Branch>,
     ) -> sys::Result<DirEntry> {
+        for _ in 0..RENAMES_MAX {
+            if let Some(entry) = self.ensure_dir_once(node, branch)? {
+                return Ok(entry);
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    /// As [`Pool::ensure_dir`]; `None` if a directory above went elsewhere meanwhile.
+    fn ensure_dir_once(
+        &self,
+        node: &Arc<Node>,
+        branch: &Arc<Branch>,
+    ) -> sys::Result<Option<DirEntry>> {
         let mut missing = Vec::new();
         let mut at = Arc::clone(node);
         let mut here = loop {
@@ -38,17 +55,22 @@ impl Pool {
             at = parent;
         };
         while let Some(next) = missing.pop() {
-            let name = next.name().ok_or(Errno::NOENT)?.name;
-            // Until it is one of the copies that a change of attributes would change.
+            // Until it is one of the copies that a change of attributes would change, or a rename
+            // take elsewhere.
             let _held = next.hold_attributes();
             let set = self.dir_set(&next)?;
             if let Some(made) = set.on(branch.id) {
                 here = made.clone();
+                at = Arc::clone(&next);
                 continue;
             }
+            let place = next.name().ok_or(Errno::NOENT)?;
+            if place.parent != at.id {
+                return Ok(None);
+            }
+            let (above, name) = (Some(&*at), place.name);
             let model = set.entries.first().cloned().ok_or(Errno::NOENT)?;
-            let above = self.parent_of(&next);
-            let cloned = self.clone_dir(&model, (above.as_deref(), &here), branch, &name);
+            let cloned = self.clone_dir(&model, (above, &here), branch, &name);
             here = cloned.map_err(|errno| {
                 if errno != Errno::NOTDIR {
                     return errno;
@@ -57,8 +79,9 @@ impl Pool {
                 Errno::XDEV
             })?;
             self.add_copy(&next, here.clone());
+            at = Arc::clone(&next);
         }
-        Ok(here)
+        Ok(Some(here))
     }
 
     /// Makes a directory like `model` in `parent` on `branch`; the node that `parent` is part of, if

@@ -58,11 +58,16 @@ impl Pool {
         }
         let view = self.view();
         let moves = self.moves();
-        let old = self.side(parent, args.name)?;
-        let new = self.side(args.new_parent, args.new_name)?;
+        let mut ends = self.both_sides(parent, args)?;
+        let dirs = dirs_among(&ends.2);
+        // No copy of them comes to be on a further branch, under a name that is not theirs then.
+        let _whole: SmallVec<[_; 2]> = dirs.iter().map(|dir| dir.hold_attributes()).collect();
+        if !dirs.is_empty() {
+            ends = self.both_sides(parent, args)?;
+        }
+        let (old, new, nodes) = ends;
         let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
         let source_kind = kind_of(source);
-        let nodes = (self.nodes_of(&old), self.nodes_of(&new));
         let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));
         // Two names of one file are held once: a second time would wait for whoever waits for us.
         let target = target.filter(|target| moved.is_none_or(|moved| !Arc::ptr_eq(moved, target)));
@@ -97,6 +102,21 @@ impl Pool {
             self.coherence.structure_changed();
         }
         renamed
+    }
+
+    /// What both names lead to.
+    fn both_sides<'a>(
+        &self,
+        parent: NodeId,
+        args: &Rename<'a>,
+    ) -> sys::Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
+        let old = self.side(parent, args.name)?;
+        let new = self.side(args.new_parent, args.new_name)?;
+        if old.found.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let nodes = (self.nodes_of(&old), self.nodes_of(&new));
+        Ok((old, new, nodes))
     }
 
     fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> sys::Result<Side<'a>> {
@@ -308,6 +328,15 @@ impl Pool {
         }
         plan.run(libc::RENAME_EXCHANGE)
     }
+}
+
+/// The directories of a rename, each once, in an order that is the same for all.
+fn dirs_among((old, new): &(Faced, Faced)) -> SmallVec<[Arc<Node>; 2]> {
+    let nodes = old.iter().chain(new);
+    let mut dirs: SmallVec<[Arc<Node>; 2]> = nodes.filter(|node| node.is_dir()).cloned().collect();
+    dirs.sort_by_key(|node| node.id);
+    dirs.dedup_by_key(|node| node.id);
+    dirs
 }
 
 /// Whether what is under the name on a branch may go away from there; true where nothing is.
