@@ -5,6 +5,7 @@ mod names;
 mod table;
 
 use std::ffi::OsStr;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,6 +174,30 @@ fn dir_name_mark(name: &OsStr) -> u64 {
     1 << (crate::identity::mix(crate::identity::stable_hash(name.as_bytes())) >> 58)
 }
 
+/// A directory in which the pool changes a name, until the change is over, however it ends.
+pub(crate) struct ChangingNames(Arc<Node>);
+
+impl ChangingNames {
+    /// From before the change to after it.
+    pub fn of(directory: Arc<Node>) -> ChangingNames {
+        ChangingNames(directory)
+    }
+}
+
+impl Deref for ChangingNames {
+    type Target = Arc<Node>;
+
+    fn deref(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+
+impl Drop for ChangingNames {
+    fn drop(&mut self) {
+        self.0.names_changed();
+    }
+}
+
 impl Node {
     /// A node with one reference.
     pub fn new(
@@ -278,9 +303,10 @@ impl Node {
         self.dir_names.load(Ordering::SeqCst) & dir_name_mark(name) != 0
     }
 
-    /// A name in this directory is about to be changed by the pool. Listings that begin afterwards are
-    /// of another series, so that the kernel joins none of them with entries collected before.
-    pub fn names_change(&self) {
+    /// A name in this directory was changed by the pool, and the caller does not know yet. Listings
+    /// that begin from now on are of another series, so that the kernel joins none of them with
+    /// entries that were collected before or during the change.
+    fn names_changed(&self) {
         if self.cache_mark.load(Ordering::SeqCst) != 0 {
             self.cache_mark.store(0, Ordering::SeqCst);
         }

@@ -23,7 +23,7 @@ use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
 use crate::identity::Volumes;
 use crate::listing_workers::Crews;
-use crate::node::{DirEntry, DirSet, Names, Node, NodeTable};
+use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
@@ -260,10 +260,8 @@ impl Pool {
     ///
     /// # Errors
     /// ESTALE if there is none.
-    pub(crate) fn node_to_change(&self, id: NodeId) -> sys::Result<Arc<Node>> {
-        let node = self.node(id)?;
-        node.names_change();
-        Ok(node)
+    pub(crate) fn node_to_change(&self, id: NodeId) -> sys::Result<ChangingNames> {
+        self.node(id).map(ChangingNames::of)
     }
 
     /// Zero if options or branches changed since `view` was taken: what was found out under it

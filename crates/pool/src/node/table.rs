@@ -310,6 +310,18 @@ mod tests {
         assert!(table.get(first.id).is_none());
     }
 
+    /// Whoever lists while a name is being changed may have read the old state: a listing that begins
+    /// after the change had returned must not be joined with that one.
+    #[test]
+    fn a_listing_begun_during_a_change_is_not_joined_with_later_ones() {
+        let directory = make(&NodeTable::default(), 5, 1);
+        let changing = crate::node::ChangingNames::of(Arc::clone(&directory));
+        let of_a_lister = 77;
+        directory.cache_mark.store(of_a_lister, Ordering::SeqCst);
+        drop(changing);
+        assert_eq!(directory.cache_mark.load(Ordering::SeqCst), 0);
+    }
+
     #[test]
     fn a_recycled_number_is_another_node_while_the_old_one_lives() {
         let table = NodeTable::default();

@@ -13,7 +13,7 @@ use strandfs_options::Policy;
 
 use crate::branch::Branch;
 use crate::identity::kind_of;
-use crate::node::{DirSet, Node};
+use crate::node::{ChangingNames, DirSet, Node};
 use crate::ops::change::Found;
 use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
 use crate::ops::rename_plan::{Ends, Paths, Plan};
@@ -25,7 +25,7 @@ const KNOWN_FLAGS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::
 /// One side of a rename.
 pub(crate) struct Side<'a> {
     /// The directory.
-    pub parent: Arc<Node>,
+    pub parent: ChangingNames,
     /// Where it is.
     pub set: Arc<DirSet>,
     /// The name in it.
