@@ -77,6 +77,8 @@ pub(crate) fn merge_dirs<'a>(
         merged.size_bytes = merged.size_bytes.saturating_add(other.size_bytes);
         merged.blocks = merged.blocks.saturating_add(other.blocks);
         merged.nlink = match (merged.nlink, other.nlink) {
+            // Removed everywhere.
+            (0, 0) => 0,
             (0 | 1, _) | (_, 1) => 1,
             (mine, theirs) => mine.saturating_add(theirs.saturating_sub(2)),
         };

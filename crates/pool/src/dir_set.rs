@@ -267,7 +267,7 @@ impl Pool {
         Ok(self.entry_known_as(branch, fd, stat, identity))
     }
 
-    fn entry_known_as(
+    pub(crate) fn entry_known_as(
         &self,
         branch: &Arc<Branch>,
         fd: OwnedFd,

@@ -46,8 +46,8 @@ pub struct Node {
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.
     retired: AtomicBool,
-    /// It was opened for writing in passthrough: a mapping made so outlives its handle, and writes
-    /// to the branch's file without anyone's knowledge.
+    /// It was opened for reading and writing in passthrough: a mapping made so outlives its handle,
+    /// and writes to the branch's file without anyone's knowledge. Its attributes are not to be kept.
     pub mapped_perhaps: AtomicBool,
     /// A branch that may have a copy that counts more failed when its name was last looked up.
     pub stand_in: AtomicBool,
@@ -265,18 +265,16 @@ impl Node {
         }
     }
 
-    /// Notes that it is being opened; `mappable`: for writing, in passthrough.
-    pub fn note_open(&self, mappable: bool) {
-        let note = |flag: &AtomicBool| {
-            // Most often set already: no other CPU's cache is disturbed then.
-            if !flag.load(Ordering::Relaxed) {
-                flag.store(true, Ordering::Relaxed);
-            }
-        };
-        note(&self.opened_since);
-        if mappable {
-            note(&self.mapped_perhaps);
+    /// Notes that it is being opened; `mappable`: for reading and writing, in passthrough. True if
+    /// the kernel may still keep attributes from before that.
+    pub fn note_open(&self, mappable: bool) -> bool {
+        // Most often set already: no other CPU's cache is disturbed then.
+        if !self.opened_since.load(Ordering::Relaxed) {
+            self.opened_since.store(true, Ordering::Relaxed);
         }
+        mappable
+            && !self.mapped_perhaps.load(Ordering::SeqCst)
+            && !self.mapped_perhaps.swap(true, Ordering::SeqCst)
     }
 
     /// Finds out whether mappings made in passthrough are left, by a descriptor that is the only

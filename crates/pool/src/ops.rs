@@ -29,6 +29,7 @@ mod preload;
 pub(crate) mod privilege;
 mod readlink;
 mod remove;
+mod removed_dirs;
 mod rename;
 mod rename_ends;
 mod rename_plan;

@@ -130,7 +130,8 @@ impl Pool {
     /// How long attributes learnt after `since` may be trusted.
     pub(crate) fn attr_valid(&self, view: &View, node: &Node, since: Moment) -> Duration {
         let given = view.settings.cache_attr;
-        if self.coherence.strict() {
+        // What is stored through a mapping changes times, and nobody is told.
+        if self.coherence.strict() || node.mapped_perhaps.load(Ordering::SeqCst) {
             return Duration::ZERO;
         }
         if !self.vouches(view) {

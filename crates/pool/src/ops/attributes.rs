@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -16,19 +17,34 @@ use crate::node::Node;
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
 use crate::pool::Pool;
 use crate::relocate::is_full;
-use crate::sys;
+use crate::sys::{self, Own};
 
 impl Pool {
     /// GETATTR.
     pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<AttrReply> {
         let since = self.coherence.now();
+        let node = self.node(id);
+        if let Ok(node) = &node {
+            self.look_for_mappings_left(node);
+        }
         let mut attr = self.attr_by(id, handle)?;
         let view = self.view();
         view.dress(&mut attr);
         Ok(AttrReply {
             attr,
-            attr_valid: self.attr_valid(&view, &*self.node(id)?, since),
+            attr_valid: self.attr_valid(&view, &*node?, since),
         })
+    }
+
+    /// Before the attributes of a file are asked for that was open so that it could be mapped:
+    /// without a mapping they may be kept again.
+    fn look_for_mappings_left(&self, node: &Arc<Node>) {
+        if !node.mapped_perhaps.load(Ordering::SeqCst) || node.open.lock().is_some() {
+            return;
+        }
+        if let Ok((_, file, _)) = self.open_inode(node, OFlags::RDONLY | OFlags::NOATIME) {
+            node.look_for_mappings(&file, Own::Reader);
+        }
     }
 
     fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<FileAttr> {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -139,7 +140,7 @@ impl Pool {
         (dir, file): (DirEntry, OwnedFd),
         flags: i32,
     ) -> sys::Result<(Entry, OpenReply)> {
-        let (entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
+        let (mut entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
         let opened = {
             let _held = node.hold(cx);
             self.moved_since_made(view, &node, &dir, flags)
@@ -149,7 +150,12 @@ impl Pool {
                 })
         };
         match opened {
-            Ok(open) => Ok((entry, open)),
+            Ok(open) => {
+                if node.mapped_perhaps.load(Ordering::Relaxed) {
+                    entry.attr_valid = Duration::ZERO;
+                }
+                Ok((entry, open))
+            }
             Err(errno) => {
                 self.unref(&node, 1);
                 Err(errno)

@@ -212,14 +212,20 @@ impl Pool {
         node: NodeId,
         outcome: sys::Result<T>,
     ) -> sys::Result<T> {
-        if outcome.is_err()
-            && let Some(connection) = self.connection.get()
-            // Attributes alone: the request at hand may have pages locked.
+        if outcome.is_err() {
+            self.in_doubt(node);
+        }
+        outcome
+    }
+
+    /// The kernel has to ask for a node's attributes. May be called while a request on it is
+    /// unanswered: pages, which that may have locked, are left alone.
+    pub(crate) fn in_doubt(&self, node: NodeId) {
+        if let Some(connection) = self.connection.get()
             && let Err(errno) = connection.invalidate_inode(node, -1, 0)
         {
             tracing::debug!(%errno, "attributes could not be invalidated");
         }
-        outcome
     }
 
     /// The open descriptor of a handle, else a fresh one of the node.

@@ -284,7 +284,11 @@ impl Pool {
         if !node.try_ref() {
             return Err(Errno::STALE);
         }
-        node.note_open(writable && backing.is_some());
+        // Nothing can be mapped that is not open for reading.
+        let mappable = access_mode(flags) == libc::O_RDWR && backing.is_some();
+        if node.note_open(mappable) {
+            self.in_doubt(node.id);
+        }
         let node = Arc::clone(node);
         let opened = Arc::new(OpenFile::new(node, branch, file, no_flush, writable));
         state.handles.push(Arc::downgrade(&opened));

@@ -95,9 +95,11 @@ impl Pool {
             Some(_) => {}
         }
         let nodes = self.nodes_named(&parent, &set, name, &found);
+        let opened = self.open_before_removal(&view, &set, name, &found, &nodes);
         let removed = self.remove_dirs(&view, &set, name, &found);
         if removed.is_ok() {
             forget_name(&nodes, &parent, name);
+            self.hold_removed(opened);
         }
         // After the name, by which somebody may look for the directory meanwhile.
         let rule = view.settings.policies.rmdir;

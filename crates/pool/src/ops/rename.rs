@@ -16,6 +16,7 @@ use crate::identity::kind_of;
 use crate::node::{ChangingNames, DirSet, Node};
 use crate::ops::change::Found;
 use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
+use crate::ops::removed_dirs::Opened;
 use crate::ops::rename_plan::{Ends, Paths, Plan};
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -75,6 +76,7 @@ impl Pool {
             self.hold_found(cx, moved, moves)?,
             self.hold_found(cx, target, moves)?,
         );
+        let mut replaced = Opened::new();
         let renamed = if exchange {
             if new.found.is_empty() {
                 return Err(Errno::NOENT);
@@ -82,6 +84,7 @@ impl Pool {
             self.exchange(&view, &old, &new)
         } else {
             check_target(source_kind, &new, args.flags)?;
+            replaced = self.open_before_removal(&view, &new.set, new.name, &new.found, &nodes.1);
             match self.replace(cx, &view, &old, &new, args.flags) {
                 Err(Errno::XDEV) if args.flags & libc::RENAME_WHITEOUT == 0 => {
                     return self.rename_exdev(&view, &old, &new, &nodes.0);
@@ -90,7 +93,10 @@ impl Pool {
             }
         };
         match renamed {
-            Ok(()) => settle_names(&old, &new, &nodes, exchange),
+            Ok(()) => {
+                settle_names(&old, &new, &nodes, exchange);
+                self.hold_removed(replaced);
+            }
             // What could not be undone stays.
             Err(_) if old.found.len() + new.found.len() > 1 => {
                 self.settle_as_found([&old, &new], &nodes);

@@ -1,0 +1,71 @@
+//! Directories that lose their last name while somebody has them open or stands in them.
+//!
+//! The kernel does not tell who does. Their descriptors, which the server may not have needed so far,
+//! are opened before the name goes, and held until the kernel forgets the node.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use smallvec::SmallVec;
+use strandfs_fuse::FileKind;
+
+use crate::branch::Branch;
+use crate::dir_reading::open_dir;
+use crate::identity::{Face, kind_of};
+use crate::node::{DirEntry, DirSet, Node};
+use crate::ops::remove::Faced;
+use crate::pool::{Pool, View};
+use crate::sys;
+
+/// Nodes with the descriptors that are to be theirs.
+pub(super) type Opened = SmallVec<[(Arc<Node>, DirSet); 1]>;
+
+impl Pool {
+    /// Opens the directory that a name leads to, as `found`, for those of its nodes that have no
+    /// descriptors. What cannot be opened is done without.
+    pub(super) fn open_before_removal(
+        &self,
+        view: &View,
+        set: &DirSet,
+        name: &OsStr,
+        found: &[(Arc<Branch>, Statx)],
+        nodes: &Faced,
+    ) -> Opened {
+        let structure = self.coherence.structure();
+        let mut opened = Opened::new();
+        for node in nodes.iter().filter(|node| node.is_dir()) {
+            let copies = {
+                let place = node.place();
+                if place.dirs.is_some() {
+                    continue;
+                }
+                place.copies.clone()
+            };
+            let entries: SmallVec<[DirEntry; 2]> = found
+                .iter()
+                .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
+                .filter_map(|(branch, stat)| {
+                    let own = (branch.id, Face::Own);
+                    let identity = self.volumes.recognise(&copies, own, stat)?;
+                    let fd = open_dir(set.on(branch.id)?.fd.as_fd(), name).ok()?;
+                    Some(self.entry_known_as(branch, fd, stat, identity))
+                })
+                .collect();
+            if !entries.is_empty() {
+                let now_ms = sys::mono_coarse_ms();
+                let held = DirSet::new(entries, now_ms, view.generation, structure);
+                opened.push((Arc::clone(node), held));
+            }
+        }
+        opened
+    }
+
+    /// Gives nodes whose name is gone their descriptors.
+    pub(super) fn hold_removed(&self, opened: Opened) {
+        for (node, held) in opened {
+            let _ = self.install(&node, held, None);
+        }
+    }
+}
