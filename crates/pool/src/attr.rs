@@ -11,6 +11,7 @@ use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 use crate::faults::blame;
 use crate::node::{DirSet, Node};
 use crate::pool::{Pool, View};
+use crate::rights::{AllRights, Rights, strictest};
 use crate::sys;
 
 fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
@@ -59,18 +60,24 @@ pub(crate) fn extended_attr(stat: &Statx, attr: FileAttr) -> ExtendedAttr {
     }
 }
 
-/// One directory out of several: owner, mode and number of the first; newest times; sizes and
-/// blocks added; links added as if all subdirectories were in one place (each directory counts
-/// its own `.` and its entry in the parent once, so two are taken off for every further one).
-/// A filesystem that does not count links in directories (btrfs: always 1) makes the sum 1.
+/// One directory out of several: number of the first; owner and mode that grant what all grant, the
+/// `unseen` ones among them; newest times; sizes and blocks added; links added as if all
+/// subdirectories were in one place (each directory counts its own `.` and its entry in the parent
+/// once, so two are taken off for every further one). A filesystem that does not count links in
+/// directories (btrfs: always 1) makes the sum 1.
 pub(crate) fn merge_dirs<'a>(
     stats: impl IntoIterator<Item = &'a Statx>,
+    unseen: &[Rights],
     ino: u64,
 ) -> Option<FileAttr> {
     let mut stats = stats.into_iter();
-    let mut merged = file_attr(stats.next()?, ino);
+    let first = stats.next()?;
+    let mut merged = file_attr(first, ino);
+    let mut rights = AllRights::new();
+    rights.push(Rights::of(first));
     for stat in stats {
         let other = file_attr(stat, ino);
+        rights.push(Rights::of(stat));
         merged.atime = merged.atime.max(other.atime);
         merged.mtime = merged.mtime.max(other.mtime);
         merged.ctime = merged.ctime.max(other.ctime);
@@ -83,6 +90,10 @@ pub(crate) fn merge_dirs<'a>(
             (mine, theirs) => mine.saturating_add(theirs.saturating_sub(2)),
         };
     }
+    rights.extend_from_slice(unseen);
+    let shown = strictest(&rights)?;
+    (merged.uid, merged.gid) = (shown.uid, shown.gid);
+    merged.mode = merged.mode & libc::S_IFMT | shown.mode;
     Some(merged)
 }
 
@@ -112,24 +123,44 @@ impl View {
 }
 
 impl Pool {
-    /// A directory's attributes on the branches of `set`, in their order; one of several that is
-    /// slow to tell is left out.
+    /// The attributes of a directory on all the branches of `set`, and those of the first that tells
+    /// them. Of one of several that is slow to tell, only whom it let do what when it last told.
     ///
     /// # Errors
     /// That of a branch, if none tells.
-    pub(crate) fn dir_stats(&self, set: &DirSet) -> sys::Result<SmallVec<[Statx; 8]>> {
+    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<(FileAttr, Statx)> {
         let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
+        let mut unseen = AllRights::new();
         if let [only] = &set.entries[..] {
             stats.push(sys::statx_fd(only.fd.as_fd())?);
-            return Ok(stats);
+        } else {
+            self.several_stats(set, &mut stats, &mut unseen)?;
         }
+        let first = stats.first().copied().ok_or(Errno::IO)?;
+        let merged = merge_dirs(&stats, &unseen, ino).ok_or(Errno::IO)?;
+        Ok((merged, first))
+    }
+
+    fn several_stats(
+        &self,
+        set: &DirSet,
+        stats: &mut SmallVec<[Statx; 8]>,
+        unseen: &mut AllRights,
+    ) -> sys::Result<()> {
         let mut error = Errno::IO;
         let mut late = None;
         let view = self.view();
         let remembered = self.remembered(&view, set);
         for entry in &set.entries {
-            match self.stat_if_quick(&view, entry, &remembered) {
-                Some(Ok(stat)) => stats.push(stat),
+            let told = self.stat_if_quick(&view, entry, &remembered);
+            if !matches!(told, Some(Ok(_))) {
+                unseen.extend(entry.memory.rights());
+            }
+            match told {
+                Some(Ok(stat)) => {
+                    entry.memory.note_rights(&stat);
+                    stats.push(stat);
+                }
                 Some(Err(errno)) => error = blame(&entry.branch, errno),
                 None => late = late.or(Some(entry)),
             }
@@ -139,15 +170,14 @@ impl Pool {
             None if stats.is_empty() => return Err(error),
             _ => {}
         }
-        Ok(stats)
+        Ok(())
     }
 
-    /// Attributes of a directory on all the branches of `set`.
-    ///
-    /// # Errors
-    /// As for [`Pool::dir_stats`].
-    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<FileAttr> {
-        merge_dirs(&self.dir_stats(set)?, ino).ok_or(Errno::IO)
+    /// Has the kernel ask for a node's attributes anew: they are not what it takes them for.
+    pub(crate) fn drop_attributes(&self, node: &Node) {
+        if let Some(connection) = self.connection.get() {
+            let _ = connection.invalidate_inode(node.id, -1, 0);
+        }
     }
 
     /// Attributes of any node.
@@ -157,7 +187,7 @@ impl Pool {
             if set.entries.is_empty() {
                 return Ok(bare_root());
             }
-            return self.dir_attr(&set, node.ino);
+            return Ok(self.dir_attr(&set, node.ino)?.0);
         }
         self.shown_attr(&self.view(), node, &self.stat_file(node)?)
     }

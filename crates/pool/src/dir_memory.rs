@@ -16,6 +16,7 @@ use rustix::fs::Statx;
 
 use crate::branch::Latency;
 use crate::identity::{NumberHash, btime_ns, mix, stable_hash};
+use crate::rights::{LastSeen, Rights};
 use crate::sys::mono_coarse_ms;
 
 /// Names learnt in all; then all are forgotten and it begins anew. At most 32 bytes each.
@@ -116,6 +117,8 @@ pub struct DirMemory {
     /// Behind a lock, because making and dropping it costs less than what readers without one need.
     names: RwLock<Option<NameSet>>,
     attributes: Mutex<Option<Box<Attributes>>>,
+    /// Whom it let do what when that was last seen.
+    rights: LastSeen,
     /// Held by whoever puts names in.
     writing: Mutex<()>,
     /// Somebody reads it through the descriptor that is kept.
@@ -224,6 +227,16 @@ impl DirMemory {
         let known = known.as_ref()?;
         let fresh = mono_coarse_ms().saturating_sub(known.at_ms) < ATTRIBUTES_KEPT_MS;
         (fresh && known.version == self.version() && known.era == era).then_some(known.stat)
+    }
+
+    /// Notes whom the directory lets do what, as it was just seen.
+    pub(crate) fn note_rights(&self, stat: &Statx) {
+        self.rights.note(Rights::of(stat));
+    }
+
+    /// Whom it let do what when that was last seen.
+    pub(crate) fn rights(&self) -> Option<Rights> {
+        self.rights.get()
     }
 
     /// Remembers attributes read while the directory was in state `version`.

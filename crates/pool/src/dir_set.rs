@@ -18,6 +18,7 @@ use crate::health::is_impatient;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, View};
+use crate::rights::strictest;
 use crate::sys;
 
 /// Directory components a chain of parents may have: PATH_MAX allows 2047 one-letter names, and
@@ -231,6 +232,13 @@ impl Pool {
         place.copies = set.entries.iter().map(|entry| entry.identity).collect();
         let replaced = place.dirs.replace(Arc::clone(&set));
         drop(place);
+        let lets_in_others = replaced
+            .as_ref()
+            .is_some_and(|old| strictest(&old.last_rights()) != strictest(&set.last_rights()));
+        if lets_in_others {
+            // What the kernel was shown is no longer the strictest of all copies.
+            self.drop_attributes(node);
+        }
         self.note_copies(node);
         self.dir_fds
             .note(self, node.id, count, replaced.map(|old| old.entries.len()));
@@ -274,12 +282,14 @@ impl Pool {
         stat: &Statx,
         identity: Identity,
     ) -> DirEntry {
+        let memory = self.coherence.memories.of(stat);
+        memory.note_rights(stat);
         DirEntry {
             branch: Arc::clone(branch),
             identity,
             fd: Arc::new(fd),
             readable: false,
-            memory: self.coherence.memories.of(stat),
+            memory,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The union: branches, policies, nodes and operations behind one FUSE mount.
 
+mod access_list;
 mod at_once;
 mod attr;
 pub mod branch;
@@ -30,6 +31,7 @@ pub mod pool;
 pub mod range_locks;
 mod readahead;
 mod relocate;
+pub mod rights;
 mod snapshots;
 mod status;
 pub mod sys;

@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, StatxAttributes, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use crate::access_list::{ACCESS, DEFAULT};
 use crate::dir_reading::open_for_reading;
 use crate::locate::reopen;
 use crate::sys;
@@ -36,10 +37,16 @@ pub(crate) fn copy_metadata(
     }
     sys::chmod(to, mode)?;
     if let Ok((from, to)) = &open {
-        copy_flags(from.as_fd(), to.as_fd());
+        copy_flags(from.as_fd(), to.as_fd(), DIRECTORY_FLAGS);
         copy_project_id(from.as_fd(), to.as_fd(), None)?;
     }
-    set_times(to, stat)
+    set_times(to, stat)?;
+    if stat.stx_attributes.contains(StatxAttributes::APPEND) {
+        // Last, for it forbids all of the above. Without it names could be taken away.
+        let (_, to) = open?;
+        add_flags(to.as_fd(), FS_APPEND_FL).map_err(|_| Errno::OPNOTSUPP)?;
+    }
+    Ok(())
 }
 
 /// The inode behind `fd`, which may be `O_PATH`, open so that attributes can be asked for.
@@ -103,7 +110,7 @@ fn copy_xattrs(
     // What the clone inherited from its parent is not the model's. Who has nothing at all has
     // inherited nothing.
     let bare = matches!(sys::listxattr(to, None), Ok(0) | Err(Errno::NOTSUP));
-    for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+    for acl in [ACCESS, DEFAULT] {
         if bare {
             break;
         }
@@ -142,38 +149,60 @@ fn copy_xattrs(
 /// Inode flags (no-copy-on-write, append-only, …), as far as the branch knows them.
 pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     if let (Ok(from), Ok(to)) = (readable(from), readable(to)) {
-        copy_flags(from.as_fd(), to.as_fd());
+        copy_flags(from.as_fd(), to.as_fd(), COPIED_FLAGS);
     }
 }
 
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_APPEND_FL: u32 = 0x20;
+const FS_DAX_FL: u32 = 0x0200_0000;
+/// What `chattr` may set: not the filesystem's own state bits, nor append-only and immutable,
+/// which would forbid the very thing being made.
+const COPIED_FLAGS: u32 = 0x0000_0001
+    | 0x0000_0002
+    | 0x0000_0004
+    | 0x0000_0008
+    | 0x0000_0040
+    | 0x0000_0080
+    | 0x0000_0400
+    | 0x0001_0000
+    | 0x0080_0000;
+/// Those of a directory, from which what is made in it has them too.
+const DIRECTORY_FLAGS: u32 = COPIED_FLAGS | FS_DAX_FL;
+
+fn flags_of(fd: BorrowedFd<'_>) -> sys::Result<u32> {
+    let mut word = [0u8; 8];
+    sys::fs_ioctl(fd, FS_IOC_GETFLAGS, &mut word)?;
+    let [a, b, c, d, ..] = word;
+    Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
+fn set_flags(fd: BorrowedFd<'_>, flags: u32) -> sys::Result<()> {
+    let mut word = [0u8; 8];
+    word[..4].copy_from_slice(&flags.to_ne_bytes());
+    sys::fs_ioctl(fd, FS_IOC_SETFLAGS, &mut word).map(drop)
+}
+
+fn add_flags(fd: BorrowedFd<'_>, flags: u32) -> sys::Result<()> {
+    set_flags(fd, flags_of(fd)? | flags)
+}
+
 /// The same, of descriptors that are open for reading.
-fn copy_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
-    const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
-    const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
-    /// What `chattr` may set: not the filesystem's own state bits, nor append-only and immutable,
-    /// which would forbid the very thing being made.
-    const COPIED: u32 = 0x0000_0001
-        | 0x0000_0002
-        | 0x0000_0004
-        | 0x0000_0008
-        | 0x0000_0040
-        | 0x0000_0080
-        | 0x0001_0000
-        | 0x0080_0000;
-    let read = |fd: BorrowedFd<'_>| -> sys::Result<u32> {
-        let mut word = [0u8; 8];
-        sys::fs_ioctl(fd, FS_IOC_GETFLAGS, &mut word)?;
-        let [a, b, c, d, ..] = word;
-        Ok(u32::from_ne_bytes([a, b, c, d]))
-    };
-    let (Ok(wanted), Ok(has)) = (read(from), read(to)) else {
+fn copy_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>, copied: u32) {
+    let (Ok(wanted), Ok(has)) = (flags_of(from), flags_of(to)) else {
         return;
     };
-    let flags = (has & !COPIED) | (wanted & COPIED);
-    if flags != has {
-        let mut word = [0u8; 8];
-        word[..4].copy_from_slice(&flags.to_ne_bytes());
-        let _ = sys::fs_ioctl(to, FS_IOC_SETFLAGS, &mut word);
+    let flags = (has & !copied) | (wanted & copied);
+    if flags == has || set_flags(to, flags).is_ok() {
+        return;
+    }
+    // One that is not known there is no reason to leave out the others.
+    for bit in (0..u32::BITS).map(|bit| 1 << bit) {
+        if (flags ^ has) & bit != 0 {
+            let now = flags_of(to).unwrap_or(has);
+            let _ = set_flags(to, (now & !bit) | (flags & bit));
+        }
     }
 }
 
@@ -264,9 +293,10 @@ fn copy_project_id(
     }
 }
 
-/// A clone of a directory without some attribute is better than none.
-fn tolerable_for_directory(_name: &OsStr, errno: Errno) -> bool {
-    matches!(errno, Errno::NOTSUP | Errno::PERM)
+/// A clone of a directory without some attribute is better than none; not without its access lists,
+/// which keep others out, and out of what is made in it.
+fn tolerable_for_directory(name: &OsStr, errno: Errno) -> bool {
+    matches!(errno, Errno::NOTSUP | Errno::PERM) && name != ACCESS && name != DEFAULT
 }
 
 /// A file that moves keeps everything but the labels that each filesystem sets by itself.

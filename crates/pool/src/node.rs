@@ -19,6 +19,7 @@ use crate::branch::{Branch, BranchId};
 use crate::dir_memory::DirMemory;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
+use crate::rights::AllRights;
 use crate::sys::{self, Own};
 pub use high_water::HighWater;
 pub use names::{Name, Names};
@@ -160,6 +161,12 @@ impl DirSet {
         rest.unasked = true;
         rest.unheard = self.unheard;
         rest
+    }
+
+    /// Whom the copies let do what, as far as that was seen.
+    pub(crate) fn last_rights(&self) -> AllRights {
+        let entries = self.entries.iter();
+        entries.filter_map(|entry| entry.memory.rights()).collect()
     }
 
     /// The entry on `branch`.

@@ -338,11 +338,13 @@ fn root_entry(
     let stat = sys::statx_fd(branch.root())?;
     let empty = std::ffi::OsStr::new("");
     let identity = volumes.identify(branch.id, branch.seed, &stat, branch.root(), empty)?;
+    let memory = memories.of(&stat);
+    memory.note_rights(&stat);
     Ok(DirEntry {
         branch: Arc::clone(branch),
         identity,
         fd: branch.root_shared(),
         readable: false,
-        memory: memories.of(&stat),
+        memory,
     })
 }

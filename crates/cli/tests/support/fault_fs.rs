@@ -26,6 +26,7 @@ struct Shared {
     failures: AtomicU64,
     /// Changes that failed.
     failed: AtomicU64,
+    access_lists: bool,
 }
 
 /// A mounted one.
@@ -37,15 +38,25 @@ pub struct FaultFs {
 impl FaultFs {
     /// Shows the directory `root` at `mountpoint`.
     pub fn mount(root: &Path, mountpoint: &Path) -> FaultFs {
+        FaultFs::mount_with(root, mountpoint, true)
+    }
+
+    /// The same as a filesystem without access lists: sshfs, FAT and many network filesystems.
+    pub fn mount_without_access_lists(root: &Path, mountpoint: &Path) -> FaultFs {
+        FaultFs::mount_with(root, mountpoint, false)
+    }
+
+    fn mount_with(root: &Path, mountpoint: &Path, access_lists: bool) -> FaultFs {
         let shared = Arc::new(Shared {
             before_failure: AtomicU64::new(NEVER),
             failures: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            access_lists,
         });
         let mut settings = Settings::default();
         let options = format!(
             "branches={},minfreespace=0,passthrough.io=off,cache.files=off,cache.entry=0,\
-             cache.attr=0,cache.negative-entry=0,coherence=timeout",
+             cache.attr=0,cache.negative-entry=0,coherence=timeout,posix-acl={access_lists}",
             root.display()
         );
         settings.parse_mount_options(&options).unwrap();
@@ -112,6 +123,15 @@ impl Fault {
         }
         shared.failed.fetch_add(1, order);
         Err(Errno::IO)
+    }
+
+    /// Refuses access lists where it has none.
+    fn has(&self, name: &OsStr) -> Result<()> {
+        let list = name.as_encoded_bytes().starts_with(b"system.posix_acl_");
+        match list && !self.shared.access_lists {
+            true => Err(Errno::OPNOTSUPP),
+            false => Ok(()),
+        }
     }
 }
 
@@ -209,6 +229,29 @@ impl Filesystem for Fault {
         )
     }
 
+    fn getxattr(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        name: &OsStr,
+        out: Option<&mut [u8]>,
+    ) -> Result<usize> {
+        self.has(name)?;
+        Filesystem::getxattr(&*self.pool, cx, node, name, out)
+    }
+
+    fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
+        self.has(args.name)?;
+        self.change()?;
+        Filesystem::setxattr(&*self.pool, cx, node, args)
+    }
+
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
+        self.has(name)?;
+        self.change()?;
+        Filesystem::removexattr(&*self.pool, cx, node, name)
+    }
+
     looks! {
         getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
         statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
@@ -221,7 +264,6 @@ impl Filesystem for Fault {
         readdir(node: NodeId, handle: Handle, offset: u64, sink: &mut DirSink<'_>) -> ();
         releasedir(node: NodeId, args: &Release) -> ();
         statfs(node: NodeId) -> StatfsReply;
-        getxattr(node: NodeId, name: &OsStr, out: Option<&mut [u8]>) -> usize;
         listxattr(node: NodeId, out: Option<&mut [u8]>) -> usize;
         access(node: NodeId, mask: u32) -> ();
         ioctl(node: NodeId, args: &Ioctl<'_>, out: &mut [u8]) -> IoctlReply;
@@ -237,8 +279,6 @@ impl Filesystem for Fault {
         write(node: NodeId, args: &Write<'_>) -> usize;
         fsync(node: NodeId, handle: Handle, data_only: bool) -> ();
         fsyncdir(node: NodeId, handle: Handle, data_only: bool) -> ();
-        setxattr(node: NodeId, args: &SetXattr<'_>) -> ();
-        removexattr(node: NodeId, name: &OsStr) -> ();
         fallocate(node: NodeId, args: &Fallocate) -> ();
     }
 }

@@ -14,6 +14,8 @@ mod interrupted_renames;
 mod listings;
 mod locks;
 mod open_dirs;
+#[path = "../security/people.rs"]
+mod people;
 mod renamed_dirs;
 mod reservations;
 mod set_id_bits;

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Statx, Timestamps, Uid};
 use rustix::io::Errno;
 use strandfs_fuse::FileKind;
 
+use crate::access_list::{ACCESS, AccessList, DEFAULT};
 use crate::identity::kind_of;
 use crate::metadata::set_times;
 use crate::sys;
@@ -34,6 +35,12 @@ pub(crate) trait Alteration {
     /// # Errors
     /// Those of the branch.
     fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()>;
+
+    /// Whether a copy that users do not see may be left as it is where its filesystem has no such
+    /// thing.
+    fn may_pass_over(&self) -> bool {
+        true
+    }
 
     /// The way back to what the copy is now. Asked for only where there are several.
     ///
@@ -133,7 +140,17 @@ impl Alteration for WithAttr<'_> {
             Role::Leading => self.flags,
             Role::Following => 0,
         };
-        sys::setxattr(fd, self.name, self.value, flags)
+        match sys::setxattr(fd, self.name, self.value, flags) {
+            Err(Errno::OPNOTSUPP) if role == Role::Following && self.name == ACCESS => {
+                set_implied_mode(fd, self.value)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A copy without the list would let in whom it keeps out, once it is the only one.
+    fn may_pass_over(&self) -> bool {
+        self.name != ACCESS && self.name != DEFAULT
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
@@ -171,11 +188,11 @@ fn attr_way_back<'a>(name: &'a OsStr, now: Now<'_>) -> sys::Result<Way<'a>> {
         match &before {
             Some(value) => sys::setxattr(fd, name, value, 0)?,
             None => match sys::removexattr(fd, name) {
-                Ok(()) | Err(Errno::NODATA) => {}
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(errno),
             },
         }
-        if name == "system.posix_acl_access" {
+        if name == ACCESS {
             set_mode(fd, mode_of(&stat))?;
         }
         Ok(())
@@ -192,6 +209,17 @@ fn value_of(fd: BorrowedFd<'_>, name: &OsStr) -> sys::Result<Option<Vec<u8>>> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Gives what cannot have access lists the mode that says the same.
+///
+/// # Errors
+/// EOPNOTSUPP if the list names somebody, which no mode does.
+fn set_implied_mode(fd: BorrowedFd<'_>, list: &[u8]) -> sys::Result<()> {
+    let permissions = AccessList::parse(list)?.as_mode();
+    let kept = mode_of(&sys::statx_fd(fd)?).as_raw_mode() & 0o7000;
+    let mode = kept | permissions.ok_or(Errno::OPNOTSUPP)?;
+    set_mode(fd, Mode::from_raw_mode(mode))
 }
 
 fn mode_of(stat: &Statx) -> Mode {

@@ -10,7 +10,7 @@ use strandfs_fuse::{
     AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
 };
 
-use crate::attr::{bare_root, extended_attr, file_attr, merge_dirs};
+use crate::attr::{bare_root, extended_attr, file_attr};
 use crate::faults::blame;
 use crate::locate::reopen;
 use crate::node::Node;
@@ -71,9 +71,8 @@ impl Pool {
                     attr_valid: self.attr_valid(&view, &node, since),
                 });
             }
-            let stats = self.dir_stats(&set)?;
-            let first = stats.first().copied().ok_or(Errno::IO)?;
-            (first, merge_dirs(&stats, node.ino).ok_or(Errno::IO)?)
+            let (merged, first) = self.dir_attr(&set, node.ino)?;
+            (first, merged)
         } else {
             let opened = handle.and_then(|handle| self.files.get(handle));
             let stat = match opened {

@@ -292,7 +292,11 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> sys::Re
         });
         match outcome {
             Ok(()) => {}
-            Err(errno) if role == Role::Following && passed_over(copy, errno) => {
+            Err(errno)
+                if role == Role::Following
+                    && change.may_pass_over()
+                    && passed_over(copy, errno) =>
+            {
                 tracing::debug!(branch = %copy.branch.path.display(), %errno, "a copy cannot be changed like the one that is shown");
             }
             Err(errno) => {

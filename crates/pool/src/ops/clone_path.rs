@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, Mode, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -24,7 +24,9 @@ impl Pool {
     ///
     /// # Errors
     /// Those of `mkdir(2)` on the branch; ENOENT if the directory is gone everywhere; EXDEV if the
-    /// branch has something else under that name, so that the directory cannot be there.
+    /// branch has something else under that name, so that the directory cannot be there; EPERM if
+    /// it is immutable; EOPNOTSUPP if the branch cannot have it as it is elsewhere, with its
+    /// access lists or flags.
     pub(crate) fn ensure_dir(
         &self,
         node: &Arc<Node>,
@@ -55,6 +57,7 @@ impl Pool {
             at = parent;
         };
         while let Some(next) = missing.pop() {
+            let is_above = !missing.is_empty();
             // Until it is one of the copies that a change of attributes would change, or a rename
             // take elsewhere.
             let _held = next.hold_attributes();
@@ -70,8 +73,21 @@ impl Pool {
             }
             let (above, name) = (Some(&*at), place.name);
             let model = set.entries.first().cloned().ok_or(Errno::NOENT)?;
+            if is_immutable(&set)? {
+                // Nothing may come into it; what lies deeper may, but not where it would first
+                // have to be made.
+                tracing::debug!(branch = %branch.path.display(), ?name, "an immutable directory is not made on a further branch");
+                return Err(if is_above {
+                    Errno::OPNOTSUPP
+                } else {
+                    Errno::PERM
+                });
+            }
             let cloned = self.clone_dir(&model, (above, &here), branch, &name);
             here = cloned.map_err(|errno| {
+                if errno == Errno::OPNOTSUPP {
+                    tracing::warn!(branch = %branch.path.display(), ?name, "no directory is made here: the branch cannot keep its access lists or flags");
+                }
                 if errno != Errno::NOTDIR {
                     return errno;
                 }
@@ -143,6 +159,17 @@ impl Pool {
             }
         }
     }
+}
+
+/// Whether one of the copies is immutable (`chattr +i`).
+fn is_immutable(set: &DirSet) -> sys::Result<bool> {
+    for entry in &set.entries {
+        let attributes = sys::statx_fd(entry.fd.as_fd())?.stx_attributes;
+        if attributes.contains(StatxAttributes::IMMUTABLE) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Makes a change in a directory that is none users made: its times stay, unless users set them

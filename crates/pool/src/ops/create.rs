@@ -25,11 +25,11 @@ use crate::pool::{Pool, View};
 use crate::sys::{self, Caller};
 
 /// A branch that refuses for one of these reasons is passed over for the next best: it is full or
-/// read-only, or cannot have the directory (see [`Pool::ensure_dir`]).
+/// read-only, or cannot have the directory, or not as it is (see [`Pool::ensure_dir`]).
 fn try_elsewhere(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV | Errno::OPNOTSUPP
     )
 }
 

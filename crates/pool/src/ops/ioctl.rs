@@ -75,6 +75,20 @@ fn project_of(command: u32, argument: &Argument) -> (u32, bool) {
     }
 }
 
+/// Whether an argument of FS_IOC_SETFLAGS or FS_IOC_FSSETXATTR makes something immutable or
+/// append-only.
+fn fixes(command: u32, argument: &Argument) -> bool {
+    const FS_FIXED_FL: u32 = 0x10 | 0x20;
+    const FS_XFLAG_FIXED: u32 = 0x8 | 0x10;
+    let [a, b, c, d, ..] = *argument;
+    let flags = u32::from_ne_bytes([a, b, c, d]);
+    match command {
+        SET_FLAGS => flags & FS_FIXED_FL != 0,
+        SET_FSXATTR => flags & FS_XFLAG_FIXED != 0,
+        _ => false,
+    }
+}
+
 /// A change of flags, a version or a project by one caller.
 struct ToFlags {
     command: u32,
@@ -112,6 +126,11 @@ fn open_copy(fd: BorrowedFd<'_>) -> sys::Result<std::os::fd::OwnedFd> {
 impl Alteration for ToFlags {
     fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
         self.make_open(open_copy(fd)?.as_fd(), self.argument)
+    }
+
+    /// A copy that is not fixed would take what the others refuse.
+    fn may_pass_over(&self) -> bool {
+        !fixes(self.command, &self.argument)
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
@@ -228,9 +247,7 @@ impl Pool {
             change.make_open(opened.file()?.as_fd(), change.argument)?;
         }
         // The kernel does not expect a new change time from this.
-        if let Some(connection) = self.connection.get() {
-            let _ = connection.invalidate_inode(node.id, -1, 0);
-        }
+        self.drop_attributes(node);
         Ok(IoctlReply::default())
     }
 }

@@ -21,6 +21,7 @@ use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
 use crate::relocate::own_name;
+use crate::rights::AllRights;
 use crate::sys;
 
 /// A name changed hands this often between two looks: give up rather than spin.
@@ -437,8 +438,9 @@ impl Pool {
         node.add_name(parent.id, name);
         parent.note_shown_dir(name);
         self.settle_dir(&node, &identities);
+        let unseen = rights_elsewhere(&node, copies);
         let stats = copies.iter().map(|copy| &copy.stat);
-        let attr = merge_dirs(stats, node.ino).ok_or(Errno::NOENT)?;
+        let attr = merge_dirs(stats, &unseen, node.ino).ok_or(Errno::NOENT)?;
         Ok((node, attr))
     }
 
@@ -476,6 +478,23 @@ impl Pool {
         drop(place);
         self.note_copies(node);
     }
+}
+
+/// Whom the copies of a directory let do what that were not looked at now: those on slow branches.
+/// What those let nobody do must not be shown as if somebody could.
+fn rights_elsewhere(node: &Node, copies: &Copies<'_>) -> AllRights {
+    let place = node.place();
+    let known = place.dirs.as_ref();
+    let unseen = known
+        .into_iter()
+        .flat_map(|set| &set.entries)
+        .filter(|entry| {
+            entry.branch.health().is_slow()
+                && copies
+                    .iter()
+                    .all(|copy| copy.dir.branch.id != entry.branch.id)
+        });
+    unseen.filter_map(|entry| entry.memory.rights()).collect()
 }
 
 /// Where a name is a directory on one branch and a file on another, the first one's kind counts.

@@ -182,13 +182,15 @@ impl Task {
 }
 
 /// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id
-/// bits are to fall unless the caller may keep them.
+/// bits are to fall unless the caller may keep them. Whether they are to fall.
 ///
 /// # Errors
 /// Those of `fstat(2)` and `capset(2)`.
-pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<()> {
+pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<bool> {
     let mode = rustix::fs::fstat(file)?.st_mode;
-    sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))
+    let keeps = !has_set_id(mode) || keeps_set_id(cx);
+    sys::want_fsetid(keeps)?;
+    Ok(!keeps)
 }
 
 /// Who sees to it that set-id bits fall.

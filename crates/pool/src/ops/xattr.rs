@@ -2,18 +2,22 @@
 //! where a file is.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, LazyLock};
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
-use crate::node::Node;
+use crate::access_list::{self, ACCESS, AccessList};
+use crate::faults::blame;
+use crate::node::{DirEntry, Node};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::privilege::{has_set_id, is_administrator, keeps_set_group_id};
 use crate::pool::{Pool, View};
+use crate::rights::Rights;
 use crate::sys;
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
@@ -24,7 +28,6 @@ static SELINUX_RUNS: LazyLock<bool> = LazyLock::new(|| {
     let known = std::fs::read_to_string("/proc/filesystems");
     known.is_ok_and(|known| known.split_whitespace().any(|word| word == "selinuxfs"))
 });
-const ACCESS_ACL: &str = "system.posix_acl_access";
 
 /// The part of a pool attribute's name after the prefix.
 fn pool_key(name: &OsStr) -> Option<&[u8]> {
@@ -66,11 +69,19 @@ impl Pool {
             let value = self.pool_xattr(&view, &node, key)?;
             return give(&value, out);
         }
+        if node.is_dir() && name == ACCESS {
+            let set = self.dir_set(&node)?;
+            if set.entries.len() > 1 {
+                return give(&self.merged_list(&view, &set.entries)?, out);
+            }
+        }
         let located = self.locate_by(&view, &node, view.settings.policies.getxattr)?;
         match sys::getxattr(located.fd(), name, out) {
             // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
             // just none on this file) it asks once.
             Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => Err(Errno::OPNOTSUPP),
+            // The kernel takes this for an error of the permission check, and refuses everybody.
+            Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA),
             other => other,
         }
     }
@@ -152,7 +163,7 @@ impl Pool {
         let node = self.node(id)?;
         let _held = node.hold(cx);
         // The branch clears set-group-id itself for whom it does not trust to keep it.
-        sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS_ACL))?;
+        sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
         let rule = view.settings.policies.setxattr;
         let change = WithAttr {
             name: args.name,
@@ -176,7 +187,7 @@ impl Pool {
         let _held = node.hold(cx);
         let rule = view.settings.policies.removexattr;
         let before = |fd: BorrowedFd<'_>| {
-            if name == ACCESS_ACL {
+            if name == ACCESS {
                 // The kernel does not say whether set-group-id is to fall, as it does for setting.
                 let stat = sys::statx_fd(fd)?;
                 let mode = u32::from(stat.stx_mode);
@@ -208,6 +219,56 @@ fn check_mode(view: &View) -> sys::Result<()> {
         XattrMode::Passthrough => Ok(()),
         XattrMode::NoAttr => Err(Errno::NODATA),
         XattrMode::NoSys => Err(Errno::NOSYS),
+    }
+}
+
+/// Rights and access list of one copy of a directory.
+///
+/// # Errors
+/// EIO for a list that makes no sense: without it more would be granted.
+fn list_of(fd: BorrowedFd<'_>) -> sys::Result<(Rights, Option<AccessList>)> {
+    let rights = Rights::of(&sys::statx_fd(fd)?);
+    let read = |out: Option<&mut [u8]>| sys::getxattr(fd, OsStr::new(ACCESS), out);
+    let value = read(None).and_then(|_| {
+        let mut value = vec![0; access_list::VALUE_MAX_BYTES];
+        let len = read(Some(&mut value))?;
+        value.truncate(len);
+        Ok(value)
+    });
+    match value {
+        Ok(value) => {
+            let list = AccessList::parse(&value).map_err(|_| Errno::IO)?;
+            Ok((rights, Some(list)))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok((rights, None)),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl Pool {
+    /// The access list of a directory on several branches, which grants what all of them grant. Of a
+    /// branch that is slow to tell, what its mode let everybody do counts.
+    ///
+    /// # Errors
+    /// ENODATA if it has none anywhere.
+    fn merged_list(&self, view: &View, entries: &[DirEntry]) -> sys::Result<Vec<u8>> {
+        let mut copies = SmallVec::<[(Rights, Option<AccessList>); 8]>::new();
+        for entry in entries {
+            let told = if entry.branch.health().is_slow() {
+                None
+            } else if entry.branch.medium().latency.may_hang() {
+                let fd = Arc::clone(&entry.fd);
+                self.ask(view, move || list_of(fd.as_fd()))
+            } else {
+                Some(list_of(entry.fd.as_fd()))
+            };
+            match told {
+                Some(told) => copies.push(told.map_err(|errno| blame(&entry.branch, errno))?),
+                None => copies.extend(entry.memory.rights().map(|rights| (rights, None))),
+            }
+        }
+        let shown = access_list::strictest(&copies).ok_or(Errno::NODATA)?;
+        Ok(shown.to_bytes())
     }
 }
 
