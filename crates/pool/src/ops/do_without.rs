@@ -6,10 +6,11 @@ use strandfs_fuse::FileKind;
 use strandfs_options::Policy;
 
 use crate::identity::kind_of;
-use crate::node::{DirEntry, DirSet};
+use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::{Copies, Faces};
 use crate::policy::same_search;
 use crate::pool::{Pool, View};
+use crate::rights::AllRights;
 use crate::sys;
 
 impl Pool {
@@ -59,4 +60,21 @@ impl Pool {
             node.is_some_and(|node| node.place().names.iter().any(|n| *n.name == *name))
         })
     }
+}
+
+/// Whom the copies of a directory let do what that were not looked at now: those on slow branches.
+/// What those let nobody do must not be shown as if somebody could.
+pub(super) fn rights_elsewhere(node: &Node, copies: &Copies<'_>) -> AllRights {
+    let place = node.place();
+    let known = place.dirs.as_ref();
+    let unseen = known
+        .into_iter()
+        .flat_map(|set| &set.entries)
+        .filter(|entry| {
+            entry.branch.health().is_slow()
+                && copies
+                    .iter()
+                    .all(|copy| copy.dir.branch.id != entry.branch.id)
+        });
+    unseen.filter_map(|entry| entry.memory.rights()).collect()
 }

@@ -18,10 +18,10 @@ use crate::faults::{blame, blame_missing};
 use crate::identity::{Face, Identity, btime_ns, kind_of};
 use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::ops::do_without::rights_elsewhere;
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
 use crate::relocate::own_name;
-use crate::rights::AllRights;
 use crate::sys;
 
 /// A name changed hands this often between two looks: give up rather than spin.
@@ -478,23 +478,6 @@ impl Pool {
         drop(place);
         self.note_copies(node);
     }
-}
-
-/// Whom the copies of a directory let do what that were not looked at now: those on slow branches.
-/// What those let nobody do must not be shown as if somebody could.
-fn rights_elsewhere(node: &Node, copies: &Copies<'_>) -> AllRights {
-    let place = node.place();
-    let known = place.dirs.as_ref();
-    let unseen = known
-        .into_iter()
-        .flat_map(|set| &set.entries)
-        .filter(|entry| {
-            entry.branch.health().is_slow()
-                && copies
-                    .iter()
-                    .all(|copy| copy.dir.branch.id != entry.branch.id)
-        });
-    unseen.filter_map(|entry| entry.memory.rights()).collect()
 }
 
 /// Where a name is a directory on one branch and a file on another, the first one's kind counts.
