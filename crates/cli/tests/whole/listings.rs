@@ -181,6 +181,45 @@ fn a_made_name_is_listed_by_who_began_to_read_afterwards() {
     }
 }
 
+/// What a program notes of an entry (`telldir`), or an NFS client, is what it meets again.
+#[test]
+fn offsets_and_numbers_of_entries_are_the_same_at_every_reading() {
+    need_root!();
+    let entries = |reader: &Reader| {
+        rustix::fs::seek(&reader.0, rustix::fs::SeekFrom::Start(0)).unwrap();
+        let mut all = Vec::new();
+        loop {
+            let mut buffer = Vec::with_capacity(4096);
+            let mut read = RawDir::new(&reader.0, buffer.spare_capacity_mut());
+            let before = all.len();
+            while let Some(entry) = read.next() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().to_owned();
+                all.push((name, entry.ino(), entry.next_entry_cookie()));
+                if read.is_buffer_empty() {
+                    break;
+                }
+            }
+            if all.len() == before {
+                return all;
+            }
+        }
+    };
+    for way in [
+        "coherence=watch",
+        "coherence=watch,cache.readdir=false",
+        "coherence=timeout",
+        "coherence=strict",
+    ] {
+        let (pool, _) = with_many(way);
+        let reader = Reader::open(pool.path("d"));
+        let first = entries(&reader);
+        assert_eq!(first.len(), MANY + 1, "{way}");
+        assert_eq!(entries(&reader), first, "{way}");
+        assert_eq!(entries(&Reader::open(pool.path("d"))), first, "{way}");
+    }
+}
+
 /// Processes that share a directory make, rename and remove names of their own and list at once.
 #[test]
 fn own_finished_changes_are_in_every_listing_beside_others() {
