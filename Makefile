@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall docs demo deps test unit conformance-quick conformance reliability lint bench
+.PHONY: help build install uninstall docs demo deps test unit model conformance-quick conformance reliability lint bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ conformance-quick:
 
 conformance: deps ## Third-party suites over every kind of pool, and the million-file test (long)
 	scripts/conformance.sh
+
+model: deps ## Random processes against a model of what they did (MODEL_SECONDS each theme, 600)
+	scripts/model.sh $(or $(MODEL_SECONDS),600)
 
 reliability: deps ## Run every suite and write docs/reliability.md (hours)
 	scripts/reliability.sh

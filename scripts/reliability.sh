@@ -11,6 +11,7 @@ source "$(dirname "$0")/lib.sh"
 cd "$repo_root"
 
 quick=()
+model_seconds=8
 case ${1:-} in
     --quick) quick=(--quick) ;;
     '')
@@ -18,6 +19,7 @@ case ${1:-} in
         export STRANDFS_COHERENCE_ROUNDS=100000 STRANDFS_CRASH_ROUNDS=100 STRANDFS_VOLUME_KILLS=10
         export STRANDFS_MODEL_CASES=2000 STRANDFS_MANY_ENTRIES=1000000
         export STRANDFS_RELOAD_CHANGES=10000
+        model_seconds=${STRANDFS_MODEL_SECONDS:-1800}
         ;;
     *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
@@ -55,6 +57,10 @@ cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/
 count_tests 'faults and crashes' clocks coherence_stuck crash_absent crash_full crash_rename crash_under_load \
     frozen_disk guardian health hung_server limits multi_branch_changes power_cut relocate_ahead \
     relocation relocation_limits reload_load slow_branch volume
+# Hours: not by nextest, which would end it.
+if scripts/model.sh "$model_seconds"; then model_failed=0; else model_failed=1 failed=1; fi
+printf '{"suite":"faults and crashes","configuration":"model, %s s each theme","cases":8,"unit":"themes","failed":%d}\n' \
+    "$model_seconds" "$model_failed" >>"$STRANDFS_RESULTS"
 count_tests 'known defects of mergerfs' defects
 count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
     posix_meta posix_names

@@ -165,8 +165,21 @@ pub struct SharedMap {
 impl SharedMap {
     /// Maps `length` bytes.
     pub fn new(file: &File, length: usize) -> io::Result<SharedMap> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        use rustix::mm::ProtFlags;
+        Self::with(file, length, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps `length` bytes of a file that may only be open for reading.
+    pub fn new_for_reading(file: &File, length: usize) -> io::Result<SharedMap> {
+        Self::with(file, length, rustix::mm::ProtFlags::READ)
+    }
+
+    fn with(
+        file: &File,
+        length: usize,
+        protection: rustix::mm::ProtFlags,
+    ) -> io::Result<SharedMap> {
+        use rustix::mm::{MapFlags, mmap};
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe {
             mmap(
@@ -202,17 +215,62 @@ impl SharedMap {
         }
     }
 
+    /// As [`SharedMap::store`], by the kernel's hand: a page that cannot be had is an error (EFAULT)
+    /// and not the end of the process.
+    pub fn try_store(&mut self, offset: usize, bytes: &[u8]) -> io::Result<()> {
+        assert!(offset + bytes.len() <= self.length);
+        let source = Self::memory()?;
+        source.write_all_at(bytes, 0)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            // SAFETY: inside the mapping, by the assertion above; nothing refers to what is written.
+            let count = unsafe {
+                let at = self.start.add(offset + done).cast();
+                libc::pread(source.as_raw_fd(), at, bytes.len() - done, done as i64)
+            };
+            done += usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        }
+        Ok(())
+    }
+
+    /// As [`SharedMap::bytes`], by the kernel's hand.
+    pub fn try_bytes(&self) -> io::Result<Vec<u8>> {
+        let target = Self::memory()?;
+        let mut done = 0;
+        while done < self.length {
+            // SAFETY: inside the mapping, which lives as long as `self`.
+            let count = unsafe {
+                let at = self.start.add(done).cast();
+                libc::pwrite(target.as_raw_fd(), at, self.length - done, done as i64)
+            };
+            done += usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        }
+        let mut bytes = vec![0; self.length];
+        target.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    fn memory() -> io::Result<File> {
+        let memory = rustix::fs::memfd_create("mapped", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(File::from(memory))
+    }
+
     /// msync(MS_SYNC).
     pub fn sync(&self) {
-        // SAFETY: exactly the mapping made in `new`.
-        unsafe { rustix::mm::msync(self.start.cast(), self.length, rustix::mm::MsyncFlags::SYNC) }
-            .unwrap();
+        self.try_sync().unwrap();
+    }
+
+    /// The same where it may fail.
+    pub fn try_sync(&self) -> io::Result<()> {
+        let flags = rustix::mm::MsyncFlags::SYNC;
+        // SAFETY: exactly the mapping made in `with`.
+        Ok(unsafe { rustix::mm::msync(self.start.cast(), self.length, flags) }?)
     }
 }
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `new`, which nothing uses any more.
+        // SAFETY: exactly the mapping made in `with`, which nothing uses any more.
         unsafe { rustix::mm::munmap(self.start.cast(), self.length) }.ok();
     }
 }
