@@ -329,6 +329,8 @@ impl Worker {
             libc::EIO,
             libc::ECANCELED,
             libc::EFAULT,
+            // Of what was under way over io_uring.
+            libc::EINTR,
         ]
         .contains(&code)
     }
