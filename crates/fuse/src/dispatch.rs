@@ -157,13 +157,13 @@ fn answer<'a, F: Filesystem + ?Sized>(
         node: NodeId(header.nodeid),
     };
     let outcome = guarded(message, || {
-        call.run(request, out).inspect_err(|errno| {
+        call.run(request, out).map_err(|errno| {
             fs.failed(&Failed {
                 operation,
                 node: call.node,
                 name: request.name(),
-                errno: *errno,
-            });
+                errno,
+            })
         })
     });
     tracing::debug!(

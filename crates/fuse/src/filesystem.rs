@@ -91,9 +91,11 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The mount is gone; no request follows.
     fn destroy(&self) {}
 
-    /// A request has failed and is about to be answered; for a log. Called on the thread that
-    /// carried it out, for every error, so it should look at the errno first.
-    fn failed(&self, failed: &Failed<'_>) {}
+    /// A request has failed: what it is answered with, and the place for a log. Called on the
+    /// thread that carried it out, for every error, so it should look at the errno first.
+    fn failed(&self, failed: &Failed<'_>) -> Errno {
+        failed.errno
+    }
 
     /// Finds `name` in `parent`. `.` and `..` come only from file-handle look-ups (NFS export):
     /// `.` asks whether `parent` itself still exists (it may have been forgotten), `..` for its

@@ -203,12 +203,17 @@ impl Branch {
 
     /// Notes the outcome of a try; the first refusal is logged.
     pub fn note_passthrough(&self, outcome: Result<(), Errno>) {
+        match outcome {
+            Ok(()) => *self.learnt.passthrough.lock() = PassthroughState::Works,
+            Err(errno) => self.refuse_passthrough(&passthrough_refusal(errno)),
+        }
+    }
+
+    /// Has no more files passed through; a new reason is logged.
+    pub fn refuse_passthrough(&self, reason: &str) {
         let mut state = self.learnt.passthrough.lock();
-        let next = match outcome {
-            Ok(()) => PassthroughState::Works,
-            Err(errno) => PassthroughState::Refused(passthrough_refusal(errno)),
-        };
-        if let (PassthroughState::Refused(reason), true) = (&next, *state != next) {
+        let next = PassthroughState::Refused(reason.to_owned());
+        if *state != next {
             tracing::warn!(branch = %self.path.display(), reason, "no passthrough on this branch");
         }
         *state = next;

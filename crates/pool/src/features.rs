@@ -9,7 +9,7 @@ use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Connection, Negotiated, Wants};
 use strandfs_options::{CacheFiles, PassthroughIo, Settings};
 
-use crate::branch::Branch;
+use crate::branch::{Branch, Latency};
 use crate::pool::{PassthroughVerdict, Pool};
 
 /// Requests in flight before the kernel holds background ones back; its own default is 12.
@@ -127,6 +127,10 @@ pub fn wants(settings: &Settings) -> Wants {
     }
 }
 
+/// Why no file of a FUSE branch is passed through.
+const BY_A_SERVER: &str = "the branch is served by FUSE: its calls could not be given up when its \
+                           server hangs or dies; passthrough.max-stack-depth=2 allows it";
+
 impl Pool {
     /// INIT is agreed: decide on passthrough.
     pub(crate) fn start(&self, negotiated: &Negotiated, connection: &Connection) {
@@ -163,7 +167,14 @@ impl Pool {
     /// made (read-only) is decided at its first open.
     pub(crate) fn probe_passthrough(&self, connection: &Connection, branches: &[Arc<Branch>]) {
         let mut refused_for_lack_of_power = false;
+        let deep = self.view().settings.passthrough_max_stack_depth > 1;
         for branch in branches {
+            // What the kernel asks such a server for by itself can neither be given up when it
+            // hangs nor be answered otherwise when it is dead.
+            if branch.medium().latency == Latency::Server && !deep {
+                branch.refuse_passthrough(BY_A_SERVER);
+                continue;
+            }
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let Ok(file) = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR) else {
                 continue;

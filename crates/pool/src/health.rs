@@ -5,6 +5,7 @@
 //! that was taken out of the pool, its descriptors are let go, and what `on-missing` says applies
 //! until it is back. Nothing here costs a request a system call or a lock.
 
+mod dead_server;
 mod drive;
 mod helpers;
 mod mark;
@@ -33,10 +34,12 @@ use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, PoolError, View};
 use crate::sys;
 
+pub use dead_server::DEAD_SERVER;
+use dead_server::why_gone;
 pub use helpers::Helpers;
 pub use mark::{Mark, is_marked, open};
 pub use monitor::start;
-pub use state::{Health, State, is_failure};
+pub use state::{Health, State, is_dead_server, is_failure};
 
 /// How long a change of the pool may hold up the fencing of a branch before it is tried again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -241,9 +244,17 @@ impl Pool {
         cx: &Context<'_>,
         mut attempt: impl FnMut() -> sys::Result<T>,
     ) -> sys::Result<T> {
+        // Another thread may put a branch out of use while this one meets it.
+        let mut tried_again = false;
         loop {
             LACKED.set(None);
             let outcome = attempt();
+            if let Err(errno) = &outcome
+                && is_dead_server(*errno)
+                && (self.fence_dead_servers() || !std::mem::replace(&mut tried_again, true))
+            {
+                continue;
+            }
             let (Err(_), Some(generation)) = (&outcome, LACKED.take()) else {
                 return outcome;
             };
@@ -276,7 +287,7 @@ impl Pool {
         let stat = if branch.medium().latency.may_hang() {
             let root = branch.root_shared();
             match self.ask(view, move || rustix::fs::fstatvfs(root)) {
-                Some(answer) => answer?,
+                Some(answer) => answer.inspect_err(|errno| branch.health().note(*errno))?,
                 None => return last(),
             }
         } else {
@@ -347,11 +358,8 @@ impl Pool {
     /// # Errors
     /// Why it cannot be taken back.
     pub(crate) fn take_back(&self, missing: &Missing) -> Result<(), (State, String)> {
-        let gone = |errno: Errno| {
-            let reason = format!("its path leads nowhere: {errno}");
-            (State::Missing, reason)
-        };
-        let branch = Branch::open_as(missing.id, &missing.spec, &missing.health).map_err(gone)?;
+        let branch = Branch::open_as(missing.id, &missing.spec, &missing.health)
+            .map_err(|errno| (State::Missing, why_gone(errno)))?;
         if let Some(was) = &missing.mark
             && !was.same(branch.mark())
         {

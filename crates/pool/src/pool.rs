@@ -119,7 +119,7 @@ pub struct Pool {
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// A branch's root cannot be opened.
-    #[error("branch {path}: {errno}; check that it exists, is a directory and is mounted")]
+    #[error("branch {path}: {}", cannot_be_opened(*.errno))]
     Branch {
         /// The branch.
         path: std::path::PathBuf,
@@ -155,6 +155,16 @@ pub enum PoolError {
         /// The branch it equals.
         other: std::path::PathBuf,
     },
+}
+
+/// Why a branch cannot be opened, and what to do.
+fn cannot_be_opened(errno: Errno) -> String {
+    match errno {
+        errno if health::is_dead_server(errno) => {
+            format!("{}, or see on-missing", health::DEAD_SERVER)
+        }
+        errno => format!("{errno}; check that it exists, is a directory and is mounted"),
+    }
 }
 
 impl Pool {

@@ -84,8 +84,14 @@ fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
 /// The real path of one directory.
 fn directory(path: &Path) -> Result<PathBuf, BranchError> {
     let real = fs::canonicalize(path).map_err(|error| unreachable_path(path, &error))?;
-    let facts = fs::metadata(&real).map_err(|error| unreachable_path(path, &error))?;
-    if !facts.is_dir() {
+    let is_dir = match fs::metadata(&real) {
+        Ok(facts) => facts.is_dir(),
+        // A FUSE filesystem whose server is dead: what becomes of such a branch is for
+        // `on-missing` to say.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => true,
+        Err(error) => return Err(unreachable_path(path, &error)),
+    };
+    if !is_dir {
         return Err(BranchError::NotADirectory {
             path: path.to_owned(),
         });

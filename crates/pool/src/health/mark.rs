@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::State;
+use super::dead_server::{ask_server, why_gone};
 use super::drive::Drive;
 use crate::branch::Medium;
 use crate::identity::{FilesystemId, RootId};
@@ -46,9 +47,10 @@ impl Mark {
     /// Who the directory behind `root` is. Asks its filesystem, which may take its time.
     ///
     /// # Errors
-    /// Those of `statx(2)`.
+    /// Those of `statx(2)`; ENOTCONN, ECONNABORTED if its server is dead.
     pub fn of(root: BorrowedFd<'_>) -> sys::Result<Mark> {
         let stat = look(root)?;
+        ask_server(root)?;
         let medium = Medium::of(root);
         let handle = sys::name_to_handle_fd(root).ok();
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
@@ -166,7 +168,7 @@ impl Mark {
 fn led_nowhere(errno: Errno) -> Found {
     match errno {
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Found::Same,
-        _ => gone(format!("its path leads nowhere: {errno}")),
+        _ => gone(why_gone(errno)),
     }
 }
 

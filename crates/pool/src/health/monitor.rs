@@ -13,9 +13,10 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use strandfs_options::{BranchMode, Settings};
 
+use super::dead_server::why_gone;
 use super::mark::Found;
 use super::stuck::{Stuck, Waits};
-use super::{Missing, State};
+use super::{Missing, State, is_dead_server};
 use crate::branch::{Branch, BranchId};
 use crate::node::HighWater;
 use crate::pool::{Pool, View};
@@ -228,7 +229,9 @@ impl Monitor {
             }
             branch.health().change(State::Slow, &reason);
         }
-        if check.asked.is_none() && (now >= check.next || branch.health().is_slow()) {
+        if check.asked.is_none()
+            && (now >= check.next || branch.health().is_slow() || branch.health().take_suspicion())
+        {
             check.next = match settings.branch_check_interval {
                 Duration::ZERO => now + Duration::from_secs(365 * 24 * 3600),
                 interval => now + interval,
@@ -318,6 +321,9 @@ fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
         Ok(stat) => {
             branch.space().note(&stat);
             stat.f_flag.contains(StatVfsMountFlags::RDONLY)
+        }
+        Err(errno) if is_dead_server(errno) => {
+            return Verdict::Gone(State::Missing, why_gone(errno));
         }
         Err(errno) => {
             branch.health().note(errno);

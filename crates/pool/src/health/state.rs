@@ -64,6 +64,7 @@ pub struct Health {
     /// Looked at by requests; the rest is for people.
     slow: AtomicBool,
     read_only: AtomicBool,
+    suspected: AtomicBool,
     io_errors: AtomicU64,
     told: Mutex<Told>,
 }
@@ -83,6 +84,7 @@ impl Health {
             path: path.to_path_buf(),
             slow: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
+            suspected: AtomicBool::new(false),
             io_errors: AtomicU64::new(0),
             told: Mutex::new(Told {
                 state: State::Ok,
@@ -101,6 +103,11 @@ impl Health {
     /// Whether its filesystem refused a change and has not been seen to take one since.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Whether its server seemed dead since this was asked last: to be looked at now.
+    pub fn take_suspicion(&self) -> bool {
+        self.suspected.swap(false, Ordering::Relaxed)
     }
 
     /// The state, and the reason for it.
@@ -159,6 +166,9 @@ impl Health {
             }
         } else if is_failure(errno) {
             self.io_errors.fetch_add(1, Ordering::Relaxed);
+            if is_dead_server(errno) {
+                self.suspected.store(true, Ordering::Relaxed);
+            }
             self.told.lock().last_error = Some(errno);
         }
     }
@@ -200,6 +210,11 @@ pub fn is_failure(errno: Errno) -> bool {
             | Errno::SHUTDOWN
             | Errno::NOLINK
     )
+}
+
+/// Whether an error says that a FUSE filesystem's server has died, or has lost what it serves.
+pub fn is_dead_server(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 fn now_seconds() -> i64 {

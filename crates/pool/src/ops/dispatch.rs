@@ -13,6 +13,7 @@ use crate::control::file::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
 use crate::explain::SELF_PREFIX;
+use crate::health::is_dead_server;
 use crate::ops::open::opens_for_change;
 use crate::pool::Pool;
 use crate::relocate::own_name;
@@ -34,8 +35,13 @@ impl Filesystem for Pool {
         self.start_readahead();
     }
 
-    fn failed(&self, failed: &Failed<'_>) {
+    fn failed(&self, failed: &Failed<'_>) -> Errno {
         self.note_failure(failed);
+        match failed.errno {
+            // Programs would take the pool's own server for dead.
+            errno if is_dead_server(errno) => Errno::IO,
+            errno => errno,
+        }
     }
 
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
