@@ -26,7 +26,7 @@ pub enum Outcome<'a> {
         /// Bytes of `out` to send behind the header.
         len: usize,
     },
-    /// Send nothing: the request is one that is never answered.
+    /// Send nothing: the request is one that is never answered, or it is answered later.
     NoReply,
     /// The session's to answer: INIT, DESTROY, INTERRUPT, NOTIFY_REPLY.
     NotForFilesystem(Request<'a>),
@@ -158,6 +158,9 @@ fn answer<'a, F: Filesystem + ?Sized>(
     };
     let outcome = guarded(message, || {
         call.run(request, out).map_err(|errno| {
+            if worker.is_deferred() {
+                return errno;
+            }
             fs.failed(&Failed {
                 operation,
                 node: call.node,
@@ -166,6 +169,10 @@ fn answer<'a, F: Filesystem + ?Sized>(
             })
         })
     });
+    if worker.is_deferred() {
+        tracing::debug!(?operation, unique = cx.unique, "answered later");
+        return Outcome::NoReply;
+    }
     tracing::debug!(
         ?operation,
         unique = cx.unique,

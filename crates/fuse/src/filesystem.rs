@@ -11,9 +11,11 @@
 //! handle is open, the node id must keep meaning the same inode.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use crate::abi::Opcode;
 use crate::connection::Connection;
+use crate::deferred::Deferred;
 use crate::dirbuf::{DirPlusSink, DirSink};
 use crate::negotiate::Negotiated;
 use crate::types::*;
@@ -25,6 +27,25 @@ pub trait Worker {
 
     /// Whether the kernel has asked for this request to be interrupted.
     fn interrupted(&self) -> bool;
+
+    /// Takes the answer out of the hands of the method that runs: what it returns from now on is
+    /// ignored. Once for a request. ENOSYS where the transport cannot, ENOLCK if too many requests
+    /// of the user wait already.
+    fn defer(&self) -> Result<Deferred> {
+        Err(Errno::NOSYS)
+    }
+
+    /// Has the request carried out once more after this time or later, instead of answering it
+    /// now; false where the transport cannot, or if the request came longer ago than `at_most`.
+    fn again(&self, after: Duration, at_most: Duration) -> bool {
+        let _ = (after, at_most);
+        false
+    }
+
+    /// Whether one of the two has happened: nothing is answered now.
+    fn is_deferred(&self) -> bool {
+        false
+    }
 }
 
 /// Who asks, and on whose behalf a request runs.
@@ -55,6 +76,20 @@ impl Context<'_> {
     /// See [`Worker::interrupted`]. A blocked system call also returns EINTR then.
     pub fn interrupted(&self) -> bool {
         self.worker.interrupted()
+    }
+
+    /// Answers a request without data later: no thread stays with it. The method returns, with
+    /// anything. An interrupt then comes by [`Filesystem::interrupt`]. ENOSYS where that cannot be,
+    /// ENOLCK if too many requests of the user wait already.
+    pub fn defer(&self) -> Result<Deferred> {
+        self.worker.defer()
+    }
+
+    /// Has the request carried out once more after this time or later, with no thread staying with
+    /// it. The method returns, with anything. Interrupted meanwhile it ends with EINTR. False where
+    /// that cannot be, or if the request came longer ago than `at_most`.
+    pub fn again(&self, after: Duration, at_most: Duration) -> bool {
+        self.worker.again(after, at_most)
     }
 }
 
@@ -95,6 +130,13 @@ pub trait Filesystem: Send + Sync + 'static {
     /// thread that carried it out, for every error, so it should look at the errno first.
     fn failed(&self, failed: &Failed<'_>) -> Errno {
         failed.errno
+    }
+
+    /// The caller of a deferred request got a signal: the request is to be answered with EINTR,
+    /// from whatever thread. False if no such request waits here. May be called a moment before
+    /// the method that deferred it returns, and on a thread that must not wait.
+    fn interrupt(&self, unique: u64) -> bool {
+        false
     }
 
     /// Finds `name` in `parent`. `.` and `..` come only from file-handle look-ups (NFS export):

@@ -4,6 +4,7 @@
 pub mod abi;
 pub mod backing;
 pub mod connection;
+mod deferred;
 pub mod dirbuf;
 pub mod dispatch;
 pub mod filesystem;
@@ -24,6 +25,7 @@ mod transport;
 pub mod types;
 
 pub use connection::Connection;
+pub use deferred::{AnswerLater, Deferred};
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Failed, Filesystem, Result, Worker};

@@ -5,10 +5,13 @@ mod buffer;
 mod crew;
 mod device;
 mod interrupt;
+mod kept;
+mod later;
 mod link;
 mod placement;
 mod ring;
 mod seat;
+mod shares;
 mod undo;
 mod watchdog;
 

@@ -100,7 +100,7 @@ fn start(
         &prepared,
         ring_threads,
         placement,
-    );
+    )?;
     crew.set_max_threads(DEVICE_THREADS);
     crew.set_ring(ring.clone());
     crew.start()?;

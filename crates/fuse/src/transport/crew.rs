@@ -2,7 +2,7 @@
 //! while they were, or are parked. The lock is taken only when a role changes.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::device;
+use super::kept::Kept;
+use super::later::OverDevice;
 use super::placement::{Placement, Role};
 use super::ring::RingCrew;
 use super::seat::{Baton, Seat};
+use super::shares::Blocked;
 use super::watchdog::{self, Watchdog};
 use super::{PEACE, PRESS};
 use crate::connection::Substitute;
@@ -37,7 +40,15 @@ pub(crate) struct Crew {
     /// Whose requests are interrupted from here as well.
     pub(super) ring: OnceLock<Arc<RingCrew>>,
     departed: Condvar,
-    max_threads: AtomicUsize,
+    pub(super) max_threads: AtomicUsize,
+    /// So many threads are blocked that it matters who asks.
+    pub(super) crowded: AtomicBool,
+    /// Requests that no thread stays with; locked after the roster.
+    pub(super) kept: Mutex<Kept>,
+    pub(super) due_changed: Condvar,
+    pub(super) clock_runs: AtomicBool,
+    /// How answers go that come later.
+    pub(super) late: Arc<OverDevice>,
 }
 
 /// Who does what.
@@ -55,13 +66,17 @@ pub(super) struct Roster {
     pub(super) interrupts: usize,
     /// Threads started so far.
     started: usize,
-    closed: bool,
+    pub(super) closed: bool,
+    /// Whose requests run while others read.
+    pub(super) blocked: Blocked,
 }
 
 /// What becomes of a thread that has no role.
 pub(super) enum Next {
     /// It reads.
     Read,
+    /// It carries out what was kept.
+    Work,
     /// It waits, for at most so long.
     Park(Option<Duration>),
     /// It ends.
@@ -75,9 +90,15 @@ impl Crew {
         max_threads: usize,
         placement: Placement,
     ) -> Arc<Self> {
+        let late = Arc::new(OverDevice(server.connection.clone()));
         Arc::new(Self {
             server,
             life,
+            late,
+            crowded: AtomicBool::new(false),
+            kept: Mutex::default(),
+            due_changed: Condvar::new(),
+            clock_runs: AtomicBool::new(false),
             watchdog: Watchdog::new(),
             roster: Mutex::default(),
             placement,
@@ -155,13 +176,14 @@ impl Crew {
         }
         seat.place(&self.placement, Role::Working);
         self.server.connection.counter().count_relief();
+        self.note_blocked(&mut roster, seat);
         roster.reader = Some(next.clone());
         drop(roster);
         next.hand(Baton::Read);
         true
     }
 
-    fn successor(self: &Arc<Self>, roster: &mut Roster) -> Option<Arc<Seat>> {
+    pub(super) fn successor(self: &Arc<Self>, roster: &mut Roster) -> Option<Arc<Seat>> {
         if let Some(parked) = roster.parked.pop() {
             return Some(parked);
         }
@@ -183,18 +205,36 @@ impl Crew {
         if seat.finish_relieved() {
             roster.interrupts = roster.interrupts.saturating_sub(1);
         }
+        self.note_unblocked(&mut roster, seat);
         if roster.closed {
             return Next::Leave;
         }
         if std::mem::take(&mut roster.starved)
-            && let Some(reader) = &roster.reader
+            && let Some(reader) = roster.reader.clone()
             && reader.relieve(reader.word())
         {
             reader.place(&self.placement, Role::Working);
             self.server.connection.counter().count_relief();
+            self.note_blocked(&mut roster, &reader);
             roster.reader = Some(seat.clone());
             return Next::Read;
         }
+        if let Some(next) = self.next_kept() {
+            return next;
+        }
+        Self::park(&mut roster, seat)
+    }
+
+    /// What a thread does next that was to carry out kept requests and found none.
+    pub(super) fn idle(&self, seat: &Arc<Seat>) -> Next {
+        let mut roster = self.roster.lock();
+        if roster.closed {
+            return Next::Leave;
+        }
+        Self::park(&mut roster, seat)
+    }
+
+    fn park(roster: &mut Roster, seat: &Arc<Seat>) -> Next {
         let surplus = roster.parked.len() >= KEPT;
         roster.parked.push(seat.clone());
         Next::Park(surplus.then_some(IDLE))
@@ -234,6 +274,7 @@ impl Crew {
             seat.hand(Baton::Leave);
         }
         self.watchdog.wake();
+        self.due_changed.notify_all();
         while !roster.seats.is_empty() && start.elapsed() < patience {
             // The reader may be reading from a connection that could not be aborted.
             let impatient = start.elapsed() >= PEACE;

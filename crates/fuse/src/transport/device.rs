@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::crew::{Crew, Next};
+use super::kept::KeptRequest;
 use super::placement::Role;
 use super::seat::{Baton, Seat};
+use super::shares::user_of;
 use super::undo;
 use zerocopy::IntoBytes;
 
 use crate::abi::{InHeader, Opcode, OutHeader};
+use crate::deferred::Deferred;
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
 use crate::message::Message;
@@ -46,12 +49,21 @@ pub(super) fn work(
                 seat.place(&crew.placement, Role::Reading);
                 seat.become_reader();
                 match read_and_answer(crew, seat, &mut request, &mut reply) {
-                    Step::Relieved => crew.rejoin(seat),
+                    Step::Relieved(deferred) => rejoin(crew, seat, deferred),
                     Step::Ended => break,
                 }
             }
+            Next::Work => match crew.begin_kept(seat, request.room()) {
+                Some((len, since)) => {
+                    let bytes = request.message(len);
+                    let deferred = answer_kept(crew, seat, (bytes, since), &mut reply);
+                    rejoin(crew, seat, deferred)
+                }
+                None => crew.idle(seat),
+            },
             Next::Park(patience) => match seat.wait(patience) {
                 Baton::Read => Next::Read,
+                Baton::Work => Next::Work,
                 Baton::Leave => break,
                 Baton::Nothing if crew.may_retire(seat) => break,
                 Baton::Nothing => Next::Park(None),
@@ -59,6 +71,18 @@ pub(super) fn work(
         };
     }
     drop(departure);
+}
+
+/// A request is over for a thread that is no reader any more. An interrupt that came while the
+/// thread was with it goes to whoever is to answer it later.
+fn rejoin(crew: &Crew, seat: &Arc<Seat>, deferred: Option<u64>) -> Next {
+    let next = crew.rejoin(seat);
+    if let Some(unique) = deferred
+        && seat.was_interrupted(unique)
+    {
+        crew.server.filesystem.interrupt(unique);
+    }
+    next
 }
 
 /// Takes the thread off the roster, however it ends.
@@ -75,8 +99,8 @@ impl Drop for Departure<'_> {
 
 /// Why a reader stopped reading.
 enum Step {
-    /// Another thread has the role.
-    Relieved,
+    /// Another thread has the role; the request, if it is answered later.
+    Relieved(Option<u64>),
     /// The mount has ended.
     Ended,
 }
@@ -126,9 +150,9 @@ fn read_and_answer(
         let began = Instant::now();
         match rustix::io::read(crew.server.connection.device(), request.room()) {
             Ok(len) => {
-                answer(crew, seat, request.message(len), reply);
+                let deferred = answer(crew, seat, request.message(len), reply);
                 if !seat.leave() {
-                    return Step::Relieved;
+                    return Step::Relieved(deferred);
                 }
                 gathering.after(crew, request.message(len), began);
             }
@@ -150,29 +174,82 @@ fn read_and_answer(
     }
 }
 
-/// Carries one message out.
-fn answer(crew: &Arc<Crew>, seat: &Arc<Seat>, bytes: &[u8], reply: &mut ReplyBuffer) {
+/// Carries one message out. Its number, if it is answered later.
+fn answer(
+    crew: &Arc<Crew>,
+    seat: &Arc<Seat>,
+    bytes: &[u8],
+    reply: &mut ReplyBuffer,
+) -> Option<u64> {
     let message = match Message::from_bytes(bytes) {
         Ok(message) => message,
-        Err(error) => return refuse(&crew.server, bytes, reply, error.errno()),
+        Err(error) => {
+            seat.enter(0);
+            refuse(&crew.server, bytes, reply, error.errno());
+            return None;
+        }
     };
-    let unique = message.header.unique;
-    seat.counts.count(message.header.opcode);
-    seat.enter(unique);
+    let header = &message.header;
+    seat.counts.count(header.opcode);
+    seat.note_asker(header.uid, header.pid);
+    seat.enter(header.unique);
     crew.watchdog.note_work();
+    if crew.puts_aside(header, bytes) {
+        return None;
+    }
+    carry_out(crew, seat, &message, (bytes, None), reply)
+}
+
+/// Carries out what was kept, which has been begun.
+fn answer_kept(
+    crew: &Arc<Crew>,
+    seat: &Arc<Seat>,
+    (bytes, since): (&[u8], Instant),
+    reply: &mut ReplyBuffer,
+) -> Option<u64> {
+    // It was read before.
+    let message = Message::from_bytes(bytes).ok()?;
+    carry_out(crew, seat, &message, (bytes, Some(since)), reply)
+}
+
+fn carry_out(
+    crew: &Arc<Crew>,
+    seat: &Arc<Seat>,
+    message: &Message<'_>,
+    (bytes, since): (&[u8], Option<Instant>),
+    reply: &mut ReplyBuffer,
+) -> Option<u64> {
+    let unique = message.header.unique;
     let server = &crew.server;
     let worker = DeviceWorker {
         crew,
         seat,
+        unique,
+        since,
         asked: Cell::new(false),
+        later: Cell::new(Later::No),
     };
     let outcome = dispatch(
         &*server.filesystem,
         &server.dialect,
-        &message,
+        message,
         reply.payload(),
         &worker,
     );
+    match worker.later.get() {
+        Later::No => {}
+        Later::Answered => return Some(unique),
+        Later::Again(after) => {
+            let request = KeptRequest {
+                unique,
+                uid: user_of(&message.header),
+                since: since.unwrap_or_else(Instant::now),
+                bytes: bytes.into(),
+            };
+            crew.keep(seat, request, after);
+            return None;
+        }
+    }
     match outcome {
         Outcome::Reply { errno, len } => {
             if send(server, reply, unique, errno, len) == Sent::Unwanted && errno.is_none() {
@@ -192,6 +269,7 @@ fn answer(crew: &Arc<Crew>, seat: &Arc<Seat>, bytes: &[u8], reply: &mut ReplyBuf
             send(server, reply, unique, Some(Errno::IO), 0);
         }
     }
+    None
 }
 
 /// A message whose frame is broken: answered if at least its header can be read.
@@ -248,11 +326,26 @@ pub(super) fn answer_with_error(server: &Server, unique: u64, errno: Errno) -> b
     rustix::io::retry_on_intr(|| rustix::io::write(device, header.as_bytes())).is_ok()
 }
 
+/// When a request is answered.
+#[derive(Clone, Copy)]
+enum Later {
+    /// By its thread, now.
+    No,
+    /// By somebody else.
+    Answered,
+    /// It is carried out again after this time.
+    Again(Duration),
+}
+
 /// The transport's side of a request.
 struct DeviceWorker<'a> {
     crew: &'a Arc<Crew>,
     seat: &'a Seat,
+    unique: u64,
+    /// When it came, if that was not just now.
+    since: Option<Instant>,
     asked: Cell<bool>,
+    later: Cell<Later>,
 }
 
 impl Worker for DeviceWorker<'_> {
@@ -269,5 +362,32 @@ impl Worker for DeviceWorker<'_> {
 
     fn interrupted(&self) -> bool {
         self.seat.is_interrupted()
+    }
+
+    fn defer(&self) -> Result<Deferred, Errno> {
+        match self.later.get() {
+            Later::No => {
+                self.later.set(Later::Answered);
+                Ok(Deferred::new(self.unique, self.crew.late.clone()))
+            }
+            Later::Answered | Later::Again(_) => Err(Errno::NOSYS),
+        }
+    }
+
+    fn again(&self, after: Duration, at_most: Duration) -> bool {
+        if self.since.is_some_and(|since| since.elapsed() > at_most) {
+            return false;
+        }
+        match self.later.get() {
+            Later::No | Later::Again(_) => {
+                self.later.set(Later::Again(after));
+                true
+            }
+            Later::Answered => false,
+        }
+    }
+
+    fn is_deferred(&self) -> bool {
+        !matches!(self.later.get(), Later::No)
     }
 }

@@ -3,11 +3,14 @@
 use super::crew::Crew;
 
 impl Crew {
-    /// The kernel wants this request interrupted. A request that runs while another thread reads
-    /// this message is found here; any other is answered already, for its thread is the one that
-    /// read the message.
+    /// The kernel wants this request interrupted. One that runs while another thread reads this
+    /// message, or that no thread is with, is found here; any other is answered already, for its
+    /// thread is the one that read the message.
     pub(super) fn interrupt(&self, unique: u64) {
         let mut roster = self.roster.lock();
+        if self.interrupt_kept(unique) {
+            return;
+        }
         let seat = roster
             .seats
             .iter()
@@ -15,6 +18,9 @@ impl Crew {
             .cloned();
         let Some(seat) = seat else {
             drop(roster);
+            if self.server.filesystem.interrupt(unique) {
+                return;
+            }
             if let Some(ring) = self.ring.get() {
                 ring.interrupt(unique);
             }

@@ -28,6 +28,8 @@ pub(super) enum Baton {
     Read,
     /// End.
     Leave,
+    /// Carry out requests that were kept.
+    Work,
 }
 
 /// One thread's place. On its own cache lines: its thread writes it with every request.
@@ -43,6 +45,8 @@ pub(super) struct Seat {
     may_block: AtomicU64,
     /// The last request the kernel wants interrupted.
     interrupted: AtomicU64,
+    /// Who asked for the request: the user's id, and the thread's.
+    asker: [AtomicU32; 2],
     baton: AtomicU8,
     thread: OnceLock<Thread>,
     /// The kernel's name of the thread, 0 before it runs.
@@ -61,6 +65,7 @@ impl Seat {
             unique: AtomicU64::new(0),
             may_block: AtomicU64::new(0),
             interrupted: AtomicU64::new(0),
+            asker: [AtomicU32::new(0), AtomicU32::new(0)],
             baton: AtomicU8::new(Baton::Nothing as u8),
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
@@ -92,6 +97,27 @@ impl Seat {
         self.word.store(next, Ordering::SeqCst);
     }
 
+    /// A thread that is no reader starts a request.
+    pub(super) fn enter_relieved(&self, unique: u64) {
+        self.unique.store(unique, Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed) & !PHASE;
+        let next = word.wrapping_add(NEXT_REQUEST) | RELIEVED;
+        self.word.store(next, Ordering::SeqCst);
+    }
+
+    /// Notes who asks: before [`enter`](Self::enter).
+    pub(super) fn note_asker(&self, uid: u32, pid: u32) {
+        let [user, thread] = &self.asker;
+        user.store(uid, Ordering::Relaxed);
+        thread.store(pid, Ordering::Relaxed);
+    }
+
+    /// Who asked for the request that runs, or ran last.
+    pub(super) fn asker(&self) -> (u32, u32) {
+        let [user, thread] = &self.asker;
+        (user.load(Ordering::Relaxed), thread.load(Ordering::Relaxed))
+    }
+
     /// The request is done: true if the thread is the reader still.
     pub(super) fn leave(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -112,6 +138,11 @@ impl Seat {
     /// Whether a word says that the reader is carrying a request out.
     pub(super) fn is_handling(word: u64) -> bool {
         word & PHASE == HANDLING
+    }
+
+    /// Whether no request is being carried out.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.word() & PHASE == READING
     }
 
     /// Takes the role of reader away while the request of this word runs; false if it is over.
@@ -145,6 +176,11 @@ impl Seat {
     /// The relieved request is over; returns whether it was to be interrupted.
     pub(super) fn finish_relieved(&self) -> bool {
         let unique = self.unique.swap(0, Ordering::AcqRel);
+        unique != 0 && self.was_interrupted(unique)
+    }
+
+    /// Whether this request was to be interrupted, the last one that was.
+    pub(super) fn was_interrupted(&self, unique: u64) -> bool {
         self.interrupted.load(Ordering::Acquire) == unique
     }
 
@@ -223,6 +259,7 @@ impl Seat {
             match self.baton.swap(Baton::Nothing as u8, Ordering::AcqRel) {
                 baton if baton == Baton::Read as u8 => return Baton::Read,
                 baton if baton == Baton::Leave as u8 => return Baton::Leave,
+                baton if baton == Baton::Work as u8 => return Baton::Work,
                 _ => {}
             }
             match patience {

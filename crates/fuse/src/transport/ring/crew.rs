@@ -16,7 +16,9 @@ use super::super::{RingReport, Server, TransportReport};
 use super::cpus;
 use super::entry::RingEntry;
 use super::headcount::{Admission, Headcount};
+use super::idle::Idle;
 use super::interrupt::Unmatched;
+use super::late::Late;
 use super::nudge::Nudges;
 use super::post::Post;
 use super::probe::Prepared;
@@ -37,6 +39,8 @@ pub(crate) struct RingCrew {
     pub(super) interrupts: AtomicUsize,
     pub(super) unmatched: Unmatched,
     pub(super) nudges: Arc<Nudges>,
+    /// Requests that no thread is with.
+    pub(super) late: Arc<Late>,
     placement: Placement,
     /// Where this process was put: no thread leaves it.
     allowed: Option<CpuSet>,
@@ -63,6 +67,8 @@ pub(super) struct QueueState {
     pub(super) posts: Vec<Arc<Post>>,
     /// Those that wait for requests or carry one out and are not away with it.
     pub(super) present: usize,
+    /// Those that have no entry, because their last request waits; not present.
+    pub(super) idle: Vec<Arc<Idle>>,
 }
 
 /// What a thread works with.
@@ -80,12 +86,14 @@ impl RingCrew {
         prepared: &Prepared,
         max_threads: usize,
         placement: Placement,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, Errno> {
         let buffer_bytes = prepared.entries.iter().map(RingEntry::bytes).sum();
         let online = cpus::online().len().min(prepared.entries.len());
         let tools = (0..online).map_while(|_| make_tools(&server).ok());
         let tools = Mutex::new(tools.collect());
-        Arc::new(Self {
+        let late = Late::new(prepared.entries.len())?;
+        Ok(Arc::new(Self {
+            late,
             server,
             life,
             watchdog: Watchdog::new(),
@@ -103,7 +111,7 @@ impl RingCrew {
                 buffer_bytes,
             )),
             departed: Condvar::new(),
-        })
+        }))
     }
 
     /// Starts the thread that starts the others, and the watchdog. `refused` is called, on that

@@ -56,12 +56,19 @@ impl Unmatched {
 impl RingCrew {
     /// The kernel wants this request interrupted.
     pub(crate) fn interrupt(self: &Arc<Self>, unique: u64) {
-        if self.interrupt_known(unique) {
+        if self.late.interrupt(unique) || self.interrupt_known(unique) {
             return;
         }
         // Its thread looks here after it has said what it works on, and we look there again.
         self.unmatched.add(unique);
-        self.interrupt_known(unique);
+        if !self.interrupt_known(unique) && !self.late.interrupt(unique) {
+            self.server.filesystem.interrupt(unique);
+        }
+    }
+
+    /// Whether an interrupt of this request has come that nobody has seen to.
+    pub(super) fn was_interrupted(&self, post: &Post, unique: u64) -> bool {
+        post.was_interrupted(unique) || self.unmatched.take(unique)
     }
 
     fn interrupt_known(self: &Arc<Self>, unique: u64) -> bool {

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 use super::super::undo;
 use super::crew::RingCrew;
 use super::entry::RingEntry;
+use super::late::Parked;
 use super::post::Post;
 use super::queue::{Completion, Ring};
 use super::roam::{Backlog, Verdict};
@@ -19,7 +20,7 @@ use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
 use crate::message::Message;
 use crate::sys::{self, PageMemory};
 use crate::types::Errno;
-use carry_out::{Reply, RingWorker, carry_out};
+use carry_out::{Made, Reply, RingWorker, carry_out};
 
 /// Requests and replies up to this are copied out of the entry and into it: any name and any
 /// attribute, and data the kernel reads ahead. What is longer would take longer to copy than the
@@ -78,6 +79,8 @@ pub(super) fn work(
         backlog: crew.may_roam().then(Backlog::default),
         trial: Trial::default(),
         looks: false,
+        foreign: false,
+        goes_on: false,
     };
     if let Err(errno) = serving.serve(begin.unwrap_or(Begin::Nothing)) {
         crew.end(errno);
@@ -113,22 +116,41 @@ struct Serving<'a> {
     trial: Trial,
     /// It has said that it will look for returned entries before it waits.
     looks: bool,
+    /// The entry of the request it works on is the keeper's.
+    foreign: bool,
+    /// It has no entry because its last request waits, and takes another one.
+    goes_on: bool,
 }
 
 impl Serving<'_> {
     /// Until the connection ends, which the error says.
     fn serve(&mut self, begin: Begin) -> Result<(), Errno> {
         self.ring.start()?;
-        match begin {
-            Begin::Answer(entry) => self.answer(entry)?,
-            Begin::TakeOver(entry) => self.answer_here(entry)?,
-            Begin::Send(entry) => self.ring.commit(entry),
-            Begin::Offer(entry) => self.offer(entry)?,
-            Begin::Nothing => return Ok(()),
+        let mut begin = begin;
+        loop {
+            match begin {
+                Begin::Answer(entry) => self.answer(entry)?,
+                Begin::TakeOver(entry) => self.answer_here(entry)?,
+                Begin::Send(entry) => self.ring.commit(entry),
+                Begin::Offer(entry) => self.offer(entry)?,
+                Begin::Nothing => return Ok(()),
+            }
+            self.serve_entries()?;
+            if !std::mem::take(&mut self.goes_on) {
+                return Ok(());
+            }
+            match self.crew.next_entry(self.post) {
+                Some(next) => begin = next,
+                None => return Ok(()),
+            }
         }
+    }
+
+    fn serve_entries(&mut self) -> Result<(), Errno> {
         // Ends with the connection, or when the entry has gone back.
         while self.ring.entries() > 0 {
             let is_wide = self.ring.entries() > 1;
+            self.answer_stranded()?;
             if is_wide || !self.look()? {
                 self.wait()?;
             }
@@ -145,6 +167,17 @@ impl Serving<'_> {
                     self.answer(entry)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Carries out what came in an entry of the keeper's, and has no thread.
+    fn answer_stranded(&mut self) -> Result<(), Errno> {
+        while let Some(entry) = self.crew.late.take_stranded(self.post.queue) {
+            self.foreign = true;
+            let answered = self.answer_here(entry);
+            self.foreign = false;
+            answered?;
         }
         Ok(())
     }
@@ -300,18 +333,34 @@ impl Serving<'_> {
             copy.copy_from_slice(arrived);
         }
         *post.held.lock() = Some(entry);
-        let reply = match Message::from_ring(headers, request) {
-            Ok(message) => carry_out(crew, post, &message, out),
-            Err(error) => Reply::unreadable(header, &error),
+        let has_others = self.foreign || self.ring.entries() > 0;
+        let made = match Message::from_ring(headers, request) {
+            Ok(message) => carry_out(crew, post, &message, out, Some(has_others)),
+            Err(error) => Made::Reply(Reply::unreadable(header, &error)),
         };
         let held = post.held.lock().take();
         let Some(mut entry) = held else {
-            if reply.errno.is_none() {
-                let worker = RingWorker::new(crew, post);
-                undo::undo(&crew.server, header, out, &worker);
+            match made {
+                Made::Reply(reply) if reply.errno.is_none() => {
+                    let worker = RingWorker::new(crew, post);
+                    undo::undo(&crew.server, header, out, &worker);
+                }
+                Made::Reply(_) => {}
+                Made::Later(_) | Made::Again(..) => crew.late.forget(header.unique),
             }
-            return self.begin_anew();
+            return match self.foreign {
+                true => Ok(()),
+                false => self.begin_anew(),
+            };
         };
+        let reply = match made {
+            Made::Reply(reply) => reply,
+            Made::Later(fresh) => return self.leave(entry, header, fresh),
+            Made::Again(after, fresh) => {
+                return self.leave_for(entry, header, after, fresh);
+            }
+        };
+        crew.late.is_over(header.unique);
         let (_, payload) = entry.parts_mut();
         if let (Some(room), Some(made)) = (payload.get_mut(..reply.len), out.get(..reply.len)) {
             room.copy_from_slice(made);
@@ -341,9 +390,13 @@ impl Serving<'_> {
             }
             (scratch, payload)
         };
-        let reply = match Message::from_ring(headers, data) {
-            Ok(message) => carry_out(crew, post, &message, out),
-            Err(error) => Reply::unreadable(header, &error),
+        let made = match Message::from_ring(headers, data) {
+            Ok(message) => carry_out(crew, post, &message, out, None),
+            Err(error) => Made::Reply(Reply::unreadable(header, &error)),
+        };
+        let Made::Reply(reply) = made else {
+            // It was not allowed to wait.
+            return;
         };
         if is_long {
             let made = self.scratch.0.bytes().get(..reply.len).unwrap_or_default();
@@ -358,7 +411,60 @@ impl Serving<'_> {
     fn send(&mut self, mut entry: RingEntry, header: &InHeader, reply: &Reply) {
         entry.set_answered(reply.errno.is_none().then_some(*header));
         entry.set_reply(reply.unique, reply.errno, reply.len);
-        self.ring.commit(entry);
+        match self.foreign {
+            true => self.crew.late.give_back(entry),
+            false => self.ring.commit(entry),
+        }
+    }
+
+    /// Leaves a request to who answers it.
+    fn leave(
+        &mut self,
+        entry: RingEntry,
+        header: &InHeader,
+        fresh: Option<RingEntry>,
+    ) -> Result<(), Errno> {
+        let unique = header.unique;
+        match self.crew.late.park(unique, entry) {
+            Parked::Reply(entry, result) => {
+                let reply = Reply::later(unique, result);
+                self.send(entry, header, &reply);
+                return Ok(());
+            }
+            Parked::Kept => {}
+        }
+        // An interrupt that found the thread at it, where it is no more.
+        if self.crew.was_interrupted(self.post, unique) {
+            self.crew.server.filesystem.interrupt(unique);
+        }
+        self.go_on(fresh)
+    }
+
+    /// Leaves a request to be carried out again.
+    fn leave_for(
+        &mut self,
+        entry: RingEntry,
+        header: &InHeader,
+        after: Duration,
+        fresh: Option<RingEntry>,
+    ) -> Result<(), Errno> {
+        let (crew, unique) = (self.crew, header.unique);
+        crew.late.park_for(unique, header.uid, entry, after);
+        if crew.was_interrupted(self.post, unique) {
+            crew.late.interrupt(unique);
+        }
+        self.go_on(fresh)
+    }
+
+    /// What a thread does whose request waits.
+    fn go_on(&mut self, fresh: Option<RingEntry>) -> Result<(), Errno> {
+        match fresh {
+            Some(entry) => self.offer(entry),
+            None => {
+                self.goes_on = !self.foreign && self.ring.entries() == 0;
+                Ok(())
+            }
+        }
     }
 
     /// Somebody has answered in this thread's place, with its entry.

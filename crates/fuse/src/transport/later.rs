@@ -1,0 +1,196 @@
+//! What happens to a request of `/dev/fuse` when no thread stays with it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::crew::{Crew, Next, Roster};
+use super::kept::KeptRequest;
+use super::seat::{Baton, Seat};
+use super::shares::{ends_waits, is_never_kept, user, user_of};
+use crate::abi::{InHeader, OutHeader};
+use crate::connection::Connection;
+use crate::deferred::AnswerLater;
+
+/// Answers by a write to the device, which any thread may do.
+pub(super) struct OverDevice(pub(super) Connection);
+
+impl AnswerLater for OverDevice {
+    fn answer(&self, unique: u64, result: Result<(), Errno>) {
+        let error = result.err().map_or(0, |errno| match errno.raw_os_error() {
+            known @ 1..512 => -known,
+            _ => -Errno::IO.raw_os_error(),
+        });
+        let header = OutHeader {
+            len: size_of::<OutHeader>() as u32,
+            error,
+            unique,
+        };
+        let device = self.0.device();
+        let sent = rustix::io::retry_on_intr(|| rustix::io::write(device, header.as_bytes()));
+        match sent {
+            // Nobody waits any more, or the connection is gone.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::NOTCONN) => {}
+            Err(refusal) => tracing::error!(%refusal, unique, "the kernel refused a late reply"),
+        }
+    }
+}
+
+impl Crew {
+    /// Whether a request was put aside, or refused, because its user's requests block as many
+    /// threads as they may. A load, while few threads are blocked.
+    pub(super) fn puts_aside(self: &Arc<Self>, header: &InHeader, bytes: &[u8]) -> bool {
+        if !self.crowded.load(Ordering::Relaxed) || is_never_kept(header.opcode) {
+            return false;
+        }
+        let uid = user_of(header);
+        let roster = self.roster.lock();
+        let most = self.max_threads.load(Ordering::Relaxed);
+        if roster
+            .blocked
+            .may_begin(uid, most, ends_waits(header.opcode))
+        {
+            return false;
+        }
+        let request = KeptRequest {
+            unique: header.unique,
+            uid,
+            since: Instant::now(),
+            bytes: bytes.into(),
+        };
+        // With the roster's lock: the thread whose end it waits for has not ended yet.
+        let kept = self.kept.lock().keep_for_share(request);
+        drop(roster);
+        if kept.is_err() {
+            self.late.answer(header.unique, Err(Errno::AGAIN));
+        }
+        true
+    }
+
+    /// Keeps a request that asked to be carried out once more, unless it was interrupted.
+    pub(super) fn keep(self: &Arc<Self>, seat: &Seat, request: KeptRequest, after: Duration) {
+        let unique = request.unique;
+        let roster = self.roster.lock();
+        if seat.was_interrupted(unique) {
+            drop(roster);
+            return self.late.answer(unique, Err(Errno::INTR));
+        }
+        let kept = self.kept.lock().keep_for(request, after);
+        drop(roster);
+        match kept {
+            Ok(()) => self.wake_clock(),
+            Err(_) => self.late.answer(unique, Err(Errno::AGAIN)),
+        }
+    }
+
+    /// Starts the thread that looks when kept requests are due, or has it look again.
+    fn wake_clock(self: &Arc<Self>) {
+        if self.clock_runs.swap(true, Ordering::SeqCst) {
+            self.due_changed.notify_one();
+            return;
+        }
+        let crew = self.clone();
+        let clock = thread::Builder::new()
+            .name("strandfs-later".to_owned())
+            .spawn(move || crew.keep_time());
+        if let Err(error) = clock {
+            // What is kept goes on when the next thread is done, or with the next that is kept.
+            tracing::warn!(%error, "no thread to look when requests are due");
+            self.clock_runs.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Until the end of the mount.
+    fn keep_time(self: &Arc<Self>) {
+        /// A wake-up that came before the wait is made good by then.
+        const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+        while !self.life.has_ended() {
+            let mut kept = self.kept.lock();
+            let ripe = kept.ripen(Instant::now());
+            if ripe == 0 {
+                let sleep = kept.next_due().map_or(LONGEST_SLEEP, |due| {
+                    due.saturating_duration_since(Instant::now())
+                        .min(LONGEST_SLEEP)
+                });
+                self.due_changed.wait_for(&mut kept, sleep);
+                continue;
+            }
+            drop(kept);
+            self.put_to_work(ripe);
+        }
+    }
+
+    /// Has so many threads carry out what was kept; those that are busy do so when they are done.
+    fn put_to_work(self: &Arc<Self>, threads: usize) {
+        let mut roster = self.roster.lock();
+        for _ in 0..threads {
+            if roster.closed {
+                return;
+            }
+            let Some(seat) = self.successor(&mut roster) else {
+                return;
+            };
+            seat.hand(Baton::Work);
+        }
+    }
+
+    /// The next of the kept requests for a thread that is no reader, into its buffer: its
+    /// length, and when it came.
+    pub(super) fn begin_kept(&self, seat: &Seat, room: &mut [u8]) -> Option<(usize, Instant)> {
+        let mut roster = self.roster.lock();
+        if roster.closed {
+            return None;
+        }
+        let request = self.kept.lock().take_ready()?;
+        let len = request.bytes.len();
+        room.get_mut(..len)?.copy_from_slice(&request.bytes);
+        roster.blocked.add(request.uid);
+        seat.note_asker(request.uid, 0);
+        seat.enter_relieved(request.unique);
+        self.note_crowd(&roster);
+        Some((len, request.since))
+    }
+
+    /// A thread's request blocks from now on; under the roster's lock.
+    pub(super) fn note_blocked(&self, roster: &mut Roster, seat: &Seat) {
+        let (uid, pid) = seat.asker();
+        let uid = user(uid, pid);
+        seat.note_asker(uid, 0);
+        roster.blocked.add(uid);
+        self.note_crowd(roster);
+    }
+
+    /// It is over: who waits for it may go on, by the thread that was with it.
+    pub(super) fn note_unblocked(&self, roster: &mut Roster, seat: &Seat) {
+        let (uid, _) = seat.asker();
+        roster.blocked.remove(uid);
+        let mut kept = self.kept.lock();
+        kept.let_go(uid);
+        drop(kept);
+        self.note_crowd(roster);
+    }
+
+    fn note_crowd(&self, roster: &Roster) {
+        let most = self.max_threads.load(Ordering::Relaxed);
+        let crowded = roster.blocked.is_crowded(most);
+        self.crowded.store(crowded, Ordering::Relaxed);
+    }
+
+    /// What a thread without role does while requests are kept for it.
+    pub(super) fn next_kept(&self) -> Option<Next> {
+        self.kept.lock().is_ready().then_some(Next::Work)
+    }
+
+    /// Ends a kept request with EINTR; false if it is not kept. Under the roster's lock.
+    pub(super) fn interrupt_kept(&self, unique: u64) -> bool {
+        let taken = self.kept.lock().take(unique);
+        if taken {
+            self.late.answer(unique, Err(Errno::INTR));
+        }
+        taken
+    }
+}
