@@ -104,6 +104,11 @@ pub struct Ward {
 }
 
 impl Ward {
+    /// Whether the mount has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Ends the monitor.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);

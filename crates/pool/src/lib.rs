@@ -21,6 +21,8 @@ pub mod identity;
 mod inode_number;
 mod listing_workers;
 mod locate;
+pub mod lock_table;
+pub mod lock_waits;
 mod magic;
 mod metadata;
 pub mod node;

@@ -201,6 +201,7 @@ impl Pool {
         match (by_name, refusal) {
             (Some(found), _) => Ok(found),
             (None, Some(errno)) if definite_refusal(errno) => Err(errno),
+            (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN),
             _ => {
                 let located = self.locate(node)?;
                 let fd = reopen(located.fd(), flags)?;
@@ -227,9 +228,9 @@ fn definite_refusal(errno: Errno) -> bool {
 /// A new open file description of the inode behind `fd`, which may be `O_PATH`.
 ///
 /// # Errors
-/// Those of `open(2)`.
+/// Those of `open(2)`; EAGAIN while somebody has a lease that stands against it: no thread waits.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> sys::Result<OwnedFd> {
     let path = sys::ProcPath::new(fd);
-    let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC;
+    let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(path.as_c_str(), flags, Mode::empty())
 }

@@ -12,7 +12,7 @@ use strandfs_fuse::{BackingId, Handle};
 use crate::at_once::AtOnce;
 use crate::branch::Branch;
 use crate::node::Node;
-use crate::range_locks::RangeLocks;
+use crate::range_locks::NodeLocks;
 use crate::sys;
 
 /// One open file description of the pool.
@@ -140,8 +140,8 @@ pub struct OpenState {
     pub mode: IoMode,
     /// Every open handle.
     pub handles: SmallVec<[Weak<OpenFile>; 1]>,
-    /// POSIX locks, by owner.
-    pub locks: RangeLocks,
+    /// All locks, once there was one: closes must be reported from then on.
+    pub locks: Option<Arc<NodeLocks>>,
 }
 
 impl OpenState {
@@ -150,7 +150,7 @@ impl OpenState {
         OpenState {
             mode,
             handles: SmallVec::new(),
-            locks: RangeLocks::default(),
+            locks: None,
         }
     }
 

@@ -16,6 +16,7 @@ mod forget;
 mod io;
 mod io_at_once;
 mod ioctl;
+mod leases;
 mod link;
 pub(crate) mod link_cow;
 pub(crate) mod list_branches;

@@ -23,6 +23,7 @@ use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
 use crate::identity::Volumes;
 use crate::listing_workers::Crews;
+use crate::lock_waits::LockWaits;
 use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
@@ -109,6 +110,7 @@ pub struct Pool {
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,
     pub(crate) link_cow: LinkCow,
+    pub(crate) lock_waits: Arc<LockWaits>,
     pub(crate) ward: Ward,
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) explained: Parts,
@@ -220,6 +222,7 @@ impl Pool {
             guardian: OnceLock::new(),
             preload_told: PreloadTold::default(),
             link_cow: LinkCow::default(),
+            lock_waits: Arc::default(),
             ward: Ward::default(),
             ahead: Arc::default(),
             explained: Parts::default(),

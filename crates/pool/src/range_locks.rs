@@ -1,314 +1,397 @@
-//! POSIX locks of a node: for each owner an open file description of its own on the branch file,
-//! so that the branch itself decides between owners, and between the pool and everyone else.
+//! Locks of a node: those of byte ranges, and `flock` on the whole file.
+//!
+//! Between owners of the pool the tables here decide, and who waits, waits here, without a thread
+//! or a descriptor. Towards everybody else the branch decides: all owners of a node share one open
+//! file description on the branch file, which holds what they hold together.
+//!
+//! Lock order: the branch's side, then the tables. The tables are never locked over a call to
+//! a branch.
+
+mod asked;
+mod tables;
+mod waiting;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use smallvec::{SmallVec, smallvec};
-use strandfs_fuse::{Lock, LockKind, LockOwner};
+use strandfs_fuse::{Context, Deferred, Lock, LockOwner};
 
 use crate::locate::reopen;
-use crate::sys::{self, RangeLock};
+use crate::lock_table::{Kind, Piece, Span};
+use crate::sys;
 
-/// One owner's description and the process that locked last.
-struct Owned {
-    owner: LockOwner,
-    file: Arc<OwnedFd>,
-    /// The open files it locked through, by address. A lock of an open file description
-    /// (`F_OFD_SETLK`) goes with the last use of the one it was taken through; the locks of a
-    /// process go at its first close, which is reported or, failing that, at the same time.
-    through: SmallVec<[usize; 1]>,
-    pid: u32,
-    /// The process itself is the owner, and locked through a handle whose closes are not reported:
-    /// when it began.
-    unseen_since: Option<u64>,
-    /// What was locked, roughly: only to tell whose lock conflicts.
-    ranges: SmallVec<[(u64, u64); 2]>,
+pub use asked::{Asked, Sort};
+pub(crate) use asked::{from_range, to_range};
+pub use tables::{Table, Tables};
+pub use waiting::{Waiter, Waiting};
+
+/// What became of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It is so now.
+    Done,
+    /// Another owner of the pool stands against it.
+    Held,
+    /// Somebody else does, on the branch.
+    HeldOutside,
+    /// The branch file cannot be opened before somebody gives up a lease on it.
+    Leased,
 }
 
-/// All owners of a node.
+/// Waiting requests that are over, to be answered when no lock is held any more.
+pub type Answers = Vec<(Deferred, Result<(), Errno>)>;
+
+/// What all owners hold together, on the branch.
 #[derive(Default)]
-pub struct RangeLocks {
-    owners: Vec<Owned>,
-    /// A lock was taken since the file was opened: closes must be reported from now on.
-    pub used: bool,
+struct BranchSide {
+    file: Option<OwnedFd>,
+    /// Calls to it may take for ever.
+    may_hang: bool,
 }
 
-/// A lock as the branch wants it.
-pub(crate) fn to_range(lock: &Lock) -> RangeLock {
-    let kind = match lock.kind {
-        LockKind::Shared => libc::F_RDLCK,
-        LockKind::Exclusive => libc::F_WRLCK,
-        LockKind::Unlock => libc::F_UNLCK,
-    };
-    let start = i64::try_from(lock.start_bytes).unwrap_or(i64::MAX);
-    // An end beyond the largest offset means "to the end of the file", length 0.
-    let len = match i64::try_from(lock.end_bytes) {
-        Ok(end) if end < i64::MAX => end.saturating_sub(start).saturating_add(1),
-        _ => 0,
-    };
-    RangeLock {
-        kind,
-        start_bytes: start,
-        len_bytes: len,
+/// All locks of a node.
+#[derive(Default)]
+pub struct NodeLocks {
+    side: Mutex<BranchSide>,
+    tables: Mutex<Tables>,
+}
+
+impl BranchSide {
+    /// The description, made from `model` on first use.
+    fn file(&mut self, model: &OwnedFd, may_hang: bool) -> sys::Result<&OwnedFd> {
+        self.may_hang = may_hang;
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => open_for_locks(model)?,
+        };
+        Ok(self.file.insert(file))
+    }
+
+    /// Has the branch lock these bytes so, for all owners together.
+    fn set(&self, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Result<()> {
+        match &self.file {
+            Some(file) => set_on(file, sort, span, kind),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the branch to where the table is.
+    fn follow(&self, sort: Sort, parts: &[(Span, Option<Kind>)]) {
+        for (span, kind) in parts {
+            if let Err(errno) = self.set(sort, *span, *kind) {
+                tracing::warn!(%errno, "a branch did not take the end of a lock");
+            }
+        }
     }
 }
 
-/// A lock as the kernel's client wants it.
-pub(crate) fn from_range(range: RangeLock, pid: u32) -> Lock {
-    let kind = match range.kind {
-        kind if kind == libc::F_RDLCK => LockKind::Shared,
-        kind if kind == libc::F_WRLCK => LockKind::Exclusive,
-        _ => LockKind::Unlock,
-    };
-    let start = range.start_bytes.unsigned_abs();
-    let end = match range.len_bytes {
-        0 => i64::MAX as u64,
-        len => start.saturating_add(len.unsigned_abs()).saturating_sub(1),
-    };
-    Lock {
-        kind,
-        start_bytes: start,
-        end_bytes: end,
-        pid,
+fn set_on(file: &OwnedFd, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Result<()> {
+    match sort {
+        Sort::Range => sys::set_range_lock(file.as_fd(), to_range(span, kind)),
+        Sort::Whole => {
+            let operation = match kind {
+                Some(Kind::Shared) => libc::LOCK_SH,
+                Some(Kind::Exclusive) => libc::LOCK_EX,
+                None => libc::LOCK_UN,
+            };
+            sys::flock(file.as_fd(), operation | libc::LOCK_NB)
+        }
     }
 }
 
-impl RangeLocks {
-    /// The description of the owner, who is using an open file at the address `through`; made from
-    /// `model` on first use.
+impl NodeLocks {
+    /// The tables.
+    pub fn tables(&self) -> parking_lot::MutexGuard<'_, Tables> {
+        self.tables.lock()
+    }
+
+    /// Whether the branch may take for ever to answer.
+    pub fn may_hang(&self) -> bool {
+        self.side.try_lock().is_none_or(|side| side.may_hang)
+    }
+
+    /// Locks or unlocks, if that can be at once. `model` is open on the branch file.
     ///
     /// # Errors
-    /// Those of `open(2)`.
-    pub(crate) fn file_of(
-        &mut self,
-        owner: LockOwner,
-        through: usize,
-        model: &OwnedFd,
-    ) -> sys::Result<Arc<OwnedFd>> {
-        self.used = true;
-        if let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) {
-            if !owned.through.contains(&through) {
-                owned.through.push(through);
-            }
-            return Ok(Arc::clone(&owned.file));
-        }
-        let file = Arc::new(open_for_locks(model)?);
-        self.owners.push(Owned {
-            owner,
-            file: Arc::clone(&file),
-            through: smallvec![through],
-            pid: 0,
-            unseen_since: None,
-            ranges: SmallVec::new(),
+    /// Those of `open(2)` and `fcntl(2)` on the branch.
+    pub fn attempt(
+        &self,
+        cx: &Context<'_>,
+        (model, may_hang): (&OwnedFd, bool),
+        asked: &Asked,
+        answers: &mut Answers,
+    ) -> sys::Result<Attempt> {
+        let mut side = self.side.try_lock().unwrap_or_else(|| {
+            cx.may_block();
+            self.side.lock()
         });
-        Ok(file)
-    }
-
-    /// An open file is used no more: ends the locks of owners who used no other. Those of a process
-    /// that has locked through another one since may be new.
-    pub(crate) fn end_of(&mut self, through: usize) {
-        let mut ended: SmallVec<[LockOwner; 1]> = SmallVec::new();
-        for owned in &mut self.owners {
-            owned.through.retain(|known| *known != through);
-            if owned.through.is_empty() {
-                ended.push(owned.owner);
+        let Some(kind) = asked.kind else {
+            self.release_in(&side, asked.owner, (asked.sort, asked.span), answers);
+            return Ok(Attempt::Done);
+        };
+        match side.file(model, may_hang) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(Attempt::Leased),
+            Err(errno) => return Err(errno),
+        }
+        if asked.sort == Sort::Range {
+            let dead = self.tables.lock().dead_against(asked, kind);
+            for owner in dead {
+                self.release_in(&side, owner, (Sort::Range, Span::ALL), answers);
             }
         }
-        ended.iter().for_each(|owner| self.release(*owner));
+        let mut tables = self.tables.lock();
+        let table = tables.of(asked.sort);
+        let against = table.held.against(asked.owner, asked.span, kind);
+        if against.take(1).count() > 0 {
+            let converts = asked.sort == Sort::Whole && table.held.holds(asked.owner);
+            drop(tables);
+            if converts {
+                // flock(2): what is held goes before another kind of it is waited for.
+                self.release_in(&side, asked.owner, (Sort::Whole, Span::ALL), answers);
+            }
+            return Ok(Attempt::Held);
+        }
+        let before = table.held.held_within(asked.owner, asked.span);
+        table.held.set(asked.owner, asked.span, Some(kind));
+        drop(tables);
+        let outcome = self.confirm(&side, asked, kind, &before);
+        let lowers = before.iter().any(|piece| piece.kind > kind);
+        let lost = asked.sort == Sort::Whole && !before.is_empty();
+        if outcome.is_ok() && lowers || outcome.is_err() && lost {
+            self.wake_in(&side, asked.sort, asked.span, answers);
+        }
+        match outcome {
+            Ok(()) => Ok(Attempt::Done),
+            Err(Errno::AGAIN) => Ok(Attempt::HeldOutside),
+            Err(errno) => Err(errno),
+        }
     }
 
-    /// Notes a lock that was granted; `unseen` if it is a process's own, through a handle whose
-    /// closes are not reported.
-    pub(crate) fn note(&mut self, owner: LockOwner, lock: &Lock, unseen: bool) {
-        const RANGES_MAX: usize = 64;
-        let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) else {
+    /// Has the branch agree to what the table has granted, or takes that back.
+    fn confirm(
+        &self,
+        side: &BranchSide,
+        asked: &Asked,
+        kind: Kind,
+        before: &[Piece],
+    ) -> sys::Result<()> {
+        let outcome = side.set(asked.sort, asked.span, Some(kind));
+        let mut tables = self.tables.lock();
+        match outcome {
+            Ok(()) => tables.note(asked),
+            Err(_) => {
+                let held = &mut tables.of(asked.sort).held;
+                match asked.sort {
+                    Sort::Range => held.put_back(asked.owner, asked.span, before),
+                    // The kernel, too, has let go of what was there.
+                    Sort::Whole => held.set(asked.owner, asked.span, None),
+                }
+            }
+        }
+        outcome
+    }
+
+    fn release_in(
+        &self,
+        side: &BranchSide,
+        owner: LockOwner,
+        (sort, span): (Sort, Span),
+        answers: &mut Answers,
+    ) {
+        let mut tables = self.tables.lock();
+        let table = tables.of(sort);
+        if !table.held.holds(owner) {
             return;
-        };
-        if unseen {
-            // It waits for the answer, so it is there; where `/proc` does not show it, its number
-            // is one of another pid namespace, and says nothing of its death.
-            owned.unseen_since = began(lock.pid).ok().flatten();
         }
-        let range = (lock.start_bytes, lock.end_bytes);
-        match lock.kind {
-            LockKind::Unlock => owned
-                .ranges
-                .retain(|held| held.0 < range.0 || held.1 > range.1),
-            _ if owned.ranges.len() < RANGES_MAX => {
-                owned.pid = lock.pid;
-                owned.ranges.push(range);
-            }
-            _ => owned.pid = lock.pid,
+        table.held.set(owner, span, None);
+        let parts = table.held.union(span);
+        if sort == Sort::Range && !tables.range.held.holds(owner) {
+            tables.forget(owner);
+        }
+        drop(tables);
+        side.follow(sort, &parts);
+        self.wake_in(side, sort, span, answers);
+    }
+
+    /// Ends all that an owner holds of one sort.
+    pub fn release(&self, owner: LockOwner, sort: Sort, answers: &mut Answers) {
+        let side = self.side.lock();
+        self.release_in(&side, owner, (sort, Span::ALL), answers);
+    }
+
+    /// An open file is used no more: its locks end, and those of this owner of `flock`s.
+    pub fn close(&self, through: usize, whole: Option<LockOwner>, answers: &mut Answers) {
+        let ended = self.tables.lock().end_of(through);
+        for owner in ended {
+            self.release(owner, Sort::Range, answers);
+        }
+        if let Some(owner) = whole {
+            self.release(owner, Sort::Whole, answers);
         }
     }
 
-    /// The process of another owner that holds something overlapping `lock`; 0 if none is known.
-    pub(crate) fn holder(&self, asking: LockOwner, lock: &Lock) -> u32 {
-        let overlaps = |held: &(u64, u64)| held.0 <= lock.end_bytes && lock.start_bytes <= held.1;
-        self.owners
-            .iter()
-            .find(|owned| owned.owner != asking && owned.ranges.iter().any(overlaps))
-            .map_or(0, |owned| owned.pid)
-    }
-
-    /// Ends all locks of an owner: closing the description drops them.
-    pub fn release(&mut self, owner: LockOwner) {
-        if let Some(index) = self.owners.iter().position(|owned| owned.owner == owner) {
-            let owned = self.owners.swap_remove(index);
-            // A waiting request may still hold the description: unlock besides closing.
-            let all = RangeLock {
-                kind: libc::F_UNLCK,
-                start_bytes: 0,
-                len_bytes: 0,
+    /// Grants what can be granted of this sort to those who wait for any of these bytes, in the
+    /// order they came, as far as they do not stand against each other. Whether somebody outside
+    /// stands against one of them.
+    fn wake_in(&self, side: &BranchSide, sort: Sort, span: Span, answers: &mut Answers) -> bool {
+        let mut fronts = self.tables.lock().of(sort).waiting.fronts(&span);
+        let mut outside = false;
+        while let Some((_, class)) = fronts.pop_first() {
+            let mut tables = self.tables.lock();
+            let Table { held, waiting } = tables.of(sort);
+            let Some((turn, waiter)) = waiting.take_grantable(&class, held) else {
+                continue;
             };
-            let _ = sys::set_range_lock(owned.file.as_fd(), all, false);
+            let (asked, kind) = (&waiter.asked, class.1);
+            if let Some(next) = waiting.front(&class) {
+                fronts.insert((next, class));
+            }
+            let before = held.held_within(asked.owner, asked.span);
+            held.set(asked.owner, asked.span, Some(kind));
+            drop(tables);
+            match self.confirm(side, asked, kind, &before) {
+                Err(Errno::AGAIN) => {
+                    outside = true;
+                    fronts.retain(|(_, other)| *other != class);
+                    let mut tables = self.tables.lock();
+                    tables.outside = true;
+                    // An interrupt that did not find it meanwhile has left a mark.
+                    match waiter.is_interrupted() {
+                        true => answers.push((waiter.token, Err(Errno::INTR))),
+                        false => tables.of(sort).waiting.put_back(turn, waiter),
+                    }
+                }
+                outcome => answers.push((waiter.token, outcome)),
+            }
         }
+        outside
     }
 
-    /// Ends the locks of other owners whose process is gone, if its closes were not reported; true
-    /// if there were any. A process that may not be asked about counts as alive.
-    pub(crate) fn drop_dead(&mut self, asking: LockOwner) -> bool {
-        let is_dead = |owned: &Owned| {
-            owned.owner != asking
-                && owned.unseen_since.is_some_and(|since| {
-                    // Its number may be another process's by now.
-                    began(owned.pid).is_ok_and(|now| now != Some(since))
-                })
+    /// Tries all that wait once more: somebody outside may have gone. Whether one of them still
+    /// waits for that, or for a process that may be gone without anybody being told.
+    pub fn retry(&self, answers: &mut Answers) -> bool {
+        let side = self.side.lock();
+        let dead: Vec<LockOwner> = {
+            let mut tables = self.tables.lock();
+            let fronts = tables.range.waiting.front_requests();
+            let dead = fronts.iter().filter_map(|asked| Some((asked, asked.kind?)));
+            dead.flat_map(|(asked, kind)| tables.dead_against(asked, kind))
+                .collect()
         };
-        let dead: SmallVec<[LockOwner; 2]> = self
-            .owners
-            .iter()
-            .filter(|owned| is_dead(owned))
-            .map(|owned| owned.owner)
-            .collect();
-        dead.iter().for_each(|owner| self.release(*owner));
-        !dead.is_empty()
+        for owner in dead {
+            self.release_in(&side, owner, (Sort::Range, Span::ALL), answers);
+        }
+        let mut outside = self.wake_in(&side, Sort::Range, Span::ALL, answers);
+        outside |= self.wake_in(&side, Sort::Whole, Span::ALL, answers);
+        let tables = self.tables.lock();
+        let fronts = tables.range.waiting.front_requests();
+        outside || fronts.iter().any(|asked| tables.may_die_unseen(asked))
     }
 
-    /// Every owner and its description.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = (LockOwner, Arc<OwnedFd>)> {
-        self.owners
-            .iter()
-            .map(|owned| (owned.owner, Arc::clone(&owned.file)))
+    /// The first lock that stands against this one, and who holds it; the branch is asked through
+    /// `model` if nobody here does.
+    ///
+    /// # Errors
+    /// Those of `fcntl(2)`.
+    pub fn first_against(&self, cx: &Context<'_>, asked: &Asked) -> sys::Result<Option<Lock>> {
+        let Some(kind) = asked.kind else {
+            return Ok(None);
+        };
+        let side = self.side.try_lock().unwrap_or_else(|| {
+            cx.may_block();
+            self.side.lock()
+        });
+        let mut tables = self.tables.lock();
+        let dead = tables.dead_against(asked, kind);
+        let held = &tables.range.held;
+        let against = held.against(asked.owner, asked.span, kind);
+        let living = against.into_iter().find(|owner| !dead.contains(owner));
+        if let Some(owner) = living {
+            let pieces = held.held_within(owner, asked.span);
+            let pid = tables.owners.get(&owner).map_or(0, |owned| owned.pid);
+            let conflicts = |piece: &&Piece| kind == Kind::Exclusive || piece.kind > Kind::Shared;
+            let piece = pieces.iter().find(conflicts).map(|piece| piece.span.start);
+            let whole = held.pieces(owner).into_iter();
+            let found = piece.and_then(|at| whole.rev().find(|piece| piece.span.start <= at));
+            return Ok(found.map(|piece| from_range(to_range(piece.span, Some(piece.kind)), pid)));
+        }
+        drop(tables);
+        let Some(file) = &side.file else {
+            return Ok(None);
+        };
+        get_on(file, asked.span, kind)
     }
 
-    /// Gives owners new descriptions, which hold their locks already; the old ones close.
-    pub(crate) fn replace(&mut self, files: Vec<(LockOwner, Arc<OwnedFd>)>) {
-        for (owner, file) in files {
-            if let Some(owned) = self.owners.iter_mut().find(|owned| owned.owner == owner) {
-                owned.file = file;
+    /// A description on another file that holds all that is held here.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; EAGAIN if somebody else holds a lock that stands against it.
+    pub fn carried_to(&self, model: &OwnedFd) -> sys::Result<Option<OwnedFd>> {
+        let side = self.side.lock();
+        if side.file.is_none() {
+            return Ok(None);
+        }
+        let file = open_for_locks(model)?;
+        for (sort, span, kind) in self.all_held() {
+            if kind.is_some() {
+                set_on(&file, sort, span, kind)?;
+            }
+        }
+        Ok(Some(file))
+    }
+
+    /// The file has moved: from now on this description is the pool's. Whoever locked or unlocked
+    /// since it was made is in the tables.
+    pub fn adopt(&self, file: OwnedFd, may_hang: bool) {
+        let mut side = self.side.lock();
+        side.file = Some(file);
+        side.may_hang = may_hang;
+        for (sort, span, kind) in self.all_held() {
+            if let Err(errno) = side.set(sort, span, kind) {
+                tracing::warn!(%errno, "a lock could not follow a file that moved");
             }
         }
     }
 
-    /// Whether `file` is the owner's description.
-    pub(crate) fn is_of(&self, owner: LockOwner, file: &Arc<OwnedFd>) -> bool {
-        let mut owners = self.owners.iter();
-        owners.any(|owned| owned.owner == owner && Arc::ptr_eq(&owned.file, file))
+    fn all_held(&self) -> Vec<(Sort, Span, Option<Kind>)> {
+        let mut tables = self.tables.lock();
+        let mut all = Vec::new();
+        for sort in [Sort::Range, Sort::Whole] {
+            let parts = tables.of(sort).held.union(Span::ALL);
+            all.extend(parts.into_iter().map(|(span, kind)| (sort, span, kind)));
+        }
+        all
     }
 
-    /// Whether no owner is known.
-    pub fn is_empty(&self) -> bool {
-        self.owners.is_empty()
+    /// Whether there is a description to ask the branch with.
+    pub fn has_asked_branch(&self) -> bool {
+        self.side.lock().file.is_some()
     }
 }
 
-/// When a process began, in the kernel's ticks, which tells it from a later one of the same number;
-/// none if there is none in the pid namespace of `/proc`.
-///
-/// # Errors
-/// What keeps `/proc` from telling.
-fn began(pid: u32) -> std::io::Result<Option<u64>> {
-    let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat,
-        Err(error) => {
-            let gone = matches!(
-                Errno::from_io_error(&error),
-                Some(Errno::NOENT | Errno::SRCH)
-            );
-            return if gone { Ok(None) } else { Err(error) };
-        }
-    };
-    // The second field is a name, in which anything may stand; the 22nd is meant.
-    let after_name = stat.iter().rposition(|byte| *byte == b')');
-    let fields = String::from_utf8_lossy(stat.get(after_name.unwrap_or(0)..).unwrap_or_default());
-    let ticks = fields.split_ascii_whitespace().nth(20);
-    match ticks.and_then(|ticks| ticks.parse().ok()) {
-        Some(ticks) => Ok(Some(ticks)),
-        None => Err(std::io::ErrorKind::InvalidData.into()),
-    }
+/// The first lock of somebody outside that stands against this one.
+pub(crate) fn get_on(file: &OwnedFd, span: Span, kind: Kind) -> sys::Result<Option<Lock>> {
+    let held = sys::get_range_lock(file.as_fd(), to_range(span, Some(kind)))?;
+    // Held by an open file description: of which process, nobody knows.
+    Ok(held.map(|(range, pid)| from_range(range, u32::try_from(pid).unwrap_or(0))))
 }
 
 /// A description of the same file that can hold locks of either kind, if that is allowed.
 ///
 /// # Errors
-/// Those of `open(2)`.
-pub(crate) fn open_for_locks(model: &OwnedFd) -> sys::Result<OwnedFd> {
-    match reopen(model.as_fd(), OFlags::RDWR) {
-        Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => reopen(model.as_fd(), OFlags::RDONLY),
+/// Those of `open(2)`; EAGAIN while somebody has a lease that stands against it.
+fn open_for_locks(model: &OwnedFd) -> sys::Result<OwnedFd> {
+    let flags = OFlags::NONBLOCK;
+    match reopen(model.as_fd(), OFlags::RDWR | flags) {
+        Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
+            reopen(model.as_fd(), OFlags::RDONLY | flags)
+        }
         other => other,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_survive_the_round_trip() {
-        for (start, end) in [
-            (0, i64::MAX as u64),
-            (5, 5),
-            (10, 99),
-            (1 << 40, i64::MAX as u64),
-        ] {
-            let lock = Lock {
-                kind: LockKind::Exclusive,
-                start_bytes: start,
-                end_bytes: end,
-                pid: 7,
-            };
-            assert_eq!(from_range(to_range(&lock), 7), lock);
-        }
-    }
-
-    /// An owner of this process number, with an exclusive lock through a handle whose closes are
-    /// not reported.
-    fn unseen_locks(pid: u32) -> RangeLocks {
-        let file = OwnedFd::from(tempfile::tempfile().unwrap());
-        let mut locks = RangeLocks::default();
-        locks.file_of(LockOwner(1), 1, &file).unwrap();
-        let lock = Lock {
-            kind: LockKind::Exclusive,
-            start_bytes: 0,
-            end_bytes: 9,
-            pid,
-        };
-        locks.note(LockOwner(1), &lock, true);
-        locks
-    }
-
-    #[test]
-    fn a_process_of_another_pid_namespace_is_not_taken_for_dead() {
-        let in_no_namespace_of_ours = i32::MAX as u32;
-        let mut locks = unseen_locks(in_no_namespace_of_ours);
-        assert!(!locks.drop_dead(LockOwner(2)));
-        assert!(!locks.is_empty());
-    }
-
-    #[test]
-    fn the_locks_of_a_process_end_when_it_has_ended() {
-        let mut sleeper = std::process::Command::new("sleep");
-        let mut sleeper = sleeper.arg("600").spawn().unwrap();
-        let mut locks = unseen_locks(sleeper.id());
-        let while_alive = locks.drop_dead(LockOwner(2));
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
-        assert!(!while_alive);
-        assert!(locks.drop_dead(LockOwner(2)));
-        assert!(locks.is_empty());
-    }
-}
+mod tests;

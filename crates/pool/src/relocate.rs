@@ -19,7 +19,6 @@ mod aside;
 mod copy;
 mod draft;
 mod elsewhere;
-mod locks;
 mod mend;
 mod names;
 mod record;

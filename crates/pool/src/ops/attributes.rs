@@ -1,11 +1,12 @@
 //! GETATTR, STATX and SETATTR.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{
     AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
 };
@@ -176,12 +177,12 @@ impl Pool {
         }
         let view = self.view();
         let copies = self.copies_to_change(&view, node, view.settings.policies.truncate)?;
-        if copies.len() > 1 {
-            // What is cut off cannot be put back: all must be writable before one is cut.
-            for copy in &copies {
-                reopen(copy.fd.as_fd(), OFlags::WRONLY | OFlags::NONBLOCK)
-                    .map_err(|errno| blame(&copy.branch, errno))?;
-            }
+        // What is cut off cannot be put back: all must be writable before one is cut. And while they
+        // are open for writing nobody gets a lease that the truncation would wait for.
+        let mut writable = SmallVec::<[OwnedFd; 1]>::new();
+        for copy in &copies {
+            let file = reopen(copy.fd.as_fd(), OFlags::WRONLY);
+            writable.push(file.map_err(|errno| blame(&copy.branch, errno))?);
         }
         // The one that users see is the last.
         for copy in copies.iter().rev() {

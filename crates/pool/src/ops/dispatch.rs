@@ -28,6 +28,11 @@ impl Filesystem for Pool {
         self.coherence.end();
         self.ward.end();
         self.ahead.end();
+        self.lock_waits.end();
+    }
+
+    fn interrupt(&self, unique: u64) -> bool {
+        self.lock_waits.interrupt(unique)
     }
 
     fn ready(&self) {
@@ -91,7 +96,11 @@ impl Filesystem for Pool {
             kill_suidgid,
             ..*change
         };
-        self.changing(cx, || self.do_setattr(cx, node, change))
+        let set = || self.changing(cx, || self.do_setattr(cx, node, change));
+        match change.size_bytes {
+            Some(_) => self.past_leases(cx, set),
+            None => set(),
+        }
     }
 
     fn readlink(&self, cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
@@ -157,9 +166,14 @@ impl Filesystem for Pool {
         refuse_control_node(node)?;
         let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
         let writes = opens_for_change(flags);
-        match writes {
+        let open = || match writes {
             true => self.changing(cx, || self.do_open(cx, node, flags, kill_suidgid)),
             false => self.finding(cx, || self.do_open(cx, node, flags, kill_suidgid)),
+        };
+        match flags & libc::O_NONBLOCK != 0 {
+            // Who says so does not wait for leases.
+            true => open(),
+            false => self.past_leases(cx, open),
         }
     }
 
@@ -170,7 +184,13 @@ impl Filesystem for Pool {
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
         refuse_reserved(parent, args.name)?;
-        self.changing_names(cx, || self.do_create(cx, parent, args))
+        let made = self.changing_names(cx, || self.do_create(cx, parent, args));
+        match made {
+            // There is such a file by now, and a lease on it. The directory must not wait for that:
+            // asked to look again, the kernel opens the file without holding the directory.
+            Err(Errno::AGAIN) if args.flags & libc::O_NONBLOCK == 0 => Err(Errno::STALE),
+            made => made,
+        }
     }
 
     fn tmpfile(
@@ -331,8 +351,8 @@ impl Filesystem for Pool {
         self.finding(cx, || self.do_access(node, mask))
     }
 
-    fn getlk(&self, _cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {
-        self.do_getlk(args)
+    fn getlk(&self, cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {
+        self.do_getlk(cx, args)
     }
 
     fn setlk(&self, cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<()> {

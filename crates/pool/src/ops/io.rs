@@ -12,6 +12,7 @@ use crate::node::Node;
 use crate::open_file::OpenFile;
 use crate::ops::privilege;
 use crate::pool::{Pool, View};
+use crate::range_locks::{Answers, Sort};
 use crate::relocate::is_full;
 use crate::sys;
 
@@ -111,10 +112,15 @@ impl Pool {
     pub(crate) fn do_flush(&self, id: NodeId, handle: Handle, owner: LockOwner) -> sys::Result<()> {
         let opened = self.opened(handle)?;
         let node = self.node(id).unwrap_or_else(|_| opened.node.clone());
-        if let Some(open) = node.open.lock().as_mut()
-            && !open.locks.is_empty()
-        {
-            open.locks.release(owner);
+        let locks = node
+            .open
+            .lock()
+            .as_ref()
+            .and_then(|open| open.locks.clone());
+        if let Some(locks) = locks {
+            let mut answers = Answers::new();
+            locks.release(owner, Sort::Range, &mut answers);
+            self.lock_waits.settle(&locks, &mut answers);
         }
         if opened.writable
             && let Some((branch, file)) = opened.opened_on()

@@ -1,101 +1,188 @@
-//! GETLK, SETLK, SETLKW and flock, taken on the branch file itself.
+//! GETLK, SETLK, SETLKW and flock. Nobody who waits for a lock occupies a thread.
 
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-use strandfs_fuse::{Context, Lock, LockKind, LockRequest};
+use strandfs_fuse::{AnswerLater, Context, Deferred, Lock, LockKind, LockRequest};
 
+use crate::lock_waits::Queued;
 use crate::open_file::OpenFile;
 use crate::pool::Pool;
-use crate::range_locks::{from_range, to_range};
+use crate::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
 use crate::sys;
 
 impl Pool {
     /// GETLK.
-    pub(crate) fn do_getlk(&self, args: &LockRequest) -> sys::Result<Lock> {
+    pub(crate) fn do_getlk(&self, cx: &Context<'_>, args: &LockRequest) -> sys::Result<Lock> {
         let opened = self.opened(args.handle)?;
-        let file = self.lock_file(&opened, args)?;
-        let free = Lock {
+        let asked = Asked::new(cx, args, opened.address(), false);
+        let locks = opened
+            .node
+            .open
+            .lock()
+            .as_ref()
+            .and_then(|open| open.locks.clone());
+        let held = match locks {
+            Some(locks) => locks.first_against(cx, &asked)?,
+            None => None,
+        };
+        let held = match (held, asked.kind) {
+            (None, Some(kind)) => get_outside(&opened, &asked, kind)?,
+            (held, _) => held,
+        };
+        Ok(held.unwrap_or(Lock {
             kind: LockKind::Unlock,
             start_bytes: 0,
             end_bytes: 0,
             pid: 0,
-        };
-        let range = to_range(&args.lock);
-        let mut held = sys::get_range_lock(file.as_fd(), range)?;
-        if held.is_some() && self.drop_locks_of_the_dead(&opened, args) {
-            held = sys::get_range_lock(file.as_fd(), range)?;
-        }
-        let Some((range, pid)) = held else {
-            return Ok(free);
-        };
-        let pid = u32::try_from(pid).unwrap_or_else(|_| {
-            // Held by an open file description: perhaps one of ours, whose process we know.
-            let open = opened.node.open.lock();
-            open.as_ref()
-                .map_or(0, |state| state.locks.holder(args.owner, &args.lock))
-        });
-        Ok(from_range(range, pid))
+        }))
     }
 
-    /// SETLK, SETLKW and flock. Waiting ends with EINTR when the caller is interrupted.
+    /// SETLK, SETLKW and flock. A wait ends with EINTR when the caller is interrupted.
     pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> sys::Result<()> {
         let opened = self.opened(args.handle)?;
-        if args.flock {
-            return set_flock(cx, &opened, args);
-        }
-        let range = to_range(&args.lock);
-        let wait = args.wait && args.lock.kind != LockKind::Unlock;
-        let unseen = opened.no_flush && is_lock_of_process(cx);
+        let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
+        let asked = Asked::new(cx, args, opened.address(), unseen);
+        let wait = args.wait && asked.kind.is_some();
+        let mut token = None;
         loop {
-            let held = opened.node.hold(cx);
-            let file = self.lock_file(&opened, args)?;
-            // Most locks are free: only one that is not lets another thread read on.
-            let mut outcome = sys::set_range_lock(file.as_fd(), range, false);
-            drop(held);
-            if outcome == Err(Errno::AGAIN) && self.drop_locks_of_the_dead(&opened, args) {
-                outcome = sys::set_range_lock(file.as_fd(), range, false);
-            }
-            if wait && outcome == Err(Errno::AGAIN) {
-                cx.may_block();
-                if cx.interrupted() {
-                    return Err(Errno::INTR);
+            let attempted = match token {
+                None => {
+                    self.past_leases(cx, || match self.attempt_lock(cx, &opened, &asked)? {
+                        (_, Attempt::Leased) => Err(Errno::AGAIN),
+                        attempted => Ok(attempted),
+                    })?
                 }
-                outcome = sys::set_range_lock(file.as_fd(), range, true);
-            }
-            let _held = opened.node.hold(cx);
-            let mut open = opened.node.open.lock();
-            let Some(state) = open.as_mut() else {
-                return outcome;
+                // The branch file is open by now.
+                Some(_) => self.attempt_lock(cx, &opened, &asked)?,
             };
-            // The file may have moved meanwhile, and its locks with it.
-            if state.locks.is_of(args.owner, &file) || outcome == Err(Errno::INTR) {
-                outcome?;
-                state.locks.note(args.owner, &args.lock, unseen);
-                return Ok(());
+            let (locks, attempt) = attempted;
+            match attempt {
+                Attempt::Done => return answered(token, Ok(())),
+                Attempt::Held | Attempt::HeldOutside if wait => {}
+                Attempt::Leased | Attempt::Held | Attempt::HeldOutside => {
+                    return answered(token, Err(Errno::AGAIN));
+                }
+            }
+            if cx.interrupted() {
+                return answered(token, Err(Errno::INTR));
+            }
+            let outside = attempt == Attempt::HeldOutside;
+            let of_process = !args.flock && is_lock_of_process(cx);
+            let own = match token.take().map_or_else(|| cx.defer(), Ok) {
+                Ok(own) => own,
+                Err(Errno::NOSYS) => {
+                    match self.wait_here(cx, &locks, asked.clone(), (of_process, outside)) {
+                        Some(outcome) => return outcome,
+                        None => continue,
+                    }
+                }
+                Err(errno) => return Err(errno),
+            };
+            match (self.lock_waits).enqueue(&locks, asked.clone(), (own, of_process, outside)) {
+                Queued::Waits => return Ok(()),
+                Queued::Free(own) => token = Some(own),
+                Queued::Refused(own, errno) => return answered(Some(own), Err(errno)),
             }
         }
     }
 
-    /// A process may end while a handle whose closes are not reported lives on in its children:
-    /// POSIX ends its locks all the same. True if there were any.
-    fn drop_locks_of_the_dead(&self, opened: &OpenFile, args: &LockRequest) -> bool {
-        let mut open = opened.node.open.lock();
-        open.as_mut()
-            .is_some_and(|state| state.locks.drop_dead(args.owner))
+    fn attempt_lock(
+        &self,
+        cx: &Context<'_>,
+        opened: &OpenFile,
+        asked: &Asked,
+    ) -> sys::Result<(Arc<NodeLocks>, Attempt)> {
+        let _held = opened.node.hold(cx);
+        let locks = {
+            let mut open = opened.node.open.lock();
+            let state = open.as_mut().ok_or(Errno::BADF)?;
+            Arc::clone(state.locks.get_or_insert_default())
+        };
+        let (branch, file) = opened.opened_on().ok_or(Errno::BADF)?;
+        let model: (&OwnedFd, bool) = (&file, branch.medium().latency.may_hang());
+        let mut answers = Answers::new();
+        let attempt = locks.attempt(cx, model, asked, &mut answers);
+        self.lock_waits.settle(&locks, &mut answers);
+        Ok((locks, attempt?))
     }
 
-    fn lock_file(
+    /// Waits on this thread, where the transport cannot answer later. None if there is nothing to
+    /// wait for any more.
+    fn wait_here(
         &self,
-        opened: &Arc<OpenFile>,
-        args: &LockRequest,
-    ) -> sys::Result<Arc<std::os::fd::OwnedFd>> {
-        let mut open = opened.node.open.lock();
-        let state = open.as_mut().ok_or(Errno::BADF)?;
-        let file = opened.file()?;
-        state.locks.file_of(args.owner, opened.address(), &file)
+        cx: &Context<'_>,
+        locks: &Arc<NodeLocks>,
+        asked: Asked,
+        (of_process, outside): (bool, bool),
+    ) -> Option<sys::Result<()>> {
+        /// Between looks whether the caller was interrupted.
+        const STEP: Duration = Duration::from_millis(20);
+        cx.may_block();
+        let here = Arc::new(Here::default());
+        let token = Deferred::new(cx.unique, here.clone());
+        match (self.lock_waits).enqueue(locks, asked, (token, of_process, outside)) {
+            Queued::Waits => {}
+            Queued::Free(_) => return None,
+            Queued::Refused(_, errno) => return Some(Err(errno)),
+        }
+        let mut answer = here.answer.lock();
+        loop {
+            if answer.is_some() {
+                return *answer;
+            }
+            here.changed.wait_for(&mut answer, STEP);
+            if answer.is_none() && cx.interrupted() {
+                parking_lot::MutexGuard::unlocked(&mut answer, || {
+                    self.lock_waits.interrupt(cx.unique)
+                });
+            }
+        }
     }
+}
+
+/// The answer to a request that waits on its thread.
+#[derive(Default)]
+struct Here {
+    answer: Mutex<Option<Result<(), Errno>>>,
+    changed: Condvar,
+}
+
+impl AnswerLater for Here {
+    fn answer(&self, _unique: u64, result: Result<(), Errno>) {
+        *self.answer.lock() = Some(result);
+        self.changed.notify_one();
+    }
+}
+
+/// Answers by the token, if the request has one already.
+fn answered(token: Option<Deferred>, outcome: sys::Result<()>) -> sys::Result<()> {
+    if let Some(token) = token {
+        token.answer(outcome);
+    }
+    outcome
+}
+
+/// A lock of somebody outside the pool that stands against this one.
+fn get_outside(
+    opened: &OpenFile,
+    asked: &Asked,
+    kind: crate::lock_table::Kind,
+) -> sys::Result<Option<Lock>> {
+    // Nobody of the pool holds anything: any description will do to ask with.
+    let locks = opened
+        .node
+        .open
+        .lock()
+        .as_ref()
+        .and_then(|open| open.locks.clone());
+    if locks.is_some_and(|locks| locks.has_asked_branch()) {
+        return Ok(None);
+    }
+    get_on(&*opened.file()?, asked.span, kind)
 }
 
 /// Whether the caller, who waits for the answer, asked for a lock of its process (`F_SETLK`) and not
@@ -109,30 +196,4 @@ fn is_lock_of_process(cx: &Context<'_>) -> bool {
     let command = words.nth(1).and_then(|word| word.strip_prefix("0x"));
     let command = command.and_then(|digits| i32::from_str_radix(digits, 16).ok());
     number == Some(libc::SYS_fcntl) && matches!(command, Some(libc::F_SETLK | libc::F_SETLKW))
-}
-
-fn set_flock(cx: &Context<'_>, opened: &OpenFile, args: &LockRequest) -> sys::Result<()> {
-    let operation = match args.lock.kind {
-        LockKind::Shared => libc::LOCK_SH,
-        LockKind::Exclusive => libc::LOCK_EX,
-        LockKind::Unlock => libc::LOCK_UN,
-    };
-    loop {
-        let held = opened.node.hold(cx);
-        let file = opened.file()?;
-        let mut outcome = sys::flock(file.as_fd(), operation | libc::LOCK_NB);
-        drop(held);
-        if args.wait && outcome == Err(Errno::AGAIN) {
-            cx.may_block();
-            if cx.interrupted() {
-                return Err(Errno::INTR);
-            }
-            outcome = sys::flock(file.as_fd(), operation);
-        }
-        let _held = opened.node.hold(cx);
-        // The file may have moved meanwhile, and its locks with it.
-        if outcome == Err(Errno::INTR) || Arc::ptr_eq(&opened.file()?, &file) {
-            return outcome;
-        }
-    }
 }

@@ -20,6 +20,7 @@ use crate::open_file::{IoMode, OpenFile, OpenState};
 use crate::ops::privilege;
 use crate::policy::same_search;
 use crate::pool::{PassthroughVerdict, Pool, View};
+use crate::range_locks::Answers;
 use crate::sys::{self, Own};
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
@@ -277,7 +278,7 @@ impl Pool {
             IoMode::Server => (self.cache_flags(cx, view, node, &file)?, None),
         };
         let no_flush =
-            !state.locks.used && closes_unseen(view.settings.flush_on_close, &branch, flags);
+            state.locks.is_none() && closes_unseen(view.settings.flush_on_close, &branch, flags);
         if no_flush {
             reply_flags |= OpenFlags::NOFLUSH;
         }
@@ -397,11 +398,6 @@ impl Pool {
         };
         let node = Arc::clone(&opened.node);
         let file = opened.take();
-        if let (Some(file), Some(_)) = (&file, args.flock_owner) {
-            // Closing would not: in passthrough the kernel reads and writes through the first of
-            // these descriptions for as long as any handle is open.
-            let _ = sys::flock(file.as_fd(), libc::LOCK_UN);
-        }
         if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
             // The first starts writing what is not written yet, the second drops what is by then.
             for _ in 0..2 {
@@ -409,9 +405,13 @@ impl Pool {
             }
         }
         drop(file);
+        let mut answers = Answers::new();
         let mut open = node.open.lock();
+        let locks = open.as_ref().and_then(|state| state.locks.clone());
+        if let Some(locks) = &locks {
+            locks.close(opened.address(), args.flock_owner, &mut answers);
+        }
         if let Some(state) = open.as_mut() {
-            state.locks.end_of(opened.address());
             let this = Arc::as_ptr(&opened);
             state
                 .handles
@@ -419,6 +419,9 @@ impl Pool {
             self.close_if_unused(&mut open);
         }
         drop(open);
+        if let Some(locks) = locks {
+            self.lock_waits.settle(&locks, &mut answers);
+        }
         drop(opened);
         self.unref(&node, 1);
         Ok(())

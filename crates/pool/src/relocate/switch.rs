@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use strandfs_fuse::LockOwner;
 
 use super::draft::{Draft, link};
 use super::source::{Source, SourceName};
 use super::step::step;
-use super::{Manner, Stay, copy, locks};
+use super::{Manner, Stay, copy};
 use crate::branch::Branch;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
@@ -22,6 +21,7 @@ use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_ti
 use crate::node::{Alone, DirEntry, Node};
 use crate::open_file::OpenFile;
 use crate::pool::{Pool, View};
+use crate::range_locks::NodeLocks;
 use crate::sys;
 
 /// What is copied between two looks at whether to go on.
@@ -41,7 +41,7 @@ struct Target<'a> {
 #[derive(Default)]
 struct Handles {
     files: SmallVec<[(Arc<OpenFile>, OwnedFd); 2]>,
-    lock_owners: Vec<(LockOwner, Arc<OwnedFd>)>,
+    locks: Option<(Arc<NodeLocks>, OwnedFd)>,
 }
 
 /// A copy that is whole and on disk.
@@ -260,35 +260,31 @@ impl Pool {
 }
 
 impl Handles {
-    /// Takes the locks of all handles on the new files.
+    /// Takes the locks of the file on the new one.
     fn carry_locks(&mut self, node: &Arc<Node>) -> sys::Result<()> {
-        for (opened, file) in &self.files {
-            // A handle being released has no file and no locks any more.
-            if let Ok(old) = opened.file() {
-                locks::carry(&old, file)?;
-            }
-        }
-        let open = node.open.lock();
-        let (Some(open), Some((_, model))) = (open.as_ref(), self.files.first()) else {
+        let locks = node
+            .open
+            .lock()
+            .as_ref()
+            .and_then(|open| open.locks.clone());
+        let (Some(locks), Some((_, model))) = (locks, self.files.first()) else {
             // Without handles there are no locks.
             return Ok(());
         };
-        for (owner, old) in open.locks.owners() {
-            let file = crate::range_locks::open_for_locks(model)?;
-            locks::carry(&old, &file)?;
-            self.lock_owners.push((owner, Arc::new(file)));
-        }
+        let carried = locks.carried_to(model)?;
+        self.locks = carried.map(|file| (locks, file));
         Ok(())
     }
 
     /// Puts the new files under the handles.
     fn install(self, node: &Arc<Node>, branch: &Arc<Branch>) {
-        let mut open = node.open.lock();
+        let open = node.open.lock();
         for (opened, file) in self.files {
             opened.move_to(branch, file);
         }
-        if let Some(open) = open.as_mut() {
-            open.locks.replace(self.lock_owners);
+        drop(open);
+        if let Some((locks, file)) = self.locks {
+            locks.adopt(file, branch.medium().latency.may_hang());
         }
     }
 }

@@ -30,19 +30,14 @@ impl RangeLock {
     }
 }
 
-/// `F_OFD_SETLK`, or `F_OFD_SETLKW` with `wait`.
+/// `F_OFD_SETLK`: does not wait.
 ///
 /// # Errors
-/// EAGAIN on a conflict, EINTR when interrupted while waiting, else those of `fcntl(2)`.
-pub fn set_range_lock(fd: BorrowedFd<'_>, lock: RangeLock, wait: bool) -> Result<()> {
+/// EAGAIN on a conflict, else those of `fcntl(2)`.
+pub fn set_range_lock(fd: BorrowedFd<'_>, lock: RangeLock) -> Result<()> {
     let mut raw = lock.raw();
-    let command = if wait {
-        libc::F_OFD_SETLKW
-    } else {
-        libc::F_OFD_SETLK
-    };
     // SAFETY: `raw` is a valid struct flock for the call.
-    let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut raw) };
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut raw) };
     match result {
         0 => Ok(()),
         _ => match last_errno() {

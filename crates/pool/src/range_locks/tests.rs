@@ -1,0 +1,145 @@
+//! Locks of a node against a branch file that others lock, too.
+
+use strandfs_fuse::LockKind;
+
+use super::asked::{kind_of, span_of};
+use super::tables::began;
+use super::*;
+
+fn lock(start_bytes: u64, end_bytes: u64) -> Lock {
+    Lock {
+        kind: LockKind::Exclusive,
+        start_bytes,
+        end_bytes,
+        pid: 7,
+    }
+}
+
+#[test]
+fn ranges_survive_the_round_trip() {
+    for (start, end) in [
+        (0, i64::MAX as u64),
+        (5, 5),
+        (10, 99),
+        (1 << 40, i64::MAX as u64),
+    ] {
+        let lock = lock(start, end);
+        let range = to_range(span_of(&lock), kind_of(lock.kind));
+        assert_eq!(from_range(range, 7), lock);
+    }
+}
+
+#[test]
+fn every_kind_of_lock_is_carried_to_another_file() {
+    let (old, new) = (
+        tempfile::NamedTempFile::new().unwrap(),
+        tempfile::NamedTempFile::new().unwrap(),
+    );
+    let model = OwnedFd::from(old.reopen().unwrap());
+    let locks = NodeLocks::default();
+    let mut side = locks.side.lock();
+    side.file(&model, false).unwrap();
+    drop(side);
+    let span = |start, end| Span { start, end };
+    let mut tables = locks.tables();
+    let exclusive = Some(Kind::Exclusive);
+    tables
+        .of(Sort::Whole)
+        .held
+        .set(LockOwner(1), Span::ALL, exclusive);
+    let ranges = &mut tables.of(Sort::Range).held;
+    ranges.set(LockOwner(2), span(100, 149), exclusive);
+    ranges.set(LockOwner(3), span(1000, Span::ALL.end), Some(Kind::Shared));
+    drop(tables);
+    let target = OwnedFd::from(new.reopen().unwrap());
+    let carried = locks.carried_to(&target).unwrap().unwrap();
+    // One of them is given up before the file is in place.
+    locks
+        .tables()
+        .of(Sort::Range)
+        .held
+        .set(LockOwner(2), span(100, 120), None);
+    locks.adopt(carried, false);
+    let other = OwnedFd::from(new.reopen().unwrap());
+    let shared = libc::LOCK_SH | libc::LOCK_NB;
+    assert_eq!(sys::flock(other.as_fd(), shared), Err(Errno::AGAIN));
+    let taken = |kind, start, end| {
+        let range = to_range(span(start, end), Some(kind));
+        let taken = sys::set_range_lock(other.as_fd(), range) == Err(Errno::AGAIN);
+        sys::set_range_lock(other.as_fd(), to_range(Span::ALL, None)).unwrap();
+        taken
+    };
+    assert!(taken(Kind::Shared, 149, 149) && taken(Kind::Exclusive, 121, 121));
+    assert!(taken(Kind::Exclusive, 1 << 40, 1 << 40) && !taken(Kind::Shared, 1 << 40, 1 << 40));
+    assert!(!taken(Kind::Exclusive, 150, 999) && !taken(Kind::Exclusive, 0, 120));
+}
+
+/// An owner of this process number, with an exclusive lock through a handle whose closes are not
+/// reported; and whether another who wants the lock finds it dead.
+fn is_found_dead(pid: u32, since: Option<u64>) -> bool {
+    let mut tables = Tables::default();
+    let asked = |owner: u64| Asked {
+        owner: LockOwner(owner),
+        sort: Sort::Range,
+        span: Span { start: 0, end: 9 },
+        kind: Some(Kind::Exclusive),
+        pid,
+        uid: 0,
+        through: owner as usize,
+        unseen_since: since,
+    };
+    let first = asked(1);
+    tables.range.held.set(first.owner, first.span, first.kind);
+    tables.note(&first);
+    let dead = tables.dead_against(&asked(2), Kind::Exclusive);
+    assert!(dead.iter().all(|owner| *owner == first.owner));
+    !dead.is_empty()
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_is_not_taken_for_dead() {
+    let in_no_namespace_of_ours = i32::MAX as u32;
+    let since = began(in_no_namespace_of_ours).unwrap();
+    assert!(!is_found_dead(in_no_namespace_of_ours, since));
+}
+
+#[test]
+fn the_locks_of_a_process_end_when_it_has_ended() {
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = sleeper.arg("600").spawn().unwrap();
+    let since = began(sleeper.id()).unwrap();
+    let while_alive = is_found_dead(sleeper.id(), since);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(!while_alive);
+    assert!(is_found_dead(sleeper.id(), since));
+}
+
+#[test]
+fn what_is_known_of_an_owner_goes_with_its_last_lock() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let model = OwnedFd::from(file.reopen().unwrap());
+    let locks = NodeLocks::default();
+    locks.side.lock().file(&model, false).unwrap();
+    let asked = Asked {
+        owner: LockOwner(1),
+        sort: Sort::Range,
+        span: Span { start: 0, end: 9 },
+        kind: Some(Kind::Shared),
+        pid: 1,
+        uid: 0,
+        through: 8,
+        unseen_since: None,
+    };
+    let mut tables = locks.tables();
+    tables.range.held.set(asked.owner, asked.span, asked.kind);
+    tables.note(&asked);
+    drop(tables);
+    let mut answers = Answers::new();
+    locks.close(7, None, &mut answers);
+    assert!(locks.tables().range.held.holds(asked.owner));
+    locks.close(8, None, &mut answers);
+    let tables = locks.tables();
+    assert!(!tables.range.held.holds(asked.owner));
+    assert!(tables.owners.is_empty() && tables.through.is_empty());
+}
