@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
 use crate::logging::one_line;
-use crate::{mounts, probe};
+use crate::{deaths, mounts, probe};
 use machine::Machine;
 
 /// Exit code for a warning that matters.
@@ -142,6 +142,16 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     };
     for mountpoint in &pools {
         pool::check(&machine, mountpoint, &mut |check| report.take(check));
+    }
+    // A pool that is gone with its server is a directory.
+    for directory in &directories {
+        if let Some(word) = deaths::word_of(directory) {
+            report.take(Check::fail(
+                "pool",
+                word.join("; "),
+                "mount it again, which ends this message",
+            ));
+        }
     }
     if !directories.is_empty() {
         branches::check(&machine, &directories, &mut |check| report.take(check));

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
 use crate::output::make_plain;
-use crate::{mounts, probe};
+use crate::{deaths, mounts, probe};
 
 /// How long the answer may take without a word about what it waits for.
 const SOON: Duration = Duration::from_secs(5);
@@ -134,10 +134,19 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
                     );
                 }
                 Some(Errno::NOTCONN) => {
-                    return refuse("the pool's server is dead; unmount it and mount it again");
+                    let word = mounts::around(&at).and_then(|pool| deaths::word_of(&pool));
+                    let word =
+                        word.map_or_else(String::new, |word| format!(" ({})", word.join("; ")));
+                    return refuse(&format!(
+                        "the pool's server is dead{word}; unmount it and mount it again"
+                    ));
                 }
                 None if error.kind() == io::ErrorKind::TimedOut => return Err(silent(&asked, "")),
-                _ => return refuse(&error.to_string()),
+                // What the branches are like says more than the error.
+                _ => {
+                    let why = mounts::around(&at).map_or_else(String::new, |pool| unwell(&pool));
+                    return refuse(&format!("{error}{why}"));
+                }
             },
         }
     }

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::PidfdFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::failure::Failure;
+use crate::{deaths, last_words};
 
 /// What the process is called, by `ps` too: not `strandfs`, so that what is aimed at all servers
 /// does not hit what guards against it.
@@ -24,6 +26,9 @@ const NAME: &str = "strandfs-guard";
 
 /// Before the mountpoint: unmount as well.
 const UNMOUNTS: &str = "--unmount";
+
+/// Before the mountpoint: the standard error has the server's last words.
+const LAST_WORDS: &str = "--last-words";
 
 /// This program, even if its file was replaced or is hidden by a mount.
 const PROGRAM: &str = "/proc/self/exe";
@@ -33,6 +38,9 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// How long a dead server's mount may take to say so.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long it may take until it is known how a dead server has ended.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// One that lived for less is not followed by another at once.
 const LONG_LIFE: Duration = Duration::from_secs(10);
@@ -69,7 +77,7 @@ pub fn start(
     unmounts: bool,
 ) -> Result<Guard, Failure> {
     let why_no_file = abort_file.as_ref().err().map(|errno| explain(*errno));
-    if let (Some(why), false) = (&why_no_file, unmounts) {
+    if let (Some(why), false) = (&why_no_file, unmounts || last_words::memory().is_some()) {
         return Ok(Guard::none(why.clone()));
     }
     let started = Post::new(mountpoint, abort_file.ok(), unmounts, why_no_file)
@@ -115,9 +123,16 @@ impl Post {
 
     fn spawn(&self) -> std::io::Result<Child> {
         let abort_file = self.abort_file.as_ref().map(OwnedFd::try_clone);
+        let words = last_words::memory();
+        let stderr = match words {
+            Some(memory) => Stdio::from(memory.try_clone_to_owned()?),
+            // Not ours: whoever waits for the end of that must not wait for the guardian.
+            None => Stdio::null(),
+        };
         Command::new(PROGRAM)
             .arg0(NAME)
             .args(self.unmounts.then_some(UNMOUNTS))
+            .args(words.map(|_| LAST_WORDS))
             .arg(&self.mountpoint)
             .stdin(Stdio::from(self.end_of_server.try_clone()?))
             .stdout(
@@ -125,8 +140,7 @@ impl Post {
                     .transpose()?
                     .map_or_else(Stdio::null, Stdio::from),
             )
-            // Not ours: whoever waits for the end of that must not wait for the guardian.
-            .stderr(Stdio::null())
+            .stderr(stderr)
             .spawn()
     }
 
@@ -220,11 +234,15 @@ pub fn is_called(program: Option<&std::ffi::OsString>) -> bool {
 pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().skip(1).peekable();
     let unmounts = arguments.next_if(|word| word == UNMOUNTS).is_some();
+    let has_words = arguments.next_if(|word| word == LAST_WORDS).is_some();
     let Some(mountpoint) = arguments.next().map(PathBuf::from) else {
         return ExitCode::from(crate::failure::USAGE);
     };
     // The server may have been started with more than it knows of.
     let _ = strandfs_fuse::close_inherited();
+    let server = rustix::process::getppid()
+        .filter(|_| has_words)
+        .and_then(|server| rustix::process::pidfd_open(server, PidfdFlags::empty()).ok());
     // A service manager asks all processes of a service to end, and a terminal those of its
     // session: the server is to end in order then, and the guardian with it.
     let _signals = strandfs_fuse::Signals::block();
@@ -238,10 +256,24 @@ pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     // After a server that has ended in order the connection is gone, and this without effect.
     let _ = rustix::io::write(rustix::stdio::stdout(), b"1");
-    if unmounts && strandfs_fuse::recover_dying_mountpoint(&mountpoint, PATIENCE).is_err() {
-        return ExitCode::from(crate::failure::FAILED);
+    let unmounted =
+        !unmounts || strandfs_fuse::recover_dying_mountpoint(&mountpoint, PATIENCE).is_ok();
+    let told = !has_words || leave_word(&mountpoint, server.as_ref()).is_ok();
+    match unmounted && told {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(crate::failure::FAILED),
     }
-    ExitCode::SUCCESS
+}
+
+/// How the server ended and what it said last, for the next command to tell, unless it ended in
+/// order.
+fn leave_word(mountpoint: &Path, server: Option<&OwnedFd>) -> std::io::Result<()> {
+    let memory = std::io::stderr().as_fd().try_clone_to_owned()?;
+    let Some(words) = last_words::read(&memory.into()) else {
+        return Ok(());
+    };
+    let status = server.and_then(|server| strandfs_fuse::end_of(server.as_fd(), KNOWN_WITHIN));
+    deaths::leave_word(mountpoint, &deaths::cause(status), &words)
 }
 
 /// Writing to a file that is open already takes no right at all.

@@ -12,7 +12,10 @@ use crate::args::MountArgs;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::turn::Turn;
-use crate::{as_user, branch_mounts, check, daemon, guard, live, logging, privileges, resources};
+use crate::{
+    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, privileges,
+    resources,
+};
 
 /// `strandfs mount`.
 ///
@@ -104,17 +107,30 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+    deaths::tell(mountpoint);
+    deaths::forget(mountpoint);
+    if args.background_server {
+        last_words::keep().map_err(Failure::system("keeping what the server says last"))?;
+    }
     let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
     pool.set_guardian(Box::new(move || guard.pid()));
     if args.background_server {
         session.on_ready(daemon::report_ready);
     }
-    let end = session.serve_with_signals(signals)?;
+    let end = session
+        .serve_with_signals(signals)
+        .inspect_err(|error| last_words::note(&error.to_string()))?;
     tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
     logging::finish();
     Ok(match end {
-        End::Unmounted | End::Signal(_) => 0,
-        _ => crate::failure::FAILED,
+        End::Unmounted | End::Signal(_) => {
+            last_words::end_in_order();
+            0
+        }
+        other => {
+            last_words::note(&format!("the connection to the kernel ended: {other:?}"));
+            crate::failure::FAILED
+        }
     })
 }
 

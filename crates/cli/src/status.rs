@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
+use crate::deaths;
 use crate::failure::{DEGRADED, FAILED, Failure};
 use crate::mounts::{self, Mounted};
 use crate::output::make_plain;
@@ -19,7 +20,11 @@ use crate::output::make_plain;
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let mut found = mounts::all().map_err(Failure::system("reading /proc/self/mountinfo"))?;
     if let Some(wanted) = &args.mountpoint {
-        let real = std::fs::canonicalize(wanted).unwrap_or_else(|_| wanted.clone());
+        // A dead mount cannot be resolved; its name is taken as it is.
+        let real = std::fs::canonicalize(wanted)
+            .or_else(|_| std::path::absolute(wanted))
+            .unwrap_or_else(|_| wanted.clone());
+        deaths::tell(&real);
         found.retain(|pool| pool.mountpoint == real);
         if found.is_empty() {
             return Err(Failure::NotMounted(wanted.clone()));
@@ -71,9 +76,13 @@ fn ask(mountpoint: &Path) -> Value {
     let answer = mounts::ask(mountpoint)
         .map_err(|error| error.to_string())
         .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));
-    answer.unwrap_or_else(
-        |error| json!({ "mountpoint": mountpoint.to_string_lossy(), "error": error }),
-    )
+    answer.unwrap_or_else(|error| {
+        json!({
+            "mountpoint": mountpoint.to_string_lossy(),
+            "error": error,
+            "death": deaths::word_of(mountpoint),
+        })
+    })
 }
 
 /// A text of an answer.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
 use crate::failure::Failure;
-use crate::{mounts, probe};
+use crate::{deaths, mounts, probe};
 
 /// How long a mount in use may take to say that its server is dead, which it does at once.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -24,6 +24,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     let real = std::fs::canonicalize(path)
         .or_else(|_| std::path::absolute(path))
         .unwrap_or_else(|_| path.clone());
+    deaths::tell(&real);
     let failure = |why: String| Failure::Unmount {
         path: path.clone(),
         why,
@@ -40,6 +41,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
         ))
     })?;
     if cleared {
+        deaths::forget(&real);
         return Ok(ExitCode::SUCCESS);
     }
     // What is still to be written waits for the server, and unmounting for that.
@@ -68,6 +70,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
             error => error.to_string(),
         })
     })?;
+    deaths::forget(&real);
     Ok(ExitCode::SUCCESS)
 }
 

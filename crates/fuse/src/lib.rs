@@ -29,7 +29,7 @@ pub use deferred::{AnswerLater, Deferred};
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
-pub use lifeline::{close_inherited, hold_until_death};
+pub use lifeline::{close_inherited, end_of, hold_until_death};
 pub use message::{DecodeError, Message};
 pub use mount::{
     Hindrance, MountError, MountFlags, MountOptions, hindrance, is_served_by,

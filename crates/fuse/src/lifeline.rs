@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::sys;
 use crate::types::Errno;
@@ -24,6 +25,21 @@ const FIRST_BEYOND_STANDARD: u32 = 3;
 /// that is to outlive others, and keeps what it holds alive. ENOSYS: Linux before 5.9.
 pub fn close_inherited() -> io::Result<()> {
     Ok(sys::close_from(FIRST_BEYOND_STANDARD)?)
+}
+
+/// How the process of a pidfd has ended, as the status that wait(2) gives its parent; waits for no
+/// longer than `patience` until it has. None if it is not known: Linux before 6.15, or a parent that
+/// does not wait for it.
+pub fn end_of(process: BorrowedFd<'_>, patience: Duration) -> Option<i32> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let status = sys::exit_status(process);
+        if status.is_some() || Instant::now() >= deadline {
+            return status;
+        }
+        // A pidfd says that the process is dead, but on older kernels not that somebody knows.
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Keeps a copy of `descriptor` open for as long as this process is alive: until it ends, or has

@@ -5,12 +5,14 @@ mod child;
 mod descriptors;
 mod device;
 mod memory;
+mod pidfd;
 mod signal;
 
 pub(crate) use child::ask_in_child;
 pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_but};
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
+pub(crate) use pidfd::exit_status;
 pub(crate) use signal::{
     allow_wake_signal, install_wake_handler, read_signal, signal_descriptor, survive_writes,
     wake_thread,

@@ -187,8 +187,13 @@ impl Pool {
 
 /// A branch that is out of use: what can be said without it.
 fn missing_status(missing: &Missing) -> Value {
+    let medium = missing.mark.as_ref().map(|mark| mark.medium());
+    let medium = medium.as_ref();
     json!({
         "health": missing.health.state().0.name(),
+        "latency": medium.map(|medium| medium.latency.name()),
+        "filesystem": medium.map(|medium| &medium.filesystem),
+        "source": medium.map(|medium| &medium.source),
         "condition": missing.health.describe(),
         "path": missing.spec.path.to_string_lossy(),
         "mode": mode_word(missing.spec.mode),

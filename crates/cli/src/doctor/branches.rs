@@ -1,9 +1,10 @@
 //! Directories that are, or are to become, branches of one pool.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use super::machine::Machine;
 use super::{Check, copies};
@@ -76,11 +77,20 @@ fn one(machine: &Machine, branch: &Path, device: u64, take: &mut dyn FnMut(Check
                 "changes made there show only after cache.entry and cache.attr; mount it soft, or requests hang while it is away",
             ));
         } else if magic == FUSE {
-            say(Check::warn(
-                "FUSE branch",
-                format!("{shown} is a FUSE filesystem itself"),
-                "use its own branches directly; for passthrough, passthrough.max-stack-depth=2 may help",
-            ));
+            let kind = kind_of(branch);
+            say(match kind.as_str() {
+                // Pools of any make.
+                "strandfs" | "mergerfs" | "unionfs" => Check::warn(
+                    "FUSE branch",
+                    format!("{shown} is a pool itself ({kind})"),
+                    "use its own branches directly",
+                ),
+                _ => Check::warn(
+                    "FUSE branch",
+                    format!("{shown} is served by a program ({kind}), not by the kernel"),
+                    "changes made elsewhere show only after cache.entry and cache.attr; its files are passed through with passthrough.max-stack-depth=2 only",
+                ),
+            });
         }
     }
     let read_only =
@@ -110,6 +120,18 @@ fn one(machine: &Machine, branch: &Path, device: u64, take: &mut dyn FnMut(Check
     if before.get() == 0 {
         take(Check::pass("branch", shown.to_string()));
     }
+}
+
+/// The kind of a FUSE filesystem, without asking its server.
+fn kind_of(branch: &Path) -> String {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(branch, flags, Mode::empty());
+    let filesystem = root.map_or_else(
+        |_| "fuse".to_owned(),
+        |root| strandfs_pool::branch::Medium::of(root.as_fd()).filesystem,
+    );
+    let kind = filesystem.strip_prefix("fuse.").unwrap_or(&filesystem);
+    kind.to_owned()
 }
 
 /// Parity under its usual names, where no configuration tells.

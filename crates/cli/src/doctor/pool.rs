@@ -7,8 +7,8 @@ use strandfs_fuse::Hindrance;
 
 use super::machine::Machine;
 use super::{Check, branches};
-use crate::mounts;
 use crate::status::{number, text};
+use crate::{deaths, mounts};
 
 /// Checks the pool and its branches.
 pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) {
@@ -41,9 +41,14 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
     let status = match answer {
         Ok(status) => status,
         Err(error) => {
+            let shown = mountpoint.display();
+            let found = match deaths::word_of(mountpoint) {
+                Some(word) => format!("{shown} does not answer: {error}; {}", word.join("; ")),
+                None => format!("{shown} does not answer: {error}"),
+            };
             return take(Check::fail(
                 "pool",
-                format!("{} does not answer: {error}", mountpoint.display()),
+                found,
                 "if its server is dead, umount -l it and mount it again",
             ));
         }
@@ -52,7 +57,9 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
     for check in of_status(machine, mountpoint, &status) {
         take(check);
     }
+    // What is wrong with the others has been said, and they may let us wait.
     let paths: Vec<PathBuf> = listed(&status)
+        .filter(|branch| matches!(text(branch, "health"), "ok" | "read-only"))
         .map(|branch| PathBuf::from(text(branch, "path")))
         .collect();
     let paths = super::answering(paths, take);
@@ -131,11 +138,31 @@ fn health(status: &Value) -> Vec<Check> {
                     text(branch, "health"),
                     text(condition, "reason")
                 ),
-                "see the kernel's log (dmesg) and whether its disk is mounted; the pool takes it \
-                 back by itself",
+                &remedy(branch),
             )
         })
         .collect()
+}
+
+/// What to look at depends on what the branch is made of.
+fn remedy(branch: &Value) -> String {
+    let (filesystem, source) = (text(branch, "filesystem"), text(branch, "source"));
+    let kind = filesystem.strip_prefix("fuse.").unwrap_or(filesystem);
+    let state = text(branch, "health");
+    let look = match text(branch, "latency") {
+        _ if state == "replaced" => {
+            return "mount what was there before, or take the branch out of the pool and in again \
+                    (strandfs branch remove, strandfs branch add)"
+                .to_owned();
+        }
+        "server" => format!("see whether the server of {source} ({kind}) runs, and mount it again"),
+        "network" => format!("see whether the server of {source} ({kind}) can be reached"),
+        _ if state == "missing" => {
+            "mount it; if it was not unmounted, see the kernel's log (dmesg)".to_owned()
+        }
+        _ => "see the kernel's log (dmesg) for its disk".to_owned(),
+    };
+    format!("{look}; the pool takes it back by itself")
 }
 
 /// Torrent clients and databases map files; without the page cache that needs a newer kernel.
@@ -234,6 +261,22 @@ mod tests {
             found.iter().all(|(_, verdict)| *verdict == Verdict::Pass),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn what_to_look_at_depends_on_the_branch() {
+        let branch = |latency: &str, health: &str| {
+            remedy(&json!({
+                "latency": latency, "health": health, "filesystem": "fuse.sshfs",
+                "source": "nas:/films",
+            }))
+        };
+        let server = branch("server", "missing");
+        assert!(server.contains("nas:/films (sshfs)"), "{server}");
+        assert!(!server.contains("dmesg"), "{server}");
+        assert!(!branch("network", "failed").contains("dmesg"));
+        assert!(branch("rotating", "failed").contains("dmesg"));
+        assert!(branch("rotating", "replaced").contains("strandfs branch"));
     }
 
     #[test]

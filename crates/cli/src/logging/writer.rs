@@ -13,6 +13,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use super::line::Line;
 use super::repeats::Repeats;
 use super::sink::Sink;
+use crate::last_words;
 
 /// Lines that may wait. Beyond it they are lost, and counted.
 const QUEUE_MAX: usize = 4096;
@@ -121,6 +122,9 @@ impl Work {
             match received {
                 Ok(Message::Line(line)) => {
                     if self.repeats.admit(&line, now) {
+                        if line.level <= Level::WARN {
+                            last_words::note(&format!("{} {}", line.level, line.text()));
+                        }
                         self.sink.write(&line);
                     }
                 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::State;
 use super::dead_server::{ask_server, why_gone};
 use super::drive::Drive;
-use crate::branch::Medium;
+use crate::branch::{Latency, Medium};
 use crate::identity::{FilesystemId, RootId};
 use crate::sys;
 
@@ -28,6 +28,7 @@ pub struct Mark {
     /// Type of the filesystem, and what is mounted.
     kind: String,
     source: String,
+    latency: Latency,
     /// It is where something is mounted.
     mount_root: bool,
 }
@@ -63,10 +64,20 @@ impl Mark {
             handle: handle.map(|handle| (handle.kind(), handle.bytes().to_vec())),
             filesystem,
             drive: Drive::of(root, device, &medium),
+            latency: medium.latency,
             kind: medium.filesystem,
             source: medium.source,
             mount_root: is_mount_root(&stat),
         })
+    }
+
+    /// What it is made of.
+    pub fn medium(&self) -> Medium {
+        Medium {
+            filesystem: self.kind.clone(),
+            source: self.source.clone(),
+            latency: self.latency,
+        }
     }
 
     /// What is written to disk of it.
