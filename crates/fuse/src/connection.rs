@@ -134,6 +134,11 @@ impl Connection {
         self.shared.device.as_fd()
     }
 
+    /// The same, to be kept open.
+    pub(crate) fn device_to_keep(&self) -> &Arc<OwnedFd> {
+        &self.shared.device
+    }
+
     /// A number for a RETRIEVE notification and the place its data will arrive.
     pub(crate) fn expect_retrieval(&self) -> Result<(u64, Receiver<Vec<u8>>), Errno> {
         let mut retrievals = self.shared.retrievals.lock();

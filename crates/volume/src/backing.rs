@@ -6,6 +6,7 @@ mod watch;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// An open backing file, locked against a second server as long as this lives.
 pub struct Backing {
     path: PathBuf,
-    plain: OwnedFd,
+    plain: Arc<OwnedFd>,
     direct: Option<Direct>,
     size_bytes: AtomicU64,
     /// Held while the size changes.
@@ -55,7 +56,7 @@ struct Page([u8; 4096]);
 
 /// The same file past the page cache.
 struct Direct {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     /// What offsets, lengths and addresses must be multiples of; a power of two.
     align: u64,
 }
@@ -151,7 +152,7 @@ impl Backing {
             in_memory: MEMORY_FILESYSTEMS.contains(&statfs.f_type.cast_unsigned()),
             made: false,
             path: path.clone(),
-            plain,
+            plain: Arc::new(plain),
             size_bytes: AtomicU64::new(stat.st_size.cast_unsigned()),
             growing: Mutex::new(()),
             direct_refused: AtomicBool::new(false),
@@ -189,22 +190,22 @@ impl Backing {
     }
 
     /// The file through the page cache.
-    pub fn plain(&self) -> BorrowedFd<'_> {
-        self.plain.as_fd()
+    pub fn plain(&self) -> &Arc<OwnedFd> {
+        &self.plain
     }
 
     /// The file for a transfer from or to `memory`, and whether that goes past the page cache: if
     /// it is aligned for that.
-    pub fn file_for(&self, offset_bytes: u64, memory: &[u8]) -> (BorrowedFd<'_>, bool) {
+    pub fn file_for(&self, offset_bytes: u64, memory: &[u8]) -> (&Arc<OwnedFd>, bool) {
         let (start, len) = (memory.as_ptr() as u64, memory.len() as u64);
         match &self.direct {
             Some(direct)
                 if (offset_bytes | start | len).is_multiple_of(direct.align)
                     && !self.direct_refused.load(Ordering::Relaxed) =>
             {
-                (direct.file.as_fd(), true)
+                (&direct.file, true)
             }
-            _ => (self.plain.as_fd(), false),
+            _ => (&self.plain, false),
         }
     }
 
@@ -460,12 +461,15 @@ fn open_direct(plain: &OwnedFd) -> Option<Direct> {
         // Buffers start on a page: what is aligned in the file is as aligned in memory.
         let align = u64::from(found.stx_dio_offset_align.max(found.stx_dio_mem_align));
         let usable = found.stx_dio_offset_align > 0 && align <= GRAIN_BYTES;
-        return usable.then_some(Direct { file, align });
+        return usable.then(|| Direct {
+            file: Arc::new(file),
+            align,
+        });
     }
     let mut page = Box::new(Page([0; 4096]));
     rustix::io::pread(&file, &mut page.0, 0).ok()?;
     Some(Direct {
-        file,
+        file: Arc::new(file),
         align: GRAIN_BYTES,
     })
 }

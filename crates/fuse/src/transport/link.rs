@@ -2,7 +2,7 @@
 //! them, as when the data is on its way from a disk.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +43,11 @@ impl Link {
     /// The kernel's device: a read takes a request, a write gives an answer.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.server.connection.device()
+    }
+
+    /// The same, to be kept open by whoever waits for it.
+    pub fn device_to_keep(&self) -> &Arc<OwnedFd> {
+        self.server.connection.device_to_keep()
     }
 
     /// The connection.

@@ -86,7 +86,7 @@ impl Server {
                     }
                     if errno == Errno::AGAIN {
                         if let Some(watch) = self.watch.take() {
-                            ring.poll_file(watch, self.link.device());
+                            ring.poll_file(watch, self.link.device_to_keep());
                         }
                         return Ok(());
                     }

@@ -9,7 +9,7 @@
 //! A single request after the other is served soonest on the CPU that made it. The kernel gives it
 //! to the entry that was answered last, so an entry that was lent and gets such requests goes back.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ const WATCH: usize = usize::MAX;
 pub(super) struct Mailbox {
     entries: Mutex<Vec<RingEntry>>,
     /// Readable while there may be some.
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
 }
 
 /// What a thread that serves a queue has to do with its neighbours.
@@ -64,7 +64,7 @@ impl Mailbox {
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self {
             entries: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
         })
     }
 
@@ -115,7 +115,7 @@ impl Sharing {
     pub(super) fn begin_round(&mut self, ring: &mut Ring) {
         self.count_round();
         if let Some(watch) = self.watch.take() {
-            ring.poll_file(watch, self.own.bell.as_fd());
+            ring.poll_file(watch, &self.own.bell);
         }
     }
 

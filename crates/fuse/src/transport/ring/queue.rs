@@ -5,7 +5,8 @@ mod files;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -87,8 +88,9 @@ enum Slot {
     /// It waits for a request, or the kernel is taking its reply.
     Fetching(RingEntry),
     /// A file is read into it or written from it. Dropped with the ring it would still be: so it
-    /// is not.
-    Moving(ManuallyDrop<RingEntry>),
+    /// is not. The file stays open meanwhile, for the kernel learns its number only at the next
+    /// [`Ring::submit`].
+    Moving(ManuallyDrop<RingEntry>, Arc<OwnedFd>),
 }
 
 impl Ring {
@@ -145,49 +147,48 @@ impl Ring {
         self.begin(sqe, Slot::Fetching(entry));
     }
 
-    /// Reads from `file` at `offset_bytes` into `range` of the entry's payload. The file must stay
-    /// open until the ring is submitted, not longer.
+    /// Reads from `file` at `offset_bytes` into `range` of the entry's payload.
     pub fn read_file(
         &mut self,
         mut entry: RingEntry,
-        file: BorrowedFd<'_>,
+        file: &Arc<OwnedFd>,
         offset_bytes: u64,
         range: Range<usize>,
     ) {
         let room = entry.parts_mut().1.get_mut(range).unwrap_or_default();
         let (start, len) = (room.as_mut_ptr(), room.len() as u32);
-        let file = Fd(file.as_raw_fd());
+        let number = Fd(file.as_raw_fd());
         let read = match entry.pinned(self.number) {
-            Some(index) => opcode::ReadFixed::new(file, start, len, index)
+            Some(index) => opcode::ReadFixed::new(number, start, len, index)
                 .offset(offset_bytes)
                 .build(),
-            None => opcode::Read::new(file, start, len)
+            None => opcode::Read::new(number, start, len)
                 .offset(offset_bytes)
                 .build(),
         };
-        self.begin(read.into(), Slot::Moving(ManuallyDrop::new(entry)));
+        self.begin(read.into(), files::moving(entry, file));
     }
 
     /// Writes `range` of the entry's payload to `file` at `offset_bytes`. As `read_file`.
     pub fn write_file(
         &mut self,
         entry: RingEntry,
-        file: BorrowedFd<'_>,
+        file: &Arc<OwnedFd>,
         offset_bytes: u64,
         range: Range<usize>,
     ) {
         let data = entry.parts().1.get(range).unwrap_or_default();
         let (start, len) = (data.as_ptr(), data.len() as u32);
-        let file = Fd(file.as_raw_fd());
+        let number = Fd(file.as_raw_fd());
         let write = match entry.pinned(self.number) {
-            Some(index) => opcode::WriteFixed::new(file, start, len, index)
+            Some(index) => opcode::WriteFixed::new(number, start, len, index)
                 .offset(offset_bytes)
                 .build(),
-            None => opcode::Write::new(file, start, len)
+            None => opcode::Write::new(number, start, len)
                 .offset(offset_bytes)
                 .build(),
         };
-        self.begin(write.into(), Slot::Moving(ManuallyDrop::new(entry)));
+        self.begin(write.into(), files::moving(entry, file));
     }
 
     /// Brings all that was begun to the kernel, without waiting. What fails at once completes at
@@ -229,7 +230,7 @@ impl Ring {
         match (slot, outcome) {
             (Slot::Fetching(entry), Ok(_)) => Some(Completion::Request(entry)),
             (Slot::Fetching(entry), Err(errno)) => Some(Completion::Lost(entry, errno)),
-            (Slot::Moving(entry), outcome) => Some(Completion::Transferred(
+            (Slot::Moving(entry, _file), outcome) => Some(Completion::Transferred(
                 ManuallyDrop::into_inner(entry),
                 outcome,
             )),
@@ -281,7 +282,8 @@ impl Ring {
             while let Some(sqe) = self.begun.pop_front() {
                 // SAFETY: the memory it names belongs to an entry in a slot, which stays there
                 // until the completion, and outlives the ring where a transfer may go on; the
-                // commands of FUSE write to it only while their thread is inside of `enter`.
+                // commands of FUSE write to it only while their thread is inside of `enter`. The
+                // file it names is in the slot as well, and open as long.
                 if unsafe { queue.push(&sqe) }.is_err() {
                     self.begun.push_front(sqe);
                     break;

@@ -1,7 +1,8 @@
 //! What a ring does with files beside reading and writing them.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use io_uring::opcode;
 use io_uring::types::{Fd, FsyncFlags};
@@ -34,22 +35,21 @@ impl Ring {
         Ok(())
     }
 
-    /// fsync(2) of `file`, or fdatasync(2) with `data_only`. The file must stay open until the
-    /// ring is submitted, here and below.
-    pub fn sync_file(&mut self, entry: RingEntry, file: BorrowedFd<'_>, data_only: bool) {
+    /// fsync(2) of `file`, or fdatasync(2) with `data_only`.
+    pub fn sync_file(&mut self, entry: RingEntry, file: &Arc<OwnedFd>, data_only: bool) {
         let flags = match data_only {
             true => FsyncFlags::DATASYNC,
             false => FsyncFlags::empty(),
         };
         let sync = opcode::Fsync::new(Fd(file.as_raw_fd())).flags(flags);
-        self.begin(sync.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+        self.begin(sync.build().into(), moving(entry, file));
     }
 
     /// fallocate(2) of `file`.
     pub fn allocate_file(
         &mut self,
         entry: RingEntry,
-        file: BorrowedFd<'_>,
+        file: &Arc<OwnedFd>,
         mode: i32,
         offset_bytes: u64,
         len_bytes: u64,
@@ -57,17 +57,19 @@ impl Ring {
         let allocate = opcode::Fallocate::new(Fd(file.as_raw_fd()), len_bytes)
             .offset(offset_bytes)
             .mode(mode);
-        self.begin(
-            allocate.build().into(),
-            Slot::Moving(ManuallyDrop::new(entry)),
-        );
+        self.begin(allocate.build().into(), moving(entry, file));
     }
 
     /// Waits until `file` can be read from, or has failed; the number that comes back are the
     /// `POLL*` that hold. The entry only stands for the wait.
-    pub fn poll_file(&mut self, entry: RingEntry, file: BorrowedFd<'_>) {
+    pub fn poll_file(&mut self, entry: RingEntry, file: &Arc<OwnedFd>) {
         let events = libc::POLLIN as u32;
         let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), events);
-        self.begin(poll.build().into(), Slot::Moving(ManuallyDrop::new(entry)));
+        self.begin(poll.build().into(), moving(entry, file));
     }
+}
+
+/// What the kernel does something with until the completion.
+pub(super) fn moving(entry: RingEntry, file: &Arc<OwnedFd>) -> Slot {
+    Slot::Moving(ManuallyDrop::new(entry), Arc::clone(file))
 }
