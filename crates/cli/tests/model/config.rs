@@ -117,7 +117,9 @@ impl Config {
             1 + random.usize(0..4)
                 + usize::from(self.short || matches!(self.theme, Theme::Names | Theme::Shared))
         };
-        let disks = self.swaps || random.u8(0..100) < 25;
+        // Full disks are worse than a full tmpfs: much is half done when they refuse.
+        let often = if self.theme == Theme::Full { 70 } else { 25 };
+        let disks = self.swaps || random.u8(0..100) < often;
         for at in 0..count.min(4) {
             let size = if self.short && at > 0 {
                 small[random.usize(0..small.len())]

@@ -75,7 +75,9 @@ impl Run {
             .option(&config.options.join(","))
             .limit(Duration::from_secs(1200))
             .prepare();
-        let swap = config.swaps.then(|| Swap::prepare(&pool));
+        let swap = config
+            .swaps
+            .then(|| Swap::prepare(&pool, config.seed % 2 == 1));
         let late = config.joins.then(|| {
             let path = pool.outside("late");
             fs::create_dir(&path).unwrap();

@@ -33,6 +33,16 @@ fn format(image: &Path) -> String {
         .env("E2FSPROGS_FAKE_TIME", "1700000000")
         .status();
     assert!(made.unwrap().success());
+    attach(image)
+}
+
+/// A disk with the filesystem of another, as it is then, down to its UUID.
+fn copy(of: &Path, image: &Path) -> String {
+    fs::copy(of, image).unwrap();
+    attach(image.to_str().unwrap())
+}
+
+fn attach(image: &str) -> String {
     let device = run("losetup", ["-f", "--show", image]).ok();
     device.stdout.trim().to_owned()
 }
@@ -42,15 +52,22 @@ fn mount(device: &str, place: &Path) {
 }
 
 impl Swap {
-    /// To be called before the pool serves: its first branch is made anew.
-    pub fn prepare(pool: &Pool) -> Swap {
+    /// To be called before the pool serves: its first branch is made anew. The other disk was formatted
+    /// in the same second, or is a copy.
+    pub fn prepare(pool: &Pool, is_copy: bool) -> Swap {
         let place: PathBuf = pool.on(0, "").components().collect();
         mounts::detach(&place);
         let beside = pool.outside("beside");
         fs::create_dir(&beside).unwrap();
+        let images = (pool.outside("own.img"), pool.outside("other.img"));
+        let own = format(&images.0);
+        let other = match is_copy {
+            true => copy(&images.0, &images.1),
+            false => format(&images.1),
+        };
         let swap = Swap {
-            own: format(&pool.outside("own.img")),
-            other: format(&pool.outside("other.img")),
+            own,
+            other,
             place,
             beside,
         };
