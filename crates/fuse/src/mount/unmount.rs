@@ -1,11 +1,12 @@
 //! Ways out of a mount: by request, by force, and over the body of a dead server.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::UnmountFlags;
 
 use super::abort::{self, abort};
@@ -40,8 +41,8 @@ pub fn recover_dead_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     let path = resolve(mountpoint)?;
     let mut recovered = false;
     // Mounts on top of each other may all be dead.
-    while is_dead(&path)? {
-        unmount(&path, true)?;
+    while let Some(dead) = dead_at(&path)? {
+        dead.detach(&path)?;
         recovered = true;
     }
     Ok(recovered)
@@ -127,13 +128,46 @@ pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     Ok(recovered)
 }
 
-fn is_dead(path: &Path) -> io::Result<bool> {
+/// What is seen at the path, if it is a FUSE mount whose server is dead.
+fn dead_at(path: &Path) -> io::Result<Option<Root>> {
     let top = mounts_at(path)?.pop();
     if !top.is_some_and(|mounted| mounted.is_fuse()) {
-        return Ok(false);
+        return Ok(None);
     }
+    let root = Root::open(path)?;
     // Unlike attributes, these are never answered from the kernel's cache.
-    Ok(rustix::fs::statfs(path).err() == Some(Errno::NOTCONN))
+    let dead = rustix::fs::fstatfs(&root.0).err() == Some(Errno::NOTCONN);
+    Ok(dead.then_some(root))
+}
+
+/// The root of a mount, whatever is mounted on its path meanwhile: the next server may be faster
+/// than who clears up after the last one.
+struct Root(OwnedFd);
+
+impl Root {
+    fn open(path: &Path) -> io::Result<Root> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Root(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// A number that no other mount ever gets (`STATX_MNT_ID_UNIQUE`, Linux 6.8); the numbers in
+    /// the kernel's list come again. No server is asked.
+    fn number(&self) -> Option<u64> {
+        const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&self.0, c"", flags, UNIQUE).ok()?;
+        (found.stx_mask & UNIQUE.bits() != 0).then_some(found.stx_mnt_id)
+    }
+
+    /// Takes this mount out of sight, and no other. One that is gone already is no error.
+    fn detach(&self, path: &Path) -> io::Result<()> {
+        let own = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        match rustix::mount::unmount(own, UnmountFlags::DETACH) {
+            Err(Errno::PERM) => helper::unmount(path, true),
+            Err(Errno::INVAL) => Ok(()),
+            result => Ok(result?),
+        }
+    }
 }
 
 /// Absolute and without symbolic links, also where the last component is a dead mount.
@@ -166,6 +200,8 @@ enum Standing {
 pub(crate) struct Mount {
     mountpoint: PathBuf,
     id: u64,
+    /// See [`Root::number`].
+    number: Option<u64>,
     connection: u32,
     /// Of the connection; the session owns it.
     device: Weak<OwnedFd>,
@@ -187,9 +223,11 @@ impl Mount {
             .map_err(|error| lost(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let newest = table.into_iter().rfind(Mounted::is_fuse);
         let Mounted { id, minor, .. } = newest.ok_or_else(|| lost(Errno::NOENT))?;
+        let number = Root::open(&mountpoint).ok().and_then(|root| root.number());
         Ok(Self {
             mountpoint,
             id,
+            number,
             connection: minor,
             device: Arc::downgrade(device),
             by_helper,
@@ -209,6 +247,15 @@ impl Mount {
     /// Whether it is still there.
     fn standing(&self) -> io::Result<Standing> {
         let mounts = mounts_at(&self.mountpoint)?;
+        let top = mounts.last().is_some_and(|mount| mount.id == self.id);
+        if top && self.number.is_some() {
+            // The next mount here may have been given the number in the list.
+            let seen = Root::open(&self.mountpoint)?.number();
+            return Ok(match seen == self.number {
+                true => Standing::Visible,
+                false => Standing::Gone,
+            });
+        }
         Ok(match mounts.iter().position(|mount| mount.id == self.id) {
             None => Standing::Gone,
             Some(place) if place + 1 == mounts.len() => Standing::Visible,
@@ -224,6 +271,15 @@ impl Mount {
             Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, lazy),
             Standing::Visible => unmount(&self.mountpoint, lazy),
         }
+    }
+
+    /// Takes it out of sight if it is still seen after its connection has ended.
+    pub(crate) fn clear_away(&self) -> io::Result<()> {
+        // The next mount here has another server, which lives.
+        if self.number.is_none() && dead_at(&self.mountpoint)?.is_none() {
+            return Ok(());
+        }
+        self.unmount(true)
     }
 
     /// See [`abort::open`].

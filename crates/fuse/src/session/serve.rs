@@ -72,7 +72,7 @@ fn until_the_end(
     }
     stop();
     // Ours may still be seen after an abort or an error; leaving it would leave ENOTCONN behind.
-    if let Err(error) = session.mount.unmount(true) {
+    if let Err(error) = session.mount.clear_away() {
         tracing::debug!(%error, "unmounting after the end");
     }
     session.connection().close_retrievals();
