@@ -253,6 +253,8 @@ function __strandfs_options
             printf '%s\n' "$head"'preload='{true,false}
         case 'on-missing=*'
             printf '%s\n' "$head"'on-missing='{fail,readonly,degrade,wait}
+        case 'cross-mounts=*'
+            printf '%s\n' "$head"'cross-mounts='{system,none,all}
         case 'moveonenospc=*'
             printf '%s\n' "$head"'moveonenospc='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
         case 'link-exdev=*'
@@ -388,6 +390,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'passthrough.max-stack-depth=' 'how many stacked filesystems passthrough may sit in'
             printf '%s\t%s\n' "$head"'on-missing=' 'what to do while a branch is missing'
             printf '%s\t%s\n' "$head"'branch-marker=' 'a file that every branch has in its root'
+            printf '%s\t%s\n' "$head"'cross-mounts=' 'which mounts below a branch are part of it'
             printf '%s\t%s\n' "$head"'branch-check-interval=' 'how often each branch is checked'
             printf '%s\t%s\n' "$head"'branch-slow-after=' 'when a branch that does not answer counts as slow'
             printf '%s\t%s\n' "$head"'branch-deadline=' 'when a branch that does not answer counts as missing'

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals};
 use strandfs_options::{OptionError, Settings};
 use strandfs_pool::Pool;
+use strandfs_pool::mounts::Forbids;
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
@@ -51,6 +52,7 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
         layers,
         settings,
         mountpoint,
+        forbids,
         said,
     } = plan;
     let mountpoint = mountpoint.as_path();
@@ -83,12 +85,13 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     if let Some(refusal) = refused_priority {
         tracing::warn!("{refusal}");
     }
-    let options = mount_options(&settings);
+    let options = mount_options(&settings, forbids);
     let config = resources::session_config(&settings);
     let auto_unmount = settings.auto_unmount;
     let detach_first = settings.lazy_umount_mountpoint;
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
+    pool.mounted_so(forbids);
     let below = mountpoint.to_path_buf();
     pool.watch(Box::new(move |old, new| {
         check_log_file(new, &below)?;
@@ -186,14 +189,14 @@ fn log_file_error(settings: &Settings, why: String) -> OptionError {
 }
 
 /// The kernel's side of the options.
-fn mount_options(settings: &Settings) -> MountOptions {
+fn mount_options(settings: &Settings, forbids: Forbids) -> MountOptions {
     let given = &settings.mount_flags;
     let mut flags = MountFlags::empty();
     let pairs = [
         (given.read_only, MountFlags::READ_ONLY),
-        (!given.suid.unwrap_or(false), MountFlags::NOSUID),
-        (!given.dev.unwrap_or(false), MountFlags::NODEV),
-        (given.noexec, MountFlags::NOEXEC),
+        (forbids.contains(Forbids::SUID), MountFlags::NOSUID),
+        (forbids.contains(Forbids::DEV), MountFlags::NODEV),
+        (forbids.contains(Forbids::EXEC), MountFlags::NOEXEC),
         (given.sync, MountFlags::SYNC),
         (given.dirsync, MountFlags::DIRSYNC),
         (given.noatime, MountFlags::NOATIME),

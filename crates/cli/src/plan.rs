@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use strandfs_options::layers::LoadError;
 use strandfs_options::{BranchError, Layers, OptionError, Origin, Settings, config};
 use strandfs_pool::features;
+use strandfs_pool::mounts::{Forbids, survey};
 
 use crate::args::MountArgs;
 use crate::check;
@@ -18,6 +19,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Absolute and without symlinks.
     pub mountpoint: PathBuf,
+    /// What the pool's mount forbids.
+    pub forbids: Forbids,
     /// What to tell the user, a sentence each.
     pub said: Vec<String>,
 }
@@ -54,12 +57,27 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     said.extend(notices.map(ToString::to_string));
     said.extend(without_root(&settings));
     said.extend(check::surprises(&settings, &mountpoint));
+    let survey = survey(&settings, Forbids::all().difference(forbidden(&settings)));
+    said.extend(survey.said);
     Ok(Plan {
+        forbids: survey.forbidden_by_all | forbidden(&settings),
         layers,
         settings,
         mountpoint,
         said,
     })
+}
+
+/// What the options forbid.
+fn forbidden(settings: &Settings) -> Forbids {
+    let flags = &settings.mount_flags;
+    // `fusermount3` allows neither.
+    let is_root = rustix::process::geteuid().is_root();
+    let mut forbids = Forbids::empty();
+    forbids.set(Forbids::SUID, !is_root || !flags.suid.unwrap_or(false));
+    forbids.set(Forbids::DEV, !is_root || !flags.dev.unwrap_or(false));
+    forbids.set(Forbids::EXEC, flags.noexec);
+    forbids
 }
 
 /// The layers, and the mountpoint as it was given.

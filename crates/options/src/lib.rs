@@ -52,7 +52,7 @@ pub use settings::{MountFlags, SecurityContexts, Settings};
 pub use size::{MessageSize, MinFreeSpace, parse_size, show_size};
 pub use table::{OptionDef, TABLE};
 pub use words::{
-    CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
-    OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
-    Transport, XattrMode,
+    CacheFiles, Coherence, CrossMounts, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev,
+    NfsOpenHack, OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode,
+    Subtype, Transport, XattrMode,
 };

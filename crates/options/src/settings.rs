@@ -13,9 +13,9 @@ use crate::readdir::ReaddirRule;
 use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
-    CacheFiles, Coherence, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev, NfsOpenHack,
-    OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode, Subtype,
-    Transport, XattrMode, parse_bool,
+    CacheFiles, Coherence, CrossMounts, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev,
+    NfsOpenHack, OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode,
+    Subtype, Transport, XattrMode, parse_bool,
 };
 
 mod mount;
@@ -32,6 +32,7 @@ pub struct Settings {
     pub branches_mount_timeout: Duration,
     pub branches_mount_timeout_fail: bool,
     pub on_missing: OnMissing,
+    pub cross_mounts: CrossMounts,
     /// `None`: branches are told apart by their filesystems alone.
     pub branch_marker: Option<String>,
     /// Zero: only when something is mounted or unmounted.
@@ -152,6 +153,7 @@ impl Default for Settings {
             branches_mount_timeout: Duration::ZERO,
             branches_mount_timeout_fail: false,
             on_missing: OnMissing::Fail,
+            cross_mounts: CrossMounts::System,
             branch_marker: None,
             branch_check_interval: Duration::from_secs(5),
             branch_slow_after: Duration::from_secs(1),

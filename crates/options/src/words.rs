@@ -165,6 +165,18 @@ words! {
 }
 
 words! {
+    /// Which mounts below a branch are part of it.
+    CrossMounts {
+        /// Those that root made; not those whose content a user controls.
+        System = "system",
+        /// None.
+        None = "none",
+        /// All of them.
+        All = "all",
+    }
+}
+
+words! {
     /// When closing a file sends a FLUSH request.
     FlushOnClose {
         /// Never.

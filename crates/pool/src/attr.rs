@@ -22,7 +22,7 @@ fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
 }
 
 /// The kernel's 32-bit device number (`new_encode_dev` in `linux/kdev_t.h`).
-pub(crate) fn encode_dev(major: u32, minor: u32) -> u32 {
+pub(crate) const fn encode_dev(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 

@@ -33,6 +33,7 @@ use strandfs_fuse::{FileKind, NodeId};
 
 use crate::branch::{BranchId, Medium};
 use crate::magic;
+use crate::mounts::Mounts;
 use crate::sys;
 use layout::HandleLayout;
 use memory::Generations;
@@ -179,6 +180,8 @@ pub struct Volumes {
     list: ArcSwap<Vec<Arc<Volume>>>,
     adding: Mutex<()>,
     generations: Mutex<Generations>,
+    /// The mounts that they are seen through.
+    pub(crate) mounts: Mounts,
 }
 
 impl Volumes {
@@ -196,8 +199,27 @@ impl Volumes {
     /// Like `find`, but a volume not seen before is added.
     ///
     /// # Errors
-    /// EMFILE after 65,535 volumes.
+    /// EMFILE after 65,535 volumes; as for [`Mounts::admit`].
     pub fn note(
+        &self,
+        branch: BranchId,
+        branch_seed: u64,
+        stat: &Statx,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> sys::Result<VolumeId> {
+        if let Some(volume) = self.find(branch, stat) {
+            return Ok(volume);
+        }
+        self.mounts.admit(branch, stat, dir, name)?;
+        self.note_admitted(branch, branch_seed, stat, dir, name)
+    }
+
+    /// The same where the mount may be crossed.
+    ///
+    /// # Errors
+    /// EMFILE after 65,535 volumes.
+    pub fn note_admitted(
         &self,
         branch: BranchId,
         branch_seed: u64,
@@ -223,8 +245,15 @@ impl Volumes {
         } else {
             name
         };
-        let mount = rustix::fs::openat(dir, at, flags, Mode::empty()).ok();
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        // Another filesystem may be mounted there by now.
+        let is_same = |fd: &OwnedFd| {
+            let now = sys::statx_fd(fd.as_fd());
+            now.is_ok_and(|now| (now.stx_dev_major, now.stx_dev_minor) == device)
+        };
+        let mount = rustix::fs::openat(dir, at, flags, Mode::empty())
+            .ok()
+            .filter(is_same);
         let filesystem = mount.as_ref().map(|mount| {
             let mount = mount.as_fd();
             FilesystemId::of(mount, stat, &Medium::of(mount))
@@ -274,7 +303,8 @@ impl Volumes {
     /// attributes are `stat`. One `name_to_handle_at` where the filesystem has usable handles.
     ///
     /// # Errors
-    /// ESTALE if the name changed hands between the two calls; the caller looks again.
+    /// ESTALE if the name changed hands between the two calls; the caller looks again. As for
+    /// [`Mounts::admit`].
     pub fn identify(
         &self,
         branch: BranchId,
@@ -283,6 +313,7 @@ impl Volumes {
         dir: BorrowedFd<'_>,
         name: &OsStr,
     ) -> sys::Result<Identity> {
+        self.mounts.admit(branch, stat, dir, name)?;
         let volume = self.note(branch, branch_seed, stat, dir, name)?;
         let layout = self
             .list

@@ -25,6 +25,7 @@ pub mod lock_table;
 pub mod lock_waits;
 mod magic;
 mod metadata;
+pub mod mounts;
 pub mod node;
 pub mod open_file;
 mod ops;

@@ -24,6 +24,7 @@ use crate::health::{Missing, Ward};
 use crate::identity::Volumes;
 use crate::listing_workers::Crews;
 use crate::lock_waits::LockWaits;
+use crate::mounts::Forbids;
 use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
@@ -187,6 +188,7 @@ impl Pool {
         }
         let undecided = mend(&branches, &branches, Mending::AtMount);
         let volumes = Volumes::default();
+        volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);
         let pool = Arc::new(Pool {
@@ -247,11 +249,15 @@ impl Pool {
     /// Puts a view in force, its root with it.
     pub(crate) fn put_in_force(&self, view: View) {
         let root = Arc::clone(&view.root);
+        self.volumes.mounts.set_rule(view.settings.cross_mounts);
         self.view.store(Arc::new(view));
         if let Some(node) = self.nodes.get(NodeId::ROOT) {
             let mut place = node.place_mut();
             place.copies = root.entries.iter().map(|entry| entry.identity).collect();
             place.dirs = Some(root);
+            drop(place);
+            // Or what is reported of the root on a branch that joined would be nobody's.
+            self.note_copies(&node);
         }
         self.ahead.wake();
     }
@@ -285,6 +291,11 @@ impl Pool {
         } else {
             Duration::ZERO
         }
+    }
+
+    /// What the pool's own mount forbids for all files, until its flags change.
+    pub fn mounted_so(&self, forbids: Forbids) {
+        self.volumes.mounts.set_pool(forbids);
     }
 
     /// How many nodes the kernel knows.
@@ -348,6 +359,7 @@ fn root_entry(
     memories: &Memories,
     branch: &Arc<Branch>,
 ) -> sys::Result<DirEntry> {
+    volumes.mounts.admit_root(branch.id, branch.root())?;
     let stat = sys::statx_fd(branch.root())?;
     let empty = std::ffi::OsStr::new("");
     let identity = volumes.identify(branch.id, branch.seed, &stat, branch.root(), empty)?;

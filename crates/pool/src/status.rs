@@ -10,6 +10,7 @@ use strandfs_options::{BranchMode, TABLE};
 
 use crate::branch::{Branch, PassthroughState};
 use crate::health::Missing;
+use crate::mounts::{Table, describe};
 use crate::pool::{PassthroughVerdict, Pool, View};
 
 /// Gives the process id of the process that aborts the connection should the server die, or why
@@ -136,18 +137,19 @@ impl Pool {
     /// Every branch, in the order of the option.
     pub(crate) fn branches_status(&self, view: &View) -> Vec<Value> {
         let specs = &view.settings.branches;
+        let table = Table::read();
         specs
             .iter()
             .filter_map(|spec| {
                 let here = view.branches.iter().find(|b| b.path == spec.path);
                 let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);
-                here.map(|branch| self.branch_status(view, branch))
+                here.map(|branch| self.branch_status(view, &table, branch))
                     .or_else(|| missing().map(|missing| missing_status(missing)))
             })
             .collect()
     }
 
-    fn branch_status(&self, view: &View, branch: &Arc<Branch>) -> Value {
+    fn branch_status(&self, view: &View, table: &Table, branch: &Arc<Branch>) -> Value {
         let mode = mode_word(branch.mode);
         let passthrough = match (self.passthrough_verdict(), branch.passthrough()) {
             (PassthroughVerdict::On, PassthroughState::Works) => json!({ "on": true }),
@@ -163,6 +165,8 @@ impl Pool {
             }
         };
         let space = self.space(view, branch).ok();
+        let rule = view.settings.cross_mounts;
+        let (forbids, mounts) = describe(table, &branch.path, branch.mark().mount(), rule);
         let medium = branch.medium();
         let (state, _) = branch.health().state();
         json!({
@@ -173,6 +177,8 @@ impl Pool {
             "source": medium.source,
             "path": branch.path.to_string_lossy(),
             "mode": mode,
+            "forbids": forbids,
+            "mounts": mounts,
             "passthrough": passthrough,
             "watched": match self.coherence.reason(branch.id) {
                 None => json!({ "on": true }),

@@ -26,8 +26,8 @@ pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use raw::{
-    ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms, path_of,
-    removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
+    MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
+    path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
 
 /// Result of a system call.

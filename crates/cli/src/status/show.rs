@@ -94,6 +94,37 @@ fn branch(branch: &Value) {
         switch(branch, "passthrough"),
         switch(branch, "watched"),
     );
+    mounts(branch);
+}
+
+/// What a branch's mount forbids, and what is mounted below it.
+fn mounts(branch: &Value) {
+    let list = |of: &Value| {
+        let words = of.get("forbids").and_then(Value::as_array);
+        let words: Vec<&str> = words
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        words.join(",")
+    };
+    let flags = list(branch);
+    if !flags.is_empty() {
+        println!("    mounted {flags}");
+    }
+    let below = branch.get("mounts").and_then(Value::as_array);
+    for mount in below.into_iter().flatten() {
+        let user = match mount["user"].as_u64() {
+            Some(user) => format!(" of user {user}"),
+            None => String::new(),
+        };
+        let crossed = match mount["crossed"].as_bool() {
+            Some(true) => "part of it",
+            _ => "not part of it",
+        };
+        let (place, kind) = (text(mount, "mountpoint"), text(mount, "filesystem"));
+        println!("    mount {place} ({kind}{user}): {crossed}");
+    }
 }
 
 /// The state of a branch, since when, and why.

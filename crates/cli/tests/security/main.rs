@@ -8,6 +8,7 @@ mod support;
 
 mod commands;
 mod descriptors;
+mod evil_fs;
 mod ioctls;
 mod leases;
 mod locks;

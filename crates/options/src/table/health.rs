@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Group, Kind, OptionDef, Value};
 use crate::duration::{format_duration, parse_duration};
 use crate::table::Refused;
-use crate::words::OnMissing;
+use crate::words::{CrossMounts, OnMissing};
 
 /// A healthy disk that wakes up, or a machine that is busy, must not count as slow.
 const SHORTEST_SLOW: Duration = Duration::from_millis(50);
@@ -58,6 +58,25 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help_full: "A directory without it is not the branch but what shows when its filesystem is \
             not mounted: the branch counts as missing (see on-missing). Anything of this name \
             will do, or an extended attribute user.NAME of the branch's root.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "cross-mounts",
+        group: Group::Pool,
+        value: value!(Word CrossMounts, cross_mounts),
+        default: "system",
+        mergerfs_default: "all",
+        example: "none",
+        run_time: true,
+        recalls: true,
+        help: "which mounts below a branch are part of it",
+        help_full: "system: what the administrator mounted (disks, datasets, bind mounts), but not \
+            what a user did: FUSE mounts whose user is neither root nor the one the pool's server \
+            runs as. Their servers say what they like of owners and modes, and may never answer. \
+            none: no mount. all: every mount. What is not crossed can be seen in a listing and \
+            answers EACCES. btrfs subvolumes that are not mounted are no mounts. Set-id bits, file \
+            capabilities and device nodes of a mount that a user controls count for nothing in \
+            any case, also where it is a branch itself.",
         ..OptionDef::BASE
     },
     OptionDef {

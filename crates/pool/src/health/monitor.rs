@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
+use strandfs_fuse::Connection;
 use strandfs_options::{BranchMode, Settings};
 
 use super::dead_server::why_gone;
@@ -18,6 +19,7 @@ use super::mark::Found;
 use super::stuck::{Stuck, Waits};
 use super::{Missing, State, is_dead_server};
 use crate::branch::{Branch, BranchId};
+use crate::mounts::Table;
 use crate::node::HighWater;
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -113,6 +115,7 @@ impl Monitor {
             if remounted {
                 let now = Instant::now();
                 self.checks.values_mut().for_each(|check| check.next = now);
+                pool.review_mounts();
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
@@ -343,6 +346,19 @@ fn refuses_changes(branch: &Branch) -> bool {
 }
 
 impl Pool {
+    /// Mounts may have other flags now, this pool's too; what the kernel was told of files there
+    /// is told anew.
+    fn review_mounts(&self) {
+        let table = Table::read();
+        let number = self.connection.get().and_then(Connection::number);
+        let own = number.and_then(|number| table.forbidden_on((0, number)));
+        let mounts = &self.volumes.mounts;
+        let of_pool = own.is_some_and(|forbids| mounts.set_pool(forbids));
+        if mounts.review(&table) | of_pool {
+            let _ = self.recall_everything();
+        }
+    }
+
     /// A branch is where it was and answers.
     fn note_answer(&self, branch: &Branch, read_only: bool) {
         let health = branch.health();

@@ -32,6 +32,7 @@ impl Volumes {
             *volume = volume.closed(volume.device);
         }
         self.list.store(Arc::new(list));
+        self.mounts.forget_root(branch);
     }
 
     /// The filesystem of a branch that comes back has another device number: what was known by

@@ -51,7 +51,9 @@ impl Pool {
     fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<FileAttr> {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
             let stat = sys::statx_fd(opened.file()?.as_fd())?;
-            return Ok(file_attr(&stat, opened.node.ino));
+            let mut attr = file_attr(&stat, opened.node.ino);
+            self.volumes.mounts.restrict(&stat, &mut attr);
+            return Ok(attr);
         }
         self.attr(&self.node(id)?)
     }

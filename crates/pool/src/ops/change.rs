@@ -127,7 +127,11 @@ impl Pool {
             let Ok(stat) = sys::statx_fd(fd.as_fd()) else {
                 continue;
             };
-            if kind_of(&stat) == node.kind {
+            let admitted =
+                self.volumes
+                    .mounts
+                    .admit(entry.branch.id, &stat, fd.as_fd(), OsStr::new(""));
+            if kind_of(&stat) == node.kind && admitted.is_ok() {
                 let branch = Arc::clone(&entry.branch);
                 found.push(Holder {
                     branch,

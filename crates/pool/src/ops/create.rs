@@ -433,9 +433,11 @@ impl Pool {
         if let Some(name) = name {
             node.add_name(parent.id, name);
         }
-        let attr = file_attr(&stat, node.ino);
+        let mut attr = file_attr(&stat, node.ino);
+        let mode = attr.mode;
+        self.volumes.mounts.restrict(&stat, &mut attr);
         let place = name.map(|name| (parent, name));
-        Ok((self.entry(view, &node, attr, place, since), node, attr.mode))
+        Ok((self.entry(view, &node, attr, place, since), node, mode))
     }
 }
 

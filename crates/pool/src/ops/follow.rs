@@ -131,7 +131,9 @@ impl Pool {
         };
         let fd = fd.ok().filter(|fd| !is_proc(fd.as_fd()))?;
         let stat = sys::statx_fd(fd.as_fd()).ok()?;
-        (kind_of(&stat) != FileKind::Symlink).then_some(Target { fd, stat })
+        let mounts = &self.volumes.mounts;
+        (kind_of(&stat) != FileKind::Symlink && mounts.admits_target(fd.as_fd(), &stat))
+            .then_some(Target { fd, stat })
     }
 
     /// Judged by the link's text, without asking the filesystem.

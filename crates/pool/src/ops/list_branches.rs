@@ -203,9 +203,10 @@ impl Pool {
         listing: &mut Listing,
     ) -> sys::Result<()> {
         let (branch, here) = (&dir.branch, OsStr::new(""));
-        let volume = self
-            .volumes
-            .note(branch.id, branch.seed, stat, dir.fd.as_fd(), here)?;
+        // Whoever follows the link has looked where it leads.
+        let volume =
+            self.volumes
+                .note_admitted(branch.id, branch.seed, stat, dir.fd.as_fd(), here)?;
         listing.set_origin(start, branch.id, volume);
         Ok(())
     }

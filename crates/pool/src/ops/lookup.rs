@@ -228,7 +228,8 @@ impl Pool {
                     slow.remove(0)
                 }
             };
-            match self.look_at_finished(&remembered, dir, name) {
+            let found = self.look_at_finished(&remembered, dir, name);
+            match found.and_then(|stat| self.admitted(dir, name, stat)) {
                 Ok(stat) => {
                     let copy = match faces {
                         Faces::Own => Copy {
@@ -267,6 +268,13 @@ impl Pool {
             first.stands_in = !is_absence(errno) && !matches!(errno, Errno::ACCESS | Errno::PERM);
         }
         Ok(copies)
+    }
+
+    /// What was found under a name, unless it is on a mount that is not crossed.
+    fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
+        let mounts = &self.volumes.mounts;
+        mounts.admit(dir.branch.id, &stat, dir.fd.as_fd(), name)?;
+        Ok(stat)
     }
 
     /// Moves the copy that the policy picks to the front.

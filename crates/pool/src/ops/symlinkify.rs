@@ -56,6 +56,7 @@ impl Pool {
         stat: &Statx,
     ) -> sys::Result<FileAttr> {
         let mut attr = file_attr(stat, node.ino);
+        self.volumes.mounts.restrict(stat, &mut attr);
         if node.is_symlinkified() {
             attr.mode = libc::S_IFLNK | 0o777;
             attr.size_bytes = self.place_on_branch(view, node)?.len() as u64;

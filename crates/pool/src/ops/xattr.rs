@@ -13,6 +13,7 @@ use strandfs_options::XattrMode;
 
 use crate::access_list::{self, ACCESS, AccessList};
 use crate::faults::blame;
+use crate::mounts::Forbids;
 use crate::node::{DirEntry, Node};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::privilege::{has_set_id, is_administrator, keeps_set_group_id};
@@ -76,6 +77,15 @@ impl Pool {
             }
         }
         let located = self.locate_by(&view, &node, view.settings.policies.getxattr)?;
+        if bytes == CAPABILITY
+            && self
+                .volumes
+                .mounts
+                .forbids_open(located.fd())?
+                .contains(Forbids::SUID)
+        {
+            return Err(Errno::NODATA);
+        }
         match sys::getxattr(located.fd(), name, out) {
             // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
             // just none on this file) it asks once.

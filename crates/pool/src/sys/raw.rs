@@ -10,8 +10,14 @@ use rustix::io::Errno;
 
 use super::Result;
 
-/// What the pool asks of every `statx`: the classic fields and the birth time.
-const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+/// What the pool asks of every `statx`: the classic fields, the birth time and the mount.
+const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS
+    .union(StatxFlags::BTIME)
+    .union(StatxFlags::MNT_ID)
+    .union(MNT_ID_UNIQUE);
+
+/// `STATX_MNT_ID_UNIQUE`: a number that no other mount ever gets (Linux 6.8).
+pub const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// `/proc/self/fd/N` as a C string on the stack: the way to act on an `O_PATH` descriptor with
 /// calls that want a path. The magic link leads to the very inode, whatever its name is now.
