@@ -2,10 +2,14 @@
 //! answered with the place of the branch file beneath it.
 //!
 //! The answer grants nothing. The program opens the branch file itself, with its own rights, and
-//! compares its identity with the answer's.
+//! compares its identity with the answer's. It asks only a pool that root or the user themself has
+//! mounted ([`MountSearch`]): any other server could name any file that the program may open.
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod mount;
+
+pub use mount::{MountSearch, number};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Changes whenever [`BranchFile`] does.

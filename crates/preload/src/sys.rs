@@ -6,3 +6,4 @@ mod known;
 mod stats;
 mod streams;
 mod swap;
+mod trust;

@@ -1,5 +1,7 @@
 //! System calls, without libc's own functions in between: those are the ones taken over.
 
+use std::ffi::CStr;
+
 use libc::{c_char, c_int, c_long, mode_t};
 use strandfs_preload_abi::{BRANCH_FILE, BranchFile};
 
@@ -11,6 +13,111 @@ pub unsafe fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t
     // SAFETY: as the caller promises; a bad address is EFAULT, not more.
     let result = unsafe { libc::syscall(libc::SYS_openat, dir, path, flags, mode) };
     narrow(result)
+}
+
+/// What is at an absolute path (`O_PATH`), reached through no symbolic link.
+pub fn place(path: &CStr) -> c_int {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: open_how is plain data, for which zeros are a value.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = u64::from(flags.cast_unsigned());
+    how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: the path ends with NUL, `how` is of the size that is told.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    };
+    if result < 0 && errno() == libc::ENOSYS {
+        // Before Linux 5.6. The file's identity is compared in any case.
+        // SAFETY: the path ends with NUL.
+        return unsafe { openat(libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    }
+    narrow(result)
+}
+
+/// Opens the very file behind an `O_PATH` descriptor.
+pub fn reopen(place: c_int, flags: c_int) -> c_int {
+    const PREFIX: &[u8] = b"/proc/self/fd/";
+    let mut path = [0; 32];
+    let mut rest = place.unsigned_abs();
+    let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
+    for (at, byte) in PREFIX.iter().enumerate() {
+        path[at] = *byte;
+    }
+    for at in (PREFIX.len()..PREFIX.len() + digits).rev() {
+        path[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // SAFETY: at most ten digits follow the prefix, and zeros those.
+    unsafe { openat(libc::AT_FDCWD, path.as_ptr().cast(), flags, 0) }
+}
+
+/// The number of the mount that a descriptor is on, and whether no other mount ever gets it;
+/// `wanted` is one of the two kinds of number. A server is not asked.
+pub fn mount_number(fd: c_int, wanted: u32) -> Option<u64> {
+    // SAFETY: statx is plain data, for which zeros are a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the path is an empty string, `found` has room for the answer.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            fd,
+            c"".as_ptr(),
+            flags,
+            wanted,
+            &raw mut found,
+        )
+    };
+    (result == 0 && found.stx_mask & wanted == wanted).then_some(found.stx_mnt_id)
+}
+
+/// Reads a file piece by piece, without memory of its own; false if that fails.
+pub fn read_pieces(path: &CStr, mut take: impl FnMut(&[u8])) -> bool {
+    // SAFETY: the path ends with NUL.
+    let fd = unsafe { openat(libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC, 0) };
+    if fd < 0 {
+        return false;
+    }
+    let mut piece = [0u8; 2048];
+    let end = loop {
+        // SAFETY: `piece` has room for as many bytes as are asked for.
+        let got = unsafe { libc::syscall(libc::SYS_read, fd, piece.as_mut_ptr(), piece.len()) };
+        match usize::try_from(got).map(|got| piece.get(..got)) {
+            Ok(Some([])) => break true,
+            Ok(Some(bytes)) => take(bytes),
+            _ if errno() == libc::EINTR => {}
+            _ => break false,
+        }
+    };
+    close(fd);
+    end
+}
+
+/// Whether the program runs with more rights than whoever started it (set-id bits, capabilities).
+pub fn runs_with_more_rights() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The user this process is, if it is that one in every respect.
+pub fn only_user() -> Option<u32> {
+    let (mut real, mut effective, mut saved) = (0, 0, 0);
+    // SAFETY: three places for a user id.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_getresuid,
+            &raw mut real,
+            &raw mut effective,
+            &raw mut saved,
+        )
+    };
+    (result == 0 && real == effective && effective == saved).then_some(real)
 }
 
 /// Descriptors fit an int.

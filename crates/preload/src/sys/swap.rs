@@ -5,6 +5,7 @@ use strandfs_preload_abi::BranchFile;
 
 use super::calls::{self, Device, Identity};
 use super::known::{Id, remember};
+use super::trust;
 
 /// Flags of an open that has no data to speed up.
 const LEFT_ALONE: c_int = libc::O_PATH | libc::O_DIRECTORY;
@@ -29,22 +30,29 @@ fn swap(fd: c_int) -> Option<()> {
     }
     let pool = calls::identity(fd)?;
     // FUSE mounts have no device of their own, hence major 0: this spares every program's files
-    // elsewhere the ioctl.
-    if !pool.is_regular || pool.device.major != 0 {
+    // elsewhere the look at the mount. It comes before the question: the server of a mount that
+    // somebody else made answers what it likes.
+    if !pool.is_regular || pool.device.major != 0 || !trust::is_trusted(fd) {
         return None;
     }
     let answer = calls::branch_file(fd)?;
     let path = answer.path_with_nul()?;
-    let flags = flags & !DONE | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
-    // SAFETY: `path` is a string ended by NUL.
-    let branch = unsafe { calls::openat(libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    // What is at the path is not opened before it is known to be the file: opening a device or a
+    // fifo that was put there could do harm by itself.
+    let place = calls::place(path);
+    if place < 0 {
+        return None;
+    }
+    let flags = flags & !DONE & !libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let branch = match is_the_file(place, &answer) {
+        true => calls::reopen(place, flags),
+        false => -1,
+    };
+    calls::close(place);
     if branch < 0 {
         return None;
     }
-    let fits = is_the_file(branch, &answer)
-        && same_position(fd, branch)
-        && remember(branch_id(&answer), id(pool));
-    if fits {
+    if same_position(fd, branch) && remember(branch_id(&answer), id(pool)) {
         calls::replace(branch, fd, calls::closes_at_exec(fd));
     }
     calls::close(branch);
