@@ -470,6 +470,45 @@ fn a_disk_that_was_plugged_in_again_is_the_same_branch() {
 }
 
 #[test]
+fn a_branch_that_is_back_is_watched_again() {
+    need_root!();
+    let disk = Disk::mounted("on-missing=degrade,coherence=watch");
+    let is_watched = || disk.pool.status()["branches"][1]["watched"]["on"] == true;
+    assert!(is_watched());
+    for round in 0..3 {
+        disk.pull();
+        disk.plug_in();
+        disk.expect("ok");
+        let status = disk.pool.status();
+        assert!(is_watched(), "{}", status["branches"][1]["watched"]);
+        // What the kernel was told of names and attributes there is kept for long again: a change
+        // must reach it.
+        let (new, far) = (format!("new{round}"), disk.path("d/far"));
+        assert!(!disk.path(&new).exists());
+        put(disk.pool.on(1, &new), "x");
+        eventually("a name in the root", SOON, || disk.path(&new).exists());
+        let size = fs::metadata(&far).unwrap().len();
+        let path = disk.pool.on(1, "d/far");
+        let mut file = OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(b"more").unwrap();
+        eventually("a size", SOON, || {
+            fs::metadata(&far).unwrap().len() == size + 4
+        });
+        // Not for want of being kept at all.
+        let before = requests(&disk.pool);
+        (0..50).for_each(|_| drop(fs::metadata(&far).unwrap()));
+        assert!(requests(&disk.pool) < before + 50, "cached while watched");
+    }
+}
+
+/// How many look-ups and questions for attributes the server has had.
+fn requests(pool: &Pool) -> u64 {
+    let requests = &pool.status()["connection"]["requests"];
+    let of = |name| requests[name].as_u64().unwrap_or(0);
+    ["lookup", "getattr", "statx"].map(of).iter().sum()
+}
+
+#[test]
 fn a_pool_whose_only_branch_vanished_says_so() {
     need_root!();
     for mode in ["fail", "degrade"] {

@@ -1,1 +1,74 @@
 //! Branches that are added while the pool serves.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::need_root;
+use crate::support::{Kind, Pool, eventually, mounts, strandfs};
+
+/// Far less than names that are missing are remembered for.
+const SOON: Duration = Duration::from_secs(15);
+
+fn asked_in_vain(path: &Path) {
+    assert!(!path.exists());
+    assert!(!path.exists());
+}
+
+fn on(pool: &Pool, branch: usize) -> String {
+    pool.on(branch, "")
+        .to_str()
+        .unwrap()
+        .trim_end_matches('/')
+        .to_owned()
+}
+
+fn branch(pool: &Pool, what: &str, path: &str) {
+    let root = pool.root().to_str().unwrap();
+    let changed = strandfs(["branch", what, root, path]);
+    assert_eq!(changed.code(), 0, "{changed:?}");
+}
+
+#[test]
+fn a_name_made_in_the_root_of_an_added_branch_is_seen_at_once() {
+    need_root!();
+    for kind in ["tmpfs", "ext4"] {
+        if kind == "ext4" && !mounts::loop_works("ext4") {
+            continue;
+        }
+        let pool = Pool::tmpfs(2).prepare();
+        let new = pool.outside("new");
+        fs::create_dir(&new).unwrap();
+        match kind {
+            "tmpfs" => mounts::make_branch(&new, Kind::Tmpfs("64m")),
+            _ => mounts::make_branch(&new, Kind::Loop("ext4", "64M")),
+        }
+        let mut pool = pool;
+        pool.start();
+        fs::create_dir(pool.on(0, "d")).unwrap();
+        fs::create_dir(new.join("d")).unwrap();
+        fs::read_dir(pool.path("d")).unwrap().count();
+        asked_in_vain(&pool.path("before"));
+        branch(&pool, "add", new.to_str().unwrap());
+        asked_in_vain(&pool.path("after"));
+        asked_in_vain(&pool.path("d/after"));
+        for name in ["before", "after", "d/after"] {
+            fs::write(new.join(name), "x").unwrap();
+            eventually(name, SOON, || pool.path(name).exists());
+        }
+        fs::write(new.join("after"), "longer").unwrap();
+        eventually("the size", SOON, || {
+            fs::metadata(pool.path("after")).unwrap().len() == 6
+        });
+        fs::remove_file(new.join("after")).unwrap();
+        eventually("it is gone", SOON, || !pool.path("after").exists());
+        branch(&pool, "remove", new.to_str().unwrap());
+        asked_in_vain(&pool.path("again"));
+        branch(&pool, "add", new.to_str().unwrap());
+        asked_in_vain(&pool.path("again"));
+        fs::write(new.join("again"), "x").unwrap();
+        eventually("a second time", SOON, || pool.path("again").exists());
+        drop(pool);
+        mounts::detach(&new);
+    }
+}

@@ -1,5 +1,6 @@
 //! Which filesystems are watched, and why the others are not.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -154,10 +155,14 @@ impl Pool {
         reasons.insert(branch.id, reason.to_owned());
     }
 
+    /// Noted if it was not, or no longer: a branch joins, or comes back.
     fn volume_of_root(&self, branch: &Branch) -> Option<VolumeId> {
-        let stat = sys::statx_fd(branch.root()).ok()?;
-        let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        self.volumes.of_device(branch.id, device)
+        let (root, here) = (branch.root(), OsStr::new(""));
+        let stat = sys::statx_fd(root).ok()?;
+        self.volumes.mounts.admit_root(branch.id, root).ok()?;
+        self.volumes
+            .note(branch.id, branch.seed, &stat, root, here)
+            .ok()
     }
 
     pub(super) fn is_watched(&self, volume: VolumeId) -> bool {
