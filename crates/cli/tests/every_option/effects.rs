@@ -12,6 +12,10 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ),
     ("branch-marker", "a_branch_without_its_marker_is_not_there"),
     (
+        "cross-mounts",
+        "with_cross_mounts_none_no_mount_below_a_branch_is_crossed",
+    ),
+    (
         "branch-check-interval",
         "a_renamed_branch_directory_is_noticed_by_the_next_check",
     ),
