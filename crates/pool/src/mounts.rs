@@ -317,6 +317,17 @@ impl Mounts {
         Ok(self.forbids(&look(file)?))
     }
 
+    /// Whether a file may be opened so: its mode allows it to be run, where the mount may not.
+    ///
+    /// # Errors
+    /// EACCES if not; those of `statx(2)`.
+    pub fn allow_open(&self, flags: i32, file: BorrowedFd<'_>) -> sys::Result<()> {
+        if flags & TO_RUN != 0 && self.forbids_open(file)?.contains(Forbids::EXEC) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(())
+    }
+
     /// Takes what the mount of a file forbids out of its attributes.
     pub fn restrict(&self, stat: &Statx, attr: &mut FileAttr) {
         let forbids = self.forbids(stat);
@@ -353,6 +364,9 @@ impl Mounts {
         news
     }
 }
+
+/// `__FMODE_EXEC` of the kernel: a file is opened to be run.
+const TO_RUN: i32 = 0x20;
 
 /// A device number that no driver can have (they end at 511): opening it is ENXIO. Not 0, which on
 /// a character device means "removed" to overlayfs.

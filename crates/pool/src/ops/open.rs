@@ -15,7 +15,6 @@ use crate::faults::blame;
 use crate::features::passthrough_ruled_out;
 use crate::health::is_failure;
 use crate::identity::{mix, stable_hash};
-use crate::mounts::Forbids;
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState};
 use crate::ops::privilege;
@@ -23,9 +22,6 @@ use crate::policy::same_search;
 use crate::pool::{PassthroughVerdict, Pool, View};
 use crate::range_locks::Answers;
 use crate::sys::{self, Own};
-
-/// `__FMODE_EXEC` of the kernel: a file is opened to be run.
-const TO_RUN: i32 = 0x20;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
 /// writes at its own offsets through any handle. Under write-back the kernel reads through
@@ -100,13 +96,7 @@ impl Pool {
             }
             other => other?,
         };
-        // The mode allows it, as it does on the branch; the mount there does not.
-        if flags & TO_RUN != 0 {
-            let forbids = self.volumes.mounts.forbids_open(file.as_fd())?;
-            if forbids.contains(Forbids::EXEC) {
-                return Err(Errno::ACCESS);
-            }
-        }
+        self.volumes.mounts.allow_open(flags, file.as_fd())?;
         if changes && branch.read_only() {
             return Err(Errno::ROFS);
         }
