@@ -40,7 +40,7 @@ pub struct Settings {
     pub branch_slow_after: Duration,
     /// Zero: never.
     pub branch_deadline: Duration,
-    /// `None`: the last argument of the command line.
+    /// `None`: the last argument.
     pub mountpoint: Option<String>,
     pub minfreespace: MinFreeSpace,
     /// `None`: made from the branches, see [`Settings::source_name`].
@@ -52,7 +52,6 @@ pub struct Settings {
     pub ignorepponrename: bool,
     pub statfs: StatfsMode,
     pub statfs_ignore: StatfsIgnore,
-
     pub passthrough_io: PassthroughIo,
     /// 1 or 2.
     pub passthrough_max_stack_depth: u32,
