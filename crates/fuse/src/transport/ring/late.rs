@@ -10,7 +10,7 @@
 //! entries than requests have waited at the same time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -99,7 +99,7 @@ pub(super) struct Late {
     /// Requests that are known to have been tried before.
     tried: AtomicUsize,
     /// Wakes the keeper.
-    news: OwnedFd,
+    news: Arc<OwnedFd>,
     runs: AtomicBool,
 }
 
@@ -123,7 +123,7 @@ impl Late {
             spare: counts(),
             stranded: counts(),
             tried: AtomicUsize::new(0),
-            news: eventfd(0, EventfdFlags::CLOEXEC)?,
+            news: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?),
             runs: AtomicBool::new(false),
         }))
     }
@@ -382,7 +382,7 @@ fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
     ring.start()?;
     // Room for the count that an eventfd gives.
     let count = RingEntry::new(0, rustix::param::page_size())?;
-    ring.read_file(count, late.news.as_fd(), 0, 0..size_of::<u64>());
+    ring.read_file(count, &late.news, 0, 0..size_of::<u64>());
     while !crew.life.has_ended() {
         let replies = std::mem::take(&mut late.state.lock().replies);
         for entry in replies {
@@ -406,7 +406,7 @@ fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
                     crew.deliver(entry);
                 }
                 Completion::Transferred(entry, _) => {
-                    ring.read_file(entry, late.news.as_fd(), 0, 0..size_of::<u64>());
+                    ring.read_file(entry, &late.news, 0, 0..size_of::<u64>());
                 }
                 // Nobody waited for that reply: the entry is offered anew.
                 Completion::Lost(entry, Errno::NOENT) => ring.register(entry),
