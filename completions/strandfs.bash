@@ -46,6 +46,9 @@ _strandfs() {
             strandfs,options)
                 cmd="strandfs__subcmd__options"
                 ;;
+            strandfs,records)
+                cmd="strandfs__subcmd__records"
+                ;;
             strandfs,reload)
                 cmd="strandfs__subcmd__reload"
                 ;;
@@ -109,6 +112,15 @@ _strandfs() {
             strandfs__subcmd__config,show)
                 cmd="strandfs__subcmd__config__subcmd__show"
                 ;;
+            strandfs__subcmd__records,accept)
+                cmd="strandfs__subcmd__records__subcmd__accept"
+                ;;
+            strandfs__subcmd__records,discard)
+                cmd="strandfs__subcmd__records__subcmd__discard"
+                ;;
+            strandfs__subcmd__records,list)
+                cmd="strandfs__subcmd__records__subcmd__list"
+                ;;
             strandfs__subcmd__volume,attach)
                 cmd="strandfs__subcmd__volume__subcmd__attach"
                 ;;
@@ -131,7 +143,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload volume options bench completions"
+            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload records volume options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -811,6 +823,62 @@ _strandfs() {
         strandfs__subcmd__options)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__records)
+            opts="-h --help list accept discard"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__records__subcmd__accept)
+            opts="-h --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__records__subcmd__discard)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__records__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

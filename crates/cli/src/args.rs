@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod control;
+pub mod records;
 pub mod volume;
 
 use std::path::PathBuf;
@@ -49,6 +50,9 @@ pub enum Command {
     Branch(control::BranchArgs),
     /// Have a mounted pool read its configuration again, as SIGHUP does: all of it or nothing.
     Reload(control::ReloadArgs),
+    /// Show, accept or discard records of interrupted moves that no mount follows.
+    #[command(subcommand)]
+    Records(records::RecordsCommand),
     /// Make a block device of one file: for disk images, encrypted containers, filesystems.
     #[command(subcommand)]
     Volume(volume::VolumeCommand),

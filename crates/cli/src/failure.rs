@@ -45,6 +45,14 @@ pub enum Failure {
         /// Why not, and what to do.
         why: String,
     },
+    /// Nothing can be done with a record of a move.
+    #[error("{branch}: {why}")]
+    Records {
+        /// Where it lies.
+        branch: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// No volume goes by that name.
     #[error("{0} is no volume that is served; `strandfs volume list` shows those that are")]
     NoVolume(PathBuf),
@@ -206,6 +214,7 @@ impl Failure {
             | Failure::Pool(_)
             | Failure::VolumeUse { .. }
             | Failure::NoVolume(_)
+            | Failure::Records { .. }
             | Failure::Mount(_)
             | Failure::Bench(BenchError::Usage(_))
             | Failure::NoBranches

@@ -28,6 +28,7 @@ mod mounts;
 mod plan;
 mod privileges;
 mod probe;
+mod records;
 mod remount;
 mod resources;
 mod status;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Command::Set(set) => control::set(&set),
         Command::Branch(branch) => control::branch(&branch),
         Command::Reload(reload) => control::reload(&reload),
+        Command::Records(command) => records::run(&command),
         Command::Volume(command) => volume::run(&command),
     };
     match outcome {

@@ -703,13 +703,21 @@ fn what_a_crash_left_is_mended_when_its_branch_joins() {
     let (branch, late) = (pool.outside("other"), pool.on(1, ""));
     fs::create_dir(&branch).unwrap();
     let mountpoint = pool.root().to_str().unwrap().to_owned();
-    support::strandfs([
-        "mount",
-        "-o",
-        "minfreespace=0",
-        branch.to_str().unwrap(),
-        &mountpoint,
-    ])
+    // On the same machine: with its key.
+    let state = format!("STRANDFS_STATE_DIR={}", pool.outside("state").display());
+    let program = support::command::binary();
+    support::run(
+        "env",
+        [
+            &*state,
+            program.to_str().unwrap(),
+            "mount",
+            "-o",
+            "minfreespace=0",
+            branch.to_str().unwrap(),
+            &mountpoint,
+        ],
+    )
     .ok();
     let daemon = support::system::Daemons::at(pool.root());
     let joined = format!("+>{}", late.display());

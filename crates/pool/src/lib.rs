@@ -41,4 +41,4 @@ pub mod sys;
 
 pub use control::{Changed, ReconfigureError};
 pub use pool::{PassthroughVerdict, Pool, PoolError};
-pub use relocate::start_ahead;
+pub use relocate::{key, records, start_ahead};

@@ -29,7 +29,8 @@ use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
 use crate::open_file::OpenFiles;
 use crate::ops::PreloadTold;
 use crate::ops::link_cow::LinkCow;
-use crate::relocate::{Ahead, Mending, Undecided, mend};
+use crate::relocate::records::LeftAlone;
+use crate::relocate::{Ahead, Mending, Undecided, mend, report_keys};
 use crate::snapshots::Snapshots;
 use crate::status::Guardian;
 use crate::{health, sys};
@@ -116,6 +117,8 @@ pub struct Pool {
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) explained: Parts,
     pub(crate) undecided: Mutex<Vec<Undecided>>,
+    /// Records that nobody follows.
+    pub(crate) records_left: Mutex<Vec<LeftAlone>>,
 }
 
 /// The pool could not be set up.
@@ -186,7 +189,8 @@ impl Pool {
                 Err(absent) => missing.push(Arc::new(absent)),
             }
         }
-        let undecided = mend(&branches, &branches, Mending::AtMount);
+        report_keys();
+        let mended = mend(&branches, &branches, Mending::AtMount);
         let volumes = Volumes::default();
         volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
@@ -228,7 +232,8 @@ impl Pool {
             ward: Ward::default(),
             ahead: Arc::default(),
             explained: Parts::default(),
-            undecided: Mutex::new(undecided),
+            undecided: Mutex::new(mended.undecided),
+            records_left: Mutex::new(mended.left),
             me: OnceLock::new(),
         });
         let _ = pool.me.set(Arc::downgrade(&pool));

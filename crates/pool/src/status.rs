@@ -12,6 +12,7 @@ use crate::branch::{Branch, PassthroughState};
 use crate::health::Missing;
 use crate::mounts::{Table, describe};
 use crate::pool::{PassthroughVerdict, Pool, View};
+use crate::relocate::key::{Key, Keys};
 
 /// Gives the process id of the process that aborts the connection should the server die, or why
 /// there is none.
@@ -75,10 +76,32 @@ impl Pool {
             "directory_descriptors": self.dir_fds.open_count(),
             "redirected_creates": self.redirected_creates(),
             "moved_files": self.moved_files(),
+            "records": self.records_status(),
             "relocate_ahead": self.ahead_status(),
             "connection": self.connection_status(),
             "options": options,
             "origins": origins,
+        })
+    }
+
+    /// Records that nobody follows, and whether those of this server can be proven.
+    fn records_status(&self) -> Value {
+        let keys = Keys::of_this_machine();
+        let left = self.records_left.lock();
+        let left: Vec<Value> = left
+            .iter()
+            .map(|record| {
+                json!({
+                    "branch": record.branch.to_string_lossy(),
+                    "name": record.name.to_string_lossy(),
+                    "reason": record.why,
+                })
+            })
+            .collect();
+        json!({
+            "key": keys.own().map(Key::id),
+            "trouble": keys.trouble(),
+            "left_alone": left,
         })
     }
 

@@ -82,6 +82,7 @@ fn of_status(machine: &Machine, mountpoint: &Path, status: &Value) -> Vec<Check>
     let mut found = vec![passthrough(status), mapping(machine, status), room(status)];
     found.extend(refusals(status));
     found.extend(health(status));
+    found.extend(records(status));
     found.extend(nfs(machine, mountpoint, status));
     found
 }
@@ -163,6 +164,34 @@ fn remedy(branch: &Value) -> String {
         _ => "see the kernel's log (dmesg) for its disk".to_owned(),
     };
     format!("{look}; the pool takes it back by itself")
+}
+
+/// Records of interrupted moves that nobody follows, and whether new ones can be proven.
+fn records(status: &Value) -> Vec<Check> {
+    const NAME: &str = "records of moves";
+    let records = status.get("records").unwrap_or(&Value::Null);
+    let left = records.get("left_alone").and_then(Value::as_array);
+    let named = left.into_iter().flatten().map(|record| {
+        Check::warn(
+            NAME,
+            format!(
+                "{} on {} is left alone: {}",
+                text(record, "name"),
+                text(record, "branch"),
+                text(record, "reason")
+            ),
+            "`strandfs records list` says what it is about, and how to accept or discard it",
+        )
+    });
+    let trouble = records.get("trouble").and_then(Value::as_str).map(|why| {
+        Check::warn(
+            NAME,
+            why.to_owned(),
+            "a key that lasts needs a directory that is root's alone: /var/lib/strandfs, or another \
+             named by STRANDFS_STATE_DIR",
+        )
+    });
+    named.chain(trouble).collect()
 }
 
 /// Torrent clients and databases map files; without the page cache that needs a newer kernel.

@@ -39,6 +39,7 @@ pub fn print(pool: &Value) {
         number(pool, "open_files")
     );
     moves(pool);
+    records(pool.get("records").unwrap_or(&Value::Null));
     connection(pool.get("connection").unwrap_or(&Value::Null));
     let branches = pool.get("branches").and_then(Value::as_array);
     branches.into_iter().flatten().for_each(branch);
@@ -63,6 +64,22 @@ fn moves(pool: &Value) {
         println!(
             "  branch {branch} has less than relocate.ahead: {}",
             why.as_str().unwrap_or("?")
+        );
+    }
+}
+
+/// Records that nobody follows.
+fn records(records: &Value) {
+    if let Some(trouble) = records.get("trouble").and_then(Value::as_str) {
+        println!("  records of moves: {trouble}");
+    }
+    let left = records.get("left_alone").and_then(Value::as_array);
+    for record in left.into_iter().flatten() {
+        println!(
+            "  record {} on {} is left alone: {}; see `strandfs records list`",
+            text(record, "name"),
+            text(record, "branch"),
+            text(record, "reason")
         );
     }
 }

@@ -312,6 +312,8 @@ impl Pool {
         command.arg(&self.mountpoint).stdin(Stdio::null());
         let log = fs::File::create(&self.log).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log);
+        // The machine that this pool is on, as far as its records are concerned.
+        command.env("STRANDFS_STATE_DIR", self.outside("state"));
         let env = self.builder.env.iter();
         command.envs(env.map(|(name, value)| (name, value)));
         let (nofile, without) = (self.builder.nofile, self.builder.without);

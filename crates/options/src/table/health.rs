@@ -57,7 +57,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help: "a file that every branch has in its root",
         help_full: "A directory without it is not the branch but what shows when its filesystem is \
             not mounted: the branch counts as missing (see on-missing). Anything of this name \
-            will do, or an extended attribute user.NAME of the branch's root.",
+            will do that belongs to root, to the server's user or to the owner of the branch's \
+            root; or an extended attribute user.NAME of that root, if not everyone may write it.",
         ..OptionDef::BASE
     },
     OptionDef {

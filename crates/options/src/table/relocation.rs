@@ -124,7 +124,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help_full: "A rename fails with EXDEV when the target's directory is not on the file's \
             branch and the create policy preserves paths, or when the branch refuses. \
             passthrough: the error is returned (mv then copies). The others move the file, with \
-            its path, into .mergerfs_rename_exdev at the root of its branch and make a symbolic \
+            its path, into .mergerfs_rename_exdev at the root of its branch (where somebody else has \
+            put that name, into a new directory whose name begins with it) and make a symbolic \
             link to it at the new name: rel-symlink a relative one, abs-symlink one that begins \
             with the mountpoint. Where the new name exists, EXDEV is returned all the same.",
         ..OptionDef::BASE

@@ -85,6 +85,15 @@ impl Mark {
         &self.id
     }
 
+    /// What stays the same over mounts and restarts of the machine, for records: [`Mark::id`] and the
+    /// type; where that is not certain (some network filesystems) also what is mounted.
+    pub fn lasting(&self) -> String {
+        match self.id.is_certain() {
+            true => format!("{} {}", self.kind, self.id),
+            false => format!("{} {} {}", self.kind, self.id, self.source),
+        }
+    }
+
     /// The mount it was opened through.
     pub fn mount(&self) -> u64 {
         self.mount
@@ -187,11 +196,20 @@ fn gone(reason: String) -> Found {
     Found::Gone((State::Missing, reason))
 }
 
-/// Whether a branch's root has the file or the attribute that all branches have.
+/// Whether a branch's root has the file or the attribute that all branches have. Not one that any
+/// user could have put there, as in a bare directory under a mountpoint: a file belongs to the
+/// server, to root or to the owner of the branch's root; an attribute counts where not everyone can
+/// write the directory.
 pub fn is_marked(root: BorrowedFd<'_>, marker: &str) -> bool {
+    let Ok(dir) = sys::statx_fd(root) else {
+        return false;
+    };
+    let trusted = [0, rustix::process::geteuid().as_raw(), dir.stx_uid];
+    if sys::statx_name(root, OsStr::new(marker)).is_ok_and(|file| trusted.contains(&file.stx_uid)) {
+        return true;
+    }
     let attribute = format!("user.{marker}");
-    sys::statx_name(root, OsStr::new(marker)).is_ok()
-        || sys::getxattr(root, OsStr::new(&attribute), None).is_ok()
+    dir.stx_mode & 0o002 == 0 && sys::getxattr(root, OsStr::new(&attribute), None).is_ok()
 }
 
 /// A descriptor of the directory at `path` (`O_PATH`).

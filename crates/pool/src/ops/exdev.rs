@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,19 @@ use crate::node::{DirEntry, Node};
 use crate::ops::remove::forget_name;
 use crate::ops::rename::Side;
 use crate::pool::{Pool, View};
+use crate::relocate::unguessable;
 use crate::sys;
 
 /// Where `rename-exdev` puts what it cannot move, at the root of each branch. The name is that of
-/// mergerfs: what it set aside earlier is found again, and exclusions in backups still hold.
+/// mergerfs: what it set aside earlier is found again, and exclusions in backups still hold. Where
+/// somebody else has that name, one that begins with it and that nobody can guess.
 const SET_ASIDE: &str = ".mergerfs_rename_exdev";
+/// Open to everyone, like `/tmp`: each directory below has its own rules.
+const OPEN_TO_ALL: Mode = Mode::RWXU
+    .union(Mode::RWXG)
+    .union(Mode::RWXO)
+    .union(Mode::SVTX);
+const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 /// Names tried for a file set aside where earlier ones have taken its own.
 const NAMES_MAX: u32 = 100;
 
@@ -93,13 +102,13 @@ impl Pool {
         }
         let parent = self.relative_path(&old.parent).ok_or(Errno::XDEV)?;
         let here = self.relative_path(&new.parent).ok_or(Errno::XDEV)?;
-        if here.starts_with(SET_ASIDE) || parent.starts_with(SET_ASIDE) {
+        if is_set_aside(&here) || is_set_aside(&parent) {
             return Err(Errno::XDEV);
         }
         let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
-        let aside = self.set_aside(view, old)?;
+        let (top, aside) = self.set_aside(view, old)?;
         let stored = aside.first().ok_or(Errno::XDEV)?;
-        let there = Path::new(SET_ASIDE).join(parent).join(&stored.name);
+        let there = Path::new(&top).join(parent).join(&stored.name);
         let text = match (rule, self.mountpoint.get()) {
             (RenameExdev::AbsSymlink, Some(mountpoint)) => mountpoint.join(&there),
             _ => relative(&here, &there),
@@ -113,20 +122,46 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves the old name, on each branch that the policy of rename picks, below
-    /// [`SET_ASIDE`], under the same name everywhere.
+    /// Moves the old name, on each branch that the policy of rename picks, below one directory at
+    /// their roots, under the same name everywhere; returns that directory's name too. Where
+    /// somebody has put something of their own in the way, it is a new directory.
     fn set_aside<'a>(
         &self,
         view: &View,
         old: &'a Side<'_>,
+    ) -> sys::Result<(OsString, SmallVec<[Aside<'a>; 2]>)> {
+        match self.set_aside_below(view, old, OsStr::new(SET_ASIDE), false) {
+            Err(Errno::EXIST) => {}
+            other => return Ok((OsString::from(SET_ASIDE), other?)),
+        }
+        let number = unguessable().map_err(|_| Errno::XDEV)?;
+        let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
+        match self.set_aside_below(view, old, &own, true) {
+            Ok(aside) => Ok((own, aside)),
+            Err(_) => Err(Errno::XDEV),
+        }
+    }
+
+    /// The same below the directory `top`; `fresh` if nobody knows its name yet.
+    ///
+    /// # Errors
+    /// EEXIST: what is there is not what this made.
+    fn set_aside_below<'a>(
+        &self,
+        view: &View,
+        old: &'a Side<'_>,
+        top: &OsStr,
+        fresh: bool,
     ) -> sys::Result<SmallVec<[Aside<'a>; 2]>> {
         let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
+        let mut tops: SmallVec<[DirEntry; 2]> = smallvec![];
         for branch in self.picked_sources(view, old)? {
             let home = old.set.on(branch.id).ok_or(Errno::XDEV)?;
-            let dir = self
-                .aside_dir(&old.parent, &branch)
+            let (own, dir) = self
+                .aside_dir(&old.parent, &branch, (top, fresh))
                 .map_err(|errno| refused(&branch, errno))?;
             ends.push((home, dir));
+            tops.push(own);
         }
         for number in 0..NAMES_MAX {
             let mut name = old.name.to_owned();
@@ -136,14 +171,29 @@ impl Pool {
             match move_all(&ends, old.name, &name) {
                 Err(Errno::EXIST) => {}
                 Err(_) => return Err(Errno::XDEV),
-                Ok(aside) => return Ok(aside),
+                Ok(aside) => {
+                    // Closed to everyone until all that is made below it is the server's work.
+                    for own in tops.iter().filter(|_| fresh) {
+                        let _ = sys::chmod(own.fd.as_fd(), OPEN_TO_ALL);
+                    }
+                    return Ok(aside);
+                }
             }
         }
         Err(Errno::XDEV)
     }
 
-    /// The directory below [`SET_ASIDE`] on a branch that stands for `node`, made like it.
-    fn aside_dir(&self, node: &Arc<Node>, branch: &Arc<Branch>) -> sys::Result<DirEntry> {
+    /// The directory `top` on a branch, and the one below it that stands for `node`, made like it.
+    ///
+    /// # Errors
+    /// EEXIST: one of the directories is somebody else's, or lets others do what the one it stands
+    /// for does not.
+    fn aside_dir(
+        &self,
+        node: &Arc<Node>,
+        branch: &Arc<Branch>,
+        (top, fresh): (&OsStr, bool),
+    ) -> sys::Result<(DirEntry, DirEntry)> {
         let mut chain = vec![];
         let mut at = Arc::clone(node);
         while at.id != NodeId::ROOT {
@@ -153,33 +203,40 @@ impl Pool {
         }
         let root = self.dir_set(&at)?;
         let root = root.on(branch.id).ok_or(Errno::XDEV)?.clone();
-        let mut here = match self.open_dir_entry(branch, root.fd.as_fd(), OsStr::new(SET_ASIDE)) {
-            Err(Errno::NOENT) => self.make_aside_root(branch, &root)?,
-            other => other?,
-        };
-        while let Some(next) = chain.pop() {
-            let name = next.name().ok_or(Errno::XDEV)?.name;
-            here = match self.open_dir_entry(branch, here.fd.as_fd(), &name) {
-                Err(Errno::NOENT) => {
-                    let set = self.dir_set(&next)?;
-                    let model = set.on(branch.id).or_else(|| set.entries.first());
-                    self.clone_dir(model.ok_or(Errno::XDEV)?, (None, &here), branch, &name)?
-                }
-                other => other?,
-            };
-        }
-        Ok(here)
-    }
-
-    /// Open to everyone, like `/tmp`: each directory below has its own rules.
-    fn make_aside_root(&self, branch: &Arc<Branch>, root: &DirEntry) -> sys::Result<DirEntry> {
-        let name = OsStr::new(SET_ASIDE);
-        let open = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
-        match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, name, open)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let mode = if fresh { Mode::RWXU } else { OPEN_TO_ALL };
+        match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, top, mode)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if !fresh => {}
             Err(errno) => return Err(errno),
         }
-        self.open_dir_entry(branch, root.fd.as_fd(), name)
+        let own = self.open_own(branch, &root, top)?;
+        check_top(&root, &own)?;
+        let mut here = own.clone();
+        while let Some(next) = chain.pop() {
+            let name = next.name().ok_or(Errno::XDEV)?.name;
+            let set = self.dir_set(&next)?;
+            let model = set.on(branch.id).or_else(|| set.entries.first());
+            let model = model.ok_or(Errno::XDEV)?;
+            here = match self.open_own(branch, &here, &name) {
+                Err(Errno::NOENT) => self.clone_dir(model, (None, &here), branch, &name)?,
+                other => other?,
+            };
+            check_like(model, &here)?;
+        }
+        Ok((own, here))
+    }
+
+    /// A directory where one is to be; EEXIST where there is something else.
+    fn open_own(
+        &self,
+        branch: &Arc<Branch>,
+        parent: &DirEntry,
+        name: &OsStr,
+    ) -> sys::Result<DirEntry> {
+        match self.open_dir_entry(branch, parent.fd.as_fd(), name) {
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Err(Errno::EXIST),
+            other => other,
+        }
     }
 
     /// Makes a symbolic link by the policy of symlink, owned as `owner` is.
@@ -265,8 +322,62 @@ fn run_anywhere() {
 }
 
 fn refused(branch: &Branch, errno: Errno) -> Errno {
+    if errno == Errno::EXIST {
+        tracing::warn!(branch = %branch.path.display(), "somebody else's directory is where rename-exdev sets files aside");
+        return errno;
+    }
     tracing::debug!(branch = %branch.path.display(), %errno, "a file cannot be set aside");
     Errno::XDEV
+}
+
+/// Whether a path of the pool is below a directory for what was set aside.
+fn is_set_aside(path: &Path) -> bool {
+    let first = path.components().next();
+    first.is_some_and(|name| {
+        name.as_os_str()
+            .as_bytes()
+            .starts_with(SET_ASIDE.as_bytes())
+    })
+}
+
+/// The directory at a branch's root is the server's, or the owner's of that root, and nobody else
+/// can replace what is in it.
+fn check_top(root: &DirEntry, own: &DirEntry) -> sys::Result<()> {
+    let (root, own) = (
+        sys::statx_fd(root.fd.as_fd())?,
+        sys::statx_fd(own.fd.as_fd())?,
+    );
+    let server = rustix::process::geteuid().as_raw();
+    let trusted = own.stx_uid == server || own.stx_uid == root.stx_uid;
+    let mode = u32::from(own.stx_mode);
+    let replaceable = mode & 0o022 != 0 && mode & 0o1000 == 0;
+    match trusted && !replaceable {
+        true => Ok(()),
+        false => Err(Errno::EXIST),
+    }
+}
+
+/// A directory below it belongs to the owner of the one it stands for, and lets nobody do more.
+fn check_like(model: &DirEntry, made: &DirEntry) -> sys::Result<()> {
+    let of = |dir: &DirEntry| sys::statx_fd(dir.fd.as_fd());
+    let (like, is) = (of(model)?, of(made)?);
+    let owners = (like.stx_uid, like.stx_gid) == (is.stx_uid, is.stx_gid);
+    let (may, does) = (like.stx_mode & 0o1777, is.stx_mode & 0o1777);
+    // A sticky bit takes away rights, the others give some.
+    let no_more = does & !may & 0o777 == 0 && may & 0o1000 & !does == 0;
+    let acls = ACLS.iter().all(|name| acl(model, name) == acl(made, name));
+    match owners && no_more && acls {
+        true => Ok(()),
+        false => Err(Errno::EXIST),
+    }
+}
+
+/// An access list as it is stored.
+fn acl(dir: &DirEntry, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 64 << 10];
+    let length = sys::getxattr(dir.fd.as_fd(), OsStr::new(name), Some(&mut value)).ok()?;
+    value.truncate(length);
+    Some(value)
 }
 
 /// Renames, never over anything that is there.

@@ -18,7 +18,7 @@ use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 
 use crate::branch::BranchId;
 use crate::faults::{blame, meant};
-use crate::identity::kind_of;
+use crate::identity::{btime_ns, kind_of};
 use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::node::{DirEntry, Node};
 use crate::ops::lookup::Faces;
@@ -281,14 +281,20 @@ fn change_places(
     }
     step();
     let out = sys::statx_name(fd, other)?;
-    let right = (out.stx_ino, out.stx_dev_major, out.stx_dev_minor)
-        == (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    let given = sys::statx_name(fd, name)?;
+    let made = sys::statx_fd(copy.as_fd())?;
+    let right = is_inode(&out, stat) && is_inode(&given, &made);
     if !right {
-        // Someone gave the name to another file meanwhile: it gets it back.
+        // Someone gave the name, or ours, to another file meanwhile: the name gets that back.
         exchange()?;
     }
     drop_other()?;
     Ok(right)
+}
+
+fn is_inode(one: &Statx, other: &Statx) -> bool {
+    let key = |stat: &Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    key(one) == key(other) && btime_ns(one) == btime_ns(other)
 }
 
 /// A nameless file like the one of `stat`, safe on the branch's disk.

@@ -13,16 +13,17 @@ use rustix::io::Errno;
 
 use super::elsewhere::{Absent, Elsewhere};
 use super::mend::Outcome;
-use super::record::{Reader, Record, push_end};
+use super::reader::{Reader, push_end};
+use super::record::Record;
 use super::rename_record::{Inode, Spot};
 use super::step::step;
 use crate::branch::Branch;
 use crate::node::DirEntry;
 use crate::sys;
 
-const HEAD: &str = "strandfs aside 2";
-/// With nothing but the path of the branch that tells.
-const EARLIER: &str = "strandfs aside 1";
+const HEAD: &str = "strandfs aside 3";
+/// Without the copy, and with the branch that tells by its path.
+const EARLIER: &str = "strandfs aside 2";
 
 /// A name on a branch: where it is, and its directory below the branch's root.
 #[derive(Clone, Copy)]
@@ -75,12 +76,14 @@ impl Aside {
         decisive: &Decisive,
     ) -> sys::Result<Option<Aside>> {
         let dir = place.dir;
+        let fd = dir.fd.as_fd();
         let waiting = Waiting {
             home: Spot::new(place.path, place.name),
+            copy: Some(Inode::of(&sys::statx_name(fd, place.name)?)),
             decisive: decisive.clone(),
         };
         // On disk before the copy has its other name, which means nothing without it.
-        let record = match Record::write_new(&dir.branch, &waiting.text()) {
+        let record = match Record::write_new(&dir.branch, waiting.text()) {
             Ok(record) => record,
             Err(errno) => {
                 tracing::debug!(branch = %dir.branch.path.display(), %errno, "a replaced copy cannot be set aside");
@@ -89,8 +92,7 @@ impl Aside {
         };
         step();
         let part = record.part_name();
-        let fd = dir.fd.as_fd();
-        if let Err(errno) = sys::rename_flags(fd, place.name, fd, &part, 0) {
+        if let Err(errno) = rename_new(fd, place.name, fd, &part) {
             record.end();
             return Err(errno);
         }
@@ -147,13 +149,18 @@ pub(super) fn rename_new(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     home: Spot,
+    /// What is set aside; `None` in records of earlier versions.
+    copy: Option<Inode>,
     decisive: Decisive,
 }
 
 impl Waiting {
-    fn text(&self) -> Vec<u8> {
+    pub(super) fn text(&self) -> Vec<u8> {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.home.push(&mut out);
+        if let Some(copy) = &self.copy {
+            copy.push(&mut out);
+        }
         let Decisive { branch, spot, file } = &self.decisive;
         branch.push(&mut out);
         spot.push(&mut out);
@@ -162,11 +169,37 @@ impl Waiting {
         out
     }
 
+    /// What it is about, for people.
+    pub(super) fn describe(&self, part: &OsStr) -> String {
+        format!(
+            "a copy of {} that a rename set aside as {part:?} beside it: put back while {} is still \
+             on {:?}, else removed",
+            self.home.shown(),
+            self.decisive.spot.shown(),
+            self.decisive.branch.path()
+        )
+    }
+
+    /// The branch that tells.
+    pub(super) fn branches(&mut self) -> impl Iterator<Item = &mut Elsewhere> {
+        std::iter::once(&mut self.decisive.branch)
+    }
+
+    /// Takes what has the name `part` now for the copy; for records that do not tell.
+    pub(super) fn take_for_copy(&mut self, branch: &Branch, part: &OsStr) -> sys::Result<()> {
+        if self.copy.is_none() {
+            let dir = self.home.open_dir(branch)?;
+            self.copy = Some(Inode::of(&sys::statx_name(dir.as_fd(), part)?));
+        }
+        Ok(())
+    }
+
     /// Puts the copy `part` back, or removes it if the rename was certain already; neither while the
     /// branch that tells is absent.
     ///
     /// # Errors
-    /// ENOENT: the directory is not where it was. EEXIST: the name is taken.
+    /// ENOENT: the directory is not where it was. EEXIST: the name is taken. ESTALE: something else
+    /// has the name `part`.
     pub(super) fn mend(
         &self,
         branch: &Branch,
@@ -175,10 +208,14 @@ impl Waiting {
     ) -> sys::Result<Outcome> {
         // A directory that is not where it was is no reason to forget what is in it.
         let dir = self.home.open_dir(branch)?;
-        match sys::statx_name(dir.as_fd(), part) {
+        let found = match sys::statx_name(dir.as_fd(), part) {
             Err(Errno::NOENT) => return Ok(Outcome::Over),
             other => other?,
         };
+        if !self.copy.is_some_and(|copy| copy.is(&found)) {
+            tracing::warn!(branch = %branch.path.display(), dir = ?self.home, ?part, "what an interrupted rename had set aside is not what has its name now: it stays");
+            return Err(Errno::STALE);
+        }
         let telling = match self.decisive.branch.find(branches) {
             Ok(telling) => telling,
             Err(Absent(path)) => return Ok(Outcome::Waits(path)),
@@ -197,15 +234,20 @@ impl Waiting {
 
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Waiting> {
-    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
-    Some(Waiting {
+    let mut reader = Reader::after_either(HEAD, EARLIER, text)?;
+    let waiting = Waiting {
         home: Spot::read(&mut reader)?,
+        copy: match reader.is_earlier() {
+            true => None,
+            false => Some(Inode::parse(&reader.line()?)?),
+        },
         decisive: Decisive {
-            branch: Elsewhere::read(&mut reader, earlier)?,
+            branch: Elsewhere::read(&mut reader)?,
             spot: Spot::read(&mut reader)?,
             file: Inode::parse(&reader.line()?)?,
         },
-    })
+    };
+    reader.is_at_end().then_some(waiting)
 }
 
 #[cfg(test)]
@@ -216,8 +258,9 @@ mod tests {
     fn records_read_back_and_torn_ones_do_not() {
         let waiting = Waiting {
             home: Spot::new(Path::new("d/\n7"), OsStr::new("end")),
+            copy: Some(Inode { ino: 4, born_ns: 0 }),
             decisive: Decisive {
-                branch: Elsewhere::new("/mnt/a b", Some("2 9 uuid:07")),
+                branch: Elsewhere::new("/mnt/a b", "ext4 2 9"),
                 spot: Spot::new(Path::new(""), OsStr::new("x\ny")),
                 file: Inode {
                     ino: 7,
@@ -230,9 +273,9 @@ mod tests {
         for len in 0..whole.len() {
             assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
-        let earlier = b"strandfs aside 1\n0\n\n1\na\n4\n/mnt\n1\nd\n1\nb\n5 7\nend\n";
+        let earlier = b"strandfs aside 2\n0\n\n1\na\n4\n/mnt\n2 9\n1\nd\n1\nb\n5 7\nend\n";
         let read = parse(earlier).unwrap();
-        assert_eq!(read.decisive.branch, Elsewhere::new("/mnt", None));
+        assert_eq!(read.copy, None);
         assert_eq!(read.decisive.file.ino, 5);
     }
 }

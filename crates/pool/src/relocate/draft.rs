@@ -110,7 +110,7 @@ impl Draft {
         source: (&Branch, &Statx),
         made: &Statx,
     ) -> sys::Result<()> {
-        match &self.record {
+        match &mut self.record {
             Some(record) => record.complete(names, source, made),
             None => {
                 self.record = Some(Record::of_switch(&self.branch, names, source, made)?);

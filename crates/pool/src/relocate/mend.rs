@@ -10,11 +10,16 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 
 use super::elsewhere::Absent;
-use super::names::{OwnName, own_name, part_name};
-use super::record::{RECORD_MAX_BYTES, Switch, parse};
+use super::names::{OwnName, own_name};
+use super::note::Intent;
+use super::record::{Move, Switch};
+use super::records::{Found, Genuine, LeftAlone, examine};
 use crate::branch::Branch;
 use crate::pool::Pool;
 use crate::sys;
+
+/// So many records of a branch that are left alone are named one by one.
+const NAMED_MAX: usize = 20;
 
 /// When a branch is mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,30 +63,61 @@ pub(crate) struct Undecided {
     waits_for: PathBuf,
 }
 
+/// What became of the records on some branches.
+#[derive(Debug, Default)]
+pub(crate) struct Mended {
+    /// Those that wait for other branches.
+    pub(crate) undecided: Vec<Undecided>,
+    /// Those that nobody follows.
+    pub(crate) left: Vec<LeftAlone>,
+}
+
+impl Mended {
+    fn leave(&mut self, branch: &Branch, name: OsString, why: String) {
+        self.left.push(LeftAlone {
+            branch: branch.path.clone(),
+            name,
+            why,
+        });
+    }
+}
+
 /// Mends what servers that are gone left of their moves and noted on `holders`; a branch that
-/// cannot be changed stays as it is. Returns what waits for other branches.
-pub(crate) fn mend(
-    holders: &[Arc<Branch>],
-    branches: &[Arc<Branch>],
-    when: Mending<'_>,
-) -> Vec<Undecided> {
-    let mut undecided = Vec::new();
+/// cannot be changed stays as it is.
+pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mending<'_>) -> Mended {
+    let mut mended = Mended::default();
     let mut records = Vec::new();
     for branch in holders.iter().filter(|branch| !branch.read_only()) {
-        let mut names = names_at_root(branch);
-        names.retain(|name| own_name(name) == Some(OwnName::Record));
-        records.extend(
-            names
-                .into_iter()
-                .map(|name| (turn_of(branch, &name), branch, name)),
-        );
+        let before = mended.left.len();
+        let mut more: usize = 0;
+        for name in names_at_root(branch) {
+            match examine(branch, &name) {
+                Ok(Found::Genuine(record)) => records.push((record.turn(), branch, name, record)),
+                Ok(Found::Nothing) => {
+                    let _ = rustix::fs::unlinkat(branch.root(), &name, AtFlags::empty());
+                }
+                Ok(Found::InUse) => {}
+                Ok(Found::Doubtful(_)) if mended.left.len() - before >= NAMED_MAX => more += 1,
+                Ok(Found::Doubtful(why)) => {
+                    tracing::warn!(branch = %branch.path.display(), ?name, why, "a record of a move is left alone; `strandfs records list` says what it is about");
+                    mended.leave(branch, name, why);
+                }
+                Err(errno) => {
+                    tracing::warn!(branch = %branch.path.display(), ?name, %errno, "a record of a move cannot be read");
+                    mended.leave(branch, name, format!("it cannot be read: {errno}"));
+                }
+            }
+        }
+        if more > 0 {
+            tracing::warn!(branch = %branch.path.display(), more, "further records are left alone");
+        }
     }
     records.sort_by_key(|(turn, ..)| *turn);
-    for (_, branch, name) in records {
-        match mend_one(branch, branches, &name, when) {
+    for (_, branch, name, record) in records {
+        match mend_one(branch, branches, &name, &record, when) {
             Ok(Outcome::Waits(waits_for)) => {
                 tracing::warn!(branch = %branch.path.display(), ?name, waits_for = %waits_for.display(), "the rest of an interrupted move stays until another branch is there");
-                undecided.push(Undecided {
+                mended.undecided.push(Undecided {
                     holder: branch.path.clone(),
                     name,
                     waits_for,
@@ -90,23 +126,27 @@ pub(crate) fn mend(
             Ok(Outcome::Over | Outcome::Later) => {}
             Err(errno) => {
                 tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
+                mended.leave(branch, name, format!("it cannot be followed: {errno}"));
             }
         }
     }
-    undecided
+    mended
 }
 
 impl Pool {
     /// Mends a branch that is about to be seen among these, and what waited for it.
     pub(crate) fn mend_joining(&self, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
-        let waits = mend(
+        let mended = mend(
             std::slice::from_ref(joining),
             branches,
             Mending::WhileServing,
         );
         let mut undecided = self.undecided.lock();
         mend_for(joining, branches, &mut undecided);
-        undecided.extend(waits);
+        undecided.extend(mended.undecided);
+        let mut left = self.records_left.lock();
+        left.retain(|record| record.branch != joining.path);
+        left.extend(mended.left);
     }
 }
 
@@ -121,7 +161,12 @@ fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec
         let Some(holder) = holder.filter(|holder| !holder.read_only()) else {
             return true;
         };
-        match mend_one(holder, branches, &waiting.name, Mending::ForOther(&joining.path)) {
+        let when = Mending::ForOther(&joining.path);
+        let outcome = examine(holder, &waiting.name).and_then(|found| match found {
+            Found::Genuine(record) => mend_one(holder, branches, &waiting.name, &record, when),
+            Found::Nothing | Found::InUse | Found::Doubtful(_) => Ok(Outcome::Later),
+        });
+        match outcome {
             Ok(Outcome::Waits(path)) => {
                 waiting.waits_for = path;
                 true
@@ -135,7 +180,8 @@ fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec
     });
 }
 
-fn names_at_root(branch: &Branch) -> Vec<OsString> {
+/// The names at a branch's root that records have.
+pub(super) fn names_at_root(branch: &Branch) -> Vec<OsString> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::openat(branch.root(), c".", flags, Mode::empty()) else {
         return Vec::new();
@@ -144,80 +190,60 @@ fn names_at_root(branch: &Branch) -> Vec<OsString> {
         return Vec::new();
     };
     dir.filter_map(|entry| Some(OsStr::from_bytes(entry.ok()?.file_name().to_bytes()).to_owned()))
+        .filter(|name| own_name(name) == Some(OwnName::Record))
         .collect()
 }
 
-fn turn_of(branch: &Branch, name: &OsStr) -> Turn {
-    match open_record(branch, name).and_then(|file| read(&file)) {
-        Ok(text) if super::aside::parse(&text).is_some() => Turn::Aside,
-        Ok(text) if super::undo::parse(&text).is_some() => Turn::Undo,
-        _ => Turn::First,
+impl Genuine {
+    fn turn(&self) -> Turn {
+        match self.intent {
+            Intent::Move(_) | Intent::Rename(_) => Turn::First,
+            Intent::Aside(_) => Turn::Aside,
+            Intent::Undo(_) => Turn::Undo,
+        }
     }
-}
-
-fn open_record(branch: &Branch, name: &OsStr) -> sys::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::openat(branch.root(), name, flags, Mode::empty())
-}
-
-fn read(record: &OwnedFd) -> sys::Result<Vec<u8>> {
-    let mut text = vec![0; RECORD_MAX_BYTES];
-    let len = rustix::io::pread(record, &mut text, 0)?;
-    text.truncate(len);
-    Ok(text)
 }
 
 fn mend_one(
     branch: &Arc<Branch>,
     branches: &[Arc<Branch>],
     name: &OsStr,
+    record: &Genuine,
     when: Mending<'_>,
 ) -> sys::Result<Outcome> {
-    let file = open_record(branch, name)?;
-    let stat = rustix::fs::fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Ok(Outcome::Later);
-    }
-    match sys::flock(file.as_fd(), libc::LOCK_EX | libc::LOCK_NB) {
-        // Another server is at it.
-        Err(Errno::AGAIN) => return Ok(Outcome::Later),
-        other => other?,
-    }
-    let text = read(&file)?;
-    let part = part_name(name);
-    let outcome = if let Some(rename) = super::rename_record::parse(&text) {
-        match when {
+    let part = &*record.part;
+    let outcome = match &record.intent {
+        Intent::Rename(rename) => match when {
             Mending::ForOther(_) => Outcome::Later,
             Mending::AtMount | Mending::WhileServing => rename.mend(branch, branches)?,
-        }
-    } else if let Some(waiting) = super::aside::parse(&text) {
-        match when {
-            Mending::AtMount => waiting.mend(branch, branches, &part)?,
+        },
+        Intent::Aside(waiting) => match when {
+            Mending::AtMount => waiting.mend(branch, branches, part)?,
             Mending::WhileServing | Mending::ForOther(_) => Outcome::Later,
+        },
+        Intent::Undo(undo) => {
+            let joining = match when {
+                Mending::AtMount => None,
+                Mending::WhileServing => Some(&*branch.path),
+                Mending::ForOther(path) => Some(path),
+            };
+            undo.mend(branches, joining)?
         }
-    } else if let Some(undo) = super::undo::parse(&text) {
-        let joining = match when {
-            Mending::AtMount => None,
-            Mending::WhileServing => Some(&*branch.path),
-            Mending::ForOther(path) => Some(path),
-        };
-        undo.mend(branches, joining)?
-    } else {
-        match parse(&text) {
-            Some((dir, Some(switch))) if switch.source_branch.path() == branch.path => {
-                finish_own_copy(branch, &dir, &switch, &part)?;
+        Intent::Move(Move {
+            dir,
+            switch,
+            own_copy,
+        }) => match switch {
+            None => {
+                remove_part(branch, dir, part)?;
                 Outcome::Over
             }
-            Some((dir, Some(switch))) => {
-                finish_switch(branch, branches, (&dir, &switch, &part), when)?
-            }
-            Some((dir, None)) => {
-                remove_part(branch, &dir, &part)?;
+            Some(switch) if *own_copy => {
+                finish_own_copy(branch, dir, switch, part)?;
                 Outcome::Over
             }
-            // A record cut short was never followed by a file.
-            None => Outcome::Over,
-        }
+            Some(switch) => finish_switch(branch, branches, (dir, switch, part), when)?,
+        },
     };
     if outcome == Outcome::Over {
         rustix::fs::unlinkat(branch.root(), name, AtFlags::empty())?;
@@ -254,16 +280,16 @@ fn finish_own_copy(
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let inode = |name: &OsStr| match sys::statx_name(dir.as_fd(), name) {
-        Ok(stat) => Ok(Some(stat.stx_ino)),
+    let look = |name: &OsStr| match sys::statx_name(dir.as_fd(), name) {
+        Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     };
-    let Some(left) = inode(part)? else {
+    let Some(left) = look(part)? else {
         return Ok(());
     };
-    if left != switch.source.ino && left != switch.target.ino {
-        if inode(&switch.name)? != Some(switch.target.ino) {
+    if !switch.source.is_inode(&left) && !switch.target.is_inode(&left) {
+        if !look(&switch.name)?.is_some_and(|stat| switch.target.is_inode(&stat)) {
             return Err(Errno::BUSY);
         }
         let fd = dir.as_fd();
@@ -366,10 +392,14 @@ impl<'a> Named<'a> {
     }
 }
 
-/// A directory below a branch's root, reached through no symlink.
+/// A directory below a branch's root, reached through no symlink and no other mount: what a user has
+/// mounted there is not the branch.
 pub(super) fn open_dir(root: BorrowedFd<'_>, dir: &Path) -> sys::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {

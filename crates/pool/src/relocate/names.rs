@@ -1,4 +1,6 @@
-//! The names that a move in progress has on its branch, which nobody else could have made.
+//! The names that a move in progress has on its branch. They hide what has them, and prove nothing:
+//! a record is believed for what is in it (see [`super::seal`]), a part for the inode that its
+//! record speaks of. Nobody can guess one, so nobody can take it before.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +21,8 @@ pub(crate) enum OwnName {
     Part,
 }
 
-/// Which of our names `name` is, if any: by its pattern and by the check in it, which no name
-/// chosen by someone else has by chance.
+/// Which of our names `name` is, if any: by its pattern and by the check in it, which no name has by
+/// chance.
 pub(crate) fn own_name(name: &OsStr) -> Option<OwnName> {
     let rest = name.as_bytes().strip_prefix(PREFIX)?;
     let (tag, suffix) = rest.split_at_checked(TAG_LEN)?;
@@ -47,8 +49,13 @@ pub(super) fn record_name(number: u64) -> OsString {
     OsStr::from_bytes(&name).to_owned()
 }
 
-/// The name of the file on its way that belongs to a record.
-pub(super) fn part_name(record: &OsStr) -> OsString {
+/// The name of a file on its way with this number, which only its record tells.
+pub(super) fn part_name(number: u64) -> OsString {
+    part_of(&record_name(number))
+}
+
+/// The name that earlier versions gave the file on its way that belongs to a record.
+pub(super) fn part_of(record: &OsStr) -> OsString {
     let mut name = record.as_bytes().to_vec();
     name.extend_from_slice(PART);
     OsStr::from_bytes(&name).to_owned()
@@ -62,7 +69,7 @@ mod tests {
     fn only_our_own_names_are_ours() {
         let record = record_name(0x1234_5678_9abc_def0);
         assert_eq!(own_name(&record), Some(OwnName::Record));
-        assert_eq!(own_name(&part_name(&record)), Some(OwnName::Part));
+        assert_eq!(own_name(&part_of(&record)), Some(OwnName::Part));
         let mut forged = record.clone();
         forged.push("x");
         for other in [

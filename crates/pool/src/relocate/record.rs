@@ -6,7 +6,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,17 +13,24 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use super::elsewhere::Elsewhere;
+use super::key::{Keys, unguessable};
 use super::names::{part_name, record_name};
+use super::note::{Look, Note};
+use super::reader::{Reader, push_end, push_part, shown};
+use super::seal::seal;
 use crate::branch::Branch;
 use crate::identity::btime_ns;
 use crate::sys;
 
 /// A record of this many bytes is none of ours.
 pub(super) const RECORD_MAX_BYTES: usize = 16 << 10;
-const HEAD: &str = "strandfs move 2";
-/// Without birth times, and with nothing but the path of the branch.
-const EARLIER: &str = "strandfs move 1";
-const END: &[u8] = b"\nend\n";
+const HEAD: &str = "strandfs move 3";
+/// Of `link-cow`: with a copy on the same branch.
+const OWN_COPY: &str = "strandfs link-cow 3";
+/// With the branch by its path, for either.
+const EARLIER: &str = "strandfs move 2";
+/// What permission bits a server gives its records.
+const PRIVATE: u32 = 0o600;
 
 /// One file at the moment of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +38,8 @@ pub(super) struct Print {
     pub(super) ino: u64,
     size_bytes: u64,
     mtime: (i64, u32),
-    /// None in the records of earlier versions.
-    born_ns: Option<i64>,
+    /// 0 where files have no birth time.
+    born_ns: i64,
 }
 
 impl Print {
@@ -42,29 +48,29 @@ impl Print {
             ino: stat.stx_ino,
             size_bytes: stat.stx_size,
             mtime: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
-            born_ns: Some(btime_ns(stat)),
+            born_ns: btime_ns(stat),
         }
     }
 
     /// Whether it is the file, and nobody has written to it.
     pub(super) fn is_untouched(&self, stat: &Statx) -> bool {
-        let now = Print::of(stat);
-        let born_ns = self.born_ns.or(now.born_ns);
-        Print { born_ns, ..*self } == now
+        *self == Print::of(stat)
     }
 
     /// Whether it is the file, whatever was written to it.
     pub(super) fn is_same_file(&self, stat: &Statx) -> bool {
-        let born_ns = self.born_ns.filter(|born_ns| *born_ns != 0);
-        self.ino == stat.stx_ino && born_ns == Some(btime_ns(stat))
+        self.born_ns != 0 && self.is_inode(stat)
+    }
+
+    /// Whether the number leads to it, and it is as old.
+    pub(super) fn is_inode(&self, stat: &Statx) -> bool {
+        (self.ino, self.born_ns) == (stat.stx_ino, btime_ns(stat))
     }
 
     fn line(&self) -> String {
         let (seconds, nanoseconds) = self.mtime;
-        let born = self.born_ns.map(|born| format!(" {born}"));
-        let born = born.unwrap_or_default();
-        let (ino, size) = (self.ino, self.size_bytes);
-        format!("{ino} {size} {seconds} {nanoseconds}{born}\n")
+        let (ino, size, born) = (self.ino, self.size_bytes, self.born_ns);
+        format!("{ino} {size} {seconds} {nanoseconds} {born}\n")
     }
 
     fn parse(line: &str) -> Option<Print> {
@@ -73,10 +79,7 @@ impl Print {
             ino: words.next()?.parse().ok()?,
             size_bytes: words.next()?.parse().ok()?,
             mtime: (words.next()?.parse().ok()?, words.next()?.parse().ok()?),
-            born_ns: match words.next() {
-                Some(word) => Some(word.parse().ok()?),
-                None => None,
-            },
+            born_ns: words.next()?.parse().ok()?,
         };
         words.next().is_none().then_some(print)
     }
@@ -86,7 +89,13 @@ impl Print {
 pub(crate) struct Record {
     branch: Arc<Branch>,
     name: OsString,
+    /// What the file is called until it has its name.
+    part: OsString,
     file: OwnedFd,
+    look: Look,
+    /// What is written, in blocks and in bytes.
+    blocks: u32,
+    len_bytes: u64,
 }
 
 impl Record {
@@ -94,9 +103,9 @@ impl Record {
     /// branch's root).
     ///
     /// # Errors
-    /// Those of making, locking and syncing a file.
+    /// Those of making, locking and syncing a file; ENOKEY: nothing can prove the record.
     pub(super) fn begin(branch: &Arc<Branch>, dir: &Path) -> sys::Result<Record> {
-        Record::write_new(branch, &text(dir, None))
+        Record::write_new(branch, text(HEAD, dir, None))
     }
 
     /// Notes on `branch` that `name` in the directory `dir` is about to change places with a
@@ -118,7 +127,7 @@ impl Record {
             target: Print::of(made),
             more: Vec::new(),
         };
-        Record::write_new(branch, &text(dir, Some(&switch)))
+        Record::write_new(branch, text(OWN_COPY, dir, Some(&switch)))
     }
 
     /// Notes on `branch` what [`Record::complete`] does, of a copy that has no name yet.
@@ -131,32 +140,61 @@ impl Record {
         source: (&Branch, &Statx),
         target: &Statx,
     ) -> sys::Result<Record> {
-        Record::write_new(branch, &text_of_switch(names, source, target)?)
+        let text = text_of_switch(names, source, target)?;
+        Record::write_new(branch, text)
     }
 
-    pub(super) fn write_new(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
-        let record = Record::write_unsynced(branch, text)?;
-        match rustix::fs::fsync(&record.file) {
-            Ok(()) => Ok(record),
+    pub(super) fn write_new(branch: &Arc<Branch>, text: Vec<u8>) -> sys::Result<Record> {
+        Record::write_unsynced(branch, text)?.synced()
+    }
+
+    /// A record for what a dead server may leave: after a power cut it may be empty.
+    pub(super) fn write_unsynced(branch: &Arc<Branch>, text: Vec<u8>) -> sys::Result<Record> {
+        Record::write(branch, part_name(unguessable()?), text)
+    }
+
+    /// A record of what is under way already, with a file of this name.
+    pub(super) fn write_again(
+        branch: &Arc<Branch>,
+        part: OsString,
+        text: Vec<u8>,
+    ) -> sys::Result<Record> {
+        Record::write(branch, part, text)?.synced()
+    }
+
+    fn synced(self) -> sys::Result<Record> {
+        match rustix::fs::fsync(&self.file) {
+            Ok(()) => Ok(self),
             Err(errno) => {
-                record.end();
+                self.end();
                 Err(errno)
             }
         }
     }
 
-    /// A record for what a dead server may leave: after a power cut it may be empty.
-    pub(super) fn write_unsynced(branch: &Arc<Branch>, text: &[u8]) -> sys::Result<Record> {
-        let name = record_name(crate::policy::random()());
+    fn write(branch: &Arc<Branch>, part: OsString, text: Vec<u8>) -> sys::Result<Record> {
+        if Keys::of_this_machine().own().is_none() {
+            return Err(Errno::NOKEY);
+        }
+        let name = record_name(unguessable()?);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(branch.root(), &name, flags, Mode::RUSR | Mode::WUSR)?;
-        let record = Record {
+        let mode = Mode::from_raw_mode(PRIVATE);
+        let file = rustix::fs::openat(branch.root(), &name, flags, mode)?;
+        let mut record = Record {
             branch: Arc::clone(branch),
             name,
+            part,
+            look: Look::default(),
             file,
+            blocks: 0,
+            len_bytes: 0,
         };
         let begun = sys::flock(record.file.as_fd(), libc::LOCK_EX | libc::LOCK_NB)
-            .and_then(|()| record.write(text));
+            .and_then(|()| Look::of(record.file.as_fd()))
+            .and_then(|look| {
+                record.look = look;
+                record.add(text)
+            });
         if let Err(errno) = begun {
             record.end();
             return Err(errno);
@@ -166,29 +204,41 @@ impl Record {
 
     /// What the file is called until it has its name.
     pub(crate) fn part_name(&self) -> OsString {
-        part_name(&self.name)
+        self.part.clone()
     }
 
     /// Notes that the file is whole and about to take its names, each in a directory below both
     /// branches. From here on it is the old file that is left over, if nobody changed either.
     pub(super) fn complete(
-        &self,
+        &mut self,
         names: &[(PathBuf, OsString)],
         source: (&Branch, &Statx),
         target: &Statx,
     ) -> sys::Result<()> {
-        self.write(&text_of_switch(names, source, target)?)?;
+        self.add(text_of_switch(names, source, target)?)?;
         rustix::fs::fsync(&self.file)
     }
 
-    fn write(&self, text: &[u8]) -> sys::Result<()> {
-        if text.len() > RECORD_MAX_BYTES {
+    /// Adds a block, which counts as soon as it is whole.
+    fn add(&mut self, intent: Vec<u8>) -> sys::Result<()> {
+        let note = Note {
+            holder: self.branch.mark().lasting().into(),
+            look: self.look,
+            part: self.part.clone(),
+            intent,
+        };
+        let key = Keys::of_this_machine().own().ok_or(Errno::NOKEY)?;
+        let block = seal(key, &self.name, self.blocks, &note.text()).ok_or(Errno::NOKEY)?;
+        let len_bytes = self.len_bytes + block.len() as u64;
+        if len_bytes > RECORD_MAX_BYTES as u64 {
             return Err(Errno::NAMETOOLONG);
         }
-        if rustix::io::pwrite(&self.file, text, 0)? != text.len() {
+        if rustix::io::pwrite(&self.file, &block, self.len_bytes)? != block.len() {
             return Err(Errno::NOSPC);
         }
-        rustix::fs::ftruncate(&self.file, text.len() as u64)
+        self.blocks += 1;
+        self.len_bytes = len_bytes;
+        Ok(())
     }
 
     /// The move is over, or undone.
@@ -196,6 +246,11 @@ impl Record {
         if let Err(errno) = rustix::fs::unlinkat(self.branch.root(), &self.name, AtFlags::empty()) {
             tracing::warn!(branch = %self.branch.path.display(), name = ?self.name, %errno, "the record of a move could not be removed");
         }
+    }
+
+    /// Leaves it for the next server.
+    pub(super) fn leave(self) -> OsString {
+        self.name
     }
 }
 
@@ -210,6 +265,25 @@ pub(super) struct Switch {
     pub(super) more: Vec<(PathBuf, OsString)>,
 }
 
+impl Switch {
+    /// What it is about, for people.
+    pub(super) fn describe(&self, dir: &Path) -> String {
+        let count = match self.more.len() {
+            0 => String::new(),
+            more => format!(" and {more} further names"),
+        };
+        format!(
+            "a move of {}{count} from {:?}: where both branches have the file, the old one is removed \
+             if the new one has all its names, else the new one",
+            shown(dir, &self.name),
+            self.source_branch.path()
+        )
+    }
+}
+
+/// Room for what stands around it in a record of two blocks.
+const TEXT_MAX_BYTES: usize = RECORD_MAX_BYTES - (6 << 10);
+
 fn text_of_switch(
     names: &[(PathBuf, OsString)],
     source: (&Branch, &Statx),
@@ -223,17 +297,17 @@ fn text_of_switch(
         target: Print::of(target),
         more: more.to_vec(),
     };
-    let whole = text(dir, Some(&switch));
-    if whole.len() <= RECORD_MAX_BYTES {
+    let whole = text(HEAD, dir, Some(&switch));
+    if whole.len() <= TEXT_MAX_BYTES {
         return Ok(whole);
     }
     // More names than fit: both files will stay.
     switch.more.clear();
-    Ok(text(dir, Some(&switch)))
+    Ok(text(HEAD, dir, Some(&switch)))
 }
 
-fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
-    let mut out = format!("{HEAD}\n").into_bytes();
+fn text(head: &str, dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
+    let mut out = format!("{head}\n").into_bytes();
     push_part(&mut out, dir.as_os_str());
     if let Some(switch) = switch {
         push_part(&mut out, &switch.name);
@@ -249,134 +323,146 @@ fn text(dir: &Path, switch: Option<&Switch>) -> Vec<u8> {
     out
 }
 
-/// The end of a record, after its last line.
-pub(super) fn push_end(out: &mut Vec<u8>) {
-    out.extend_from_slice(END.get(1..).unwrap_or_default());
+/// A file on its way.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    /// The directory of its first name.
+    pub(super) dir: PathBuf,
+    /// What is known once the copy is whole.
+    pub(super) switch: Option<Switch>,
+    /// The copy is on the branch of the original, in whose place it goes.
+    pub(super) own_copy: bool,
 }
 
-/// A name or path, which may hold any byte, after its length.
-pub(super) fn push_part(out: &mut Vec<u8>, part: &OsStr) {
-    out.extend_from_slice(format!("{}\n", part.len()).as_bytes());
-    out.extend_from_slice(part.as_bytes());
-    out.push(b'\n');
-}
-
-/// Reads a record that was written whole.
-pub(super) struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    /// What follows the line `head`, or `earlier`, and whether it is that; `None` if it is another,
-    /// or the end is missing.
-    pub(super) fn after_either(
-        head: &str,
-        earlier: &str,
-        text: &'a [u8],
-    ) -> Option<(Reader<'a>, bool)> {
-        match Reader::after(head, text) {
-            Some(reader) => Some((reader, false)),
-            None => Some((Reader::after(earlier, text)?, true)),
-        }
-    }
-
-    /// What follows the line `head`; `None` if it is another, or the end is missing.
-    pub(super) fn after(head: &str, text: &'a [u8]) -> Option<Reader<'a>> {
-        let rest = text.strip_prefix(head.as_bytes())?.strip_prefix(b"\n")?;
-        text.ends_with(END).then_some(Reader { rest })
-    }
-
-    /// Whether nothing but the end is left.
-    pub(super) fn is_at_end(&self) -> bool {
-        Some(self.rest) == END.get(1..)
-    }
-
-    pub(super) fn line(&mut self) -> Option<String> {
-        let len = self.rest.iter().position(|byte| *byte == b'\n')?;
-        self.bytes(len)?.into_string().ok()
-    }
-
-    pub(super) fn part(&mut self) -> Option<OsString> {
-        let len = self.line()?.parse().ok()?;
-        self.bytes(len)
-    }
-
-    fn bytes(&mut self, len: usize) -> Option<OsString> {
-        let (bytes, after) = self.rest.split_at_checked(len)?;
-        self.rest = after.strip_prefix(b"\n")?;
-        Some(OsString::from_vec(bytes.to_vec()))
+impl Move {
+    pub(super) fn text(&self) -> Vec<u8> {
+        let head = if self.own_copy { OWN_COPY } else { HEAD };
+        text(head, &self.dir, self.switch.as_ref())
     }
 }
 
-/// The directory of a move, and what is known once its copy is whole.
-pub(super) fn parse(text: &[u8]) -> Option<(PathBuf, Option<Switch>)> {
-    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
-    let dir = PathBuf::from(reader.part()?);
-    let next = reader.line()?;
-    if next == "end" {
-        return Some((dir, None));
-    }
-    let name = reader.bytes(next.parse().ok()?)?;
-    let source_branch = Elsewhere::read(&mut reader, earlier)?;
-    let source = Print::parse(&reader.line()?)?;
-    let target = Print::parse(&reader.line()?)?;
-    let mut more = Vec::new();
-    loop {
-        let next = reader.line()?;
-        if next == "end" {
-            break;
-        }
-        let dir = PathBuf::from(reader.bytes(next.parse().ok()?)?);
-        more.push((dir, reader.part()?));
-    }
-    let switch = Switch {
-        name,
-        source_branch,
-        source,
-        target,
-        more,
+/// A record of this kind. Where an earlier version wrote it, whether the copy is on the branch of
+/// the original is told by the path of that, `holder`.
+pub(super) fn parse(text: &[u8], holder: &Path) -> Option<Move> {
+    let (mut reader, own_copy) = match Reader::after(OWN_COPY, text) {
+        Some(reader) => (reader, true),
+        None => (Reader::after_either(HEAD, EARLIER, text)?, false),
     };
-    Some((dir, Some(switch)))
+    let dir = reader.dir()?;
+    if reader.is_at_end() {
+        let switch = None;
+        return (!own_copy).then_some(Move {
+            dir,
+            switch,
+            own_copy,
+        });
+    }
+    let mut switch = Switch {
+        name: reader.name()?,
+        source_branch: Elsewhere::read(&mut reader)?,
+        source: Print::parse(&reader.line()?)?,
+        target: Print::parse(&reader.line()?)?,
+        more: Vec::new(),
+    };
+    while !reader.is_at_end() {
+        switch.more.push((reader.dir()?, reader.name()?));
+    }
+    let same = reader.is_earlier() && switch.source_branch.path() == holder;
+    Some(Move {
+        dir,
+        switch: Some(switch),
+        own_copy: own_copy || same,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn records_read_back_and_torn_ones_do_not() {
-        let dir = Path::new("a/b\nend\n7");
-        let switch = Switch {
+    fn switch() -> Switch {
+        Switch {
             name: OsString::from("n\nx"),
-            source_branch: Elsewhere::new("/mnt/\n1", None),
+            source_branch: Elsewhere::new("/mnt/\n1", "ext4 2 -5"),
             source: Print {
                 ino: 5,
                 size_bytes: 1 << 40,
                 mtime: (-3, 999_999_999),
-                born_ns: Some(-7),
+                born_ns: -7,
             },
             target: Print {
                 ino: u64::MAX,
                 size_bytes: 0,
                 mtime: (1, 0),
-                born_ns: None,
+                born_ns: 0,
             },
             more: vec![
                 (PathBuf::new(), OsString::from("end")),
                 (PathBuf::from("a\n"), OsString::from("b")),
             ],
-        };
-        let whole = text(dir, Some(&switch));
-        assert_eq!(parse(&whole), Some((dir.to_path_buf(), Some(switch))));
-        assert_eq!(parse(&text(dir, None)), Some((dir.to_path_buf(), None)));
-        for len in 0..whole.len() {
-            assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
-        let earlier = b"strandfs move 1\n1\nd\n1\nf\n4\n/mnt\n5 6 7 8\n9 6 7 8\nend\n";
-        let (dir, switch) = parse(earlier).unwrap();
-        let switch = switch.unwrap();
-        assert_eq!(dir, Path::new("d"));
-        assert_eq!(switch.source_branch, Elsewhere::new("/mnt", None));
-        assert_eq!((switch.target.ino, switch.target.born_ns), (9, None));
+    }
+
+    #[test]
+    fn records_read_back_and_torn_ones_do_not() {
+        let dir = PathBuf::from("a/b\nend\n7");
+        for (switch, own_copy) in [
+            (Some(switch()), false),
+            (Some(switch()), true),
+            (None, false),
+        ] {
+            let whole = Move {
+                dir: dir.clone(),
+                switch,
+                own_copy,
+            };
+            let text = whole.text();
+            assert_eq!(parse(&text, Path::new("/m")).as_ref(), Some(&whole));
+            for len in 0..text.len() {
+                assert_eq!(
+                    parse(text.get(..len).unwrap(), Path::new("/m")),
+                    None,
+                    "{len}"
+                );
+            }
+        }
+        let earlier = b"strandfs move 2\n1\nd\n1\nf\n4\n/mnt\n2 9\n5 6 7 8 1\n9 6 7 8 1\nend\n";
+        let read = parse(earlier, Path::new("/mnt")).unwrap();
+        assert_eq!((&*read.dir, read.own_copy), (Path::new("d"), true));
+        assert!(!parse(earlier, Path::new("/other")).unwrap().own_copy);
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_make_no_record() {
+        let good = Move {
+            dir: PathBuf::from("d"),
+            switch: Some(switch()),
+            own_copy: false,
+        };
+        for bad in ["..", "/etc", "a/../..", ".", "", "a//b", "a\0b"] {
+            let mut dir = Move {
+                dir: bad.into(),
+                switch: Some(switch()),
+                own_copy: false,
+            };
+            let mut name = Move {
+                switch: Some(switch()),
+                dir: "d".into(),
+                own_copy: false,
+            };
+            let mut more = Move {
+                switch: Some(switch()),
+                dir: "d".into(),
+                own_copy: false,
+            };
+            if bad.is_empty() {
+                dir.dir = PathBuf::from("x/");
+            }
+            name.switch.as_mut().unwrap().name = bad.into();
+            more.switch.as_mut().unwrap().more[0].1 = bad.into();
+            for one in [dir, name, more] {
+                assert_eq!(parse(&one.text(), Path::new("/m")), None, "{bad:?}");
+            }
+        }
+        assert!(parse(&good.text(), Path::new("/m")).is_some());
     }
 }

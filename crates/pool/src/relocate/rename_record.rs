@@ -10,14 +10,15 @@ use rustix::io::Errno;
 
 use super::elsewhere::{Absent, Elsewhere};
 use super::mend::{Outcome, open_dir};
-use super::record::{Reader, Record, push_end, push_part};
+use super::reader::{Reader, push_end, push_part, shown};
+use super::record::Record;
 use crate::branch::Branch;
 use crate::identity::btime_ns;
 use crate::sys;
 
-const HEAD: &str = "strandfs rename 2";
-/// Without the branches.
-const EARLIER: &str = "strandfs rename 1";
+const HEAD: &str = "strandfs rename 3";
+/// With branches by their path.
+const EARLIER: &str = "strandfs rename 2";
 
 /// A name below a branch's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,11 @@ impl Spot {
         }
     }
 
+    /// For people.
+    pub(super) fn shown(&self) -> String {
+        shown(&self.dir, &self.name)
+    }
+
     pub(super) fn name(&self) -> &OsStr {
         &self.name
     }
@@ -46,8 +52,8 @@ impl Spot {
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spot> {
         Some(Spot {
-            dir: PathBuf::from(reader.part()?),
-            name: reader.part()?,
+            dir: reader.dir()?,
+            name: reader.name()?,
         })
     }
 
@@ -135,12 +141,12 @@ impl Record {
             file: Inode::of(stat),
             ahead: ahead.iter().map(|branch| Elsewhere::of(branch)).collect(),
         };
-        Record::write_unsynced(branch, &rename.text())
+        Record::write_unsynced(branch, rename.text())
     }
 }
 
 impl Interrupted {
-    fn text(&self) -> Vec<u8> {
+    pub(super) fn text(&self) -> Vec<u8> {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.from.push(&mut out);
         self.to.push(&mut out);
@@ -150,12 +156,31 @@ impl Interrupted {
         out
     }
 
+    /// What it is about, for people.
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "a rename from {} to {}: of the two names the file is left the new one if what it \
+             replaces is gone, else the old one",
+            self.from.shown(),
+            self.to.shown()
+        )
+    }
+
+    /// The branches it speaks of.
+    pub(super) fn branches(&mut self) -> impl Iterator<Item = &mut Elsewhere> {
+        self.ahead.iter_mut()
+    }
+
     /// Leaves the file one of its two names: the new one if what it replaces is gone already. Both
     /// while a branch is absent that may have that.
     pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<Outcome> {
         let is_ours = |stat: &Statx| self.file.is(stat);
         let (from, to) = (self.from.stat(branch)?, self.to.stat(branch)?);
         if !from.as_ref().is_some_and(is_ours) || !to.as_ref().is_some_and(is_ours) {
+            return Ok(Outcome::Over);
+        }
+        // One entry by two ways (a directory that ignores case) is all that is left of the file.
+        if from.is_none_or(|stat| stat.stx_nlink < 2) {
             return Ok(Outcome::Over);
         }
         for other in &self.ahead {
@@ -179,7 +204,7 @@ impl Interrupted {
 
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
-    let (mut reader, earlier) = Reader::after_either(HEAD, EARLIER, text)?;
+    let mut reader = Reader::after_either(HEAD, EARLIER, text)?;
     let mut rename = Interrupted {
         from: Spot::read(&mut reader)?,
         to: Spot::read(&mut reader)?,
@@ -187,7 +212,7 @@ pub(super) fn parse(text: &[u8]) -> Option<Interrupted> {
         ahead: Vec::new(),
     };
     while !reader.is_at_end() {
-        rename.ahead.push(Elsewhere::read(&mut reader, earlier)?);
+        rename.ahead.push(Elsewhere::read(&mut reader)?);
     }
     Some(rename)
 }
@@ -210,8 +235,8 @@ mod tests {
                 born_ns: -1,
             },
             ahead: vec![
-                Elsewhere::new("/mnt/end\n", Some("2 9 fsid:7")),
-                Elsewhere::new("/mnt/b", None),
+                Elsewhere::new("/mnt/end\n", "ext4 2 9"),
+                Elsewhere::new("/mnt/b", ""),
             ],
         };
         let whole = rename.text();
@@ -219,9 +244,9 @@ mod tests {
         for len in 0..whole.len() {
             assert_eq!(parse(whole.get(..len).unwrap()), None, "{len}");
         }
-        let earlier = b"strandfs rename 1\n0\n\n1\na\n1\nd\n1\nb\n5 7\nend\n";
+        let earlier = b"strandfs rename 2\n0\n\n1\na\n1\nd\n1\nb\n5 7\n2\n/m\n2 9\nend\n";
         let read = parse(earlier).unwrap();
         assert_eq!((read.from, read.to), (spot("", "a"), spot("d", "b")));
-        assert!(read.file.ino == 5 && read.ahead.is_empty());
+        assert!(read.file.ino == 5 && read.ahead.len() == 1);
     }
 }

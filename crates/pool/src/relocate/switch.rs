@@ -213,7 +213,7 @@ impl Pool {
             given.push(name);
             step();
         }
-        let settled = self.settle(source, target, copy);
+        let settled = self.settle(source, target, copy, made);
         if let Err(stay) = settled {
             take_back(source, &given, made);
             return Err(stay);
@@ -240,7 +240,13 @@ impl Pool {
 
     /// The file and its new names are on disk, the names in directories that are still the file's,
     /// and the original is as it was copied.
-    fn settle(&self, source: &Source, target: &Target<'_>, copy: &Draft) -> Result<(), Stay> {
+    fn settle(
+        &self,
+        source: &Source,
+        target: &Target<'_>,
+        copy: &Draft,
+        made: &Statx,
+    ) -> Result<(), Stay> {
         // Again: of a file without a name some filesystems write nothing that outlives a power cut.
         rustix::fs::fsync(&copy.file)?;
         for (dir, name) in &target.names {
@@ -248,6 +254,12 @@ impl Pool {
             let set = self.dir_set_now(&name.parent)?;
             let still = set.on(target.branch.id).map(|found| found.identity);
             if still != Some(dir.identity) {
+                return Err(Stay::Changing);
+            }
+            // Whoever may write the directory could put another file in the place of a copy that has
+            // a name already.
+            let given = sys::statx_name(dir.fd.as_fd(), &name.name)?;
+            if (given.stx_ino, btime_ns(&given)) != (made.stx_ino, btime_ns(made)) {
                 return Err(Stay::Changing);
             }
         }

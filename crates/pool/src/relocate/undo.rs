@@ -13,13 +13,16 @@ use strandfs_fuse::FileKind;
 use super::aside::rename_new;
 use super::elsewhere::{Absent, Elsewhere};
 use super::mend::Outcome;
-use super::record::{Reader, Record, push_end};
+use super::reader::{Reader, push_end};
+use super::record::Record;
 use super::rename_record::{Inode, Spot};
 use crate::branch::Branch;
 use crate::identity::kind_of;
 use crate::sys;
 
-const HEAD: &str = "strandfs undo 1";
+const HEAD: &str = "strandfs undo 2";
+/// With branches by their path.
+const EARLIER: &str = "strandfs undo 1";
 
 /// What a rename does with both names on a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +135,7 @@ impl Record {
         // One that does not change may be read-only in the pool.
         let changing = changes.iter().filter(|(_, role)| *role != Role::Apart);
         for (branch, _) in changing {
-            outcome = Record::write_unsynced(branch, &text);
+            outcome = Record::write_unsynced(branch, text.clone());
             if outcome.is_ok() {
                 break;
             }
@@ -179,7 +182,27 @@ struct Way<'s, 'b> {
 }
 
 impl Undo {
-    fn text(&self) -> Vec<u8> {
+    /// What it is about, for people.
+    pub(super) fn describe(&self) -> String {
+        let branches: Vec<String> = self
+            .changes
+            .iter()
+            .map(|change| format!("{:?} ({})", change.branch.path(), change.role.word()))
+            .collect();
+        format!(
+            "a rename from {} to {} over several branches, completed or taken back: {}",
+            self.old.shown(),
+            self.new.shown(),
+            branches.join(", ")
+        )
+    }
+
+    /// The branches it speaks of.
+    pub(super) fn branches(&mut self) -> impl Iterator<Item = &mut Elsewhere> {
+        self.changes.iter_mut().map(|change| &mut change.branch)
+    }
+
+    pub(super) fn text(&self) -> Vec<u8> {
         let mut out = format!("{HEAD}\n").into_bytes();
         self.old.push(&mut out);
         self.new.push(&mut out);
@@ -375,7 +398,7 @@ fn read_or_dash<T>(
 
 /// A record of this kind.
 pub(super) fn parse(text: &[u8]) -> Option<Undo> {
-    let mut reader = Reader::after(HEAD, text)?;
+    let mut reader = Reader::after_either(HEAD, EARLIER, text)?;
     let mut undo = Undo {
         old: Spot::read(&mut reader)?,
         new: Spot::read(&mut reader)?,
@@ -384,7 +407,7 @@ pub(super) fn parse(text: &[u8]) -> Option<Undo> {
     };
     while !reader.is_at_end() {
         undo.changes.push(Change {
-            branch: Elsewhere::read(&mut reader, false)?,
+            branch: Elsewhere::read(&mut reader)?,
             role: Role::parse(&reader.line()?)?,
             old: read_or_dash(&mut reader, Inode::parse)?,
             new: read_or_dash(&mut reader, Inode::parse)?,
@@ -405,7 +428,7 @@ mod tests {
 
     fn change(role: Role, old: Option<Inode>, new: Option<Inode>) -> Change {
         Change {
-            branch: Elsewhere::new("/mnt/end\n", Some("5 6")),
+            branch: Elsewhere::new("/mnt/end\n", "xfs 5 6"),
             role,
             old,
             new,
@@ -424,7 +447,7 @@ mod tests {
                     change(Role::Replaced, A, B),
                     change(Role::Apart, A, None),
                     Change {
-                        branch: Elsewhere::new("/mnt/b", None),
+                        branch: Elsewhere::new("/mnt/b", ""),
                         ..change(Role::Dropped, None, B)
                     },
                 ],
