@@ -123,7 +123,8 @@ fn seen(path: &Path) -> Look {
     Some((stat.mode(), stat.len(), BTreeSet::new()))
 }
 
-/// What it should show: the first branch's, and all branches' names.
+/// What it should show: the first branch's file; of a directory what all branches' copies grant, and
+/// the names on all of them.
 fn meant(pool: &Pool, branches: usize, path: &Path) -> Look {
     let on = |branch| pool.on(branch, path);
     let found: Vec<_> = (0..branches)
@@ -132,7 +133,14 @@ fn meant(pool: &Pool, branches: usize, path: &Path) -> Look {
     let (_, first) = found.first()?;
     if first.is_dir() {
         let all = found.iter().flat_map(|(path, _)| names(path)).collect();
-        return Some((first.mode(), 0, all));
+        let copies = found.iter().filter(|(_, stat)| stat.is_dir());
+        let modes: Vec<u32> = copies.map(|(_, stat)| stat.mode()).collect();
+        let mut granted = modes.iter().fold(u32::MAX, |all, one| all & one);
+        // An access list is not asked then: whom one names must not have what others have.
+        if granted & 0o070 == 0 && modes.iter().any(|mode| mode & 0o070 != 0) {
+            granted &= !0o007;
+        }
+        return Some((granted, 0, all));
     }
     Some((first.mode(), first.len(), BTreeSet::new()))
 }
@@ -236,6 +244,67 @@ fn what_has_settled_is_never_stale_on_any_filesystem() {
     let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 600);
     compare_after_settling(&pool, branches, rounds, &mut Random::new(1));
     keep_result(&format!("watched, {branches} filesystems"), rounds);
+}
+
+/// Changes go on on a branch that is not in the pool, too, and while it joins and leaves.
+#[test]
+fn branches_that_come_and_go_leave_nothing_stale() {
+    need_root!();
+    const ALL: usize = 3;
+    let pool = Pool::tmpfs(ALL)
+        .option("category.create=ff")
+        .limit(LONG)
+        .mount();
+    assert!(watched(&pool), "{}", pool.status());
+    prepare(&pool, ALL);
+    let root = pool.root().to_str().unwrap().to_owned();
+    let last = pool
+        .on(ALL - 1, "")
+        .to_str()
+        .unwrap()
+        .trim_end_matches('/')
+        .to_owned();
+    let ask = |words: &[&str]| {
+        let answer = support::strandfs(words.iter().copied());
+        assert_eq!(answer.code(), 0, "{answer:?}");
+    };
+    let rounds = setting("STRANDFS_COHERENCE_ROUNDS", 400);
+    let mut random = Random::new(7);
+    let (mut made, mut used) = (Vec::new(), ALL);
+    for round in 0..rounds {
+        made.push(change(&pool, ALL, &mut random));
+        match random.below(10) {
+            0 if used == ALL => {
+                ask(&["branch", "remove", &root, &last]);
+                // The markers of a round tell its mode from the last one.
+                let steady = pool.on(ALL - 1, format!("steady-{}", ALL - 1));
+                fs::set_permissions(steady, fs::Permissions::from_mode(0)).unwrap();
+                used = ALL - 1;
+                made.push("a branch left".to_owned());
+            }
+            0 | 1 if used < ALL => {
+                ask(&["branch", "add", &root, &last]);
+                used = ALL;
+                made.push("a branch joined".to_owned());
+            }
+            2 => {
+                // The branches of the command line again.
+                ask(&["reload", &root]);
+                used = ALL;
+                made.push("reloaded".to_owned());
+            }
+            _ => {}
+        }
+        if random.below(4) != 0 {
+            continue;
+        }
+        settle(&pool, used, round);
+        let same = || differences(&pool, used).is_empty();
+        eventually(&format!("round {round}: {made:#?}"), SOON, same);
+        made.clear();
+    }
+    assert!(watched(&pool), "{}", pool.status());
+    keep_result("branches that come and go", rounds);
 }
 
 #[test]
