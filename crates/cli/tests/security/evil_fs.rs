@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, makedev};
 use strandfs_fuse::{
-    AttrReply, Context, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle, Ioctl,
-    IoctlReply, MountOptions, NodeId, OpenFlags, OpenReply, Read, Result, Session, SessionConfig,
-    StatfsReply,
+    AttrReply, Context, DirSink, Entry, Errno, FileAttr, Filesystem, Handle, Ioctl, IoctlReply,
+    MountOptions, NodeId, OpenFlags, OpenReply, Read, Result, Session, SessionConfig, StatfsReply,
 };
 
 use crate::people::{MALLORY, act_as};

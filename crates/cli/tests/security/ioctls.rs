@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::IFlags;
@@ -19,7 +19,6 @@ const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
 const NODUMP: u32 = 0x40;
 const NOATIME: u32 = 0x80;
-const JOURNAL_DATA: u32 = 0x4000;
 /// The same and others, as FS_IOC_FSSETXATTR has it.
 const X_IMMUTABLE: u32 = 0x8;
 const X_APPEND: u32 = 0x10;

@@ -4,20 +4,19 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::people::{ALICE, MALLORY, act_as, command_as};
-use crate::support::files::{errno, open_with};
+use crate::support::files::open_with;
 use crate::support::mounts::uring_is_on;
-use crate::support::{Builder, Pool, eventually, say};
+use crate::support::{Pool, eventually, say};
 use crate::{need_root, need_tool};
 
 /// Long enough for any machine; never reached where nothing hangs.

@@ -1,7 +1,6 @@
 //! What a user can do to others through a pool whose server is root: nothing. Each file holds the
 //! scenes of one way in, played as unprivileged users; `SECURITY.md` lists them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(dead_code, unused_imports, unused_macros)]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, setxattr};
+use rustix::fs::{XattrFlags, lgetxattr, listxattr, setxattr};
 use rustix::io::Errno;
 
 use super::people::{ALICE, MALLORY, act_as};

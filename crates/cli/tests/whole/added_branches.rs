@@ -15,14 +15,6 @@ fn asked_in_vain(path: &Path) {
     assert!(!path.exists());
 }
 
-fn on(pool: &Pool, branch: usize) -> String {
-    pool.on(branch, "")
-        .to_str()
-        .unwrap()
-        .trim_end_matches('/')
-        .to_owned()
-}
-
 fn branch(pool: &Pool, what: &str, path: &str) {
     let root = pool.root().to_str().unwrap();
     let changed = strandfs(["branch", what, root, path]);

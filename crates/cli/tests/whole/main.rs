@@ -1,6 +1,5 @@
 //! No wrong byte, no wrong disk, no wrong name: what independent examinations found, a test each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(dead_code, unused_imports, unused_macros)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -15,6 +14,7 @@ mod interrupted_renames;
 mod listings;
 mod locks;
 mod open_dirs;
+#[allow(dead_code)]
 #[path = "../security/people.rs"]
 mod people;
 mod renamed_dirs;

@@ -1,9 +1,6 @@
 //! Directories that are open while they are removed or replaced.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fchmod, fstat, fsync, openat, statat};
 use rustix::io::Errno;

@@ -2,20 +2,18 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FallocateFlags, IFlags, XattrFlags, accessat, copy_file_range, fallocate,
-    lgetxattr, setxattr,
+    FallocateFlags, IFlags, XattrFlags, copy_file_range, fallocate, lgetxattr, setxattr,
 };
 use rustix::io::Errno;
 
 use super::people::{MALLORY, act_as};
 use super::support::files::{errno, put};
-use super::support::{Kind, Pool, eventually, mounts, run, say};
-use crate::{need_root, need_tool};
+use super::support::{Kind, Pool, mounts, run};
+use crate::need_root;
 
 /// A version 2 file capability: CAP_NET_RAW permitted and effective.
 const CAPABILITY: [u8; 20] = [
