@@ -12,24 +12,28 @@ use crate::pool::Pool;
 ///
 /// A second-chance queue: a directory used since it was last looked at is passed over once.
 pub struct DirFdCache {
-    limit: usize,
+    limit: AtomicUsize,
     open: AtomicUsize,
     queue: Mutex<VecDeque<NodeId>>,
 }
 
 impl DirFdCache {
-    /// A quarter of the soft limit, at most 65,536.
-    pub fn from_limit() -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let soft = limit.current.unwrap_or(1 << 20);
-        let limit = usize::try_from(soft / 4)
-            .unwrap_or(usize::MAX)
-            .clamp(16, 65_536);
+    /// Holds at most `limit`.
+    pub fn new(limit: usize) -> Self {
         DirFdCache {
-            limit,
+            limit: AtomicUsize::new(limit),
             open: AtomicUsize::new(0),
             queue: Mutex::default(),
         }
+    }
+
+    /// From now on holds at most `limit`.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
     }
 
     /// How many descriptors are held.
@@ -44,7 +48,7 @@ impl DirFdCache {
             None => self.queue_up(pool, id),
         }
         let mut tries = self.queue.lock().len();
-        while self.open_count() > self.limit && tries > 0 {
+        while self.open_count() > self.limit() && tries > 0 {
             tries -= 1;
             let Some(oldest) = self.queue.lock().pop_front() else {
                 return;
@@ -57,7 +61,7 @@ impl DirFdCache {
     fn queue_up(&self, pool: &Pool, id: NodeId) {
         let mut queue = self.queue.lock();
         queue.push_back(id);
-        if queue.len() > self.limit.saturating_mul(2).saturating_add(1024) {
+        if queue.len() > self.limit().saturating_mul(2).saturating_add(1024) {
             let mut seen = std::collections::HashSet::new();
             queue.retain(|id| seen.insert(*id) && pool.nodes.get(*id).is_some());
         }

@@ -1,18 +1,19 @@
-//! Open files: every handle, and per node the mode all its opens share.
+//! An open file, and per node the mode all its opens share.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::{BackingId, Handle};
+use strandfs_fuse::BackingId;
 
 use crate::at_once::AtOnce;
-use crate::branch::Branch;
+use crate::branch::{Branch, BranchId};
+use crate::descriptor::Descriptor;
 use crate::node::Node;
 use crate::range_locks::NodeLocks;
+use crate::shares::Share;
 use crate::sys;
 
 /// One open file description of the pool.
@@ -32,35 +33,53 @@ pub struct OpenFile {
 }
 
 /// Where an open file is.
-struct Place {
+pub(crate) struct Place {
     branch: Arc<Branch>,
-    file: Arc<OwnedFd>,
+    descriptor: Descriptor,
     /// Once somebody wanted to know.
     at_once: Option<AtOnce>,
+    /// Of the user who opened it.
+    _share: Share,
 }
 
 impl Place {
-    fn new(branch: Arc<Branch>, file: OwnedFd) -> Self {
+    /// A file just opened on `branch`, in the share of who did so.
+    pub(crate) fn new(branch: Arc<Branch>, descriptor: Descriptor, share: Share) -> Self {
         Self {
             branch,
-            file: Arc::new(file),
+            descriptor,
             at_once: None,
+            _share: share,
+        }
+    }
+
+    /// The branch file.
+    ///
+    /// # Errors
+    /// See [`Descriptor::get`].
+    pub(crate) fn file(&mut self) -> sys::Result<Arc<OwnedFd>> {
+        self.descriptor.get()
+    }
+
+    /// Closes the file, whose pages may not be wanted.
+    pub(crate) fn close(mut self, drop_cache: bool) {
+        if !drop_cache {
+            return;
+        }
+        let Ok(file) = self.file() else { return };
+        // The first starts writing what is not written yet, the second drops what is by then.
+        for _ in 0..2 {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
     }
 }
 
 impl OpenFile {
-    /// A handle of `node`, whose file is open as `file` on `branch`.
-    pub fn new(
-        node: Arc<Node>,
-        branch: Arc<Branch>,
-        file: OwnedFd,
-        no_flush: bool,
-        writable: bool,
-    ) -> Self {
+    /// A handle of `node`, whose file is open at `place`.
+    pub(crate) fn new(node: Arc<Node>, place: Place, no_flush: bool, writable: bool) -> Self {
         Self {
             node,
-            place: Mutex::new(Some(Place::new(branch, file))),
+            place: Mutex::new(Some(place)),
             no_flush,
             writable,
         }
@@ -74,50 +93,82 @@ impl OpenFile {
     /// The branch file.
     ///
     /// # Errors
-    /// EBADF after release.
+    /// EBADF after release; EMFILE.
     pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
-        let place = self.place.lock();
-        let place = place.as_ref().ok_or(Errno::BADF)?;
-        Ok(Arc::clone(&place.file))
+        self.place.lock().as_mut().ok_or(Errno::BADF)?.file()
     }
 
-    /// The branch file and its branch; none after release.
+    /// The branch; none after release.
+    pub fn branch(&self) -> Option<Arc<Branch>> {
+        let place = self.place.lock();
+        place.as_ref().map(|place| Arc::clone(&place.branch))
+    }
+
+    /// The branch's id; none after release.
+    pub fn branch_id(&self) -> Option<BranchId> {
+        self.place.lock().as_ref().map(|place| place.branch.id)
+    }
+
+    /// The branch file and its branch; none after release, or if the file cannot be had now.
     pub fn opened_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
-        let place = self.place.lock();
-        let place = place.as_ref()?;
-        Some((Arc::clone(&place.branch), Arc::clone(&place.file)))
-    }
-
-    /// The branch file, and how its data can be had without waiting; none after release. Asks the
-    /// kernel the first time.
-    pub fn at_once(&self) -> Option<(AtOnce, Arc<OwnedFd>)> {
         let mut place = self.place.lock();
         let place = place.as_mut()?;
+        Some((Arc::clone(&place.branch), place.file().ok()?))
+    }
+
+    /// The same if that is to be had at once.
+    fn here_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        let mut place = self.place.try_lock()?;
+        let place = place.as_mut()?;
+        Some((Arc::clone(&place.branch), place.descriptor.here()?))
+    }
+
+    /// The branch file, and how its data can be had without waiting; none after release, or if the
+    /// file itself cannot be had so. Asks the kernel the first time.
+    pub fn at_once(&self) -> Option<(AtOnce, Arc<OwnedFd>)> {
+        let mut place = self.place.try_lock()?;
+        let place = place.as_mut()?;
+        let file = place.descriptor.here()?;
         let known = place.at_once;
-        let how = known.unwrap_or_else(|| AtOnce::of(&place.branch, &place.file));
+        let how = known.unwrap_or_else(|| AtOnce::of(&place.branch, &file));
         place.at_once = Some(how);
-        Some((how, Arc::clone(&place.file)))
+        Some((how, file))
+    }
+
+    /// Does something with the descriptor. Never waits: who holds the place may wait for room, which
+    /// the caller is about to make. `None`: somebody holds it, or it is released.
+    pub(crate) fn try_with_descriptor<T>(
+        &self,
+        act: impl FnOnce(&mut Descriptor) -> T,
+    ) -> Option<T> {
+        let mut place = self.place.try_lock()?;
+        Some(act(&mut place.as_mut()?.descriptor))
     }
 
     /// Notes that this file, unless it has moved since, is not what it was taken for.
     pub fn learn(&self, of: &Arc<OwnedFd>, how: AtOnce) {
         let mut place = self.place.lock();
-        if let Some(place) = place.as_mut().filter(|place| Arc::ptr_eq(&place.file, of)) {
+        if let Some(place) = place.as_mut()
+            && place.descriptor.is(of)
+        {
             place.at_once = Some(how);
         }
     }
 
     /// Takes the branch file out, at release.
-    pub fn take(&self) -> Option<Arc<OwnedFd>> {
-        self.place.lock().take().map(|place| place.file)
+    pub(crate) fn take(&self) -> Option<Place> {
+        self.place.lock().take()
     }
 
     /// Puts another file in the place of the present one. Not into a handle that is released
     /// meanwhile: the file would stay open.
-    pub fn move_to(&self, branch: &Arc<Branch>, file: OwnedFd) {
+    pub(crate) fn move_to(&self, branch: &Arc<Branch>, descriptor: Descriptor) {
         let mut place = self.place.lock();
-        let new = || Place::new(Arc::clone(branch), file);
-        let old = place.as_mut().map(|place| std::mem::replace(place, new()));
+        let old = place.as_mut().map(|place| {
+            place.branch = Arc::clone(branch);
+            place.at_once = None;
+            std::mem::replace(&mut place.descriptor, descriptor)
+        });
         drop(place);
         // Closing may take its time.
         drop(old);
@@ -161,57 +212,15 @@ impl OpenState {
 
     /// The branch file of some handle, and its branch, which may have left the pool since.
     pub fn any_open(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
-        self.handles
-            .iter()
-            .find_map(|handle| handle.upgrade()?.opened_on())
-    }
-}
-
-/// All handles by number. Reads take no lock.
-pub struct OpenFiles {
-    files: papaya::HashMap<u64, Arc<OpenFile>>,
-    next: AtomicU64,
-}
-
-impl Default for OpenFiles {
-    fn default() -> Self {
-        OpenFiles {
-            files: papaya::HashMap::new(),
-            next: AtomicU64::new(1),
-        }
-    }
-}
-
-impl OpenFiles {
-    /// Gives the file a handle.
-    pub fn insert(&self, file: Arc<OpenFile>) -> Handle {
-        let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.files.pin().insert(handle, file);
-        Handle(handle)
-    }
-
-    /// The file of a handle.
-    pub fn get(&self, handle: Handle) -> Option<Arc<OpenFile>> {
-        self.files.pin().get(&handle.0).cloned()
-    }
-
-    /// Ends a handle.
-    pub fn remove(&self, handle: Handle) -> Option<Arc<OpenFile>> {
-        self.files.pin().remove(&handle.0).cloned()
-    }
-
-    /// Whether some open file is so.
-    pub fn any(&self, mut is_so: impl FnMut(&OpenFile) -> bool) -> bool {
-        self.files.pin().iter().any(|(_, file)| is_so(file))
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        /// There may be very many, all of them in other tables.
+        const LOOKED_AT: usize = 8;
+        let few = self.handles.iter().take(LOOKED_AT);
+        few.filter_map(Weak::upgrade)
+            .find_map(|handle| handle.here_on())
+            .or_else(|| {
+                self.handles
+                    .iter()
+                    .find_map(|handle| handle.upgrade()?.opened_on())
+            })
     }
 }

@@ -1,5 +1,6 @@
 //! The operations, one file per group.
 
+pub(crate) mod admission;
 mod alteration;
 mod attributes;
 mod change;

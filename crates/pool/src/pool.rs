@@ -16,6 +16,7 @@ use crate::clones::Clones;
 use crate::coherence::Coherence;
 use crate::control::request::Reload;
 use crate::control::{Changes, Recall};
+use crate::descriptor_budget::Budget;
 use crate::dir_fds::DirFdCache;
 use crate::dir_memory::Memories;
 use crate::explain::Parts;
@@ -26,8 +27,9 @@ use crate::listing_workers::Crews;
 use crate::lock_waits::LockWaits;
 use crate::mounts::Forbids;
 use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
-use crate::open_file::OpenFiles;
+use crate::open_files::OpenFiles;
 use crate::ops::PreloadTold;
+use crate::ops::admission::RefusalTold;
 use crate::ops::link_cow::LinkCow;
 use crate::relocate::records::LeftAlone;
 use crate::relocate::{Ahead, Mending, Undecided, mend, report_keys};
@@ -85,7 +87,8 @@ pub struct Pool {
     view: ArcSwap<View>,
     pub(crate) nodes: NodeTable,
     pub(crate) volumes: Volumes,
-    pub(crate) files: OpenFiles,
+    pub(crate) files: Arc<OpenFiles>,
+    pub(crate) refusal_told: RefusalTold,
     pub(crate) snapshots: Snapshots,
     pub(crate) dir_fds: DirFdCache,
     /// Directories that are being cloned.
@@ -195,6 +198,8 @@ impl Pool {
         volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
         let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);
+        let budget = Budget::of_process();
+        let directories = budget.directories();
         let pool = Arc::new(Pool {
             changes: Mutex::new(Changes::after(branches.len() + missing.len())),
             view: ArcSwap::from_pointee(View {
@@ -207,9 +212,10 @@ impl Pool {
             }),
             nodes: NodeTable::default(),
             volumes,
-            files: OpenFiles::default(),
+            files: OpenFiles::new(budget),
+            refusal_told: RefusalTold::default(),
             snapshots: Snapshots::default(),
-            dir_fds: DirFdCache::from_limit(),
+            dir_fds: DirFdCache::new(directories),
             clones: Clones::default(),
             coherence,
             connection: OnceLock::new(),
@@ -264,6 +270,7 @@ impl Pool {
             // Or what is reported of the root on a branch that joined would be nobody's.
             self.note_copies(&node);
         }
+        self.count_descriptors();
         self.ahead.wake();
     }
 

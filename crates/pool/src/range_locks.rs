@@ -20,6 +20,7 @@ use strandfs_fuse::{Context, Deferred, Lock, LockOwner};
 
 use crate::locate::reopen;
 use crate::lock_table::{Kind, Piece, Span};
+use crate::open_files::Kept;
 use crate::sys;
 
 pub use asked::{Asked, Sort};
@@ -46,7 +47,7 @@ pub type Answers = Vec<(Deferred, Result<(), Errno>)>;
 /// What all owners hold together, on the branch.
 #[derive(Default)]
 struct BranchSide {
-    file: Option<OwnedFd>,
+    file: Option<LockFile>,
     /// Calls to it may take for ever.
     may_hang: bool,
 }
@@ -58,23 +59,37 @@ pub struct NodeLocks {
     tables: Mutex<Tables>,
 }
 
+/// The description that holds them.
+enum LockFile {
+    /// Just opened.
+    New(OwnedFd),
+    /// Among the open files, which leave the server's table of descriptors when there is little room.
+    Kept(Kept),
+}
+
 impl BranchSide {
-    /// The description, made from `model` on first use.
-    fn file(&mut self, model: &OwnedFd, may_hang: bool) -> sys::Result<&OwnedFd> {
+    /// Makes the description from `model` on first use.
+    fn open(&mut self, model: &OwnedFd, may_hang: bool) -> sys::Result<()> {
         self.may_hang = may_hang;
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => open_for_locks(model)?,
-        };
-        Ok(self.file.insert(file))
+        if self.file.is_none() {
+            self.file = Some(LockFile::New(open_for_locks(model)?));
+        }
+        Ok(())
+    }
+
+    /// Does something with the description, if there is one.
+    fn with_file<T>(&self, act: impl FnOnce(&OwnedFd) -> sys::Result<T>) -> sys::Result<Option<T>> {
+        match &self.file {
+            None => Ok(None),
+            Some(LockFile::New(file)) => act(file).map(Some),
+            Some(LockFile::Kept(file)) => act(&*file.get()?).map(Some),
+        }
     }
 
     /// Has the branch lock these bytes so, for all owners together.
     fn set(&self, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Result<()> {
-        match &self.file {
-            Some(file) => set_on(file, sort, span, kind),
-            None => Ok(()),
-        }
+        self.with_file(|file| set_on(file, sort, span, kind))?;
+        Ok(())
     }
 
     /// Brings the branch to where the table is.
@@ -131,8 +146,8 @@ impl NodeLocks {
             self.release_in(&side, asked.owner, (asked.sort, asked.span), answers);
             return Ok(Attempt::Done);
         };
-        match side.file(model, may_hang) {
-            Ok(_) => {}
+        match side.open(model, may_hang) {
+            Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(Attempt::Leased),
             Err(errno) => return Err(errno),
         }
@@ -319,10 +334,8 @@ impl NodeLocks {
             return Ok(found.map(|piece| from_range(to_range(piece.span, Some(piece.kind)), pid)));
         }
         drop(tables);
-        let Some(file) = &side.file else {
-            return Ok(None);
-        };
-        get_on(file, asked.span, kind)
+        let asked = side.with_file(|file| get_on(file, asked.span, kind))?;
+        Ok(asked.flatten())
     }
 
     /// A description on another file that holds all that is held here.
@@ -345,7 +358,20 @@ impl NodeLocks {
 
     /// The file has moved: from now on this description is the pool's. Whoever locked or unlocked
     /// since it was made is in the tables.
-    pub fn adopt(&self, file: OwnedFd, may_hang: bool) {
+    pub fn adopt(&self, file: Kept, may_hang: bool) {
+        self.adopt_file(LockFile::Kept(file), may_hang);
+    }
+
+    /// Counts the description among the open files, by way of `keep`.
+    pub(crate) fn keep_file(&self, keep: impl FnOnce(OwnedFd) -> Kept) {
+        let mut side = self.side.lock();
+        side.file = match side.file.take() {
+            Some(LockFile::New(file)) => Some(LockFile::Kept(keep(file))),
+            other => other,
+        };
+    }
+
+    fn adopt_file(&self, file: LockFile, may_hang: bool) {
         let mut side = self.side.lock();
         side.file = Some(file);
         side.may_hang = may_hang;

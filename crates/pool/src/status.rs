@@ -74,6 +74,7 @@ impl Pool {
             "open_files": self.open_count(),
             "files_told_to_preload": self.preload_told.len(),
             "directory_descriptors": self.dir_fds.open_count(),
+            "descriptors": self.descriptors_status(),
             "redirected_creates": self.redirected_creates(),
             "moved_files": self.moved_files(),
             "records": self.records_status(),

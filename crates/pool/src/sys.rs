@@ -11,6 +11,7 @@ mod heap;
 mod io_priority;
 mod lease;
 mod lock;
+mod own_table;
 mod raw;
 
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
@@ -25,6 +26,7 @@ pub use heap::give_back_free_memory;
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
+pub use own_table::spawn_with_own_table;
 pub use raw::{
     MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,

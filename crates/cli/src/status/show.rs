@@ -38,12 +38,45 @@ pub fn print(pool: &Value) {
         number(pool, "nodes"),
         number(pool, "open_files")
     );
+    descriptors(pool.get("descriptors").unwrap_or(&Value::Null));
     moves(pool);
     records(pool.get("records").unwrap_or(&Value::Null));
     connection(pool.get("connection").unwrap_or(&Value::Null));
     let branches = pool.get("branches").and_then(Value::as_array);
     branches.into_iter().flatten().for_each(branch);
     options(pool);
+}
+
+/// How many descriptors the server has, and may have.
+fn descriptors(of: &Value) {
+    if of.is_null() {
+        return;
+    }
+    println!(
+        "  descriptors of {} allowed: files and locks {} of {}, directories {} of {}; {} more in {} \
+         other tables",
+        number(of, "limit"),
+        number(of, "files"),
+        number(of, "files_limit"),
+        number(of, "directories"),
+        number(of, "directories_limit"),
+        number(of, "files_in_other_tables"),
+        number(of, "other_tables"),
+    );
+    if let Some(errno) = of.get("other_tables_refused").and_then(Value::as_str) {
+        println!("    no other tables can be had: {errno}");
+    }
+    let most = of.get("most_open_files").filter(|most| !most.is_null());
+    let most = most.map(|most| {
+        let (uid, files) = (number(most, "uid"), number(most, "files"));
+        format!("; user {uid} has most of all but root, {files}")
+    });
+    println!(
+        "    {} files may be open, {} of one user as things are{}",
+        number(of, "open_files_limit"),
+        number(of, "open_files_of_one_user_limit"),
+        most.unwrap_or_default(),
+    );
 }
 
 /// What has moved from branch to branch, and what is held up.

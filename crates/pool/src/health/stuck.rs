@@ -5,6 +5,7 @@
 //! no call for having been forgotten, reads and writes of data included.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// One thread in one system call.
@@ -64,7 +65,7 @@ impl Waits {
             };
             let time = now.duration_since(since);
             if time >= after
-                && let Some(mount) = mount_of(descriptor)
+                && let Some(mount) = mount_of(&task.path(), descriptor)
             {
                 stuck.push(Stuck {
                     thread,
@@ -112,17 +113,20 @@ fn descriptor(call: &str) -> Option<u32> {
     i32::try_from(first).ok()?.try_into().ok()
 }
 
-/// The mount that a descriptor of this process is on, without asking its filesystem.
-fn mount_of(descriptor: u32) -> Option<u64> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+/// The mount that a descriptor of this thread is on, without asking its filesystem. Some threads
+/// have a table of their own, where the number means another file than in that of the others.
+fn mount_of(task: &Path, descriptor: u32) -> Option<u64> {
+    let info = std::fs::read_to_string(task.join(format!("fdinfo/{descriptor}"))).ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     line.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Read;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -149,7 +153,8 @@ mod tests {
     #[test]
     fn a_thread_that_waits_is_found_with_the_mount_it_waits_for() {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let mount = mount_of(u32::try_from(reader.as_raw_fd()).unwrap()).unwrap();
+        let number = u32::try_from(reader.as_raw_fd()).unwrap();
+        let mount = mount_of(Path::new("/proc/self"), number).unwrap();
         let waiting = std::thread::spawn(move || reader.read(&mut [0; 1]));
         let mut waits = Waits::default();
         let (start, after) = (Instant::now(), Duration::from_millis(100));
@@ -164,5 +169,35 @@ mod tests {
         assert!(found.iter().all(|stuck| stuck.time >= after));
         drop(writer);
         waiting.join().unwrap().unwrap();
+    }
+
+    /// A branch was taken for dead while thousands of files were open: the number of the socket that
+    /// the thread waits for was that of a file of the branch.
+    #[test]
+    fn a_thread_with_descriptors_of_its_own_waits_for_its_own() {
+        fn wait(socket: OwnedFd) {
+            let _ = File::from(socket).read(&mut [0; 1]);
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let theirs = OwnedFd::from(theirs);
+        crate::sys::spawn_with_own_table("own-table", &theirs, wait).unwrap();
+        drop(theirs);
+        // Every number there may be is one of these in the table that the others share.
+        let files: Vec<File> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
+        let number = u32::try_from(files[0].as_raw_fd()).unwrap();
+        let mount = mount_of(Path::new("/proc/self"), number).unwrap();
+        let mut waits = Waits::default();
+        waits.look(Instant::now(), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(50));
+        let stuck = waits.look(Instant::now(), Duration::from_millis(20));
+        // Other tests may be waiting for this filesystem.
+        let is_it = |stuck: &&Stuck| {
+            let name = format!("/proc/self/task/{}/comm", stuck.thread);
+            std::fs::read_to_string(name).is_ok_and(|name| name == "own-table\n")
+        };
+        let found: Vec<_> = stuck.iter().filter(is_it).collect();
+        assert!(!found.is_empty(), "{stuck:?}");
+        assert!(found.iter().all(|stuck| stuck.mount != mount), "{found:?}");
+        drop(ours);
     }
 }

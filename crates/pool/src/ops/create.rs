@@ -22,6 +22,7 @@ use crate::node::{DirEntry, DirSet, Names, Node};
 use crate::ops::lookup::{Copy, Faces};
 use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
+use crate::shares::Share;
 use crate::sys::{self, Caller};
 
 /// A branch that refuses for one of these reasons is passed over for the next best: it is full or
@@ -60,9 +61,11 @@ impl Pool {
     ) -> sys::Result<(Entry, OpenReply)> {
         let parent = self.node_to_change(parent)?;
         let view = self.view();
+        let share = self.admit(cx)?;
         let set = self.dir_set(&parent)?;
         let exclusive = args.flags & libc::O_EXCL != 0;
         if self.exists_elsewhere(&view, &set, args.name)? {
+            drop(share);
             return self.open_existing(cx, &parent, args, exclusive);
         }
         let made =
@@ -89,11 +92,13 @@ impl Pool {
             });
         let (dir, file) = match made {
             Err(Errno::EXIST) if !exclusive => {
+                drop(share);
                 return self.open_existing(cx, &parent, args, exclusive);
             }
             other => other?,
         };
-        self.open_made(cx, &view, &parent, Some(args.name), (dir, file), args.flags)
+        let name = Some(args.name);
+        self.open_made(cx, &view, &parent, name, (dir, file, share), args.flags)
     }
 
     /// O_TMPFILE.
@@ -105,28 +110,20 @@ impl Pool {
     ) -> sys::Result<(Entry, OpenReply)> {
         let parent = self.node(parent)?;
         let view = self.view();
+        let share = self.admit(cx)?;
         let set = self.dir_set(&parent)?;
         let (dir, file) =
             self.on_picked_branch(&view, view.settings.policies.create, &parent, &set, |dir| {
                 let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
                 let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
-                make_as(
-                    cx,
-                    Bits {
-                        mode: args.mode,
-                        umask: args.umask,
-                    },
-                    || {
-                        rustix::fs::openat(
-                            &dir.fd,
-                            c".",
-                            flags,
-                            Mode::from_raw_mode(args.mode & 0o7777),
-                        )
-                    },
-                )
+                let mode = Mode::from_raw_mode(args.mode & 0o7777);
+                let bits = Bits {
+                    mode: args.mode,
+                    umask: args.umask,
+                };
+                make_as(cx, bits, || rustix::fs::openat(&dir.fd, c".", flags, mode))
             })?;
-        self.open_made(cx, &view, &parent, None, (dir, file), args.flags)
+        self.open_made(cx, &view, &parent, None, (dir, file, share), args.flags)
     }
 
     /// The node, entry and handle of a file just made; the node's reference is given back if
@@ -137,7 +134,7 @@ impl Pool {
         view: &View,
         parent: &Arc<Node>,
         name: Option<&OsStr>,
-        (dir, file): (DirEntry, OwnedFd),
+        (dir, file, share): (DirEntry, OwnedFd, Share),
         flags: i32,
     ) -> sys::Result<(Entry, OpenReply)> {
         let (mut entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
@@ -146,7 +143,8 @@ impl Pool {
             self.moved_since_made(view, &node, &dir, flags)
                 .and_then(|moved| {
                     let (branch, file) = moved.unwrap_or((dir.branch, file));
-                    self.register_open(cx, view, Arc::clone(&node), branch, file, mode, flags)
+                    let of = (mode, share);
+                    self.register_open(cx, view, Arc::clone(&node), branch, file, of, flags)
                 })
         };
         match opened {

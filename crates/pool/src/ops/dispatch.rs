@@ -38,6 +38,7 @@ impl Filesystem for Pool {
     fn ready(&self) {
         self.try_passthrough();
         self.start_readahead();
+        self.count_descriptors();
     }
 
     fn failed(&self, failed: &Failed<'_>) -> Errno {

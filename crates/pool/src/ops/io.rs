@@ -122,11 +122,8 @@ impl Pool {
             locks.release(owner, Sort::Range, &mut answers);
             self.lock_waits.settle(&locks, &mut answers);
         }
-        if opened.writable
-            && let Some((branch, file)) = opened.opened_on()
-            && branch.reports_at_close()
-        {
-            return sys::close_reporting(rustix::io::dup(&*file)?);
+        if opened.writable && opened.branch().is_some_and(|on| on.reports_at_close()) {
+            return sys::close_reporting(rustix::io::dup(&*opened.file()?)?);
         }
         Ok(())
     }

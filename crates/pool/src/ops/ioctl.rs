@@ -240,7 +240,7 @@ impl Pool {
         } else {
             let opened = self.opened(args.handle)?;
             let _held = opened.node.hold(cx);
-            let branch = opened.opened_on().ok_or(Errno::BADF)?.0;
+            let branch = opened.branch().ok_or(Errno::BADF)?;
             if view.branch(branch.id).unwrap_or(&branch).read_only() {
                 return Err(Errno::ROFS);
             }

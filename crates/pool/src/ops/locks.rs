@@ -106,6 +106,7 @@ impl Pool {
         let model: (&OwnedFd, bool) = (&file, branch.medium().latency.may_hang());
         let mut answers = Answers::new();
         let attempt = locks.attempt(cx, model, asked, &mut answers);
+        locks.keep_file(|file| self.files.keep_alone(&branch, file));
         self.lock_waits.settle(&locks, &mut answers);
         Ok((locks, attempt?))
     }

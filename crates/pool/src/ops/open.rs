@@ -11,16 +11,18 @@ use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Rel
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
 use crate::branch::{Branch, PassthroughState};
+use crate::descriptor::table_of;
 use crate::faults::blame;
 use crate::features::passthrough_ruled_out;
 use crate::health::is_failure;
 use crate::identity::{mix, stable_hash};
 use crate::node::Node;
-use crate::open_file::{IoMode, OpenFile, OpenState};
+use crate::open_file::{IoMode, OpenFile, OpenState, Place};
 use crate::ops::privilege;
 use crate::policy::same_search;
 use crate::pool::{PassthroughVerdict, Pool, View};
 use crate::range_locks::Answers;
+use crate::shares::Share;
 use crate::sys::{self, Own};
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
@@ -42,6 +44,8 @@ struct Found {
     file: OwnedFd,
     /// The file's mode.
     mode: u32,
+    /// Its place among the open files of the user.
+    share: Share,
     /// It is another copy than the node's own, which failed so.
     stands_in_for: Option<Errno>,
 }
@@ -82,6 +86,7 @@ impl Pool {
             node.counts()?;
         }
         let view = self.view();
+        let share = self.admit(cx)?;
         let _held = node.hold(cx);
         let wanted = server_flags(&view, flags);
         let mut stands_in_for = None;
@@ -110,6 +115,7 @@ impl Pool {
             branch,
             file,
             mode,
+            share,
             stands_in_for,
         };
         let opened = match flags & libc::O_TRUNC {
@@ -211,13 +217,14 @@ impl Pool {
         node: Arc<Node>,
         branch: Arc<Branch>,
         file: OwnedFd,
-        file_mode: u32,
+        (file_mode, share): (u32, Share),
         flags: i32,
     ) -> sys::Result<OpenReply> {
         let found = Found {
             branch,
             file,
             mode: file_mode,
+            share,
             stands_in_for: None,
         };
         self.register(cx, view, &node, found, flags)
@@ -231,11 +238,14 @@ impl Pool {
         found: Found,
         flags: i32,
     ) -> sys::Result<OpenReply> {
+        let table = table_of(&found.branch);
         let mut open = node.open.lock();
         let reply = self.register_in(cx, view, node, found, flags, &mut open);
         if reply.is_err() {
             self.close_if_unused(&mut open);
         }
+        drop(open);
+        self.files.relieve(table);
         reply
     }
 
@@ -248,7 +258,7 @@ impl Pool {
         flags: i32,
         open: &mut Option<Box<OpenState>>,
     ) -> sys::Result<OpenReply> {
-        let Found { branch, file, .. } = found;
+        let (branch, file, share) = (found.branch, found.file, found.share);
         let state = open.get_or_insert_with(|| {
             // Opens that pass through share the first one's file, which must be the node's own.
             let mode = match found.stands_in_for {
@@ -292,7 +302,9 @@ impl Pool {
             self.in_doubt(node.id);
         }
         let node = Arc::clone(node);
-        let opened = Arc::new(OpenFile::new(node, branch, file, no_flush, writable));
+        let descriptor = self.files.keep(&branch, file);
+        let place = Place::new(Arc::clone(&branch), descriptor, share);
+        let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
         state.handles.push(Arc::downgrade(&opened));
         let handle = self.files.insert(opened);
         Ok(OpenReply {
@@ -398,14 +410,9 @@ impl Pool {
             return Err(Errno::BADF);
         };
         let node = Arc::clone(&opened.node);
-        let file = opened.take();
-        if let (Some(file), true) = (&file, self.view().settings.dropcacheonclose) {
-            // The first starts writing what is not written yet, the second drops what is by then.
-            for _ in 0..2 {
-                let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-            }
-        }
-        drop(file);
+        let drops_cache = self.view().settings.dropcacheonclose;
+        let place = opened.take().into_iter();
+        place.for_each(|place| place.close(drops_cache));
         let mut answers = Answers::new();
         let mut open = node.open.lock();
         let locks = open.as_ref().and_then(|state| state.locks.clone());

@@ -38,7 +38,7 @@ fn every_kind_of_lock_is_carried_to_another_file() {
     let model = OwnedFd::from(old.reopen().unwrap());
     let locks = NodeLocks::default();
     let mut side = locks.side.lock();
-    side.file(&model, false).unwrap();
+    side.open(&model, false).unwrap();
     drop(side);
     let span = |start, end| Span { start, end };
     let mut tables = locks.tables();
@@ -59,7 +59,7 @@ fn every_kind_of_lock_is_carried_to_another_file() {
         .of(Sort::Range)
         .held
         .set(LockOwner(2), span(100, 120), None);
-    locks.adopt(carried, false);
+    locks.adopt_file(LockFile::New(carried), false);
     let other = OwnedFd::from(new.reopen().unwrap());
     let shared = libc::LOCK_SH | libc::LOCK_NB;
     assert_eq!(sys::flock(other.as_fd(), shared), Err(Errno::AGAIN));
@@ -120,7 +120,7 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let model = OwnedFd::from(file.reopen().unwrap());
     let locks = NodeLocks::default();
-    locks.side.lock().file(&model, false).unwrap();
+    locks.side.lock().open(&model, false).unwrap();
     let asked = Asked {
         owner: LockOwner(1),
         sort: Sort::Range,

@@ -284,10 +284,7 @@ impl Pool {
     /// Whether some file of the branch is open for writing in passthrough.
     fn kernel_writes_on(&self, branch: &Branch) -> bool {
         self.files.any(|opened| {
-            let here = || {
-                let on = opened.opened_on();
-                on.is_some_and(|(on, _)| on.id == branch.id)
-            };
+            let here = || opened.branch_id() == Some(branch.id);
             let passed = || {
                 let open = opened.node.open.lock();
                 open.as_ref()

@@ -58,7 +58,7 @@ impl Source {
         let writers = writers_of(node);
         check_mappings(node, &writers)?;
         let file = open_quietly(&located.fd)?;
-        if writers.is_empty() {
+        if matches!(writers, Writers::None) {
             check_unwritten(node, &file)?;
         }
         let stat = sys::statx_fd(file.as_fd())?;
@@ -138,25 +138,35 @@ fn check_handles(node: &Node) -> Result<(), Stay> {
     }
 }
 
-/// The branch files of the handles that can write.
-fn writers_of(node: &Node) -> SmallVec<[Arc<OwnedFd>; 1]> {
+/// The handles that can write.
+enum Writers {
+    None,
+    /// Its branch file.
+    One(Arc<OwnedFd>),
+    Several,
+}
+
+fn writers_of(node: &Node) -> Writers {
     let open = node.open.lock();
     let handles = open.iter().flat_map(|open| &open.handles);
-    handles
-        .filter_map(|handle| {
-            let opened = handle.upgrade().filter(|opened| opened.writable)?;
-            opened.file().ok()
-        })
-        .collect()
+    let mut writers = handles.filter_map(|handle| {
+        let opened = handle.upgrade().filter(|opened| opened.writable)?;
+        opened.branch_id().map(|_| opened)
+    });
+    match (writers.next(), writers.next()) {
+        (None, _) => Writers::None,
+        (Some(only), None) => only.file().map_or(Writers::Several, Writers::One),
+        _ => Writers::Several,
+    }
 }
 
 /// A mapping made in passthrough holds the branch's file, not the handle it was made through.
 /// It would go on writing to the file that is left behind.
-fn check_mappings(node: &Node, writers: &[Arc<OwnedFd>]) -> Result<(), Stay> {
-    if let [only] = writers {
+fn check_mappings(node: &Node, writers: &Writers) -> Result<(), Stay> {
+    if let Writers::One(only) = writers {
         node.look_for_mappings(only, Own::Writer);
     }
-    if writers.is_empty() || !node.mapped_perhaps.load(Ordering::Relaxed) {
+    if matches!(writers, Writers::None) || !node.mapped_perhaps.load(Ordering::Relaxed) {
         Ok(())
     } else {
         Err(Stay::Mapped)

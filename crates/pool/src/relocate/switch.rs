@@ -15,17 +15,21 @@ use super::source::{Source, SourceName};
 use super::step::step;
 use super::{Manner, Stay, copy};
 use crate::branch::Branch;
+use crate::descriptor::Descriptor;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
 use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::node::{Alone, DirEntry, Node};
 use crate::open_file::OpenFile;
+use crate::open_files::{Kept, OpenFiles};
 use crate::pool::{Pool, View};
 use crate::range_locks::NodeLocks;
 use crate::sys;
 
 /// What is copied between two looks at whether to go on.
 const PIECE_BYTES: u64 = 4 << 20;
+/// Descriptors of a file's copy that are in the server's own table at a time.
+const SET_ASIDE: usize = 4;
 
 /// Where the file goes: for each of its names the directory on the new branch.
 struct Target<'a> {
@@ -40,8 +44,8 @@ struct Target<'a> {
 /// The open files on the copy that will take the place of those on the original.
 #[derive(Default)]
 struct Handles {
-    files: SmallVec<[(Arc<OpenFile>, OwnedFd); 2]>,
-    locks: Option<(Arc<NodeLocks>, OwnedFd)>,
+    files: SmallVec<[(Arc<OpenFile>, Descriptor); 2]>,
+    locks: Option<(Arc<NodeLocks>, Kept)>,
 }
 
 /// A copy that is whole and on disk.
@@ -73,7 +77,7 @@ impl Pool {
         let made = make_copy(source, &target);
         put_times_back(&times);
         let mut copy = made?;
-        let filled = self.fill(node, source, &copy, manner);
+        let filled = self.fill(node, source, (branch, &copy), manner);
         // Taken anew: that took its time, and others went on in these directories.
         let times = times_of(source, &target);
         let outcome = filled.and_then(|filled| {
@@ -119,13 +123,13 @@ impl Pool {
         &self,
         node: &'n Arc<Node>,
         source: &Source,
-        copy: &Draft,
+        (branch, copy): (&Branch, &Draft),
         manner: &mut dyn Manner,
     ) -> Result<Filled<'n>, Stay> {
         step();
         let from = source.file.as_fd();
         // First, while the file is nobody else's and its mode forbids the server nothing.
-        let handles = open_handles(node, &copy.file)?;
+        let handles = self.open_handles(node, branch, &copy.file)?;
         // Some flags can only be set on an empty file.
         copy_inode_flags(from, copy.file.as_fd());
         copy_project(from, copy.file.as_fd(), copy.dir())?;
@@ -158,8 +162,8 @@ impl Pool {
         copy: &mut Draft,
         (mut handles, made): (Handles, &Statx),
     ) -> Result<(), Stay> {
-        handles.carry_locks(node)?;
         let branch = target.branch;
+        handles.carry_locks(node, &self.files, branch)?;
         let empty = OsStr::new("");
         let identity =
             self.volumes
@@ -269,63 +273,74 @@ impl Pool {
             Err(Stay::Changing)
         }
     }
+
+    /// Opens the copy once for every handle of the node, the way each was opened.
+    fn open_handles(&self, node: &Node, branch: &Branch, copy: &OwnedFd) -> sys::Result<Handles> {
+        let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
+            Some(open) => open
+                .handles
+                .iter()
+                .filter_map(std::sync::Weak::upgrade)
+                .collect(),
+            None => smallvec![],
+        };
+        let mut handles = Handles::default();
+        for opened in opened {
+            let Ok(old) = opened.file() else { continue };
+            let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
+            let flags = rustix::fs::fcntl_getfl(&*old)? & OFlags::from_bits_retain(kept as u32);
+            let file = match reopen(copy.as_fd(), flags) {
+                // The branch's filesystem has no direct I/O: the page cache serves as well.
+                Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+                    reopen(copy.as_fd(), flags.difference(OFlags::DIRECT))?
+                }
+                other => other?,
+            };
+            let new = self.files.keep(branch, file);
+            handles.files.push((opened, new));
+            // There may be more of them than the server may have descriptors.
+            if handles.files.len().is_multiple_of(SET_ASIDE) {
+                let new = handles.files.iter_mut().map(|(_, new)| new);
+                self.files.set_aside(branch, new);
+            }
+        }
+        Ok(handles)
+    }
 }
 
 impl Handles {
     /// Takes the locks of the file on the new one.
-    fn carry_locks(&mut self, node: &Arc<Node>) -> sys::Result<()> {
+    fn carry_locks(
+        &mut self,
+        node: &Arc<Node>,
+        files: &Arc<OpenFiles>,
+        branch: &Branch,
+    ) -> sys::Result<()> {
         let locks = node
             .open
             .lock()
             .as_ref()
             .and_then(|open| open.locks.clone());
-        let (Some(locks), Some((_, model))) = (locks, self.files.first()) else {
+        let (Some(locks), Some((_, model))) = (locks, self.files.first_mut()) else {
             // Without handles there are no locks.
             return Ok(());
         };
-        let carried = locks.carried_to(model)?;
-        self.locks = carried.map(|file| (locks, file));
+        let carried = locks.carried_to(&*model.get()?)?;
+        self.locks = carried.map(|file| (locks, files.keep_alone(branch, file)));
         Ok(())
     }
 
     /// Puts the new files under the handles.
     fn install(self, node: &Arc<Node>, branch: &Arc<Branch>) {
         let open = node.open.lock();
-        for (opened, file) in self.files {
-            opened.move_to(branch, file);
+        for (opened, new) in self.files {
+            opened.move_to(branch, new);
         }
         drop(open);
         if let Some((locks, file)) = self.locks {
             locks.adopt(file, branch.medium().latency.may_hang());
         }
     }
-}
-
-/// Opens the copy once for every handle of the node, the way each was opened.
-fn open_handles(node: &Node, copy: &OwnedFd) -> sys::Result<Handles> {
-    let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
-        Some(open) => open
-            .handles
-            .iter()
-            .filter_map(std::sync::Weak::upgrade)
-            .collect(),
-        None => smallvec![],
-    };
-    let mut handles = Handles::default();
-    for opened in opened {
-        let Ok(old) = opened.file() else { continue };
-        let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
-        let flags = rustix::fs::fcntl_getfl(&*old)? & OFlags::from_bits_retain(kept as u32);
-        let file = match reopen(copy.as_fd(), flags) {
-            // The branch's filesystem has no direct I/O: the page cache serves as well.
-            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
-                reopen(copy.as_fd(), flags.difference(OFlags::DIRECT))?
-            }
-            other => other?,
-        };
-        handles.files.push((opened, file));
-    }
-    Ok(handles)
 }
 
 /// A file without a name gets a copy without one.

@@ -56,6 +56,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
             branch,
             file,
             mode,
+            share: pool.files.admit(0).unwrap(),
             stands_in_for,
         };
         pool.register(&request(), &view, &node, found, libc::O_RDONLY)

@@ -1,0 +1,126 @@
+//! How much of something limited each user holds, so that no user takes what is left for others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts by user. Root, who could stop the server anyway, is not counted.
+#[derive(Default)]
+pub struct Shares {
+    /// Read without a lock. A user who was ever seen stays: 16 bytes each.
+    users: papaya::HashMap<u32, Arc<AtomicUsize>>,
+}
+
+/// One unit of a user's share, given back when this is dropped.
+#[must_use]
+pub struct Share(Option<Arc<AtomicUsize>>);
+
+impl Shares {
+    /// One more for the user, who may have `most`; `None` if that is reached.
+    pub fn take(&self, uid: u32, most: usize) -> Option<Share> {
+        if uid == 0 {
+            return Some(Share(None));
+        }
+        let users = self.users.pin();
+        let held = match users.get(&uid) {
+            Some(held) => held,
+            None => users.get_or_insert_with(uid, Arc::default),
+        };
+        let one_more = |held: usize| (held < most).then_some(held + 1);
+        held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        Some(Share(Some(Arc::clone(held))))
+    }
+
+    /// How much the user has.
+    pub fn of(&self, uid: u32) -> usize {
+        let users = self.users.pin();
+        users
+            .get(&uid)
+            .map_or(0, |held| held.load(Ordering::Relaxed))
+    }
+
+    /// The user who has most, and how much.
+    pub fn largest(&self) -> Option<(u32, usize)> {
+        let users = self.users.pin();
+        let held = users
+            .iter()
+            .map(|(uid, held)| (*uid, held.load(Ordering::Relaxed)));
+        held.filter(|(_, held)| *held > 0)
+            .max_by_key(|(_, held)| *held)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(held) = &self.0 {
+            held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What one user may have of `capacity` while `free` of it is left. A user alone gets 38 in a
+/// hundred; a hundred users in league, one after the other, still leave a hundredth. Were it what
+/// is free, or a part of that, ten or a few dozen would do to take the last.
+pub fn fair_share(free: usize, capacity: usize) -> usize {
+    let (free, capacity) = (free.min(capacity), capacity.max(1));
+    match free.checked_mul(free) {
+        Some(square) => square.div_ceil(capacity),
+        None => free / capacity.div_ceil(free),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_at_most_the_share_and_gets_back_what_was_given_back() {
+        let shares = Shares::default();
+        let mut taken: Vec<Share> = (0..3).map(|_| shares.take(7, 3).unwrap()).collect();
+        assert!(shares.take(7, 3).is_none());
+        assert!(shares.take(8, 3).is_some(), "another user has a share too");
+        assert_eq!((shares.of(7), shares.of(8)), (3, 0));
+        assert_eq!(shares.largest(), Some((7, 3)));
+        taken.pop();
+        assert!(shares.take(7, 3).is_some());
+        drop(taken);
+        assert_eq!((shares.of(7), shares.largest()), (0, None));
+    }
+
+    #[test]
+    fn root_is_not_counted() {
+        let shares = Shares::default();
+        let taken: Vec<_> = (0..100).map(|_| shares.take(0, 0)).collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert_eq!(shares.of(0), 0);
+    }
+
+    #[test]
+    fn a_hundred_users_in_league_leave_a_hundredth() {
+        let (shares, capacity) = (Shares::default(), 100_000);
+        let mut taken = Vec::new();
+        let fill = |uid, taken: &mut Vec<Share>| {
+            let before = taken.len();
+            while let Some(share) = shares.take(uid, fair_share(capacity - taken.len(), capacity)) {
+                taken.push(share);
+            }
+            taken.len() - before
+        };
+        assert_eq!(fill(1, &mut taken), 38_197);
+        assert!(fill(2, &mut taken) > 10_000, "a second user has enough");
+        (3..=100).for_each(|uid| {
+            fill(uid, &mut taken);
+        });
+        assert!(capacity - taken.len() >= 950, "{}", taken.len());
+        assert!(fill(101, &mut taken) > 5);
+    }
+
+    #[test]
+    fn shares_of_nothing_and_of_everything() {
+        assert_eq!(fair_share(0, 0), 0);
+        assert_eq!(fair_share(0, 10), 0);
+        assert_eq!(fair_share(10, 10), 10);
+        assert_eq!(fair_share(1, 1000), 1, "what is left can be had");
+        assert_eq!(fair_share(usize::MAX, usize::MAX), usize::MAX);
+    }
+}
