@@ -59,7 +59,7 @@ fn a_limit_on_the_size_of_files_neither_ends_the_server_nor_binds_its_users() {
 }
 
 #[test]
-fn a_server_out_of_descriptors_says_so_and_recovers() {
+fn a_server_with_few_descriptors_serves_very_many_open_files() {
     need_root!();
     for options in ["passthrough.io=off", "passthrough.headroom=0"] {
         let pool = Pool::tmpfs(3)
@@ -73,29 +73,13 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
             );
         }
         let kept = open_with(pool.path("d1/f1"), 0).unwrap();
-        let (mut open, mut refused) = (Vec::new(), 0);
-        for number in 0..200 {
-            match File::open(pool.path(format!("d{}/f{number}", number % 20))) {
-                Ok(file) => open.push(file),
-                Err(error) => {
-                    let code = error.raw_os_error().unwrap();
-                    assert!(
-                        [libc::EMFILE, libc::ENFILE].contains(&code),
-                        "{options}: {error}"
-                    );
-                    refused += 1;
-                }
-            }
-        }
-        // In passthrough the server keeps no descriptor for an open file.
-        let passed = pool.status()["passthrough"]["on"] == true && options.contains("headroom");
-        assert!(passed || refused > 0, "{options}");
+        // More than the server may have descriptors: other tables hold them.
+        let open: Vec<File> = (0..200)
+            .map(|number| File::open(pool.path(format!("d{}/f{number}", number % 20))).unwrap())
+            .collect();
         // What is open works on, and a full server never makes a directory look empty.
         assert_eq!(read_all(&kept).unwrap(), b"content 1");
-        if let Ok(entries) = fs::read_dir(pool.path("d1")) {
-            let listed = entries.collect::<Result<Vec<_>, _>>();
-            assert!(listed.is_err() || listed.unwrap().len() == 10);
-        }
+        assert_eq!(names(pool.path("d1")).len(), 10);
         drop(open);
         support::eventually("descriptors to come back", Duration::from_secs(30), || {
             (0..200).all(|number| {

@@ -62,11 +62,6 @@ impl Kept {
     pub(crate) fn get(&self) -> sys::Result<Arc<OwnedFd>> {
         self.descriptor.lock().get()
     }
-
-    /// Whether it is this one.
-    pub(crate) fn is(&self, file: &Arc<OwnedFd>) -> bool {
-        self.descriptor.lock().is(file)
-    }
 }
 
 impl Drop for Kept {

@@ -8,6 +8,7 @@ mod access_lists;
 mod added_branches;
 mod dead_branches;
 mod deaths;
+mod descriptors;
 mod handles;
 mod identities;
 mod interrupted_renames;
