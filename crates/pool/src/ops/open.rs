@@ -1,11 +1,13 @@
 //! OPEN and RELEASE: which inode, in which I/O mode, under which cache rule.
 
+mod fingerprint;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{OFlags, Statx};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
@@ -15,7 +17,6 @@ use crate::descriptor::table_of;
 use crate::faults::blame;
 use crate::features::passthrough_ruled_out;
 use crate::health::is_failure;
-use crate::identity::{mix, stable_hash};
 use crate::node::Node;
 use crate::open_file::{IoMode, OpenFile, OpenState, Place};
 use crate::ops::privilege;
@@ -24,6 +25,7 @@ use crate::pool::{PassthroughVerdict, Pool, View};
 use crate::range_locks::Answers;
 use crate::shares::Share;
 use crate::sys::{self, Own};
+use fingerprint::fingerprint;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
 /// writes at its own offsets through any handle. Under write-back the kernel reads through
@@ -485,24 +487,6 @@ fn truncate_open(file: &OwnedFd, access: i32) -> sys::Result<()> {
         return rustix::fs::ftruncate(file, 0);
     }
     rustix::fs::ftruncate(crate::locate::reopen(file.as_fd(), OFlags::WRONLY)?, 0)
-}
-
-/// Changes when the file's content may have changed (`cache.files=auto-full`); never 0.
-fn fingerprint(stat: &Statx) -> u64 {
-    let times = [stat.stx_mtime, stat.stx_ctime];
-    let words = [
-        stat.stx_ino,
-        stat.stx_size,
-        u64::from(stat.stx_dev_major),
-        u64::from(stat.stx_dev_minor),
-    ];
-    let words = words.into_iter().chain(
-        times
-            .into_iter()
-            .flat_map(|time| [time.tv_sec as u64, u64::from(time.tv_nsec)]),
-    );
-    let hash = words.fold(stable_hash(b"auto-full"), |hash, word| mix(hash ^ word));
-    hash | 1
 }
 
 #[cfg(test)]
