@@ -62,6 +62,22 @@ fn open(path: &Path, how: usize) -> Opened {
     }
 }
 
+/// Some bytes somewhere, or at the end, by the handle and in the model.
+fn write_some(random: &mut Random, handle: &Opened, bytes: &mut Vec<u8>) {
+    let data = pattern(random.0, 1 + random.below(3000));
+    let at = match handle.appends {
+        true => bytes.len(),
+        false => random.below(8000),
+    };
+    match handle.appends {
+        true => (&handle.file).write_all(&data).unwrap(),
+        false => handle.file.write_all_at(&data, at as u64).unwrap(),
+    }
+    let end = at + data.len();
+    bytes.resize(bytes.len().max(end), 0);
+    bytes[at..end].copy_from_slice(&data);
+}
+
 /// One change or look, by the handle of a file, or its name.
 fn step(pool: &Pool, random: &mut Random, files: &mut [Model], names: &mut usize) -> &'static str {
     let number = random.below(files.len());
@@ -126,18 +142,7 @@ fn step(pool: &Pool, random: &mut Random, files: &mut [Model], names: &mut usize
             "fstat"
         }
         7..=11 if handle.writes => {
-            let data = pattern(random.0, 1 + random.below(3000));
-            let at = match handle.appends {
-                true => model.bytes.len(),
-                false => random.below(8000),
-            };
-            match handle.appends {
-                true => (&handle.file).write_all(&data).unwrap(),
-                false => handle.file.write_all_at(&data, at as u64).unwrap(),
-            }
-            let end = at + data.len();
-            model.bytes.resize(model.bytes.len().max(end), 0);
-            model.bytes[at..end].copy_from_slice(&data);
+            write_some(random, handle, &mut model.bytes);
             "write"
         }
         _ if handle.reads => {
