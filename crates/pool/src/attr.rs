@@ -31,6 +31,14 @@ pub(crate) fn decode_dev(dev: u32) -> (u32, u32) {
     ((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xf_ff00))
 }
 
+/// Set-user-id or set-group-id.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// Whether `mode` has bits that a write by an ordinary user clears.
+pub(crate) fn has_set_id(mode: u32) -> bool {
+    mode & SET_ID != 0
+}
+
 /// A branch's attributes under the pool's inode number.
 pub(crate) fn file_attr(stat: &Statx, ino: u64) -> FileAttr {
     FileAttr {

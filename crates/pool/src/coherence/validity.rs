@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use strandfs_fuse::FileKind;
 use strandfs_options::{FollowSymlinks, Policy};
 
 use super::changes::Key;
 use super::{Moment, UNKNOWN, WATCHED};
+use crate::attr::has_set_id;
 use crate::identity::{Identity, VolumeId};
 use crate::node::{DirSet, Node};
 use crate::policy::same_search;
@@ -127,9 +129,20 @@ impl Pool {
         self.unless_outdated(view, given.unwrap_or(WATCHED_VALID))
     }
 
-    /// How long attributes learnt after `since` may be trusted.
-    pub(crate) fn attr_valid(&self, view: &View, node: &Node, since: Moment) -> Duration {
+    /// How long attributes of a node of this mode, learnt after `since`, may be trusted.
+    pub(crate) fn attr_valid(
+        &self,
+        view: &View,
+        node: &Node,
+        mode: u32,
+        since: Moment,
+    ) -> Duration {
         let given = view.settings.cache_attr;
+        // A write takes set-id bits away where nobody is told (in passthrough), and the file must
+        // not run by a mode it had: whoever runs it asks.
+        if node.kind == FileKind::Regular && has_set_id(mode) {
+            return Duration::ZERO;
+        }
         // What is stored through a mapping changes times, and nobody is told.
         if self.coherence.strict() || node.mapped_perhaps.load(Ordering::SeqCst) {
             return Duration::ZERO;

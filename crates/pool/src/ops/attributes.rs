@@ -33,7 +33,7 @@ impl Pool {
         view.dress(&mut attr);
         Ok(AttrReply {
             attr,
-            attr_valid: self.attr_valid(&view, &*node?, since),
+            attr_valid: self.attr_valid(&view, &*node?, attr.mode, since),
         })
     }
 
@@ -71,7 +71,7 @@ impl Pool {
                         attr: bare_root(),
                         ..ExtendedAttr::default()
                     },
-                    attr_valid: self.attr_valid(&view, &node, since),
+                    attr_valid: self.attr_valid(&view, &node, 0, since),
                 });
             }
             let (merged, first) = self.dir_attr(&set, node.ino)?;
@@ -88,7 +88,7 @@ impl Pool {
         let extended = extended_attr(&stat, attr);
         Ok(StatxReply {
             extended,
-            attr_valid: self.attr_valid(&view, &node, since),
+            attr_valid: self.attr_valid(&view, &node, attr.mode, since),
         })
     }
 

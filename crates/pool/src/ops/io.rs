@@ -153,21 +153,11 @@ impl Pool {
         let opened = self.opened(args.handle)?;
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
-        let mut clears = false;
         let outcome = self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
-            clears |= privilege::for_unmarked_change(cx, fd)?;
+            privilege::for_unmarked_change(cx, fd)?;
             allocate(fd, mode, args.offset_bytes, args.len_bytes)
         });
-        self.set_id_cleared(&opened, clears);
         self.in_doubt_if_failed(opened.node.id, outcome)
-    }
-
-    /// A change that the kernel does not take for a write may have cleared set-id bits (one that
-    /// failed, too), and the kernel would go on running the file by the mode it knows.
-    fn set_id_cleared(&self, opened: &OpenFile, perhaps: bool) {
-        if perhaps {
-            self.drop_attributes(&opened.node);
-        }
     }
 
     /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
@@ -204,15 +194,13 @@ impl Pool {
             .min(0x7fff_f000);
         let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
         let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
-        let mut clears = false;
         let count = self.on_a_branch_with_room(cx, &to, need_bytes, |target| {
             let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
-            clears |= privilege::for_unmarked_change(cx, target)?;
+            privilege::for_unmarked_change(cx, target)?;
             let source = from.file()?;
             let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
             rustix::fs::copy_file_range(&*source, at_in, target, at_out, len)
         });
-        self.set_id_cleared(&to, clears);
         match count {
             // Nothing was tried.
             Err(errno @ (Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS)) => Err(errno),

@@ -171,7 +171,7 @@ impl Pool {
             node: node.id,
             generation: u64::from(node.generation),
             entry_valid,
-            attr_valid: self.attr_valid(view, node, since),
+            attr_valid: self.attr_valid(view, node, attr.mode, since),
             attr,
         }
     }

@@ -476,7 +476,7 @@ fn passes(rule: PassthroughIo, flags: i32) -> bool {
 /// branch always clear them.
 fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY
-        && privilege::has_set_id(file_mode)
+        && crate::attr::has_set_id(file_mode)
         && privilege::keeps_set_id(cx)
 }
 

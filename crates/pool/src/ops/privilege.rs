@@ -7,16 +7,9 @@ use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Context, SetAttr, Write};
 
+use crate::attr::has_set_id;
 use crate::pool::Pool;
 use crate::sys;
-
-/// Set-user-id or set-group-id.
-const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-
-/// Whether `mode` has bits that a write by an ordinary user clears.
-pub(crate) fn has_set_id(mode: u32) -> bool {
-    mode & SET_ID != 0
-}
 
 /// Whether the caller has CAP_FSETID here. Asked of `/proc`, and only where a set-id file is at
 /// stake: the kernel no longer tells the server who calls (idmapped mounts), except for requests
@@ -182,15 +175,13 @@ impl Task {
 }
 
 /// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id
-/// bits are to fall unless the caller may keep them. Whether they are to fall.
+/// bits are to fall unless the caller may keep them.
 ///
 /// # Errors
 /// Those of `fstat(2)` and `capset(2)`.
-pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<bool> {
+pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<()> {
     let mode = rustix::fs::fstat(file)?.st_mode;
-    let keeps = !has_set_id(mode) || keeps_set_id(cx);
-    sys::want_fsetid(keeps)?;
-    Ok(!keeps)
+    sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))
 }
 
 /// Who sees to it that set-id bits fall.

@@ -12,11 +12,12 @@ use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
 use crate::access_list::{self, ACCESS, AccessList};
+use crate::attr::has_set_id;
 use crate::faults::blame;
 use crate::mounts::Forbids;
 use crate::node::{DirEntry, Node};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
-use crate::ops::privilege::{has_set_id, is_administrator, keeps_set_group_id};
+use crate::ops::privilege::{is_administrator, keeps_set_group_id};
 use crate::pool::{Pool, View};
 use crate::rights::Rights;
 use crate::sys;
