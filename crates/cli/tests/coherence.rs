@@ -276,9 +276,16 @@ fn branches_that_come_and_go_leave_nothing_stale() {
         match random.below(10) {
             0 if used == ALL => {
                 ask(&["branch", "remove", &root, &last]);
+                // Another disk at the same path, as often as not.
+                if random.below(2) == 0 {
+                    let place = pool.on(ALL - 1, "");
+                    support::mounts::detach_once(&place);
+                    support::mounts::make_branch(&place, Kind::Tmpfs("64m"));
+                    put(place.join(format!("steady-{}", ALL - 1)), "");
+                }
                 // The markers of a round tell its mode from the last one.
                 let steady = pool.on(ALL - 1, format!("steady-{}", ALL - 1));
-                fs::set_permissions(steady, fs::Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(steady, fs::Permissions::from_mode(0o0)).unwrap();
                 used = ALL - 1;
                 made.push("a branch left".to_owned());
             }

@@ -105,18 +105,23 @@ fn connection_at(mountpoint: &Path) -> io::Result<Option<u32>> {
 }
 
 /// The mount that is seen at the path, if its server was killed and cannot end.
-fn of_killed_server(path: &Path) -> io::Result<Option<Mounted>> {
+fn of_killed_server(path: &Path) -> io::Result<Option<(Mounted, Root)>> {
     let top = mounts_at(path)?.pop().filter(Mounted::is_fuse);
-    Ok(top.filter(|mounted| killed::server_is_killed(mounted.minor)))
+    let Some(top) = top.filter(|mounted| killed::server_is_killed(mounted.minor)) else {
+        return Ok(None);
+    };
+    // The guardian may have been faster, and another mount be there by now.
+    let root = Root::open(path)?;
+    let is_same = root.minor() == Some(top.minor);
+    Ok(is_same.then_some((top, root)))
 }
 
 /// If the server was killed and cannot end, aborts the connection, unmounts lazily and returns true.
 pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     let path = resolve(mountpoint)?;
     let mut recovered = false;
-    while let Some(mounted) = of_killed_server(&path)? {
-        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        match rustix::mount::unmount(&path, flags) {
+    while let Some((mounted, root)) = of_killed_server(&path)? {
+        match root.take_away(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             Err(Errno::PERM) => {
                 abort::abort_by_number(mounted.minor)?;
                 helper::unmount(&path, true)?;
@@ -159,12 +164,26 @@ impl Root {
         (found.stx_mask & UNIQUE.bits() != 0).then_some(found.stx_mnt_id)
     }
 
-    /// Takes this mount out of sight, and no other. One that is gone already is no error.
-    fn detach(&self, path: &Path) -> io::Result<()> {
+    /// The minor number of its device, which for FUSE is that of the connection.
+    fn minor(&self) -> Option<u32> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&self.0, c"", flags, StatxFlags::empty()).ok()?;
+        Some(found.stx_dev_minor)
+    }
+
+    /// Unmounts this mount, and no other. One that is gone already is no error.
+    fn take_away(&self, flags: UnmountFlags) -> Result<(), Errno> {
         let own = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-        match rustix::mount::unmount(own, UnmountFlags::DETACH) {
-            Err(Errno::PERM) => helper::unmount(path, true),
+        match rustix::mount::unmount(own, flags) {
             Err(Errno::INVAL) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Takes this mount out of sight.
+    fn detach(&self, path: &Path) -> io::Result<()> {
+        match self.take_away(UnmountFlags::DETACH) {
+            Err(Errno::PERM) => helper::unmount(path, true),
             result => Ok(result?),
         }
     }
