@@ -23,4 +23,3 @@ mod reservations;
 mod set_id_bits;
 mod sizes;
 mod times;
-mod watchers;

@@ -1,1 +1,0 @@
-//! What programs that watch the pool hear of.
