@@ -210,10 +210,13 @@ impl Drop for Load {
 
 /// Entries of a pool's rings beyond one for each thread and each queue without one.
 pub fn further_entries(pool: &Pool) -> usize {
+    // Threads may come and go between the looks.
+    let before = ring_threads(pool.pid()).len();
     let ring = &pool.status()["connection"]["ring"];
     let bytes = ring["buffer_bytes"].as_u64().unwrap() as usize;
+    let threads = ring_threads(pool.pid()).len().max(before);
     let entry_bytes = (1 << 20) + rustix::param::page_size();
-    (bytes / entry_bytes).saturating_sub(ring_threads(pool.pid()).len())
+    (bytes / entry_bytes).saturating_sub(threads)
 }
 
 /// Waits until a thread has several entries.
