@@ -1,5 +1,6 @@
 //! Whether a user gets one more open file, before anything is done for it.
 
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +44,7 @@ impl Pool {
     /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
     pub(crate) fn admit(&self, cx: &Context<'_>) -> sys::Result<Share> {
         let uid = match cx.uid {
-            UNNAMED => user_of(cx.pid),
+            UNNAMED => recent_user_of(cx.pid, sys::mono_coarse_ms()),
             uid => uid,
         };
         match self.files.admit(uid) {
@@ -106,6 +107,26 @@ impl Pool {
     }
 }
 
+thread_local! {
+    /// The process that this thread asked about last, its user, and when. Who opens many files in a
+    /// row is asked about once in a while: to ask costs as much as a part of the open itself.
+    static LAST_ASKED: Cell<Option<(u32, u32, u64)>> = const { Cell::new(None) };
+}
+
+/// As [`user_of`], as it was at most so long ago.
+fn recent_user_of(pid: u32, now_ms: u64) -> u32 {
+    const VALID_MS: u64 = 20;
+    if let Some((asked, uid, at_ms)) = LAST_ASKED.get()
+        && asked == pid
+        && now_ms.saturating_sub(at_ms) < VALID_MS
+    {
+        return uid;
+    }
+    let uid = user_of(pid);
+    LAST_ASKED.set(Some((pid, uid, now_ms)));
+    uid
+}
+
 /// Who runs a process, as far as anybody can see: an idmapped mount does not say whose request it
 /// is. One that hides is nobody in particular.
 fn user_of(pid: u32) -> u32 {
@@ -123,6 +144,17 @@ mod tests {
         assert!(told.again(0), "the clock begins at 0");
         assert!(!told.again(5) && !told.again(TELL_EVERY_MS));
         assert!(told.again(TELL_EVERY_MS + 1) && !told.again(TELL_EVERY_MS + 2));
+    }
+
+    #[test]
+    fn a_process_is_asked_about_again_after_a_while_and_another_one_at_once() {
+        let (me, own) = (std::process::id(), user_of(std::process::id()));
+        LAST_ASKED.set(Some((me, 7, 100)));
+        assert_eq!(recent_user_of(me, 119), 7);
+        assert_eq!(recent_user_of(me, 120), own);
+        LAST_ASKED.set(Some((me, 7, 100)));
+        assert_eq!(recent_user_of(0, 101), UNNAMED);
+        assert_eq!(recent_user_of(me, 102), own);
     }
 
     #[test]
