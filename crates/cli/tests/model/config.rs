@@ -226,6 +226,12 @@ impl Config {
         }
     }
 
+    /// Whether a branch is of this filesystem type.
+    pub fn has(&self, fstype: &str) -> bool {
+        let is = |kind: &Kind| matches!(kind, Kind::Loop(of, _) if *of == fstype);
+        self.branches.iter().any(is)
+    }
+
     /// As a line for people.
     pub fn describe(&self) -> String {
         let branches = self.branches.iter().map(|kind| match kind {

@@ -375,7 +375,13 @@ impl Worker {
             self.expect(id, post);
             rustix::fs::setxattr(&path, &attr, &value, XattrFlags::empty()).map_err(io::Error::from)
         };
-        self.settle_names("attribute", id, done)?;
+        // On ext4 the attributes of a file have one block together.
+        let is_full = |error: &io::Error| error.raw_os_error() == Some(libc::ENOSPC);
+        if self.config.has("ext4") && done.as_ref().is_err_and(is_full) {
+            self.forget();
+        } else {
+            self.settle_names("attribute", id, done)?;
+        }
         self.check_name(&name)
     }
 

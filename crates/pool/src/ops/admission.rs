@@ -1,6 +1,7 @@
 //! Whether a user gets one more open file, before anything is done for it.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +45,7 @@ impl Pool {
     /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
     pub(crate) fn admit(&self, cx: &Context<'_>) -> sys::Result<Share> {
         let uid = match cx.uid {
-            UNNAMED => recent_user_of(cx.pid, sys::mono_coarse_ms()),
+            UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
             uid => uid,
         };
         match self.files.admit(uid) {
@@ -108,30 +109,53 @@ impl Pool {
 }
 
 thread_local! {
-    /// The process that this thread asked about last, its user, and when. Who opens many files in a
-    /// row is asked about once in a while: to ask costs as much as a part of the open itself.
-    static LAST_ASKED: Cell<Option<(u32, u32, u64)>> = const { Cell::new(None) };
+    /// The process that this thread asked about last. Most opens in a row are of one process, and to
+    /// find a process in /proc costs a tenth of an open; its open directory there tells the user of
+    /// this moment for much less (Samba changes the user of a thread from request to request).
+    static LAST_ASKED: RefCell<Option<Asked>> = const { RefCell::new(None) };
 }
 
-/// As [`user_of`], as it was at most so long ago.
-fn recent_user_of(pid: u32, now_ms: u64) -> u32 {
-    const VALID_MS: u64 = 20;
-    if let Some((asked, uid, at_ms)) = LAST_ASKED.get()
-        && asked == pid
-        && now_ms.saturating_sub(at_ms) < VALID_MS
-    {
-        return uid;
+/// The directory of a process in /proc.
+struct Asked {
+    pid: u32,
+    dir: File,
+    since_ms: u64,
+}
+
+impl Asked {
+    /// A process number given anew is taken for the process of before no longer than this.
+    const VALID_MS: u64 = 1000;
+
+    fn open(pid: u32, now_ms: u64) -> Option<Self> {
+        let dir = File::open(format!("/proc/{pid}")).ok()?;
+        Some(Self {
+            pid,
+            dir,
+            since_ms: now_ms,
+        })
     }
-    let uid = user_of(pid);
-    LAST_ASKED.set(Some((pid, uid, now_ms)));
-    uid
+
+    fn is_about(&self, pid: u32, now_ms: u64) -> bool {
+        self.pid == pid && now_ms.saturating_sub(self.since_ms) < Self::VALID_MS
+    }
+
+    /// The user of the process now. One that has ended is shown as root's (fs/proc/base.c,
+    /// `pid_getattr`), and root is nobody in particular.
+    fn user(&self) -> u32 {
+        let uid = self.dir.metadata().map(|process| process.uid());
+        uid.ok().filter(|uid| *uid != 0).unwrap_or(UNNAMED)
+    }
 }
 
 /// Who runs a process, as far as anybody can see: an idmapped mount does not say whose request it
 /// is. One that hides is nobody in particular.
-fn user_of(pid: u32) -> u32 {
-    let uid = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
-    uid.ok().filter(|uid| *uid != 0).unwrap_or(UNNAMED)
+fn user_of(pid: u32, now_ms: u64) -> u32 {
+    LAST_ASKED.with_borrow_mut(|last| {
+        if !last.as_ref().is_some_and(|last| last.is_about(pid, now_ms)) {
+            *last = Asked::open(pid, now_ms);
+        }
+        last.as_ref().map_or(UNNAMED, Asked::user)
+    })
 }
 
 #[cfg(test)]
@@ -146,23 +170,50 @@ mod tests {
         assert!(told.again(TELL_EVERY_MS + 1) && !told.again(TELL_EVERY_MS + 2));
     }
 
-    #[test]
-    fn a_process_is_asked_about_again_after_a_while_and_another_one_at_once() {
-        let (me, own) = (std::process::id(), user_of(std::process::id()));
-        LAST_ASKED.set(Some((me, 7, 100)));
-        assert_eq!(recent_user_of(me, 119), 7);
-        assert_eq!(recent_user_of(me, 120), own);
-        LAST_ASKED.set(Some((me, 7, 100)));
-        assert_eq!(recent_user_of(0, 101), UNNAMED);
-        assert_eq!(recent_user_of(me, 102), own);
+    /// Whom opens of a process are counted for.
+    fn expected(uid: u32) -> u32 {
+        if uid == 0 { UNNAMED } else { uid }
     }
 
     #[test]
-    fn the_user_of_a_process_is_seen_and_root_counts_as_nobody() {
-        let me = std::process::id();
-        let uid = rustix::process::geteuid().as_raw();
-        let expected = if uid == 0 { UNNAMED } else { uid };
-        assert_eq!(user_of(me), expected);
-        assert_eq!(user_of(0), UNNAMED);
+    fn a_process_is_found_anew_after_a_while_and_another_one_at_once() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (me, other) = (std::process::id(), child.id());
+        let asked = |now_ms| {
+            user_of(me, now_ms);
+            LAST_ASKED.with_borrow(|last| last.as_ref().map(|last| (last.pid, last.since_ms)))
+        };
+        assert_eq!(asked(100), Some((me, 100)));
+        assert_eq!(asked(100 + Asked::VALID_MS - 1), Some((me, 100)));
+        assert_eq!(
+            asked(100 + Asked::VALID_MS),
+            Some((me, 100 + Asked::VALID_MS))
+        );
+        user_of(other, 1200);
+        assert_eq!(asked(1201), Some((me, 1201)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(user_of(other, 1202), UNNAMED);
+    }
+
+    #[test]
+    fn the_user_of_a_thread_is_that_of_this_moment_and_root_counts_as_nobody() {
+        let own = rustix::process::geteuid().as_raw();
+        let me = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        assert_eq!(user_of(me, 1), expected(own));
+        assert_eq!(user_of(0, 1), UNNAMED);
+        if own != 0 {
+            return;
+        }
+        assert_eq!(user_of(me, 2), UNNAMED);
+        let user = |uid| rustix::fs::Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(user(0), user(1234), user(0)).unwrap();
+        assert_eq!(user_of(me, 3), 1234);
     }
 }
