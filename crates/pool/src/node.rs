@@ -395,6 +395,18 @@ impl Node {
         }
     }
 
+    /// Notes that one name became another, in one step: a directory that is renamed has a name, and
+    /// a directory above it, for whoever asks meanwhile.
+    pub fn move_name(&self, old: (NodeId, &OsStr), (parent, name): (NodeId, &OsStr)) {
+        let mut place = self.place.write();
+        place.names.remove(old.0, old.1);
+        if self.is_dir() {
+            place.names.replace_all(parent, name);
+        } else {
+            place.names.add(parent, name);
+        }
+    }
+
     /// Notes that the name is gone.
     pub fn remove_name(&self, parent: NodeId, name: &OsStr) {
         self.place.write().names.remove(parent, name);

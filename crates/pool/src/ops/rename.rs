@@ -380,18 +380,19 @@ fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> sys::Result<()>
 /// Tells the nodes their new names.
 fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: &(Faced, Faced), exchange: bool) {
     let (moved, target) = nodes;
+    let (old_name, new_name) = ((old.parent.id, old.name), (new.parent.id, new.name));
     for target in target {
-        target.remove_name(new.parent.id, new.name);
-        if exchange {
-            target.add_name(old.parent.id, old.name);
-            if target.is_dir() {
-                old.parent.note_shown_dir(old.name);
-            }
+        if !exchange {
+            target.remove_name(new.parent.id, new.name);
+            continue;
+        }
+        target.move_name(new_name, old_name);
+        if target.is_dir() {
+            old.parent.note_shown_dir(old.name);
         }
     }
     for moved in moved {
-        moved.remove_name(old.parent.id, old.name);
-        moved.add_name(new.parent.id, new.name);
+        moved.move_name(old_name, new_name);
         if moved.is_dir() {
             new.parent.note_shown_dir(new.name);
         }
