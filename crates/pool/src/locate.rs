@@ -185,7 +185,8 @@ impl Pool {
         let by_name_flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let mut refusal = None;
         let by_name = self.by_name(node, &identity, |dir, name| {
-            match rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty()) {
+            let open = || rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty());
+            match past_own_leases(open) {
                 Ok(fd) => {
                     let stat = sys::statx_fd(fd.as_fd()).ok()?;
                     self.volumes
@@ -232,5 +233,46 @@ fn definite_refusal(errno: Errno) -> bool {
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> sys::Result<OwnedFd> {
     let path = sys::ProcPath::new(fd);
     let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open(path.as_c_str(), flags, Mode::empty())
+    past_own_leases(|| rustix::fs::open(path.as_c_str(), flags, Mode::empty()))
+}
+
+/// Opens with `O_NONBLOCK`. The server takes leases itself, for a moment, to learn who writes: to
+/// meet one of those is no reason to fail, or to pass over a copy.
+fn past_own_leases(open: impl Fn() -> sys::Result<OwnedFd>) -> sys::Result<OwnedFd> {
+    match open() {
+        Err(Errno::AGAIN) => sys::without_own_leases(open),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn no_open_fails_because_the_server_asks_who_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let asker = File::create(&path).unwrap();
+        if sys::written_by_others(asker.as_fd(), sys::Own::Writer).is_err() {
+            return;
+        }
+        let at = rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = sys::written_by_others(asker.as_fd(), sys::Own::Writer);
+                }
+            });
+            let opened: Vec<_> = (0..20_000)
+                .map(|_| reopen(at.as_fd(), OFlags::RDWR).map(drop))
+                .collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(opened.iter().all(|opened| *opened == Ok(())));
+        });
+    }
 }

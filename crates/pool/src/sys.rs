@@ -24,7 +24,7 @@ pub use filesystem_id::{btrfs_devices, filesystem_uuid};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
-pub use lease::{Own, written_by_others};
+pub use lease::{Own, without_own_leases, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use own_table::spawn_with_own_table;
 pub use raw::{

@@ -1,7 +1,9 @@
 //! Whether a file is open for writing anywhere on this machine, asked by way of a lease.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustix::io::Errno;
 
 use super::Result;
@@ -9,6 +11,17 @@ use super::raw::last_errno;
 
 /// From `asm-generic/fcntl.h`; not in `libc`.
 const F_SETSIG: libc::c_int = 10;
+
+/// Held for reading while a lease of this process stands.
+static ASKING: RwLock<()> = RwLock::new(());
+/// How long one side waits for the other: a branch that hangs must not hold up the others.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Opens while this process has no lease: what refuses with EAGAIN is somebody else's.
+pub fn without_own_leases<T>(open: impl FnOnce() -> T) -> T {
+    let _none = ASKING.try_write_for(PATIENCE);
+    open()
+}
 
 /// How `fd` is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +47,10 @@ pub fn written_by_others(fd: BorrowedFd<'_>, own: Own) -> Result<bool> {
     // Whoever opens the file in this very moment makes the kernel send a signal: one that is
     // ignored, where the usual SIGIO would end the server.
     control(fd, F_SETSIG, libc::SIGURG)?;
+    let Some(_asking) = ASKING.try_read_for(PATIENCE) else {
+        // Somebody is opening a file, of all the files there are perhaps this one.
+        return Ok(true);
+    };
     match control(fd, libc::F_SETLEASE, lease) {
         Ok(()) => control(fd, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
         Err(Errno::AGAIN) => Ok(true),
