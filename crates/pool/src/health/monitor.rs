@@ -72,8 +72,13 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
 
 /// What a helper found out about a branch.
 enum Verdict {
-    /// It is where it was; whether its filesystem takes no changes.
-    There { read_only: bool },
+    /// It is where it was.
+    There {
+        /// Its filesystem takes no changes.
+        read_only: bool,
+        /// Whether it refused one made to find out; `None` if nothing had spoken for that yet.
+        refuses: Option<bool>,
+    },
     /// It is not what it was.
     Gone(State, String),
     /// It is the same, by another mount.
@@ -214,7 +219,11 @@ impl Monitor {
                 pool.fence(branch.id, State::Missing, "it was mounted anew");
                 return;
             }
-            Some(Verdict::There { read_only }) if longest.is_none() => {
+            // It refused a change after it was looked at: it is looked at again, more closely.
+            Some(Verdict::There { refuses: None, .. }) if branch.health().is_read_only() => {
+                check.next = now;
+            }
+            Some(Verdict::There { read_only, .. }) if longest.is_none() => {
                 pool.note_answer(branch, read_only);
             }
             _ => {}
@@ -334,8 +343,14 @@ fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
         }
     };
     // ext4 refuses changes after an error without saying so in its flags.
-    let read_only = read_only || branch.health().is_read_only() && refuses_changes(branch);
-    Verdict::There { read_only }
+    let refuses = branch
+        .health()
+        .is_read_only()
+        .then(|| read_only || refuses_changes(branch));
+    Verdict::There {
+        read_only: refuses.unwrap_or(read_only),
+        refuses,
+    }
 }
 
 /// Makes a nameless file, which leaves nothing behind.

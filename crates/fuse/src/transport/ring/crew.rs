@@ -162,6 +162,7 @@ impl RingCrew {
         let admission = match begin {
             _ if first => Admission::First,
             Begin::TakeOver(_) => Admission::Promised,
+            Begin::Send(_) => Admission::InPlace,
             _ => Admission::Further,
         };
         let number = match self.threads.lock().admit(admission) {
@@ -171,7 +172,7 @@ impl RingCrew {
         // Its memory is had first: a thread that has to give up would be no help.
         let had = match admission {
             Admission::First | Admission::Promised => self.tools.lock().pop(),
-            Admission::Further => None,
+            Admission::Further | Admission::InPlace => None,
         };
         let (ring, scratch) = match had.map_or_else(|| make_tools(&self.server), Ok) {
             Ok(tools) => tools,

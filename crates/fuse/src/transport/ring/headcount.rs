@@ -32,6 +32,8 @@ pub(super) enum Admission {
     Further,
     /// Its place was kept.
     Promised,
+    /// In the place of one that may never come back from a branch: all may be there.
+    InPlace,
 }
 
 impl Headcount {
@@ -57,7 +59,11 @@ impl Headcount {
         match admission {
             Admission::First => self.opened += 1,
             Admission::Further if self.room() == 0 => return Err(Errno::AGAIN.into()),
-            Admission::Further => {}
+            // Each thread is stood in for once, even where those that stand in come to hang too.
+            Admission::InPlace if self.running >= self.max_threads.saturating_mul(2) => {
+                return Err(Errno::AGAIN.into());
+            }
+            Admission::Further | Admission::InPlace => {}
             Admission::Promised => self.release(),
         }
         self.running += 1;
@@ -115,6 +121,20 @@ mod tests {
         assert!(promised(&mut head) && promised(&mut head));
         assert_eq!(head.running, 8);
         assert!(!head.promise(), "no room");
+    }
+
+    #[test]
+    fn who_hangs_is_stood_in_for_though_all_places_are_taken() {
+        let mut head = Headcount::new(1, 4, 0);
+        head.admit(Admission::First).unwrap();
+        for _ in 1..4 {
+            head.admit(Admission::Further).unwrap();
+        }
+        assert!(head.admit(Admission::Further).is_err());
+        for _ in 0..4 {
+            assert!(head.admit(Admission::InPlace).is_ok());
+        }
+        assert!(head.admit(Admission::InPlace).is_err(), "no end of them");
     }
 
     #[test]
