@@ -231,6 +231,26 @@ fn nothing_is_made_in_an_immutable_directory_on_any_branch() {
 }
 
 #[test]
+fn files_are_made_below_an_immutable_directory_where_their_directory_is() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let pool = pool_with_one_copy();
+    fs::create_dir(pool.on(1, "d")).unwrap();
+    fs::create_dir(pool.on(0, "d/deep")).unwrap();
+    let before = flags(&pool.path("d"));
+    set_flags(&pool.path("d"), before | IFlags::IMMUTABLE).unwrap();
+    for number in 0..40 {
+        let name = pool.path(format!("d/deep/{number}"));
+        let made = fs::write(name, "x");
+        made.unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
+    assert_eq!(pool.holders("d/deep"), [0]);
+    set_flags(&pool.path("d"), before).unwrap();
+}
+
+#[test]
 fn an_append_only_directory_is_one_on_each_branch_that_it_comes_to() {
     need_root!();
     if !mounts::loop_works("ext4") {
@@ -238,6 +258,13 @@ fn an_append_only_directory_is_one_on_each_branch_that_it_comes_to() {
     }
     let pool = pool_with_one_copy();
     let before = flags(&pool.path("d"));
+    for branch in [0, 1] {
+        fs::create_dir_all(pool.on(branch, "kept/deep/full")).unwrap();
+    }
+    set_flags(&pool.path("kept"), before | IFlags::APPEND).unwrap();
+    let refused = errno(fs::remove_dir(pool.path("kept/deep")));
+    assert_eq!(refused, Errno::PERM, "said before ENOTEMPTY");
+    set_flags(&pool.path("kept"), before).unwrap();
     let wanted = IFlags::APPEND | IFlags::NODUMP | IFlags::NOATIME | IFlags::DIRSYNC;
     set_flags(&pool.path("d"), before | wanted).unwrap();
     for number in 0..40 {

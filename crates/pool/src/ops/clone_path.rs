@@ -85,6 +85,12 @@ impl Pool {
             }
             let cloned = self.clone_dir(&model, (above, &here), branch, &name);
             here = cloned.map_err(|errno| {
+                // The directory is like others of its kind, but the one above it is shut here.
+                let shut = || is_shut(&here).unwrap_or(false);
+                if errno == Errno::PERM && shut() {
+                    tracing::debug!(branch = %branch.path.display(), ?name, "no directory is made in an immutable one");
+                    return Errno::OPNOTSUPP;
+                }
                 if errno == Errno::OPNOTSUPP {
                     tracing::warn!(branch = %branch.path.display(), ?name, "no directory is made here: the branch cannot keep its access lists or flags");
                 }
@@ -164,12 +170,16 @@ impl Pool {
 /// Whether one of the copies is immutable (`chattr +i`).
 fn is_immutable(set: &DirSet) -> sys::Result<bool> {
     for entry in &set.entries {
-        let attributes = sys::statx_fd(entry.fd.as_fd())?.stx_attributes;
-        if attributes.contains(StatxAttributes::IMMUTABLE) {
+        if is_shut(entry)? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+fn is_shut(dir: &DirEntry) -> sys::Result<bool> {
+    let attributes = sys::statx_fd(dir.fd.as_fd())?.stx_attributes;
+    Ok(attributes.contains(StatxAttributes::IMMUTABLE))
 }
 
 /// Makes a change in a directory that is none users made: its times stay, unless users set them

@@ -168,8 +168,9 @@ impl Pool {
                 .on(entry.branch)
                 .filter(|_| !self.name_changed_since(&reader.node, name, begun));
             let listed = (entry.kind, name);
-            match self.lookup_listed(&view, &reader.node, dir, listed, since) {
-                // Its branch may have vanished since it was listed.
+            let found = self.lookup_listed(&view, &reader.node, dir, listed, since);
+            match found.and_then(there) {
+                // It was removed since it was listed, or its branch vanished.
                 Err(Errno::NOENT) if self.view().complete().is_ok() => {}
                 Err(_) => {
                     let (ino, kind) = self.listed_as(&place, name, &entry);
@@ -345,5 +346,14 @@ impl Pool {
             outcome = outcome.and(synced);
         }
         outcome
+    }
+}
+
+/// What was found under a name, where a look-up may also answer that nothing is there, for the
+/// kernel to remember.
+fn there(found: strandfs_fuse::Entry) -> sys::Result<strandfs_fuse::Entry> {
+    match found.node {
+        NodeId(0) => Err(Errno::NOENT),
+        _ => Ok(found),
     }
 }

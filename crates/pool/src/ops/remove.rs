@@ -136,7 +136,14 @@ impl Pool {
         if directories.len() > 1 {
             for (branch, _) in &directories {
                 let dir = set.on(branch.id).ok_or(Errno::STALE)?;
-                kept.push((branch.id, open_empty(dir, name)?));
+                let opened = open_empty(dir, name);
+                if matches!(opened, Err(Errno::NOTEMPTY)) {
+                    // On a bare filesystem what forbids it at all is said first.
+                    for (branch, stat) in &directories {
+                        may_remove(set.on(branch.id).ok_or(Errno::STALE)?, stat)?;
+                    }
+                }
+                kept.push((branch.id, opened?));
             }
         }
         let rule = view.settings.policies.rmdir;
