@@ -40,7 +40,9 @@ macro_rules! access_times {
             default: "false",
             example: "true",
             help: $help,
-            help_full: "Of noatime, relatime and strictatime the last one given holds.",
+            help_full: "Of noatime, relatime and strictatime the last one given holds. It is a flag of \
+                the pool's mount alone: access times are kept by the branches' filesystems, as their \
+                own mounts say, so give it there, too.",
             ..OptionDef::BASE
         }
     };
