@@ -208,10 +208,7 @@ impl Worker {
             Ok(count) if count == data.len() => self.commit(),
             Ok(count) if self.may_be_partial() && count > 0 => {
                 self.note(id, &format!("only {count} were written"));
-                let mut post = pre;
-                post.write(at, &data[..count]);
-                self.expect(id, post);
-                self.commit();
+                self.written_in_part(id, file, (&pre, at), (count, data))?;
             }
             Ok(count) => return self.wrong_node(id, &format!("{count} of {} bytes", data.len())),
             Err(code) => {
@@ -224,6 +221,33 @@ impl Worker {
             self.touched(id, since);
         }
         self.check_fstat(id, file)
+    }
+
+    /// Where the server died in a write, the kernel tells of the part that it had heard to be done;
+    /// more of it may be.
+    fn written_in_part(
+        &mut self,
+        id: Id,
+        file: &File,
+        (pre, at): (&Node, usize),
+        (count, data): (usize, &[u8]),
+    ) -> Step {
+        let mut part = pre.clone();
+        part.write(at, &data[..count]);
+        self.nodes.insert(id, part);
+        // On its way is still the whole.
+        let asked = rustix::fs::statx(
+            file,
+            "",
+            rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_FORCE_SYNC,
+            rustix::fs::StatxFlags::BASIC_STATS,
+        );
+        let asked = self.sort("statx", id, asked.map_err(io::Error::from))?;
+        if let Err(code) = asked {
+            return self.wrong_node(id, &format!("statx: error {code}"));
+        }
+        self.forget();
+        Ok(())
     }
 
     pub fn write_somewhere(&mut self) -> Step {
@@ -271,10 +295,7 @@ impl Worker {
             match self.sort("append", id, file.write(&data))? {
                 Ok(count) if count == data.len() => self.commit(),
                 Ok(count) if self.may_be_partial() && count > 0 => {
-                    let mut post = pre;
-                    post.write(at, &data[..count]);
-                    self.expect(id, post);
-                    self.commit();
+                    self.written_in_part(id, &file, (&pre, at), (count, &data))?;
                 }
                 Ok(count) => return self.wrong_node(id, &format!("appended {count}")),
                 Err(code) => {

@@ -78,7 +78,11 @@ impl Worker {
             if start.elapsed().as_secs() > 20 {
                 return self.wrong_node(
                     id,
-                    &format!("{} there: not {there} for long", path.display()),
+                    &format!(
+                        "{} there: not {there} for long\n{}",
+                        path.display(),
+                        self.on_branches(path.strip_prefix(self.own_dir()).unwrap())
+                    ),
                 );
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -125,15 +125,18 @@ pub(super) struct Interrupted {
 impl Record {
     /// Notes on `branch` that the inode of `stat` is about to have a second name, which will
     /// then be its only one; `ahead` are the branches whose copy of that name hides it until then.
+    /// The record outlives a power cut where one of those is on another disk: each comes back with
+    /// a past of its own.
     ///
     /// # Errors
-    /// Those of making, locking and writing a file.
+    /// Those of making, locking, writing and syncing a file.
     pub(crate) fn of_rename(
         branch: &Arc<Branch>,
         from: (&Path, &OsStr),
         to: (&Path, &OsStr),
         stat: &Statx,
         ahead: &[&Branch],
+        on_other_disks: bool,
     ) -> sys::Result<Record> {
         let rename = Interrupted {
             from: Spot::new(from.0, from.1),
@@ -141,7 +144,10 @@ impl Record {
             file: Inode::of(stat),
             ahead: ahead.iter().map(|branch| Elsewhere::of(branch)).collect(),
         };
-        Record::write_unsynced(branch, rename.text())
+        match on_other_disks {
+            true => Record::write_new(branch, rename.text()),
+            false => Record::write_unsynced(branch, rename.text()),
+        }
     }
 }
 

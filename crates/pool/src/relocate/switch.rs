@@ -201,6 +201,7 @@ impl Pool {
             self.moves.fetch_add(1, Ordering::AcqRel);
             return Ok(());
         }
+        settle_original(source, made);
         copy.note(
             &self.paths_now(target)?,
             (&source.branch, &source.stat),
@@ -385,6 +386,19 @@ fn remove_names(source: &Source) -> Result<(), Stay> {
         }
     }
     Ok(())
+}
+
+/// Has the original on its disk with the size and times that are about to be noted of it: after a
+/// power cut it is told by them. Best effort: without it both files stay.
+fn settle_original(source: &Source, made: &Statx) {
+    let disk = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor);
+    // One disk keeps the order of its changes.
+    if disk(&source.stat) == disk(made) {
+        return;
+    }
+    if let Err(errno) = rustix::fs::fsync(&source.file) {
+        tracing::debug!(branch = %source.branch.path.display(), %errno, "a file about to move could not be synced");
+    }
 }
 
 /// Best effort: some filesystems cannot sync a directory.

@@ -10,6 +10,7 @@ use strandfs_fuse::FileKind;
 
 use super::{Ends, Plan, Step};
 use crate::branch::Branch;
+use crate::ops::durable;
 use crate::relocate::{Record, Role};
 use crate::sys;
 
@@ -23,9 +24,10 @@ impl Plan<'_> {
                 (paths.from.as_path(), ends.from_name),
                 (paths.to.as_path(), ends.to_name),
             );
-            let ahead = self.stale.iter().filter(|stale| stale.rank < ends.rank);
-            let ahead: SmallVec<[&Branch; 2]> = ahead.map(|stale| &*stale.dir.branch).collect();
-            Record::of_rename(&ends.from.branch, from, to, &stat, &ahead)
+            let ahead = || self.stale.iter().filter(|stale| stale.rank < ends.rank);
+            let on_other_disks = ahead().any(|stale| !durable::same_disk(&stale.dir, &ends.to));
+            let ahead: SmallVec<[&Branch; 2]> = ahead().map(|stale| &*stale.dir.branch).collect();
+            Record::of_rename(&ends.from.branch, from, to, &stat, &ahead, on_other_disks)
         });
         match noted {
             Ok(record) => self.record.set(Some(record)),

@@ -1,9 +1,13 @@
-//! A power cut after a change of two disks, each of which comes back as it was at a moment of its
+//! A power cut. Here: after a change of two disks, each of which comes back as it was at a moment of its
 //! own: the images of loop-mounted filesystems are copied while they are in use, after one of them
-//! was synced by somebody else.
+//! was synced by somebody else. In `replayed`: at any write that reached a disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod log_fs;
+mod replayed;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
