@@ -21,6 +21,8 @@ pub enum Theme {
     Names,
     /// Directories that all workers use.
     Shared,
+    /// Full inode tables and quotas, on further filesystems.
+    Limits,
 }
 
 #[derive(Clone)]
@@ -50,6 +52,8 @@ pub struct Config {
     /// Renames and links across branches may be refused.
     pub crosses: bool,
     pub writeback: bool,
+    /// Files have hundreds of extended attributes.
+    pub many_attrs: bool,
 }
 
 impl Theme {
@@ -64,6 +68,7 @@ impl Theme {
             Theme::Swapped,
             Theme::Names,
             Theme::Shared,
+            Theme::Limits,
         ];
         let named = all.into_iter().find(|theme| format!("{theme:?}") == name);
         named.unwrap_or_else(|| panic!("no theme {name}"))
@@ -79,7 +84,8 @@ impl Config {
         let writeback = is(Theme::Any) && chance(12);
         let kills = is(Theme::Killed) || (is(Theme::Any) && !writeback && chance(35));
         let behind = is(Theme::Behind) || (is(Theme::Any) && chance(20));
-        let short = !writeback && !swaps && !behind && (is(Theme::Full) || chance(50));
+        let short =
+            !writeback && !swaps && !behind && (is(Theme::Full) || is(Theme::Limits) || chance(50));
         let modes = !writeback && !swaps && (is(Theme::Changing) || (is(Theme::Any) && chance(25)));
         let leaves = is(Theme::Changing) || (is(Theme::Any) && chance(20));
         let joins = !kills && !swaps && (is(Theme::Changing) || chance(20));
@@ -103,6 +109,7 @@ impl Config {
             behind,
             crosses,
             writeback,
+            many_attrs: seed % 4 == 1,
         };
         config.draw_branches(&mut random);
         config.draw_options(&mut random, flipping);
@@ -127,9 +134,13 @@ impl Config {
                 "96m"
             };
             let kind = match random.u8(0..10) {
+                0..2 if self.theme == Theme::Limits => Kind::Tmpfs("16m,nr_inodes=150"),
+                2..5 if self.theme == Theme::Limits => Kind::FewInodes("24m", "200"),
+                5..7 if self.theme == Theme::Limits => Kind::Loop("btrfs", "130m"),
+                7..9 if self.theme == Theme::Limits => Kind::Quota("130m", "8m"),
                 _ if self.swaps => Kind::Loop("ext4", "64m"),
                 0 | 1 if disks => Kind::Loop("xfs", "320m"),
-                2..8 if disks => Kind::Loop("ext4", size),
+                2..=7 if disks => Kind::Loop("ext4", size),
                 _ => Kind::Tmpfs(size),
             };
             self.branches.push(kind);
@@ -228,7 +239,18 @@ impl Config {
 
     /// Whether a branch is of this filesystem type.
     pub fn has(&self, fstype: &str) -> bool {
-        let is = |kind: &Kind| matches!(kind, Kind::Loop(of, _) if *of == fstype);
+        let is = |kind: &Kind| match kind {
+            Kind::Loop(of, _) => *of == fstype,
+            Kind::FewInodes(..) => fstype == "ext4",
+            Kind::Quota(..) => fstype == "btrfs",
+            Kind::Dir | Kind::Tmpfs(_) => false,
+        };
+        self.branches.iter().any(is)
+    }
+
+    /// Whether a quota may refuse what needs room.
+    pub fn has_quota(&self) -> bool {
+        let is = |kind: &Kind| matches!(kind, Kind::Quota(..));
         self.branches.iter().any(is)
     }
 
@@ -238,6 +260,8 @@ impl Config {
             Kind::Dir => "directory".to_owned(),
             Kind::Tmpfs(size) => format!("tmpfs {size}"),
             Kind::Loop(fstype, size) => format!("{fstype} {size}"),
+            Kind::FewInodes(size, count) => format!("ext4 {size} with {count} inodes"),
+            Kind::Quota(size, limit) => format!("btrfs {size} with a quota of {limit}"),
         });
         let branches: Vec<String> = branches.collect();
         let traits = [
@@ -250,6 +274,7 @@ impl Config {
             (self.swaps, "disks swapped"),
             (self.drops_caches, "caches dropped"),
             (self.behind, "changes on branches"),
+            (self.many_attrs, "hundreds of attributes"),
         ];
         let traits = traits.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
         format!(

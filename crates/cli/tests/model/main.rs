@@ -91,6 +91,8 @@ fn can_run(config: &mut Config) -> bool {
     }
     config.branches.iter().all(|kind| match kind {
         Kind::Loop(fstype, _) => loop_works(fstype),
+        Kind::FewInodes(..) => loop_works("ext4"),
+        Kind::Quota(..) => loop_works("btrfs"),
         _ => true,
     })
 }
@@ -213,6 +215,12 @@ fn everything_is_as_each_process_left_it_in_directories_of_many_branches() {
 fn everything_is_as_each_process_left_it_in_directories_that_all_share() {
     need_root!();
     many(Theme::Shared);
+}
+
+#[test]
+fn everything_is_as_each_process_left_it_where_inode_tables_and_quotas_are_full() {
+    need_root!();
+    many(Theme::Limits);
 }
 
 #[test]

@@ -21,6 +21,10 @@ impl Worker {
             54..64 => self.unlink(),
             64..68 => self.remove_dir(),
             68..72 => self.symlink(),
+            72 if self.config.many_attrs => {
+                let count = self.random.u32(50..300);
+                (0..count).try_for_each(|_| self.set_attr())
+            }
             72..80 => self.set_attr(),
             80..86 => self.change_mode(),
             86..90 => self.set_times(),
@@ -354,9 +358,10 @@ impl Worker {
             return Ok(());
         };
         let (id, path) = (self.names[&name], self.path(&name));
-        let attr = format!("user.m{}", self.random.u32(0..4));
+        let most = if self.config.many_attrs { 300 } else { 4 };
+        let attr = format!("user.m{}", self.random.u32(0..most));
         let mut post = self.nodes[&id].clone();
-        let removes = self.random.u32(0..3) == 0;
+        let removes = self.random.u32(0..3) == 0 && !post.attrs.is_empty();
         let done = if removes {
             self.note(id, &format!("remove {attr}"));
             let was = post.attrs.remove(&attr).is_some();

@@ -91,6 +91,7 @@ impl Run {
         for whose in 0..config.workers {
             let name = super::shared::roaming_names(whose)[0].clone();
             fs::create_dir(pool.path("shared").join(name)).unwrap();
+            fs::create_dir(pool.path(format!("w{whose}"))).unwrap();
         }
         put(pool.path("shared/counter"), [0; 8]);
         let mut run = Run {
@@ -299,7 +300,18 @@ impl Run {
             && let Ok(file) = File::create(&ballast)
         {
             let flags = rustix::fs::FallocateFlags::empty();
-            let _ = rustix::fs::fallocate(&file, flags, 0, free - left);
+            let mut bytes = free - left;
+            // A quota knows of less room.
+            while bytes > 50_000 && rustix::fs::fallocate(&file, flags, 0, bytes).is_err() {
+                bytes /= 2;
+            }
+        }
+        if self.config.theme == super::config::Theme::Limits && self.random.bool() {
+            for number in 0..400 {
+                if File::create(branch.join(format!("ballast-i{number}"))).is_err() {
+                    break;
+                }
+            }
         }
         Ok(())
     }

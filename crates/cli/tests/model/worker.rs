@@ -127,6 +127,8 @@ impl Worker {
         let own = self.own_dir();
         match fs::create_dir(&own) {
             Ok(()) => {}
+            // The coordinator makes it where there may be no inode left for it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return wrong(format!("mkdir: {error}")),
         }
         loop {
@@ -338,6 +340,7 @@ impl Worker {
     pub fn is_legal(&self, code: i32) -> bool {
         match code {
             libc::ENOSPC => self.config.short || self.config.modes,
+            libc::EDQUOT => self.config.has_quota(),
             libc::EROFS => self.config.modes,
             libc::EXDEV => self.config.crosses,
             _ => false,

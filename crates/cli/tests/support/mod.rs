@@ -69,6 +69,10 @@ pub enum Kind {
     Tmpfs(&'static str),
     /// A filesystem of this type and size in a loop-mounted image.
     Loop(&'static str, &'static str),
+    /// An ext4 of this size with so many inodes.
+    FewInodes(&'static str, &'static str),
+    /// A btrfs of this size with a quota of so many bytes.
+    Quota(&'static str, &'static str),
 }
 
 struct Spec {

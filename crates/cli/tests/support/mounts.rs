@@ -158,6 +158,19 @@ pub fn make_branch(path: &Path, kind: Kind) {
             run("mount", ["-o", "loop", &image, target]).ok();
             fs::remove_dir(path.join("lost+found")).ok();
         }
+        Kind::FewInodes(size, count) => {
+            let image = format!("{target}.img");
+            run("truncate", ["-s", size, &image]).ok();
+            let line = ["-q", "-F", "-m", "0", "-N", count, &image];
+            run("mkfs.ext4", line).ok();
+            run("mount", ["-o", "loop", &image, target]).ok();
+            fs::remove_dir(path.join("lost+found")).ok();
+        }
+        Kind::Quota(size, limit) => {
+            make_branch(path, Kind::Loop("btrfs", size));
+            run("btrfs", ["quota", "enable", target]).ok();
+            run("btrfs", ["qgroup", "limit", limit, "0/5", target]).ok();
+        }
     }
 }
 

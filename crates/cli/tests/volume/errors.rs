@@ -123,6 +123,47 @@ fn a_full_disk_is_enospc_above_and_what_was_there_stays() {
     }
 }
 
+#[test]
+fn a_volume_goes_on_once_its_full_disk_has_room_again_and_kept_what_was_synced() {
+    need_root!();
+    for (way, args) in ways() {
+        let ground = Ground::new(Kind::Tmpfs("10m"));
+        ground.serve(&[&["--size", "32M"], args].concat()).ok();
+        put(ground.disk().join("ballast"), vec![1; 4 << 20]);
+        let file = open_with(ground.file(), libc::O_DIRECT).unwrap();
+        let data = |place: u64| Aligned::new(&pattern(place, 1 << 20));
+        let (mut written, mut place) = (Vec::new(), 0);
+        let error = loop {
+            match file.write_all_at(data(place).slice(), place << 20) {
+                Ok(()) => written.push(place),
+                Err(error) => break error,
+            }
+            file.sync_all().unwrap();
+            place += 1;
+            assert!(place < 32, "{way}: takes more than there is");
+        };
+        assert_eq!(errno::<()>(Err(error)), Errno::NOSPC, "{way}");
+        fs::remove_file(ground.disk().join("ballast")).unwrap();
+        for place in place..place + 3 {
+            file.write_all_at(data(place).slice(), place << 20).unwrap();
+            written.push(place);
+        }
+        file.sync_all().unwrap();
+        assert!(written.len() >= 7, "{way}: {written:?}");
+        drop(file);
+        ground.detach(&ground.backing()).ok();
+        ground.serve(args).ok();
+        let file = open_with(ground.file(), libc::O_DIRECT).unwrap();
+        for place in written {
+            let mut back = Aligned::new(&vec![0; 1 << 20]);
+            file.read_exact_at(back.slice(), place << 20).unwrap();
+            assert!(back.slice() == data(place).slice(), "{way}: MiB {place}");
+        }
+        drop(file);
+        ground.detach(&ground.backing()).ok();
+    }
+}
+
 /// Makes the backing file so long, behind the server's back.
 fn set_backing_len(ground: &Ground, bytes: u64) {
     let backing = OpenOptions::new().write(true).open(ground.backing());
