@@ -455,6 +455,11 @@ impl Worker {
                 Err(code) => {
                     self.note(id, &format!("refused: {code}"));
                     self.adopt(id, &file, "punch or zero")?;
+                    // Refused for want of room, ext4 has zeros in its page cache and the old bytes on
+                    // disk, where O_DIRECT reads them: on the bare filesystem, too.
+                    let bytes = self.nodes[&id].bytes.get(at..end).unwrap_or_default();
+                    let bytes = bytes.to_vec();
+                    self.write_to(id, &file, at, &bytes)?;
                 }
             },
         }
