@@ -137,7 +137,7 @@ impl Config {
                 0..2 if self.theme == Theme::Limits => Kind::Tmpfs("16m,nr_inodes=150"),
                 2..5 if self.theme == Theme::Limits => Kind::FewInodes("24m", "200"),
                 5..7 if self.theme == Theme::Limits => Kind::Loop("btrfs", "130m"),
-                7..9 if self.theme == Theme::Limits => Kind::Quota("130m", "8m"),
+                7 | 8 if self.theme == Theme::Limits => Kind::Quota("130m", "8m"),
                 _ if self.swaps => Kind::Loop("ext4", "64m"),
                 0 | 1 if disks => Kind::Loop("xfs", "320m"),
                 2..=7 if disks => Kind::Loop("ext4", size),
