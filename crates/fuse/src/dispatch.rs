@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use call::Call;
 
 use crate::abi::Opcode;
-use crate::filesystem::{Context, Failed, Filesystem, Result, Worker};
+use crate::filesystem::{Context, Filesystem, Result, Worker};
 use crate::message::{DecodeError, Message};
 use crate::request::{Dialect, Request};
 use crate::types::{Errno, NodeId};
@@ -156,19 +156,7 @@ fn answer<'a, F: Filesystem + ?Sized>(
         cx: &cx,
         node: NodeId(header.nodeid),
     };
-    let outcome = guarded(message, || {
-        call.run(request, out).map_err(|errno| {
-            if worker.is_deferred() {
-                return errno;
-            }
-            fs.failed(&Failed {
-                operation,
-                node: call.node,
-                name: request.name(),
-                errno,
-            })
-        })
-    });
+    let outcome = guarded(message, || call.run(request, out));
     if worker.is_deferred() {
         tracing::debug!(?operation, unique = cx.unique, "answered later");
         return Outcome::NoReply;

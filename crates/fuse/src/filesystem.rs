@@ -13,7 +13,6 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use crate::abi::Opcode;
 use crate::connection::Connection;
 use crate::deferred::Deferred;
 use crate::dirbuf::{DirPlusSink, DirSink};
@@ -93,19 +92,6 @@ impl Context<'_> {
     }
 }
 
-/// A request that failed.
-#[derive(Clone, Copy, Debug)]
-pub struct Failed<'a> {
-    /// What was asked for.
-    pub operation: Opcode,
-    /// Of which node.
-    pub node: NodeId,
-    /// The name in it, where the request has one.
-    pub name: Option<&'a OsStr>,
-    /// The answer.
-    pub errno: Errno,
-}
-
 /// Result of an operation; the error goes to the caller as is.
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -125,12 +111,6 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// The mount is gone; no request follows.
     fn destroy(&self) {}
-
-    /// A request has failed: what it is answered with, and the place for a log. Called on the
-    /// thread that carried it out, for every error, so it should look at the errno first.
-    fn failed(&self, failed: &Failed<'_>) -> Errno {
-        failed.errno
-    }
 
     /// The caller of a deferred request got a signal: the request is to be answered with EINTR,
     /// from whatever thread. False if no such request waits here. May be called a moment before

@@ -28,7 +28,7 @@ pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
-pub use filesystem::{Context, Failed, Filesystem, Result, Worker};
+pub use filesystem::{Context, Filesystem, Result, Worker};
 pub use lifeline::{close_inherited, end_of, hold_until_death};
 pub use message::{DecodeError, Message};
 pub use mount::{

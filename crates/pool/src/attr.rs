@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::node::{DirSet, Node};
 use crate::pool::{Pool, View};
 use crate::rights::{AllRights, Rights, strictest};
@@ -136,7 +136,7 @@ impl Pool {
     ///
     /// # Errors
     /// That of a branch, if none tells.
-    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> sys::Result<(FileAttr, Statx)> {
+    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> Result<(FileAttr, Statx)> {
         let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
         let mut unseen = AllRights::new();
         if let [only] = &set.entries[..] {
@@ -154,8 +154,8 @@ impl Pool {
         set: &DirSet,
         stats: &mut SmallVec<[Statx; 8]>,
         unseen: &mut AllRights,
-    ) -> sys::Result<()> {
-        let mut error = Errno::IO;
+    ) -> Result<()> {
+        let mut error = Error::from(Errno::IO);
         let mut late = None;
         let view = self.view();
         let remembered = self.remembered(&view, set);
@@ -169,7 +169,7 @@ impl Pool {
                     entry.memory.note_rights(&stat);
                     stats.push(stat);
                 }
-                Some(Err(errno)) => error = blame(&entry.branch, errno),
+                Some(Err(errno)) => error = Error::at(&entry.branch, errno),
                 None => late = late.or(Some(entry)),
             }
         }
@@ -189,7 +189,7 @@ impl Pool {
     }
 
     /// Attributes of any node.
-    pub(crate) fn attr(&self, node: &Arc<Node>) -> sys::Result<FileAttr> {
+    pub(crate) fn attr(&self, node: &Arc<Node>) -> Result<FileAttr> {
         if node.is_dir() {
             let set = self.dir_set_quickly(node)?;
             if set.entries.is_empty() {

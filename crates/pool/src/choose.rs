@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use strandfs_options::Policy;
 
 use crate::branch::{Branch, BranchId};
+use crate::error::Result;
 use crate::node::{DirSet, Node};
 use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
@@ -43,7 +44,7 @@ impl Pool {
     }
 
     /// A branch's free space.
-    pub(crate) fn space(&self, view: &View, branch: &Branch) -> sys::Result<policy::Space> {
+    pub(crate) fn space(&self, view: &View, branch: &Branch) -> Result<policy::Space> {
         let settings = &view.settings;
         let min_free = branch
             .min_free_space
@@ -68,7 +69,7 @@ impl Pool {
         node: &Arc<Node>,
         set: &DirSet,
         tried: &[BranchId],
-    ) -> sys::Result<Picked> {
+    ) -> Result<Picked> {
         let slow = |branch: &Arc<Branch>| branch.health().is_slow();
         if view.branches.iter().any(slow) {
             let mut passed_over: SmallVec<[BranchId; 4]> = SmallVec::from_slice(tried);
@@ -90,7 +91,7 @@ impl Pool {
         node: &Arc<Node>,
         set: &DirSet,
         tried: &[BranchId],
-    ) -> sys::Result<Picked> {
+    ) -> Result<Picked> {
         let needs = policy::needs(rule, Category::Create);
         let mut level_node = Some(Arc::clone(node));
         let mut first = true;
@@ -150,7 +151,7 @@ impl Pool {
         view: &View,
         rule: Policy,
         holders: &[(Arc<Branch>, Option<Statx>)],
-    ) -> sys::Result<SmallVec<[usize; 4]>> {
+    ) -> Result<SmallVec<[usize; 4]>> {
         let needs = policy::needs(rule, Category::Action);
         // A read-only filesystem answers EROFS by itself; asking first is only worth it where
         // several branches must agree before any is changed.
@@ -163,12 +164,12 @@ impl Pool {
             && rule != Policy::ErofsAlways
         {
             return if only.read_only {
-                Err(Errno::ROFS)
+                Err(Errno::ROFS.into())
             } else {
                 Ok(SmallVec::from_slice(&[0]))
             };
         }
-        policy::action(rule, &facts, &mut policy::random())
+        Ok(policy::action(rule, &facts, &mut policy::random())?)
     }
 }
 

@@ -11,10 +11,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::branch::{Branch, BranchId};
+use crate::branch::Branch;
 use crate::dir_reading::{open_dir, open_to_keep};
-use crate::faults::{blame, blame_missing};
-use crate::health::is_impatient;
+use crate::error::{Error, Result};
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, View};
@@ -29,14 +28,42 @@ const TRUSTED: Duration = Duration::from_secs(1);
 /// Others changed the same directory this often meanwhile: give up rather than spin.
 const RACES_MAX: usize = 64;
 
+/// How old what is known of a directory may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// Checked no longer ago than names may be trusted.
+    Trusted,
+    /// Checked this moment, with all directories above it.
+    Now,
+}
+
+/// What becomes of branches that are slow to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlowBranches {
+    /// They are asked as the others are.
+    Ask,
+    /// They are passed over: see [`DirSet::unasked`].
+    PassOver,
+}
+
 impl Pool {
     /// The directory's descriptors, checked no longer ago than names may be trusted.
     ///
     /// # Errors
     /// ENOENT if it is gone from every branch; the error of the branch that could not answer:
     /// without it the directory would look as if it had fewer names.
-    pub(crate) fn dir_set(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        self.dir_set_heard(node).and_then(complete)
+    pub(crate) fn dir_set(&self, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+        self.dir_set_of(node, Freshness::Trusted, SlowBranches::Ask)
+            .and_then(complete)
+    }
+
+    /// The directory's descriptors, checked this moment, with all directories above it.
+    ///
+    /// # Errors
+    /// As for [`Pool::dir_set`].
+    pub(crate) fn dir_set_now(&self, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+        self.dir_set_of(node, Freshness::Now, SlowBranches::Ask)
+            .and_then(complete)
     }
 
     /// As [`Pool::dir_set`] of the branches that answer, for what may be found on them: who does
@@ -44,43 +71,36 @@ impl Pool {
     ///
     /// # Errors
     /// ENOENT if it is gone from every branch; a branch's error if none has it.
-    pub(crate) fn dir_set_heard(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
+    pub(crate) fn dir_set_of(
+        &self,
+        node: &Arc<Node>,
+        freshness: Freshness,
+        slow: SlowBranches,
+    ) -> Result<Arc<DirSet>> {
         let now_ms = sys::mono_coarse_ms();
-        match self.fresh_set(node, now_ms) {
-            Some(set) => Ok(set),
-            None => self.refresh_chain(node, now_ms, |parent| {
-                self.fresh_set(parent, now_ms).is_some()
-            }),
+        let is_fresh = |node: &Arc<Node>| self.fresh_set(node, now_ms, slow);
+        match freshness {
+            Freshness::Now => {
+                self.refresh_chain(node, (now_ms, slow), |parent| parent.id == NodeId::ROOT)
+            }
+            Freshness::Trusted => match is_fresh(node) {
+                Some(set) => Ok(set),
+                None => {
+                    self.refresh_chain(node, (now_ms, slow), |parent| is_fresh(parent).is_some())
+                }
+            },
         }
-    }
-
-    /// The directory's descriptors, checked this moment, with all directories above it.
-    ///
-    /// # Errors
-    /// As for [`Pool::dir_set`].
-    pub(crate) fn dir_set_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        self.dir_set_heard_now(node).and_then(complete)
-    }
-
-    /// As [`Pool::dir_set_heard`], checked this moment.
-    ///
-    /// # Errors
-    /// As for [`Pool::dir_set_heard`].
-    pub(crate) fn dir_set_heard_now(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        self.refresh_chain(node, sys::mono_coarse_ms(), |parent| {
-            parent.id == NodeId::ROOT
-        })
     }
 
     /// Looks again at `node` and the directories above it, up to one that is `good_enough`.
     fn refresh_chain(
         &self,
         node: &Arc<Node>,
-        now_ms: u64,
+        (now_ms, slow): (u64, SlowBranches),
         good_enough: impl Fn(&Arc<Node>) -> bool,
-    ) -> sys::Result<Arc<DirSet>> {
+    ) -> Result<Arc<DirSet>> {
         if node.id == NodeId::ROOT {
-            return self.fresh_set(node, now_ms).ok_or(Errno::IO);
+            return self.fresh_set(node, now_ms, slow).ok_or(Errno::IO.into());
         }
         // Not recursive: a tree may be deeper than a thread's stack.
         let mut chain = vec![Arc::clone(node)];
@@ -89,13 +109,13 @@ impl Pool {
                 break;
             }
             if chain.len() == DEPTH_MAX {
-                return Err(Errno::NAMETOOLONG);
+                return Err(Errno::NAMETOOLONG.into());
             }
             chain.push(parent);
         }
-        let mut newest = Err(Errno::STALE);
+        let mut newest = Err(Errno::STALE.into());
         while let Some(next) = chain.pop() {
-            newest = self.refresh(&next, now_ms);
+            newest = self.refresh(&next, (now_ms, slow));
             // A parent that is gone leaves its children to their handles.
             if chain.is_empty() {
                 break;
@@ -104,7 +124,7 @@ impl Pool {
         newest
     }
 
-    fn fresh_set(&self, node: &Arc<Node>, now_ms: u64) -> Option<Arc<DirSet>> {
+    fn fresh_set(&self, node: &Arc<Node>, now_ms: u64, slow: SlowBranches) -> Option<Arc<DirSet>> {
         let view = self.view();
         if node.id == NodeId::ROOT {
             return Some(Arc::clone(&view.root));
@@ -113,7 +133,7 @@ impl Pool {
         let set = place.dirs.as_ref()?;
         if set.generation < view.branches_since
             || !self.still_true(&view, set, now_ms)
-            || set.unasked && !is_impatient()
+            || set.unasked && slow == SlowBranches::Ask
             || set.unheard.is_some()
         {
             return None;
@@ -144,18 +164,22 @@ impl Pool {
     }
 
     /// Looks again on which branches the directory is.
-    fn refresh(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Arc<DirSet>> {
+    fn refresh(&self, node: &Arc<Node>, at: (u64, SlowBranches)) -> Result<Arc<DirSet>> {
         for _ in 0..RACES_MAX {
-            if let Some(set) = self.refresh_once(node, now_ms)? {
+            if let Some(set) = self.refresh_once(node, at)? {
                 return Ok(set);
             }
         }
-        Err(Errno::STALE)
+        Err(Errno::STALE.into())
     }
 
     /// As [`Pool::refresh`]; `None` if another thread was faster, with what this one may have
     /// looked at too early.
-    fn refresh_once(&self, node: &Arc<Node>, now_ms: u64) -> sys::Result<Option<Arc<DirSet>>> {
+    fn refresh_once(
+        &self,
+        node: &Arc<Node>,
+        (now_ms, slow): (u64, SlowBranches),
+    ) -> Result<Option<Arc<DirSet>>> {
         let structure = self.coherence.structure();
         let (name, old, copies) = {
             let place = node.place();
@@ -175,6 +199,7 @@ impl Pool {
             view: &view,
             old: old.as_deref(),
             copies: &copies,
+            slow,
             // What is beneath a directory that is not known of a branch is not known either.
             unheard: parent_set.as_ref().and_then(|set| set.unheard),
             unasked: parent_set.as_ref().is_some_and(|set| set.unasked),
@@ -202,7 +227,7 @@ impl Pool {
             }
         }
         if entries.is_empty() {
-            return Err(finder.unheard.map_or(Errno::NOENT, |(_, errno)| errno));
+            return Err(finder.unheard.unwrap_or(Errno::NOENT.into()));
         }
         let mut set = DirSet::new(entries, now_ms, view.generation, structure);
         set.unasked = finder.unasked;
@@ -310,9 +335,9 @@ impl Pool {
 }
 
 /// A directory of which every branch has said whether it holds it.
-fn complete(set: Arc<DirSet>) -> sys::Result<Arc<DirSet>> {
+fn complete(set: Arc<DirSet>) -> Result<Arc<DirSet>> {
     match set.unheard {
-        Some((branch, errno)) => Err(blame_missing(branch, errno)),
+        Some(error) => Err(error),
         None => Ok(set),
     }
 }
@@ -323,8 +348,9 @@ struct Finder<'a> {
     view: &'a View,
     old: Option<&'a DirSet>,
     copies: &'a [Identity],
+    slow: SlowBranches,
     /// The first branch that failed to answer.
-    unheard: Option<(BranchId, Errno)>,
+    unheard: Option<Error>,
     /// A slow branch was passed over.
     unasked: bool,
 }
@@ -343,7 +369,7 @@ impl Finder<'_> {
             if self.old.is_some_and(|set| !set.unasked) {
                 return old.map(|entry| entry.under(branch));
             }
-            if is_impatient() {
+            if self.slow == SlowBranches::PassOver {
                 self.unasked = true;
                 return None;
             }
@@ -410,22 +436,23 @@ impl Finder<'_> {
         (entry.identity == *copy).then_some(entry)
     }
 
-    fn heard<T>(&mut self, branch: &Branch, answer: sys::Result<T>) -> Option<T> {
+    fn heard<T, E: Into<Error>>(&mut self, branch: &Branch, answer: Result<T, E>) -> Option<T> {
         heard(&mut self.unheard, branch, answer)
     }
 }
 
 /// What a branch answered, if it has it; the first that failed to say is `unheard`.
-pub(crate) fn heard<T>(
-    unheard: &mut Option<(BranchId, Errno)>,
+pub(crate) fn heard<T, E: Into<Error>>(
+    unheard: &mut Option<Error>,
     branch: &Branch,
-    answer: sys::Result<T>,
+    answer: Result<T, E>,
 ) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
-        Err(errno) => {
-            if !is_absence(errno) && unheard.is_none() {
-                *unheard = Some((branch.id, blame(branch, errno)));
+        Err(error) => {
+            let error = error.into();
+            if !is_absence(error.errno) && unheard.is_none() {
+                *unheard = Some(Error::at(branch, error));
             }
             None
         }

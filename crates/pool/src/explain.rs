@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::Branch;
+use crate::dir_set::{Freshness, SlowBranches};
+use crate::error::Result;
 use crate::identity::kind_of;
 use crate::node::{DirSet, Node};
 use crate::ops::privilege::caller_uid;
@@ -60,17 +62,17 @@ impl Pool {
         id: NodeId,
         name: &OsStr,
         out: Option<&mut [u8]>,
-    ) -> sys::Result<usize> {
+    ) -> Result<usize> {
         let key = name.as_bytes().strip_prefix(SELF_PREFIX);
         let part = key.and_then(|key| key.strip_prefix(b"explain."));
         if part.is_none() && key != Some(b"explain") {
-            return Err(Errno::NODATA);
+            return Err(Errno::NODATA.into());
         }
         let node = self.node(id)?;
         let uid = caller_uid(cx).ok_or(Errno::ACCESS)?;
         let trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
         if !trusted && self.attr(&node)?.uid != uid {
-            return Err(Errno::ACCESS);
+            return Err(Errno::ACCESS.into());
         }
         let answer = match part {
             Some(part) => self.explained.part(id, part)?,
@@ -87,7 +89,7 @@ impl Pool {
     /// # Errors
     /// ENODATA if it has no name any more; ENOENT if it is gone from every branch; the error of
     /// the branch that could not answer.
-    pub(crate) fn explain(&self, node: &Arc<Node>) -> sys::Result<Value> {
+    pub(crate) fn explain(&self, node: &Arc<Node>) -> Result<Value> {
         let view = self.view();
         let here = self.on_every_branch(&view, node)?;
         let relative = self.relative_path(node).ok_or(Errno::NODATA)?;
@@ -110,13 +112,16 @@ impl Pool {
     }
 
     /// What each branch has under the node's newest name.
-    fn on_every_branch(&self, view: &View, node: &Arc<Node>) -> sys::Result<Vec<OnBranch>> {
+    fn on_every_branch(&self, view: &View, node: &Arc<Node>) -> Result<Vec<OnBranch>> {
         let parent = match node.id {
             NodeId::ROOT => None,
             _ => {
                 let name = node.name().ok_or(Errno::NODATA)?;
                 let parent = self.nodes.get(name.parent).ok_or(Errno::NODATA)?;
-                Some((self.dir_set_heard_now(&parent)?, name.name))
+                Some((
+                    self.dir_set_of(&parent, Freshness::Now, SlowBranches::Ask)?,
+                    name.name,
+                ))
             }
         };
         let at = |branch: &Arc<Branch>| match &parent {
@@ -124,7 +129,7 @@ impl Pool {
             Some((set, name)) => match set.on(branch.id) {
                 Some(dir) => (true, sys::statx_name(dir.fd.as_fd(), name)),
                 None => match set.unheard {
-                    Some((unheard, errno)) if unheard == branch.id => (false, Err(errno)),
+                    Some(error) if error.branch == Some(branch.id) => (false, Err(error.errno)),
                     _ => (false, Err(Errno::NOENT)),
                 },
             },
@@ -153,7 +158,7 @@ impl Pool {
     }
 
     /// The directory in which new names beside or inside the node would be made.
-    pub(super) fn place_for_new(&self, node: &Arc<Node>) -> sys::Result<(Arc<Node>, Arc<DirSet>)> {
+    pub(super) fn place_for_new(&self, node: &Arc<Node>) -> Result<(Arc<Node>, Arc<DirSet>)> {
         let dir = if node.is_dir() {
             Arc::clone(node)
         } else {

@@ -2,12 +2,13 @@
 //! is reached. Each is logged with its operation, path, branch and errno. What programs provoke
 //! (a name that is not there, a permission that is missing) is not.
 
-use std::cell::Cell;
+use std::ffi::OsStr;
 
 use rustix::io::Errno;
-use strandfs_fuse::Failed;
+use strandfs_fuse::{Context, NodeId};
 
-use crate::branch::{Branch, BranchId};
+use crate::error::{Error, Result};
+use crate::health::is_dead_server;
 use crate::pool::Pool;
 
 /// An errno that is logged: its name, and what the administrator can do.
@@ -58,49 +59,45 @@ const FAULTS: [Fault; 23] = [
     (Errno::NOLINK, "ENOLINK", NETWORK),
 ];
 
-thread_local! {
-    /// Which branch the failure that this thread is about to report came from.
-    static CULPRIT: Cell<Option<(BranchId, Errno)>> = const { Cell::new(None) };
-    /// An errno that this thread is about to answer on purpose.
-    static MEANT: Cell<Option<Errno>> = const { Cell::new(None) };
-}
-
-/// Notes that an errno is an answer to the kernel and no failure.
-pub(crate) fn meant(errno: Errno) -> Errno {
-    MEANT.set(Some(errno));
-    errno
-}
-
-/// Notes which branch an error comes from, on its way to the caller.
-pub(crate) fn blame(branch: &Branch, errno: Errno) -> Errno {
-    branch.health().note(errno);
-    blame_missing(branch.id, errno)
-}
-
-/// Notes for which branch, being out of use, a request fails.
-pub(crate) fn blame_missing(branch: BranchId, errno: Errno) -> Errno {
-    CULPRIT.set(Some((branch, errno)));
-    errno
-}
+/// What was asked for: the operation, of which node, and the name in it where the request has one.
+pub(crate) type Asked<'a> = (&'static str, NodeId, Option<&'a OsStr>);
 
 impl Pool {
+    /// Carries a request out, and makes its error an errno for the kernel, a line of the log and a
+    /// note of the branch's health.
+    pub(crate) fn told<T>(
+        &self,
+        cx: &Context<'_>,
+        asked: Asked<'_>,
+        request: impl FnOnce() -> Result<T>,
+    ) -> strandfs_fuse::Result<T> {
+        request().map_err(|error| {
+            // What is answered later has not failed.
+            if !cx.worker.is_deferred() && !error.expected {
+                self.note_failure(asked, error);
+            }
+            match error.errno {
+                // Programs would take the pool's own server for dead.
+                errno if is_dead_server(errno) => Errno::IO,
+                errno => errno,
+            }
+        })
+    }
+
     /// Logs a request's failure if it is one that nobody asked for.
-    pub(crate) fn note_failure(&self, failed: &Failed<'_>) {
-        let culprit = CULPRIT.take();
-        if MEANT.take() == Some(failed.errno) {
-            return;
-        }
-        let Some((errno, name, advice)) = FAULTS.iter().find(|fault| fault.0 == failed.errno)
-        else {
+    #[cold]
+    fn note_failure(&self, (operation, node, name): Asked<'_>, error: Error) {
+        let fault = FAULTS.iter().find(|fault| fault.0 == error.errno);
+        let Some((errno, errno_name, advice)) = fault else {
             return;
         };
-        let node = self.nodes.get(failed.node);
+        let node = self.nodes.get(node);
         let mut path = node.as_ref().and_then(|node| self.relative_path(node));
-        if let (Some(path), Some(name)) = (&mut path, failed.name) {
+        if let (Some(path), Some(name)) = (&mut path, name) {
             path.push(name);
         }
         let path = path.map(|path| format!("/{}", path.display()));
-        let blamed = culprit.filter(|(_, of)| of == errno).map(|(id, _)| id);
+        let blamed = error.branch;
         // What is done to a file is done to its own inode.
         let own = || {
             let file = node.as_ref().filter(|node| !node.is_dir())?;
@@ -120,14 +117,13 @@ impl Pool {
             }
         };
         let branch = branch.map(|path| path.display().to_string());
-        let operation = format!("{:?}", failed.operation).to_lowercase();
         let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
         if minor {
             tracing::warn!(
                 operation,
                 path,
                 branch,
-                errno = name,
+                errno = errno_name,
                 advice,
                 "request failed"
             );
@@ -136,7 +132,7 @@ impl Pool {
                 operation,
                 path,
                 branch,
-                errno = name,
+                errno = errno_name,
                 advice,
                 "request failed"
             );

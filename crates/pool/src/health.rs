@@ -13,7 +13,6 @@ mod monitor;
 mod state;
 mod stuck;
 
-use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +28,8 @@ use strandfs_options::{BranchSpec, OnMissing, Settings};
 use crate::branch::{Branch, BranchId};
 use crate::coherence::Remembered;
 use crate::control::{Changes, Reason};
-use crate::faults::blame_missing;
+use crate::dir_set::{Freshness, SlowBranches};
+use crate::error::{Error, Result};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::{Pool, PoolError, View};
 use crate::sys;
@@ -45,30 +45,6 @@ pub use state::{Health, State, is_dead_server, is_failure};
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often a waiting request looks whether the branch is back or it was interrupted.
 const WAIT_STEP: Duration = Duration::from_millis(20);
-
-thread_local! {
-    /// The request of this thread failed for want of a missing branch, under the view of this
-    /// generation.
-    static LACKED: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-thread_local! {
-    /// This thread asks for what it can do without.
-    static IMPATIENT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether slow branches are not to be asked for directories.
-pub(crate) fn is_impatient() -> bool {
-    IMPATIENT.get()
-}
-
-/// Asks without slow branches what can be asked so.
-pub(crate) fn impatiently<T>(ask: impl FnOnce() -> T) -> T {
-    let before = IMPATIENT.replace(true);
-    let answer = ask();
-    IMPATIENT.set(before);
-    answer
-}
 
 /// A branch that is fenced: nothing of it is held open.
 #[derive(Debug)]
@@ -159,11 +135,11 @@ impl View {
     ///
     /// # Errors
     /// EIO: a missing branch may have a say in what is asked for.
-    pub(crate) fn complete(&self) -> sys::Result<()> {
+    pub(crate) fn complete(&self) -> Result<()> {
         match self.missing.first() {
             Some(missing) if self.settings.on_missing != OnMissing::Degrade => {
-                LACKED.set(Some(self.generation));
-                Err(blame_missing(missing.id, Errno::IO))
+                let error = Error::from(Errno::IO).of(missing.id);
+                Err(error.until_after(self.generation))
             }
             _ => Ok(()),
         }
@@ -173,18 +149,18 @@ impl View {
     ///
     /// # Errors
     /// EROFS while a branch is missing and `on-missing=readonly`.
-    pub(crate) fn changeable(&self) -> sys::Result<()> {
+    pub(crate) fn changeable(&self) -> Result<()> {
         match self.settings.on_missing {
-            OnMissing::ReadOnly if !self.missing.is_empty() => Err(Errno::ROFS),
+            OnMissing::ReadOnly if !self.missing.is_empty() => Err(Errno::ROFS.into()),
             _ => Ok(()),
         }
     }
 
     /// What it means that something was not found: no more than that, if a branch is missing.
-    fn absent(&self, errno: Errno) -> Errno {
-        match errno {
-            Errno::NOENT | Errno::STALE => self.complete().err().unwrap_or(errno),
-            other => other,
+    fn absent(&self, error: Error) -> Error {
+        match error.errno {
+            Errno::NOENT | Errno::STALE => self.complete().err().unwrap_or(error),
+            _ => error,
         }
     }
 }
@@ -194,11 +170,11 @@ impl Pool {
     /// [`crate::node::DirSet::unasked`].
     ///
     /// # Errors
-    /// As for [`Pool::dir_set_heard`].
-    pub(crate) fn dir_set_quickly(&self, node: &Arc<Node>) -> sys::Result<Arc<DirSet>> {
-        match impatiently(|| self.dir_set_heard(node)) {
+    /// As for [`Pool::dir_set_of`].
+    pub(crate) fn dir_set_quickly(&self, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+        match self.dir_set_of(node, Freshness::Trusted, SlowBranches::PassOver) {
             Err(_) if self.view().branches.iter().any(|b| b.health().is_slow()) => {
-                self.dir_set_heard(node)
+                self.dir_set_of(node, Freshness::Trusted, SlowBranches::Ask)
             }
             other => other,
         }
@@ -209,11 +185,11 @@ impl Pool {
     pub(crate) fn finding<T>(
         &self,
         cx: &Context<'_>,
-        mut attempt: impl FnMut() -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         self.unless_lacking(cx, || {
             let outcome = self.steady(&mut attempt);
-            outcome.map_err(|errno| self.view().absent(errno))
+            outcome.map_err(|error| self.view().absent(error))
         })
     }
 
@@ -221,8 +197,8 @@ impl Pool {
     pub(crate) fn changing<T>(
         &self,
         cx: &Context<'_>,
-        mut attempt: impl FnMut() -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         self.finding(cx, || {
             self.view().changeable()?;
             attempt()
@@ -234,8 +210,8 @@ impl Pool {
     pub(crate) fn changing_names<T>(
         &self,
         cx: &Context<'_>,
-        mut attempt: impl FnMut() -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         self.changing(cx, || {
             self.view().complete()?;
             attempt()
@@ -247,20 +223,19 @@ impl Pool {
     fn unless_lacking<T>(
         &self,
         cx: &Context<'_>,
-        mut attempt: impl FnMut() -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         // Another thread may put a branch out of use while this one meets it.
         let mut tried_again = false;
         loop {
-            LACKED.set(None);
             let outcome = attempt();
-            if let Err(errno) = &outcome
-                && is_dead_server(*errno)
+            if let Err(error) = &outcome
+                && is_dead_server(error.errno)
                 && (self.fence_dead_servers() || !std::mem::replace(&mut tried_again, true))
             {
                 continue;
             }
-            let (Err(_), Some(generation)) = (&outcome, LACKED.take()) else {
+            let Some(generation) = outcome.as_ref().err().and_then(|error| error.retry) else {
                 return outcome;
             };
             if self.view().settings.on_missing != OnMissing::Wait {
@@ -269,7 +244,7 @@ impl Pool {
             cx.may_block();
             while self.view().generation == generation {
                 if cx.interrupted() {
-                    return Err(Errno::INTR);
+                    return Err(Errno::INTR.into());
                 }
                 if self.ward.ended.load(Ordering::Acquire) {
                     return outcome;

@@ -15,6 +15,7 @@ mod dir_listing;
 mod dir_memory;
 mod dir_reading;
 mod dir_set;
+pub mod error;
 mod explain;
 mod faults;
 pub mod features;

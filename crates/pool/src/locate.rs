@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
 use crate::branch::Branch;
+use crate::dir_set::{Freshness, SlowBranches};
+use crate::error::Result;
 use crate::identity::{Face, Identity};
 use crate::node::{DirEntry, Node};
 use crate::policy::same_search;
@@ -55,7 +57,9 @@ impl Pool {
         };
         names.iter().find_map(|(parent, name)| {
             let parent = self.nodes.get(*parent)?;
-            let set = self.dir_set_heard(&parent).ok()?;
+            let set = self
+                .dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)
+                .ok()?;
             attempt(set.on(identity.branch)?, OsStr::from_bytes(name))
         })
     }
@@ -64,9 +68,9 @@ impl Pool {
     ///
     /// # Errors
     /// ESTALE if it cannot be found any more.
-    pub(crate) fn locate(&self, node: &Arc<Node>) -> sys::Result<Located> {
+    pub(crate) fn locate(&self, node: &Arc<Node>) -> Result<Located> {
         if node.is_dir() {
-            let set = self.dir_set_heard(node)?;
+            let set = self.dir_set_of(node, Freshness::Trusted, SlowBranches::Ask)?;
             let first = set.entries.first().ok_or(Errno::STALE)?;
             return Ok(Located {
                 branch: Arc::clone(&first.branch),
@@ -95,9 +99,10 @@ impl Pool {
     ///
     /// # Errors
     /// ESTALE if no name leads to it any more.
-    pub(crate) fn locate_link(&self, node: &Arc<Node>) -> sys::Result<Located> {
+    pub(crate) fn locate_link(&self, node: &Arc<Node>) -> Result<Located> {
         let identity = node.primary().ok_or(Errno::STALE)?;
-        self.locate_named(node, &identity).ok_or(Errno::STALE)
+        self.locate_named(node, &identity)
+            .ok_or(Errno::STALE.into())
     }
 
     fn locate_named(&self, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
@@ -126,7 +131,7 @@ impl Pool {
         Some(Located { branch, fd })
     }
 
-    fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> sys::Result<Located> {
+    fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
         let view = self.view();
         let open = node.open.lock().as_ref().and_then(|open| open.any_open());
         if let Some((branch, fd)) = open {
@@ -135,7 +140,7 @@ impl Pool {
         }
         if follows(node, identity) {
             // Where a relative link leads depends on its directory, which only a name tells.
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
@@ -144,7 +149,7 @@ impl Pool {
             .open(identity.volume, identity.ino, identity.generation, flags)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         if !self.volumes.same(identity, &stat) {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         Ok(Located {
             branch,
@@ -153,7 +158,7 @@ impl Pool {
     }
 
     /// Attributes of a file's inode: one system call while its name stands.
-    pub(crate) fn stat_file(&self, node: &Arc<Node>) -> sys::Result<Statx> {
+    pub(crate) fn stat_file(&self, node: &Arc<Node>) -> Result<Statx> {
         let identity = node.primary().ok_or(Errno::STALE)?;
         let follows = follows(node, &identity);
         let by_name = self.by_name(node, &identity, |dir, name| {
@@ -166,7 +171,7 @@ impl Pool {
         });
         match by_name {
             Some(stat) => Ok(stat),
-            None => sys::statx_fd(self.locate_nameless(node, &identity)?.fd()),
+            None => Ok(sys::statx_fd(self.locate_nameless(node, &identity)?.fd())?),
         }
     }
 
@@ -178,7 +183,7 @@ impl Pool {
         &self,
         node: &Arc<Node>,
         flags: OFlags,
-    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
         let identity = node.primary().ok_or(Errno::STALE)?;
         // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
         // files ignore it, except when a lease would have to be broken first.
@@ -201,8 +206,8 @@ impl Pool {
         });
         match (by_name, refusal) {
             (Some(found), _) => Ok(found),
-            (None, Some(errno)) if definite_refusal(errno) => Err(errno),
-            (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN),
+            (None, Some(errno)) if definite_refusal(errno) => Err(errno.into()),
+            (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN.into()),
             _ => {
                 let located = self.locate(node)?;
                 let fd = reopen(located.fd(), flags)?;

@@ -17,6 +17,7 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::branch::{Branch, BranchId};
 use crate::dir_memory::DirMemory;
+use crate::error::Error;
 use crate::identity::{Face, Identity, VolumeId};
 use crate::open_file::OpenState;
 use crate::rights::AllRights;
@@ -93,7 +94,7 @@ pub struct DirSet {
     /// A slow branch was not asked whether it holds the directory, and it was not known before.
     pub unasked: bool,
     /// A branch that failed to say whether it holds the directory, and how.
-    pub unheard: Option<(BranchId, Errno)>,
+    pub unheard: Option<Error>,
     /// The view it was made under, see [`crate::pool::View::generation`].
     pub generation: u64,
     /// The state of all directories (`Coherence::structure`) when that check

@@ -19,6 +19,7 @@ use crate::control::{Changes, Recall};
 use crate::descriptor_budget::Budget;
 use crate::dir_fds::DirFdCache;
 use crate::dir_memory::Memories;
+use crate::error::Result;
 use crate::explain::Parts;
 use crate::features::passthrough_ruled_out;
 use crate::health::{Missing, Ward};
@@ -283,15 +284,15 @@ impl Pool {
     ///
     /// # Errors
     /// ESTALE if there is none.
-    pub(crate) fn node(&self, id: NodeId) -> sys::Result<Arc<Node>> {
-        self.nodes.get(id).ok_or(Errno::STALE)
+    pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.nodes.get(id).ok_or(Errno::STALE.into())
     }
 
     /// The same of a directory in which a name is to be changed.
     ///
     /// # Errors
     /// ESTALE if there is none.
-    pub(crate) fn node_to_change(&self, id: NodeId) -> sys::Result<ChangingNames> {
+    pub(crate) fn node_to_change(&self, id: NodeId) -> Result<ChangingNames> {
         self.node(id).map(ChangingNames::of)
     }
 

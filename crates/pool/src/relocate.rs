@@ -43,10 +43,10 @@ use strandfs_fuse::Context;
 use strandfs_options::{OnMissing, Policy};
 
 use crate::branch::{Branch, BranchId};
+use crate::error::{Error, Result};
 use crate::node::{Alone, Node};
 use crate::policy::Space;
 use crate::pool::{Pool, View};
-use crate::sys;
 pub(crate) use ahead::Ahead;
 pub use ahead::start as start_ahead;
 pub(crate) use aside::{Aside, Decisive, Place};
@@ -64,7 +64,7 @@ pub(crate) use undo::Role;
 pub(crate) enum Stay {
     /// No branch is left to try.
     #[error("no branch can take it: {0}")]
-    NoBranch(Errno),
+    NoBranch(Error),
     /// The kernel reads or writes it by itself.
     #[error("it is open in passthrough; see passthrough.headroom")]
     Passthrough,
@@ -102,7 +102,13 @@ pub(crate) enum Stay {
     Called,
     /// The branch itself failed.
     #[error("{0}")]
-    Failed(#[from] Errno),
+    Failed(#[from] Error),
+}
+
+impl From<Errno> for Stay {
+    fn from(errno: Errno) -> Stay {
+        Stay::Failed(errno.into())
+    }
 }
 
 /// Whether a branch is missing that may hold a file of the same name: one behind it could come back
@@ -170,12 +176,12 @@ impl Pool {
         cx: &Context<'_>,
         node: &Arc<Node>,
         need_bytes: u64,
-        refusal: Errno,
+        refusal: Error,
         moved: impl Fn() -> bool,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let view = self.view();
         let rule = view.settings.moveonenospc.ok_or(refusal)?;
-        if view.branches.len() < 2 || !is_full(refusal) || lacks_a_branch(&view) {
+        if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
             return Err(refusal);
         }
         cx.may_block();
@@ -252,12 +258,12 @@ impl Pool {
         branch: &Branch,
         source: &Source,
         manner: &dyn Manner,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         branch.space().forget();
         let space = self.space(view, branch)?;
         let spare_bytes = manner.spare_bytes(&space);
         if space.available_bytes < source.allocated_bytes().saturating_add(spare_bytes) {
-            return Err(Errno::NOSPC);
+            return Err(Errno::NOSPC.into());
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, Create, DirSink, Entry, Errno, Fallocate, Filesystem, Handle,
@@ -27,6 +27,16 @@ struct Shared {
     /// Changes that failed.
     failed: AtomicU64,
     access_lists: bool,
+    broken: Mutex<Broken>,
+}
+
+/// What cannot be looked at, until the end.
+#[derive(Default)]
+struct Broken {
+    /// This name cannot be looked up.
+    name: Option<OsString>,
+    /// The file of this name cannot be read; its node, once it was looked up.
+    content: Option<(OsString, Option<NodeId>)>,
 }
 
 /// A mounted one.
@@ -52,6 +62,7 @@ impl FaultFs {
             failures: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             access_lists,
+            broken: Mutex::default(),
         });
         let mut settings = Settings::default();
         let options = format!(
@@ -76,6 +87,16 @@ impl FaultFs {
         self.shared.failed.store(0, Ordering::SeqCst);
         self.shared.failures.store(failures, Ordering::SeqCst);
         self.shared.before_failure.store(before, Ordering::SeqCst);
+    }
+
+    /// From now on the look-up of this name fails with EIO.
+    pub fn break_name(&self, name: &str) {
+        self.shared.broken.lock().unwrap().name = Some(name.into());
+    }
+
+    /// From now on every read of the file of this name fails with EIO.
+    pub fn break_content(&self, name: &str) {
+        self.shared.broken.lock().unwrap().content = Some((name.into(), None));
     }
 
     /// Makes it well again; returns how many changes have failed.
@@ -186,7 +207,26 @@ impl Filesystem for Fault {
     }
 
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        Filesystem::lookup(&*self.pool, cx, parent, &veiled(name))
+        let mut broken = self.shared.broken.lock().unwrap();
+        if broken.name.as_deref() == Some(name) {
+            return Err(Errno::IO);
+        }
+        let found = Filesystem::lookup(&*self.pool, cx, parent, &veiled(name));
+        if let (Some((content, node)), Ok(entry)) = (&mut broken.content, &found)
+            && content == name
+        {
+            *node = Some(entry.node);
+        }
+        found
+    }
+
+    fn read(&self, cx: &Context<'_>, node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
+        let broken = self.shared.broken.lock().unwrap();
+        if matches!(&broken.content, Some((_, Some(bad))) if *bad == node) {
+            return Err(Errno::IO);
+        }
+        drop(broken);
+        Filesystem::read(&*self.pool, cx, node, args, out)
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
@@ -257,7 +297,6 @@ impl Filesystem for Fault {
         statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
         readlink(node: NodeId, out: &mut [u8]) -> usize;
         open(node: NodeId, flags: i32, kill: bool) -> OpenReply;
-        read(node: NodeId, args: &Read, out: &mut [u8]) -> usize;
         flush(node: NodeId, handle: Handle, owner: LockOwner) -> ();
         release(node: NodeId, args: &Release) -> ();
         opendir(node: NodeId, flags: i32) -> OpenReply;

@@ -6,6 +6,7 @@ mod support;
 
 mod access_lists;
 mod added_branches;
+mod blame;
 mod dead_branches;
 mod deaths;
 mod descriptors;

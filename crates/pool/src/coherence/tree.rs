@@ -19,7 +19,7 @@ use super::changes::Key;
 use super::event::{Event, FileId};
 use super::listener::Listener;
 use crate::branch::BranchId;
-use crate::health::impatiently;
+use crate::dir_set::{Freshness, SlowBranches};
 use crate::identity::{Identity, kind_of};
 use crate::node::Node;
 use crate::pool::Pool;
@@ -142,7 +142,9 @@ impl Listener {
         }
         if pool.coherence.all_watched() {
             // Gone from every branch: nothing new to notice.
-            let _ = self.waiting(pool, || impatiently(|| pool.dir_set_heard_now(node)));
+            let _ = self.waiting(pool, || {
+                pool.dir_set_of(node, Freshness::Now, SlowBranches::PassOver)
+            });
         } else if let Some(set) = &node.place().dirs {
             // By the next request: a branch that is not watched is often one that takes its time.
             set.distrust();
@@ -184,7 +186,7 @@ impl Pool {
     /// its time.
     fn reported_dirs(&self, node: &Arc<Node>) -> (Dirs, bool) {
         if self.coherence.all_watched() {
-            let Ok(set) = impatiently(|| self.dir_set_heard(node)) else {
+            let Ok(set) = self.dir_set_of(node, Freshness::Trusted, SlowBranches::PassOver) else {
                 return (Dirs::new(), true);
             };
             let quick = set.entries.iter().filter(|e| !e.branch.health().is_slow());

@@ -9,10 +9,10 @@ use strandfs_fuse::{AttrReply, Context, Entry, FileAttr, NodeId, SetXattr, Statx
 
 use super::keys::{self, Style};
 use crate::control::ReconfigureError;
+use crate::error::Result;
 use crate::ops::privilege::caller_uid;
 use crate::ops::xattr::give;
 use crate::pool::{Pool, PoolError};
-use crate::sys;
 
 /// The names in the root, with their nodes: ids that are neither derived nor counted.
 const FILES: [(&str, NodeId, u64); 2] = [
@@ -39,9 +39,9 @@ pub(crate) fn is_control_node(node: NodeId) -> bool {
 ///
 /// # Errors
 /// EPERM.
-pub(crate) fn refuse_control_name(parent: NodeId, name: &OsStr) -> sys::Result<()> {
+pub(crate) fn refuse_control_name(parent: NodeId, name: &OsStr) -> Result<()> {
     match is_control_name(parent, name) {
-        true => Err(Errno::PERM),
+        true => Err(Errno::PERM.into()),
         false => Ok(()),
     }
 }
@@ -50,16 +50,16 @@ pub(crate) fn refuse_control_name(parent: NodeId, name: &OsStr) -> sys::Result<(
 ///
 /// # Errors
 /// EPERM.
-pub(crate) fn refuse_control_node(node: NodeId) -> sys::Result<()> {
+pub(crate) fn refuse_control_node(node: NodeId) -> Result<()> {
     match is_control_node(node) {
-        true => Err(Errno::PERM),
+        true => Err(Errno::PERM.into()),
         false => Ok(()),
     }
 }
 
 impl Pool {
     /// LOOKUP of the control file.
-    pub(crate) fn control_entry(&self, name: &OsStr) -> sys::Result<Entry> {
+    pub(crate) fn control_entry(&self, name: &OsStr) -> Result<Entry> {
         let (_, node, _) = FILES
             .iter()
             .find(|(known, ..)| name == *known)
@@ -114,10 +114,10 @@ impl Pool {
     }
 
     /// ACCESS to the control file, where the kernel does not check it.
-    pub(crate) fn control_access(&self, cx: &Context<'_>, mask: u32) -> sys::Result<()> {
+    pub(crate) fn control_access(&self, cx: &Context<'_>, mask: u32) -> Result<()> {
         let asks = |right: i32| mask & right.unsigned_abs() != 0;
         if asks(libc::X_OK) {
-            return Err(Errno::ACCESS);
+            return Err(Errno::ACCESS.into());
         }
         match asks(libc::W_OK) {
             true => self.check_controller(cx),
@@ -126,11 +126,11 @@ impl Pool {
     }
 
     /// Only root and the server's user change the pool, whatever the kernel has let through.
-    fn check_controller(&self, cx: &Context<'_>) -> sys::Result<()> {
+    fn check_controller(&self, cx: &Context<'_>) -> Result<()> {
         let server = rustix::process::geteuid().as_raw();
         match caller_uid(cx) {
             Some(uid) if uid == 0 || uid == server => Ok(()),
-            _ => Err(Errno::ACCESS),
+            _ => Err(Errno::ACCESS.into()),
         }
     }
 
@@ -138,11 +138,7 @@ impl Pool {
     ///
     /// # Errors
     /// ENODATA for what is no key; ERANGE if it does not fit.
-    pub(crate) fn control_getxattr(
-        &self,
-        name: &OsStr,
-        out: Option<&mut [u8]>,
-    ) -> sys::Result<usize> {
+    pub(crate) fn control_getxattr(&self, name: &OsStr, out: Option<&mut [u8]>) -> Result<usize> {
         let (style, key) = Style::split(name).ok_or(Errno::NODATA)?;
         let value = self.control_value(style, key).ok_or(Errno::NODATA)?;
         give(value.as_bytes(), out)
@@ -152,11 +148,7 @@ impl Pool {
     ///
     /// # Errors
     /// ERANGE if it does not fit.
-    pub(crate) fn control_listxattr(
-        &self,
-        node: NodeId,
-        out: Option<&mut [u8]>,
-    ) -> sys::Result<usize> {
+    pub(crate) fn control_listxattr(&self, node: NodeId, out: Option<&mut [u8]>) -> Result<usize> {
         let style = match FILES.first() {
             Some((_, first, _)) if *first == node => Style::Strandfs,
             _ => Style::Mergerfs,
@@ -176,15 +168,11 @@ impl Pool {
     /// EACCES for others than root and the server's user; ENODATA for what is no key; EROFS for
     /// what is fixed at mount; EINVAL for a value that is not accepted; EEXIST with
     /// `XATTR_CREATE`; that of `open(2)` for a branch that cannot be opened.
-    pub(crate) fn control_setxattr(
-        &self,
-        cx: &Context<'_>,
-        args: &SetXattr<'_>,
-    ) -> sys::Result<()> {
+    pub(crate) fn control_setxattr(&self, cx: &Context<'_>, args: &SetXattr<'_>) -> Result<()> {
         self.check_controller(cx)?;
         let (_, key) = Style::split(args.name).ok_or(Errno::NODATA)?;
         if args.flags & libc::XATTR_CREATE != 0 {
-            return Err(Errno::EXIST);
+            return Err(Errno::EXIST.into());
         }
         let value = std::str::from_utf8(args.value).map_err(|_| Errno::INVAL)?;
         // C programs sometimes send the end of their string along.
@@ -206,7 +194,7 @@ impl Pool {
     }
 
     /// Commands: the value means nothing.
-    fn control_command(&self, command: &str) -> sys::Result<()> {
+    fn control_command(&self, command: &str) -> Result<()> {
         match command {
             "gc" | "gc1" => {
                 self.forget_descriptors();
@@ -217,7 +205,7 @@ impl Pool {
             "invalidate-all-nodes" => {
                 self.recall_everything().wait(TELLING_LIMIT);
             }
-            _ => return Err(Errno::NODATA),
+            _ => return Err(Errno::NODATA.into()),
         }
         tracing::info!(command, "carried out");
         Ok(())

@@ -14,6 +14,7 @@ use strandfs_fuse::{Connection, NodeId};
 use strandfs_options::Settings;
 
 use crate::branch::{Branch, BranchId};
+use crate::dir_set::{Freshness, SlowBranches};
 use crate::node::Node;
 use crate::pool::{Pool, View};
 
@@ -270,7 +271,7 @@ impl Pool {
             }
         });
         for node in directories {
-            let Ok(set) = self.dir_set_heard(&node) else {
+            let Ok(set) = self.dir_set_of(&node, Freshness::Trusted, SlowBranches::Ask) else {
                 continue;
             };
             for entry in set

@@ -309,8 +309,11 @@ impl Pool {
 
     /// Runs a request again that failed while options or branches changed under it, or a file
     /// moved: it may have seen half of the old and half of the new.
-    pub(crate) fn steady<T>(&self, mut attempt: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
-        let mut outcome = Err(Errno::STALE);
+    pub(crate) fn steady<T>(
+        &self,
+        mut attempt: impl FnMut() -> crate::error::Result<T>,
+    ) -> crate::error::Result<T> {
+        let mut outcome = Err(Errno::STALE.into());
         for _ in 0..ATTEMPTS {
             let before = (self.view().generation, self.moves());
             outcome = attempt();

@@ -9,10 +9,10 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::{Category, Function, Policy};
 
 use super::OnBranch;
+use crate::error::Result;
 use crate::node::Node;
 use crate::policy::{self, BranchFacts, Outlook, Prospect, Refusal, Space};
 use crate::pool::{Pool, View};
-use crate::sys;
 
 /// A function's policy at work; equal ones are told together.
 struct Decision {
@@ -35,7 +35,7 @@ impl Pool {
         node: &Arc<Node>,
         here: &[OnBranch],
         shown: Option<usize>,
-    ) -> sys::Result<Vec<Value>> {
+    ) -> Result<Vec<Value>> {
         let mut told: Vec<Decision> = Vec::new();
         // Each policy is asked once: free space changes, and equal policies should agree.
         let mut asked: Vec<(Policy, Category, Outlook)> = Vec::new();
@@ -98,12 +98,7 @@ impl Pool {
         policy::outlook(policy, category, |_| Some(&facts))
     }
 
-    fn outlook_of_create(
-        &self,
-        view: &View,
-        policy: Policy,
-        node: &Arc<Node>,
-    ) -> sys::Result<Outlook> {
+    fn outlook_of_create(&self, view: &View, policy: Policy, node: &Arc<Node>) -> Result<Outlook> {
         let (dir, set) = self.place_for_new(node)?;
         let needs = policy::Needs {
             exists: true,

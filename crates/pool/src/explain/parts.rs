@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use serde_json::json;
 use strandfs_fuse::NodeId;
 
+use crate::error::Result;
 use crate::policy;
-use crate::sys;
 
 /// Of one part; what Linux lets an attribute hold (`XATTR_SIZE_MAX` of linux/limits.h).
 pub(super) const PART_MAX_BYTES: usize = 65_536;
@@ -47,7 +47,7 @@ impl Parts {
     ///
     /// # Errors
     /// ENODATA if there is no such answer (any more), or no such part.
-    pub(super) fn part(&self, node: NodeId, which: &[u8]) -> sys::Result<Vec<u8>> {
+    pub(super) fn part(&self, node: NodeId, which: &[u8]) -> Result<Vec<u8>> {
         let which = str::from_utf8(which).map_err(|_| Errno::NODATA)?;
         let (token, number) = which.split_once('.').ok_or(Errno::NODATA)?;
         let token = u64::from_str_radix(token, 16).map_err(|_| Errno::NODATA)?;
@@ -57,7 +57,7 @@ impl Parts {
         let answer = answers.find(|kept| kept.token == token && kept.node == node);
         let text = answer.ok_or(Errno::NODATA)?.text.as_bytes();
         let part = text.chunks(PART_MAX_BYTES).nth(number);
-        part.map(<[u8]>::to_vec).ok_or(Errno::NODATA)
+        part.map(<[u8]>::to_vec).ok_or(Errno::NODATA.into())
     }
 }
 
@@ -80,11 +80,15 @@ mod tests {
             .flat_map(|number| part(node, number).unwrap())
             .collect();
         assert_eq!(whole, long.as_bytes());
-        assert_eq!(part(node, 3), Err(Errno::NODATA));
-        assert_eq!(part(NodeId(8), 0), Err(Errno::NODATA));
+        assert_eq!(part(node, 3), Err(Errno::NODATA.into()));
+        assert_eq!(part(NodeId(8), 0), Err(Errno::NODATA.into()));
         for _ in 0..KEPT_MAX {
             parts.fit(node, long.clone());
         }
-        assert_eq!(part(node, 0), Err(Errno::NODATA), "only the last are kept");
+        assert_eq!(
+            part(node, 0),
+            Err(Errno::NODATA.into()),
+            "only the last are kept"
+        );
     }
 }

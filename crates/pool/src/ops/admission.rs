@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use strandfs_fuse::Context;
 
-use crate::faults::meant;
+use crate::error::{Error, Result};
 use crate::open_files::Refused;
 use crate::pool::Pool;
 use crate::shares::Share;
@@ -43,7 +43,7 @@ impl Pool {
     ///
     /// # Errors
     /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
-    pub(crate) fn admit(&self, cx: &Context<'_>) -> sys::Result<Share> {
+    pub(crate) fn admit(&self, cx: &Context<'_>) -> Result<Share> {
         let uid = match cx.uid {
             UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
             uid => uid,
@@ -54,7 +54,7 @@ impl Pool {
         }
     }
 
-    fn refuse(&self, uid: u32, refused: Refused) -> Errno {
+    fn refuse(&self, uid: u32, refused: Refused) -> Error {
         if self.refusal_told.again(sys::mono_coarse_ms()) {
             match refused {
                 Refused::Share { has } => tracing::warn!(
@@ -70,7 +70,7 @@ impl Pool {
                 ),
             }
         }
-        meant(Errno::NFILE)
+        Error::expected(Errno::NFILE)
     }
 
     /// Finds out what the server has open as long as it runs, and shares the rest of the limit out.

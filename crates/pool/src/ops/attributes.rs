@@ -12,7 +12,7 @@ use strandfs_fuse::{
 };
 
 use crate::attr::{bare_root, extended_attr, file_attr};
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::locate::reopen;
 use crate::node::Node;
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
@@ -22,7 +22,7 @@ use crate::sys::{self, Own};
 
 impl Pool {
     /// GETATTR.
-    pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<AttrReply> {
+    pub(crate) fn do_getattr(&self, id: NodeId, handle: Option<Handle>) -> Result<AttrReply> {
         let since = self.coherence.now();
         let node = self.node(id);
         if let Ok(node) = &node {
@@ -48,7 +48,7 @@ impl Pool {
         }
     }
 
-    fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<FileAttr> {
+    fn attr_by(&self, id: NodeId, handle: Option<Handle>) -> Result<FileAttr> {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle)) {
             let stat = sys::statx_fd(opened.file()?.as_fd())?;
             let mut attr = file_attr(&stat, opened.node.ino);
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// STATX: as GETATTR, with the birth time and flags of the first copy.
-    pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> sys::Result<StatxReply> {
+    pub(crate) fn do_statx(&self, id: NodeId, handle: Option<Handle>) -> Result<StatxReply> {
         let node = self.node(id)?;
         let since = self.coherence.now();
         let view = self.view();
@@ -99,7 +99,7 @@ impl Pool {
         cx: &Context<'_>,
         id: NodeId,
         change: &SetAttr,
-    ) -> sys::Result<AttrReply> {
+    ) -> Result<AttrReply> {
         let node = self.node(id)?;
         // One of several changes may have been made.
         let outcome = self.setattr_where_there_is_room(cx, &node, change);
@@ -111,12 +111,12 @@ impl Pool {
         cx: &Context<'_>,
         node: &Arc<Node>,
         change: &SetAttr,
-    ) -> sys::Result<AttrReply> {
+    ) -> Result<AttrReply> {
         loop {
             let held = node.hold(cx);
             let place = node.primary();
             let refusal = match self.setattr_held(node, change) {
-                Err(errno) if is_full(errno) && !node.is_dir() => errno,
+                Err(errno) if is_full(errno.errno) && !node.is_dir() => errno,
                 outcome => return outcome,
             };
             drop(held);
@@ -127,7 +127,7 @@ impl Pool {
     }
 
     /// SETATTR while the file stays where it is.
-    fn setattr_held(&self, node: &Arc<Node>, change: &SetAttr) -> sys::Result<AttrReply> {
+    fn setattr_held(&self, node: &Arc<Node>, change: &SetAttr) -> Result<AttrReply> {
         let view = self.view();
         let rules = &view.settings.policies;
         if let Some(mode) = change.mode {
@@ -162,20 +162,18 @@ impl Pool {
     }
 
     /// Through a handle only the open file changes; by name every copy the policy picks.
-    fn truncate(
-        &self,
-        node: &Arc<Node>,
-        handle: Option<Handle>,
-        size_bytes: u64,
-    ) -> sys::Result<()> {
+    fn truncate(&self, node: &Arc<Node>, handle: Option<Handle>, size_bytes: u64) -> Result<()> {
         if node.is_dir() {
-            return Err(Errno::ISDIR);
+            return Err(Errno::ISDIR.into());
         }
         if self.view().settings.nullrw {
             return Ok(());
         }
         if handle.is_some() {
-            return rustix::fs::ftruncate(&*self.writable_file(node, handle)?, size_bytes);
+            return Ok(rustix::fs::ftruncate(
+                &*self.writable_file(node, handle)?,
+                size_bytes,
+            )?);
         }
         let view = self.view();
         let copies = self.copies_to_change(&view, node, view.settings.policies.truncate)?;
@@ -184,7 +182,7 @@ impl Pool {
         let mut writable = SmallVec::<[OwnedFd; 1]>::new();
         for copy in &copies {
             let file = reopen(copy.fd.as_fd(), OFlags::WRONLY);
-            writable.push(file.map_err(|errno| blame(&copy.branch, errno))?);
+            writable.push(file.map_err(|errno| Error::at(&copy.branch, errno))?);
         }
         // The one that users see is the last.
         for copy in copies.iter().rev() {
@@ -193,7 +191,7 @@ impl Pool {
                 if copies.len() > 1 {
                     tracing::error!(branch = %copy.branch.path.display(), %errno, "a copy could not be truncated; copies of it on other branches may have been");
                 }
-                blame(&copy.branch, errno)
+                Error::at(&copy.branch, errno)
             })?;
         }
         Ok(())

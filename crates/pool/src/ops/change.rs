@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use strandfs_options::Policy;
 
 use crate::branch::{Branch, BranchId};
-use crate::faults::blame;
+use crate::dir_set::{Freshness, SlowBranches};
+use crate::error::{Error, Result};
 use crate::identity::kind_of;
 use crate::locate::Located;
 use crate::node::Node;
@@ -55,7 +56,7 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         with_stat: bool,
-    ) -> sys::Result<Holders> {
+    ) -> Result<Holders> {
         let mut holders = if node.is_dir() {
             let set = self.dir_set(node)?;
             let to_holder = |(index, entry): (usize, &crate::node::DirEntry)| Holder {
@@ -88,7 +89,7 @@ impl Pool {
     }
 
     /// The symlink of a node that is shown as what the link leads to.
-    pub(crate) fn holder_of_link(&self, node: &Arc<Node>) -> sys::Result<Holders> {
+    pub(crate) fn holder_of_link(&self, node: &Arc<Node>) -> Result<Holders> {
         let own = self.locate_link(node)?;
         let mut holders = Holders::new();
         holders.push(Holder {
@@ -110,11 +111,10 @@ impl Pool {
         let Some(name) = node.name() else {
             return found;
         };
-        let Some(set) = self
-            .nodes
-            .get(name.parent)
-            .and_then(|parent| self.dir_set_heard(&parent).ok())
-        else {
+        let Some(set) = self.nodes.get(name.parent).and_then(|parent| {
+            self.dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)
+                .ok()
+        }) else {
             return found;
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -155,7 +155,7 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         rule: Policy,
-    ) -> sys::Result<Holders> {
+    ) -> Result<Holders> {
         node.counts()?;
         let holders = self.holders(view, node, policy::needs(rule, Category::Action).mtime)?;
         let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
@@ -172,8 +172,8 @@ impl Pool {
         copies.sort_by_key(|copy| !copy.primary);
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
         match copies.first() {
-            None => Err(Errno::NOENT),
-            Some(first) if takes_all && !first.primary => Err(Errno::ROFS),
+            None => Err(Errno::NOENT.into()),
+            Some(first) if takes_all && !first.primary => Err(Errno::ROFS.into()),
             Some(_) => Ok(copies),
         }
     }
@@ -187,13 +187,13 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         rule: Policy,
-    ) -> sys::Result<Holders> {
+    ) -> Result<Holders> {
         let mut copies = self.picked_copies(view, node, rule)?;
         if copies.len() > 1 {
             for copy in &mut copies {
                 let stat = sys::statx_fd(copy.fd.as_fd())?;
                 if stat.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
-                    return Err(blame(&copy.branch, Errno::PERM));
+                    return Err(Error::at(&copy.branch, Errno::PERM));
                 }
                 // Who changes a directory holds its attributes; a file's are anybody's.
                 copy.before = node.is_dir().then_some(stat);
@@ -212,18 +212,13 @@ impl Pool {
         node: &Arc<Node>,
         rule: Policy,
         change: &dyn Alteration,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let _held = node.is_dir().then(|| node.hold_attributes());
         change_each(&self.copies_to_change(view, node, rule)?, change)
     }
 
     /// The copy of a node that the search policy `rule` picks.
-    pub(crate) fn locate_by(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        rule: Policy,
-    ) -> sys::Result<Located> {
+    pub(crate) fn locate_by(&self, view: &View, node: &Arc<Node>, rule: Policy) -> Result<Located> {
         if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
             return self.locate(node);
         }
@@ -243,15 +238,14 @@ impl Pool {
             .collect();
         let choice = policy::search(rule, &facts, &mut policy::random())?;
         let index = choice.first().copied().ok_or(Errno::NOENT)?;
-        holders.get(index).map(Holder::located).ok_or(Errno::NOENT)
+        holders
+            .get(index)
+            .map(Holder::located)
+            .ok_or(Errno::NOENT.into())
     }
 
     /// The branches (in order) on which `name` exists in a directory, with attributes.
-    pub(crate) fn branches_with(
-        &self,
-        set: &crate::node::DirSet,
-        name: &OsStr,
-    ) -> sys::Result<Found> {
+    pub(crate) fn branches_with(&self, set: &crate::node::DirSet, name: &OsStr) -> Result<Found> {
         let mut found = SmallVec::new();
         let remembered = self.remembered(&self.view(), set);
         for entry in &set.entries {
@@ -259,7 +253,7 @@ impl Pool {
                 Ok(stat) => found.push((Arc::clone(&entry.branch), stat)),
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 // Acting while one branch cannot answer could leave a name half removed.
-                Err(errno) => return Err(blame(&entry.branch, errno)),
+                Err(errno) => return Err(Error::at(&entry.branch, errno)),
             }
         }
         Ok(found)
@@ -272,11 +266,11 @@ impl Pool {
 ///
 /// # Errors
 /// The first refusal.
-pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> sys::Result<()> {
+pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<()> {
     if let [only] = copies {
         return change
             .make(only.fd.as_fd(), Role::Leading)
-            .map_err(|errno| blame(&only.branch, errno));
+            .map_err(|errno| Error::at(&only.branch, errno));
     }
     let mut done: SmallVec<[(&Holder, Way<'_>); 2]> = SmallVec::new();
     for (index, copy) in copies.iter().enumerate() {
@@ -305,7 +299,7 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> sys::Re
             }
             Err(errno) => {
                 put_back(done);
-                return Err(blame(&copy.branch, errno));
+                return Err(Error::at(&copy.branch, errno));
             }
         }
     }

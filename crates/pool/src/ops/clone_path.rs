@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::branch::Branch;
 use crate::dir_reading::open_to_keep;
+use crate::error::{Error, Result};
 use crate::metadata::{copy_metadata, set_times};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::pool::Pool;
@@ -27,25 +28,17 @@ impl Pool {
     /// branch has something else under that name, so that the directory cannot be there; EPERM if
     /// it is immutable; EOPNOTSUPP if the branch cannot have it as it is elsewhere, with its
     /// access lists or flags.
-    pub(crate) fn ensure_dir(
-        &self,
-        node: &Arc<Node>,
-        branch: &Arc<Branch>,
-    ) -> sys::Result<DirEntry> {
+    pub(crate) fn ensure_dir(&self, node: &Arc<Node>, branch: &Arc<Branch>) -> Result<DirEntry> {
         for _ in 0..RENAMES_MAX {
             if let Some(entry) = self.ensure_dir_once(node, branch)? {
                 return Ok(entry);
             }
         }
-        Err(Errno::STALE)
+        Err(Errno::STALE.into())
     }
 
     /// As [`Pool::ensure_dir`]; `None` if a directory above went elsewhere meanwhile.
-    fn ensure_dir_once(
-        &self,
-        node: &Arc<Node>,
-        branch: &Arc<Branch>,
-    ) -> sys::Result<Option<DirEntry>> {
+    fn ensure_dir_once(&self, node: &Arc<Node>, branch: &Arc<Branch>) -> Result<Option<DirEntry>> {
         let mut missing = Vec::new();
         let mut at = Arc::clone(node);
         let mut here = loop {
@@ -78,27 +71,27 @@ impl Pool {
                 // have to be made.
                 tracing::debug!(branch = %branch.path.display(), ?name, "an immutable directory is not made on a further branch");
                 return Err(if is_above {
-                    Errno::OPNOTSUPP
+                    Errno::OPNOTSUPP.into()
                 } else {
-                    Errno::PERM
+                    Errno::PERM.into()
                 });
             }
             let cloned = self.clone_dir(&model, (above, &here), branch, &name);
             here = cloned.map_err(|errno| {
                 // The directory is like others of its kind, but the one above it is shut here.
                 let shut = || is_shut(&here).unwrap_or(false);
-                if errno == Errno::PERM && shut() {
+                if errno.errno == Errno::PERM && shut() {
                     tracing::debug!(branch = %branch.path.display(), ?name, "no directory is made in an immutable one");
-                    return Errno::OPNOTSUPP;
+                    return Errno::OPNOTSUPP.into();
                 }
-                if errno == Errno::OPNOTSUPP {
+                if errno.errno == Errno::OPNOTSUPP {
                     tracing::warn!(branch = %branch.path.display(), ?name, "no directory is made here: the branch cannot keep its access lists or flags");
                 }
-                if errno != Errno::NOTDIR {
+                if errno.errno != Errno::NOTDIR {
                     return errno;
                 }
                 tracing::warn!(branch = %branch.path.display(), ?name, "no directory can be made here: something else has its name");
-                Errno::XDEV
+                Errno::XDEV.into()
             })?;
             self.add_copy(&next, here.clone());
             at = Arc::clone(&next);
@@ -114,17 +107,22 @@ impl Pool {
         (above, parent): (Option<&Node>, &DirEntry),
         branch: &Arc<Branch>,
         name: &OsStr,
-    ) -> sys::Result<DirEntry> {
+    ) -> Result<DirEntry> {
         let stat = sys::statx_fd(model.fd.as_fd())?;
         let _making = self.clones.begin(parent, name);
         let made = keeping_times(above, parent, || {
             // Closed to others until its owner and ACL are in place.
-            sys::for_owner_alone(|| rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU))
+            Ok(sys::for_owner_alone(|| {
+                rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)
+            })?)
         });
         match made {
             Ok(()) => {}
             // Made meanwhile by someone else: theirs to keep as it is.
-            Err(Errno::EXIST) => return self.open_dir_entry(branch, parent.fd.as_fd(), name),
+            Err(Error {
+                errno: Errno::EXIST,
+                ..
+            }) => return Ok(self.open_dir_entry(branch, parent.fd.as_fd(), name)?),
             Err(errno) => return Err(errno),
         }
         let (fd, readable) = open_to_keep(&self.view(), branch, parent, name)?;
@@ -136,9 +134,9 @@ impl Pool {
         if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {
             // Half-made directories would show wrong permissions: better none.
             let _ = keeping_times(above, parent, || {
-                rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)
+                Ok(rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)?)
             });
-            return Err(errno);
+            return Err(errno.into());
         }
         // Most of what is about to be looked for here is on the branch it was cloned from.
         self.learn_new(&entry);
@@ -168,7 +166,7 @@ impl Pool {
 }
 
 /// Whether one of the copies is immutable (`chattr +i`).
-fn is_immutable(set: &DirSet) -> sys::Result<bool> {
+fn is_immutable(set: &DirSet) -> Result<bool> {
     for entry in &set.entries {
         if is_shut(entry)? {
             return Ok(true);
@@ -187,8 +185,8 @@ fn is_shut(dir: &DirEntry) -> sys::Result<bool> {
 fn keeping_times(
     node: Option<&Node>,
     dir: &DirEntry,
-    change: impl FnOnce() -> sys::Result<()>,
-) -> sys::Result<()> {
+    change: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let _held = node.map(Node::hold_attributes);
     let before = sys::statx_fd(dir.fd.as_fd())?;
     change()?;

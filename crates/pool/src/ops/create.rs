@@ -15,7 +15,7 @@ use strandfs_options::Policy;
 use crate::attr::{decode_dev, file_attr};
 use crate::branch::{Branch, BranchId};
 use crate::coherence::Moment;
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::identity::kind_of_mode;
 use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
@@ -35,10 +35,10 @@ fn try_elsewhere(errno: Errno) -> bool {
 }
 
 /// What a program is told of a refusal if no branch is left to try.
-fn refusal_of(branch: &Branch, errno: Errno) -> Errno {
-    match errno {
-        Errno::XDEV => Errno::NOTDIR,
-        other => blame(branch, other),
+fn refusal_of(branch: &Branch, error: Error) -> Error {
+    match error.errno {
+        Errno::XDEV => Errno::NOTDIR.into(),
+        _ => Error::at(branch, error),
     }
 }
 
@@ -58,7 +58,7 @@ impl Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &Create<'_>,
-    ) -> sys::Result<(Entry, OpenReply)> {
+    ) -> Result<(Entry, OpenReply)> {
         let parent = self.node_to_change(parent)?;
         let view = self.view();
         let share = self.admit(cx)?;
@@ -81,17 +81,20 @@ impl Pool {
                         umask: args.umask,
                     },
                     || {
-                        rustix::fs::openat(
+                        Ok(rustix::fs::openat(
                             &dir.fd,
                             args.name,
                             flags,
                             Mode::from_raw_mode(args.mode & 0o7777),
-                        )
+                        )?)
                     },
                 )
             });
         let (dir, file) = match made {
-            Err(Errno::EXIST) if !exclusive => {
+            Err(Error {
+                errno: Errno::EXIST,
+                ..
+            }) if !exclusive => {
                 drop(share);
                 return self.open_existing(cx, &parent, args, exclusive);
             }
@@ -107,7 +110,7 @@ impl Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &Create<'_>,
-    ) -> sys::Result<(Entry, OpenReply)> {
+    ) -> Result<(Entry, OpenReply)> {
         let parent = self.node(parent)?;
         let view = self.view();
         let share = self.admit(cx)?;
@@ -121,7 +124,9 @@ impl Pool {
                     mode: args.mode,
                     umask: args.umask,
                 };
-                make_as(cx, bits, || rustix::fs::openat(&dir.fd, c".", flags, mode))
+                make_as(cx, bits, || {
+                    Ok(rustix::fs::openat(&dir.fd, c".", flags, mode)?)
+                })
             })?;
         self.open_made(cx, &view, &parent, None, (dir, file, share), args.flags)
     }
@@ -136,7 +141,7 @@ impl Pool {
         name: Option<&OsStr>,
         (dir, file, share): (DirEntry, OwnedFd, Share),
         flags: i32,
-    ) -> sys::Result<(Entry, OpenReply)> {
+    ) -> Result<(Entry, OpenReply)> {
         let (mut entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
         let opened = {
             let _held = node.hold(cx);
@@ -169,7 +174,7 @@ impl Pool {
         node: &Arc<Node>,
         dir: &DirEntry,
         flags: i32,
-    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd)>> {
+    ) -> Result<Option<(Arc<Branch>, OwnedFd)>> {
         let made_on = dir.branch.id;
         if node
             .primary()
@@ -187,7 +192,7 @@ impl Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &MakeNode<'_>,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let view = self.view();
         let kind = FileType::from_raw_mode(args.mode);
         let regular = kind == FileType::RegularFile || args.mode & libc::S_IFMT == 0;
@@ -212,7 +217,7 @@ impl Pool {
             },
             |dir| {
                 let mode = Mode::from_raw_mode(args.mode & 0o7777);
-                rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)
+                Ok(rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)?)
             },
         )
     }
@@ -223,7 +228,7 @@ impl Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &MakeNode<'_>,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let view = self.view();
         let rule = view.settings.policies.mkdir;
         self.make(
@@ -236,7 +241,13 @@ impl Pool {
                 mode: args.mode,
                 umask: args.umask,
             },
-            |dir| rustix::fs::mkdirat(&dir.fd, args.name, Mode::from_raw_mode(args.mode & 0o7777)),
+            |dir| {
+                Ok(rustix::fs::mkdirat(
+                    &dir.fd,
+                    args.name,
+                    Mode::from_raw_mode(args.mode & 0o7777),
+                )?)
+            },
         )
     }
 
@@ -247,7 +258,7 @@ impl Pool {
         parent: NodeId,
         name: &OsStr,
         target: &OsStr,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let view = self.view();
         let rule = view.settings.policies.symlink;
         self.make(
@@ -257,7 +268,7 @@ impl Pool {
             parent,
             name,
             Bits { mode: 0, umask: 0 },
-            |dir| rustix::fs::symlinkat(target, &dir.fd, name),
+            |dir| Ok(rustix::fs::symlinkat(target, &dir.fd, name)?),
         )
     }
 
@@ -272,13 +283,13 @@ impl Pool {
         parent: NodeId,
         name: &OsStr,
         bits: Bits,
-        make_on: impl Fn(&DirEntry) -> sys::Result<()>,
-    ) -> sys::Result<Entry> {
+        make_on: impl Fn(&DirEntry) -> Result<()>,
+    ) -> Result<Entry> {
         let parent = self.node_to_change(parent)?;
         let since = self.coherence.now();
         let set = self.dir_set(&parent)?;
         if self.exists_elsewhere(view, &set, name)? {
-            return Err(Errno::EXIST);
+            return Err(Errno::EXIST.into());
         }
         let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
         let mut refusal = None;
@@ -297,11 +308,11 @@ impl Pool {
                     Err(errno) if !made.is_empty() => {
                         tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
                     }
-                    Err(errno) if try_elsewhere(errno) => {
-                        self.note_redirect(&branch, errno, &mut tried);
+                    Err(errno) if try_elsewhere(errno.errno) => {
+                        self.note_redirect(&branch, errno.errno, &mut tried);
                         refusal = Some(refusal_of(&branch, errno));
                     }
-                    Err(errno) => return Err(blame(&branch, errno)),
+                    Err(errno) => return Err(Error::at(&branch, errno)),
                 }
             }
             match &made[..] {
@@ -328,10 +339,10 @@ impl Pool {
         dir: &DirEntry,
         name: &OsStr,
         since: Moment,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         // Where not every change is reported, all branches are asked.
         if view.branches.len() == 1 || !self.dirs_reported(view) {
-            return Err(Errno::AGAIN);
+            return Err(Errno::AGAIN.into());
         }
         let stat = sys::statx_name(dir.fd.as_fd(), name)?;
         let copies = smallvec![Copy {
@@ -352,8 +363,8 @@ impl Pool {
         rule: Policy,
         parent: &Arc<Node>,
         set: &DirSet,
-        make_on: impl Fn(&DirEntry) -> sys::Result<OwnedFd>,
-    ) -> sys::Result<(DirEntry, OwnedFd)> {
+        make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
+    ) -> Result<(DirEntry, OwnedFd)> {
         let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
         let mut refusal = None;
         loop {
@@ -368,11 +379,11 @@ impl Pool {
             };
             match dir.and_then(|dir| make_on(&dir).map(|file| (dir, file))) {
                 Ok(made) => return Ok(made),
-                Err(errno) if try_elsewhere(errno) => {
-                    self.note_redirect(&branch, errno, &mut tried);
+                Err(errno) if try_elsewhere(errno.errno) => {
+                    self.note_redirect(&branch, errno.errno, &mut tried);
                     refusal = Some(refusal_of(&branch, errno));
                 }
-                Err(errno) => return Err(blame(&branch, errno)),
+                Err(errno) => return Err(Error::at(&branch, errno)),
             }
         }
     }
@@ -392,12 +403,7 @@ impl Pool {
     /// have been made since, and a second file of the name would hide it. The branch a policy picks
     /// is guarded by O_EXCL besides, but of several it may be another than the one that has the
     /// directory, and the name, so far.
-    pub(crate) fn exists_elsewhere(
-        &self,
-        view: &View,
-        set: &DirSet,
-        name: &OsStr,
-    ) -> sys::Result<bool> {
+    pub(crate) fn exists_elsewhere(&self, view: &View, set: &DirSet, name: &OsStr) -> Result<bool> {
         if view.branches.len() <= 1 {
             return Ok(false);
         }
@@ -412,7 +418,7 @@ impl Pool {
         name: Option<&OsStr>,
         dir: &DirEntry,
         file: &OwnedFd,
-    ) -> sys::Result<(Entry, Arc<Node>, u32)> {
+    ) -> Result<(Entry, Arc<Node>, u32)> {
         let since = self.coherence.now();
         let stat = sys::statx_fd(file.as_fd())?;
         let branch = &dir.branch;
@@ -447,11 +453,7 @@ struct Bits {
 }
 
 /// Runs `make` as the caller, under the caller's umask.
-fn make_as<T>(
-    cx: &Context<'_>,
-    bits: Bits,
-    make: impl FnOnce() -> sys::Result<T>,
-) -> sys::Result<T> {
+fn make_as<T>(cx: &Context<'_>, bits: Bits, make: impl FnOnce() -> Result<T>) -> Result<T> {
     // Only set-group-id files need the power to keep the bit; an ordinary caller has it not.
     if bits.mode & libc::S_ISGID != 0 {
         sys::want_fsetid(true)?;

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, OpenReply};
 
 use crate::attr::file_attr;
+use crate::error::{Error, Result};
 use crate::identity::kind_of_mode;
 use crate::node::Node;
 use crate::pool::Pool;
@@ -21,22 +22,22 @@ impl Pool {
         parent: &Arc<Node>,
         args: &Create<'_>,
         exclusive: bool,
-    ) -> sys::Result<(Entry, OpenReply)> {
+    ) -> Result<(Entry, OpenReply)> {
         if exclusive {
-            return Err(Errno::EXIST);
+            return Err(Errno::EXIST.into());
         }
         let entry = self.do_lookup(parent.id, args.name)?;
-        let undo = |errno| {
+        let undo = |error: Error| {
             if let Some(node) = self.nodes.get(entry.node) {
                 self.unref(&node, 1);
             }
-            errno
+            error
         };
         match kind_of_mode(entry.attr.mode) {
             FileKind::Regular => {}
-            FileKind::Directory => return Err(undo(Errno::ISDIR)),
+            FileKind::Directory => return Err(undo(Errno::ISDIR.into())),
             // The kernel believed the name free: let it look again and open what is there.
-            _ => return Err(undo(Errno::STALE)),
+            _ => return Err(undo(Errno::STALE.into())),
         }
         let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
         let open = self

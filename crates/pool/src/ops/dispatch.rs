@@ -4,22 +4,25 @@ use std::ffi::OsStr;
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
-    Failed, Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest,
-    MakeNode, Negotiated, NodeId, OpenReply, Read, Release, Rename, Result, SetAttr, SetXattr,
-    StatfsReply, StatxReply, Write,
+    Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode,
+    Negotiated, NodeId, OpenReply, Read, Release, Rename, SetAttr, SetXattr, StatfsReply,
+    StatxReply, Write,
 };
 
 use crate::control::file::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
+use crate::error::{Error, Result};
 use crate::explain::SELF_PREFIX;
-use crate::health::is_dead_server;
 use crate::ops::open::opens_for_change;
 use crate::pool::Pool;
 use crate::relocate::own_name;
 
+/// As the session wants it.
+type Answer<T> = strandfs_fuse::Result<T>;
+
 impl Filesystem for Pool {
-    fn init(&self, negotiated: &Negotiated, connection: &Connection) -> Result<()> {
+    fn init(&self, negotiated: &Negotiated, connection: &Connection) -> Answer<()> {
         self.start(negotiated, connection);
         Ok(())
     }
@@ -41,25 +44,18 @@ impl Filesystem for Pool {
         self.count_descriptors();
     }
 
-    fn failed(&self, failed: &Failed<'_>) -> Errno {
-        self.note_failure(failed);
-        match failed.errno {
-            // Programs would take the pool's own server for dead.
-            errno if is_dead_server(errno) => Errno::IO,
-            errno => errno,
-        }
-    }
-
-    fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        match name.as_encoded_bytes() {
-            b"." => self.finding(cx, || self.do_lookup_self(parent)),
-            b".." => self.finding(cx, || self.do_lookup_parent(parent)),
-            _ if is_control_name(parent, name) => self.control_entry(name),
-            _ => {
-                self.break_link(cx, parent, name)?;
-                self.finding(cx, || self.do_lookup(parent, name))
+    fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<Entry> {
+        self.told(cx, ("lookup", parent, Some(name)), || {
+            match name.as_encoded_bytes() {
+                b"." => self.finding(cx, || self.do_lookup_self(parent)),
+                b".." => self.finding(cx, || self.do_lookup_parent(parent)),
+                _ if is_control_name(parent, name) => self.control_entry(name),
+                _ => {
+                    self.break_link(cx, parent, name)?;
+                    self.finding(cx, || self.do_lookup(parent, name))
+                }
             }
-        }
+        })
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
@@ -68,11 +64,13 @@ impl Filesystem for Pool {
         }
     }
 
-    fn getattr(&self, cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply> {
-        if is_control_node(node) {
-            return Ok(self.control_getattr(node));
-        }
-        self.finding(cx, || self.do_getattr(node, handle))
+    fn getattr(&self, cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Answer<AttrReply> {
+        self.told(cx, ("getattr", node, None), || {
+            if is_control_node(node) {
+                return Ok(self.control_getattr(node));
+            }
+            self.finding(cx, || self.do_getattr(node, handle))
+        })
     }
 
     fn statx(
@@ -82,30 +80,36 @@ impl Filesystem for Pool {
         handle: Option<Handle>,
         _mask: u32,
         _flags: u32,
-    ) -> Result<StatxReply> {
-        if is_control_node(node) {
-            return Ok(self.control_statx(node));
-        }
-        self.finding(cx, || self.do_statx(node, handle))
+    ) -> Answer<StatxReply> {
+        self.told(cx, ("statx", node, None), || {
+            if is_control_node(node) {
+                return Ok(self.control_statx(node));
+            }
+            self.finding(cx, || self.do_statx(node, handle))
+        })
     }
 
-    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Result<AttrReply> {
-        refuse_control_node(node)?;
-        self.change_breaks_link(cx, node, change)?;
-        let kill_suidgid = self.change_clears_set_id(cx, change);
-        let change = &SetAttr {
-            kill_suidgid,
-            ..*change
-        };
-        let set = || self.changing(cx, || self.do_setattr(cx, node, change));
-        match change.size_bytes {
-            Some(_) => self.past_leases(cx, set),
-            None => set(),
-        }
+    fn setattr(&self, cx: &Context<'_>, node: NodeId, change: &SetAttr) -> Answer<AttrReply> {
+        self.told(cx, ("setattr", node, None), || {
+            refuse_control_node(node)?;
+            self.change_breaks_link(cx, node, change)?;
+            let kill_suidgid = self.change_clears_set_id(cx, change);
+            let change = &SetAttr {
+                kill_suidgid,
+                ..*change
+            };
+            let set = || self.changing(cx, || self.do_setattr(cx, node, change));
+            match change.size_bytes {
+                Some(_) => self.past_leases(cx, set),
+                None => set(),
+            }
+        })
     }
 
-    fn readlink(&self, cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Result<usize> {
-        self.finding(cx, || self.do_readlink(node, out))
+    fn readlink(&self, cx: &Context<'_>, node: NodeId, out: &mut [u8]) -> Answer<usize> {
+        self.told(cx, ("readlink", node, None), || {
+            self.finding(cx, || self.do_readlink(node, out))
+        })
     }
 
     fn symlink(
@@ -114,35 +118,47 @@ impl Filesystem for Pool {
         parent: NodeId,
         name: &OsStr,
         target: &OsStr,
-    ) -> Result<Entry> {
-        refuse_reserved(parent, name)?;
-        self.changing_names(cx, || self.do_symlink(cx, parent, name, target))
+    ) -> Answer<Entry> {
+        self.told(cx, ("symlink", parent, Some(name)), || {
+            refuse_reserved(parent, name)?;
+            self.changing_names(cx, || self.do_symlink(cx, parent, name, target))
+        })
     }
 
-    fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        refuse_reserved(parent, args.name)?;
-        self.changing_names(cx, || self.do_mknod(cx, parent, args))
+    fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Answer<Entry> {
+        self.told(cx, ("mknod", parent, Some(args.name)), || {
+            refuse_reserved(parent, args.name)?;
+            self.changing_names(cx, || self.do_mknod(cx, parent, args))
+        })
     }
 
-    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Result<Entry> {
-        refuse_reserved(parent, args.name)?;
-        self.changing_names(cx, || self.do_mkdir(cx, parent, args))
+    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Answer<Entry> {
+        self.told(cx, ("mkdir", parent, Some(args.name)), || {
+            refuse_reserved(parent, args.name)?;
+            self.changing_names(cx, || self.do_mkdir(cx, parent, args))
+        })
     }
 
-    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        refuse_control_name(parent, name)?;
-        self.changing_names(cx, || self.do_unlink(cx, parent, name))
+    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<()> {
+        self.told(cx, ("unlink", parent, Some(name)), || {
+            refuse_control_name(parent, name)?;
+            self.changing_names(cx, || self.do_unlink(cx, parent, name))
+        })
     }
 
-    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        refuse_control_name(parent, name)?;
-        self.changing_names(cx, || self.do_rmdir(parent, name))
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<()> {
+        self.told(cx, ("rmdir", parent, Some(name)), || {
+            refuse_control_name(parent, name)?;
+            self.changing_names(cx, || self.do_rmdir(parent, name))
+        })
     }
 
-    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
-        refuse_control_name(parent, args.name)?;
-        refuse_reserved(args.new_parent, args.new_name)?;
-        self.changing_names(cx, || self.do_rename(cx, parent, args))
+    fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Answer<()> {
+        self.told(cx, ("rename", parent, Some(args.name)), || {
+            refuse_control_name(parent, args.name)?;
+            refuse_reserved(args.new_parent, args.new_name)?;
+            self.changing_names(cx, || self.do_rename(cx, parent, args))
+        })
     }
 
     fn link(
@@ -151,10 +167,12 @@ impl Filesystem for Pool {
         node: NodeId,
         new_parent: NodeId,
         new_name: &OsStr,
-    ) -> Result<Entry> {
-        refuse_control_node(node)?;
-        refuse_reserved(new_parent, new_name)?;
-        self.changing_names(cx, || self.do_link(cx, node, new_parent, new_name))
+    ) -> Answer<Entry> {
+        self.told(cx, ("link", new_parent, Some(new_name)), || {
+            refuse_control_node(node)?;
+            refuse_reserved(new_parent, new_name)?;
+            self.changing_names(cx, || self.do_link(cx, node, new_parent, new_name))
+        })
     }
 
     fn open(
@@ -163,19 +181,21 @@ impl Filesystem for Pool {
         node: NodeId,
         flags: i32,
         kill_suidgid: bool,
-    ) -> Result<OpenReply> {
-        refuse_control_node(node)?;
-        let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
-        let writes = opens_for_change(flags);
-        let open = || match writes {
-            true => self.changing(cx, || self.do_open(cx, node, flags, kill_suidgid)),
-            false => self.finding(cx, || self.do_open(cx, node, flags, kill_suidgid)),
-        };
-        match flags & libc::O_NONBLOCK != 0 {
-            // Who says so does not wait for leases.
-            true => open(),
-            false => self.past_leases(cx, open),
-        }
+    ) -> Answer<OpenReply> {
+        self.told(cx, ("open", node, None), || {
+            refuse_control_node(node)?;
+            let kill_suidgid = self.open_clears_set_id(cx, flags, kill_suidgid);
+            let writes = opens_for_change(flags);
+            let open = || match writes {
+                true => self.changing(cx, || self.do_open(cx, node, flags, kill_suidgid)),
+                false => self.finding(cx, || self.do_open(cx, node, flags, kill_suidgid)),
+            };
+            match flags & libc::O_NONBLOCK != 0 {
+                // Who says so does not wait for leases.
+                true => open(),
+                false => self.past_leases(cx, open),
+            }
+        })
     }
 
     fn create(
@@ -183,15 +203,20 @@ impl Filesystem for Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &Create<'_>,
-    ) -> Result<(Entry, OpenReply)> {
-        refuse_reserved(parent, args.name)?;
-        let made = self.changing_names(cx, || self.do_create(cx, parent, args));
-        match made {
-            // There is such a file by now, and a lease on it. The directory must not wait for that:
-            // asked to look again, the kernel opens the file without holding the directory.
-            Err(Errno::AGAIN) if args.flags & libc::O_NONBLOCK == 0 => Err(Errno::STALE),
-            made => made,
-        }
+    ) -> Answer<(Entry, OpenReply)> {
+        self.told(cx, ("create", parent, Some(args.name)), || {
+            refuse_reserved(parent, args.name)?;
+            let made = self.changing_names(cx, || self.do_create(cx, parent, args));
+            match made {
+                // There is such a file by now, and a lease on it. The directory must not wait for that:
+                // asked to look again, the kernel opens the file without holding the directory.
+                Err(Error {
+                    errno: Errno::AGAIN,
+                    ..
+                }) if args.flags & libc::O_NONBLOCK == 0 => Err(Errno::STALE.into()),
+                made => made,
+            }
+        })
     }
 
     fn tmpfile(
@@ -199,21 +224,25 @@ impl Filesystem for Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &Create<'_>,
-    ) -> Result<(Entry, OpenReply)> {
-        self.changing(cx, || self.do_tmpfile(cx, parent, args))
+    ) -> Answer<(Entry, OpenReply)> {
+        self.told(cx, ("tmpfile", parent, None), || {
+            self.changing(cx, || self.do_tmpfile(cx, parent, args))
+        })
     }
 
-    fn read(&self, cx: &Context<'_>, _node: NodeId, args: &Read, out: &mut [u8]) -> Result<usize> {
-        self.do_read(cx, args, out)
+    fn read(&self, cx: &Context<'_>, node: NodeId, args: &Read, out: &mut [u8]) -> Answer<usize> {
+        self.told(cx, ("read", node, None), || self.do_read(cx, args, out))
     }
 
-    fn write(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Result<usize> {
-        let kill_suidgid = self.write_clears_set_id(cx, args);
-        let args = &Write {
-            kill_suidgid,
-            ..*args
-        };
-        self.do_write(cx, args)
+    fn write(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Answer<usize> {
+        self.told(cx, ("write", node, None), || {
+            let kill_suidgid = self.write_clears_set_id(cx, args);
+            let args = &Write {
+                kill_suidgid,
+                ..*args
+            };
+            self.do_write(cx, args)
+        })
     }
 
     fn read_at_once(
@@ -232,30 +261,28 @@ impl Filesystem for Pool {
 
     fn flush(
         &self,
-        _cx: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         handle: Handle,
         owner: LockOwner,
-    ) -> Result<()> {
-        self.do_flush(node, handle, owner)
+    ) -> Answer<()> {
+        self.told(cx, ("flush", node, None), || {
+            self.do_flush(node, handle, owner)
+        })
     }
 
-    fn release(&self, _cx: &Context<'_>, _node: NodeId, args: &Release) -> Result<()> {
-        self.do_release(args)
+    fn release(&self, cx: &Context<'_>, node: NodeId, args: &Release) -> Answer<()> {
+        self.told(cx, ("release", node, None), || self.do_release(args))
     }
 
-    fn fsync(
-        &self,
-        cx: &Context<'_>,
-        _node: NodeId,
-        handle: Handle,
-        data_only: bool,
-    ) -> Result<()> {
-        self.do_fsync(cx, handle, data_only)
+    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, data_only: bool) -> Answer<()> {
+        self.told(cx, ("fsync", node, None), || {
+            self.do_fsync(cx, handle, data_only)
+        })
     }
 
-    fn opendir(&self, _cx: &Context<'_>, node: NodeId, _flags: i32) -> Result<OpenReply> {
-        self.do_opendir(node)
+    fn opendir(&self, cx: &Context<'_>, node: NodeId, _flags: i32) -> Answer<OpenReply> {
+        self.told(cx, ("opendir", node, None), || self.do_opendir(node))
     }
 
     fn readdir(
@@ -265,8 +292,10 @@ impl Filesystem for Pool {
         handle: Handle,
         offset: u64,
         sink: &mut DirSink<'_>,
-    ) -> Result<()> {
-        self.do_readdir(cx, (node, handle), offset, sink)
+    ) -> Answer<()> {
+        self.told(cx, ("readdir", node, None), || {
+            self.do_readdir(cx, (node, handle), offset, sink)
+        })
     }
 
     fn readdirplus(
@@ -276,13 +305,17 @@ impl Filesystem for Pool {
         handle: Handle,
         offset: u64,
         sink: &mut DirPlusSink<'_>,
-    ) -> Result<()> {
-        self.do_readdirplus(cx, (node, handle), offset, sink)
+    ) -> Answer<()> {
+        self.told(cx, ("readdirplus", node, None), || {
+            self.do_readdirplus(cx, (node, handle), offset, sink)
+        })
     }
 
-    fn releasedir(&self, _cx: &Context<'_>, _node: NodeId, _args: &Release) -> Result<()> {
-        // An open directory holds nothing here.
-        Ok(())
+    fn releasedir(&self, cx: &Context<'_>, node: NodeId, _args: &Release) -> Answer<()> {
+        self.told(cx, ("releasedir", node, None), || {
+            // An open directory holds nothing here.
+            Ok(())
+        })
     }
 
     fn fsyncdir(
@@ -291,23 +324,27 @@ impl Filesystem for Pool {
         node: NodeId,
         _handle: Handle,
         data_only: bool,
-    ) -> Result<()> {
-        self.do_fsyncdir(cx, node, data_only)
+    ) -> Answer<()> {
+        self.told(cx, ("fsyncdir", node, None), || {
+            self.do_fsyncdir(cx, node, data_only)
+        })
     }
 
-    fn syncfs(&self, cx: &Context<'_>, _node: NodeId) -> Result<()> {
-        self.do_syncfs(cx)
+    fn syncfs(&self, cx: &Context<'_>, node: NodeId) -> Answer<()> {
+        self.told(cx, ("syncfs", node, None), || self.do_syncfs(cx))
     }
 
-    fn statfs(&self, _cx: &Context<'_>, node: NodeId) -> Result<StatfsReply> {
-        self.do_statfs(node)
+    fn statfs(&self, cx: &Context<'_>, node: NodeId) -> Answer<StatfsReply> {
+        self.told(cx, ("statfs", node, None), || self.do_statfs(node))
     }
 
-    fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
-        if is_control_node(node) {
-            return self.control_setxattr(cx, args);
-        }
-        self.changing(cx, || self.do_setxattr(cx, node, args))
+    fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Answer<()> {
+        self.told(cx, ("setxattr", node, None), || {
+            if is_control_node(node) {
+                return self.control_setxattr(cx, args);
+            }
+            self.changing(cx, || self.do_setxattr(cx, node, args))
+        })
     }
 
     fn getxattr(
@@ -316,14 +353,16 @@ impl Filesystem for Pool {
         node: NodeId,
         name: &OsStr,
         mut out: Option<&mut [u8]>,
-    ) -> Result<usize> {
-        if is_control_node(node) {
-            return self.control_getxattr(name, out);
-        }
-        if name.as_encoded_bytes().starts_with(SELF_PREFIX) {
-            return self.getxattr_of_self(cx, node, name, out);
-        }
-        self.finding(cx, || self.do_getxattr(node, name, out.as_deref_mut()))
+    ) -> Answer<usize> {
+        self.told(cx, ("getxattr", node, None), || {
+            if is_control_node(node) {
+                return self.control_getxattr(name, out);
+            }
+            if name.as_encoded_bytes().starts_with(SELF_PREFIX) {
+                return self.getxattr_of_self(cx, node, name, out);
+            }
+            self.finding(cx, || self.do_getxattr(node, name, out.as_deref_mut()))
+        })
     }
 
     fn listxattr(
@@ -331,33 +370,39 @@ impl Filesystem for Pool {
         cx: &Context<'_>,
         node: NodeId,
         mut out: Option<&mut [u8]>,
-    ) -> Result<usize> {
-        if is_control_node(node) {
-            return self.control_listxattr(node, out);
-        }
-        self.finding(cx, || self.do_listxattr(cx, node, out.as_deref_mut()))
+    ) -> Answer<usize> {
+        self.told(cx, ("listxattr", node, None), || {
+            if is_control_node(node) {
+                return self.control_listxattr(node, out);
+            }
+            self.finding(cx, || self.do_listxattr(cx, node, out.as_deref_mut()))
+        })
     }
 
-    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
-        if is_control_node(node) {
-            return Err(Errno::NODATA);
-        }
-        self.changing(cx, || self.do_removexattr(cx, node, name))
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Answer<()> {
+        self.told(cx, ("removexattr", node, None), || {
+            if is_control_node(node) {
+                return Err(Errno::NODATA.into());
+            }
+            self.changing(cx, || self.do_removexattr(cx, node, name))
+        })
     }
 
-    fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
-        if is_control_node(node) {
-            return self.control_access(cx, mask);
-        }
-        self.finding(cx, || self.do_access(node, mask))
+    fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Answer<()> {
+        self.told(cx, ("access", node, None), || {
+            if is_control_node(node) {
+                return self.control_access(cx, mask);
+            }
+            self.finding(cx, || self.do_access(node, mask))
+        })
     }
 
-    fn getlk(&self, cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<Lock> {
-        self.do_getlk(cx, args)
+    fn getlk(&self, cx: &Context<'_>, node: NodeId, args: &LockRequest) -> Answer<Lock> {
+        self.told(cx, ("getlk", node, None), || self.do_getlk(cx, args))
     }
 
-    fn setlk(&self, cx: &Context<'_>, _node: NodeId, args: &LockRequest) -> Result<()> {
-        self.do_setlk(cx, args)
+    fn setlk(&self, cx: &Context<'_>, node: NodeId, args: &LockRequest) -> Answer<()> {
+        self.told(cx, ("setlk", node, None), || self.do_setlk(cx, args))
     }
 
     fn ioctl(
@@ -366,32 +411,35 @@ impl Filesystem for Pool {
         node: NodeId,
         args: &Ioctl<'_>,
         out: &mut [u8],
-    ) -> Result<IoctlReply> {
-        self.do_ioctl(cx, node, args, out)
+    ) -> Answer<IoctlReply> {
+        self.told(cx, ("ioctl", node, None), || {
+            self.do_ioctl(cx, node, args, out)
+        })
     }
 
-    fn fallocate(&self, cx: &Context<'_>, _node: NodeId, args: &Fallocate) -> Result<()> {
-        self.do_fallocate(cx, args)
+    fn fallocate(&self, cx: &Context<'_>, node: NodeId, args: &Fallocate) -> Answer<()> {
+        self.told(cx, ("fallocate", node, None), || {
+            self.do_fallocate(cx, args)
+        })
     }
 
     fn lseek(
         &self,
-        _cx: &Context<'_>,
-        _node: NodeId,
+        cx: &Context<'_>,
+        node: NodeId,
         handle: Handle,
         offset_bytes: u64,
         whence: u32,
-    ) -> Result<u64> {
-        self.do_lseek(handle, offset_bytes, whence)
+    ) -> Answer<u64> {
+        self.told(cx, ("lseek", node, None), || {
+            self.do_lseek(handle, offset_bytes, whence)
+        })
     }
 
-    fn copy_file_range(
-        &self,
-        cx: &Context<'_>,
-        _node: NodeId,
-        args: &CopyFileRange,
-    ) -> Result<u64> {
-        self.do_copy_file_range(cx, args)
+    fn copy_file_range(&self, cx: &Context<'_>, node: NodeId, args: &CopyFileRange) -> Answer<u64> {
+        self.told(cx, ("copy_file_range", node, None), || {
+            self.do_copy_file_range(cx, args)
+        })
     }
 }
 
@@ -401,6 +449,6 @@ fn refuse_reserved(parent: NodeId, name: &OsStr) -> Result<()> {
     refuse_control_name(parent, name)?;
     match own_name(name) {
         None => Ok(()),
-        Some(_) => Err(Errno::PERM),
+        Some(_) => Err(Errno::PERM.into()),
     }
 }

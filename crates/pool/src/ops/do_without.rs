@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use strandfs_fuse::FileKind;
 use strandfs_options::Policy;
 
+use crate::error::Result;
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::{Copies, Faces};
 use crate::policy::same_search;
 use crate::pool::{Pool, View};
 use crate::rights::AllRights;
-use crate::sys;
 
 impl Pool {
     /// Whether a name leads to a directory as far as is known without the slow branches; they may
@@ -22,7 +22,7 @@ impl Pool {
         set: &DirSet,
         name: &OsStr,
         faces: Faces,
-    ) -> sys::Result<bool> {
+    ) -> Result<bool> {
         let copies = self.find_copies(view, set, name, faces)?;
         let first = copies.first();
         Ok(first.is_some_and(|copy| kind_of(&copy.stat) == FileKind::Directory))

@@ -18,6 +18,7 @@ use strandfs_fuse::{Connection, Entry, NodeId};
 use strandfs_options::{LinkExdev, RenameExdev};
 
 use crate::branch::{Branch, BranchId};
+use crate::error::{Error, Result};
 use crate::metadata::set_times;
 use crate::node::{DirEntry, Node};
 use crate::ops::remove::forget_name;
@@ -57,14 +58,14 @@ impl Pool {
         node: &Arc<Node>,
         parent: &Arc<Node>,
         name: &OsStr,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let here = self.relative_path(parent);
         let there = self.relative_path(node);
         let (Some(here), Some(there)) = (here, there) else {
-            return Err(Errno::XDEV);
+            return Err(Errno::XDEV.into());
         };
         let text = match view.settings.link_exdev {
-            LinkExdev::Passthrough => return Err(Errno::XDEV),
+            LinkExdev::Passthrough => return Err(Errno::XDEV.into()),
             LinkExdev::RelSymlink => relative(&here, &there),
             LinkExdev::AbsBaseSymlink => {
                 let located = self.locate_by(view, node, view.settings.policies.open)?;
@@ -95,15 +96,15 @@ impl Pool {
         old: &Side<'_>,
         new: &Side<'_>,
         moved: &[Arc<Node>],
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let rule = view.settings.rename_exdev;
         if rule == RenameExdev::Passthrough || !new.found.is_empty() {
-            return Err(Errno::XDEV);
+            return Err(Errno::XDEV.into());
         }
         let parent = self.relative_path(&old.parent).ok_or(Errno::XDEV)?;
         let here = self.relative_path(&new.parent).ok_or(Errno::XDEV)?;
         if is_set_aside(&here) || is_set_aside(&parent) {
-            return Err(Errno::XDEV);
+            return Err(Errno::XDEV.into());
         }
         let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
         let (top, aside) = self.set_aside(view, old)?;
@@ -129,16 +130,19 @@ impl Pool {
         &self,
         view: &View,
         old: &'a Side<'_>,
-    ) -> sys::Result<(OsString, SmallVec<[Aside<'a>; 2]>)> {
+    ) -> Result<(OsString, SmallVec<[Aside<'a>; 2]>)> {
         match self.set_aside_below(view, old, OsStr::new(SET_ASIDE), false) {
-            Err(Errno::EXIST) => {}
+            Err(Error {
+                errno: Errno::EXIST,
+                ..
+            }) => {}
             other => return Ok((OsString::from(SET_ASIDE), other?)),
         }
         let number = unguessable().map_err(|_| Errno::XDEV)?;
         let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
         match self.set_aside_below(view, old, &own, true) {
             Ok(aside) => Ok((own, aside)),
-            Err(_) => Err(Errno::XDEV),
+            Err(_) => Err(Errno::XDEV.into()),
         }
     }
 
@@ -152,14 +156,14 @@ impl Pool {
         old: &'a Side<'_>,
         top: &OsStr,
         fresh: bool,
-    ) -> sys::Result<SmallVec<[Aside<'a>; 2]>> {
+    ) -> Result<SmallVec<[Aside<'a>; 2]>> {
         let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
         let mut tops: SmallVec<[DirEntry; 2]> = smallvec![];
         for branch in self.picked_sources(view, old)? {
             let home = old.set.on(branch.id).ok_or(Errno::XDEV)?;
             let (own, dir) = self
                 .aside_dir(&old.parent, &branch, (top, fresh))
-                .map_err(|errno| refused(&branch, errno))?;
+                .map_err(|error| refused(&branch, error))?;
             ends.push((home, dir));
             tops.push(own);
         }
@@ -169,8 +173,11 @@ impl Pool {
                 name.push(format!(".{number}"));
             }
             match move_all(&ends, old.name, &name) {
-                Err(Errno::EXIST) => {}
-                Err(_) => return Err(Errno::XDEV),
+                Err(Error {
+                    errno: Errno::EXIST,
+                    ..
+                }) => {}
+                Err(_) => return Err(Errno::XDEV.into()),
                 Ok(aside) => {
                     // Closed to everyone until all that is made below it is the server's work.
                     for own in tops.iter().filter(|_| fresh) {
@@ -180,7 +187,7 @@ impl Pool {
                 }
             }
         }
-        Err(Errno::XDEV)
+        Err(Errno::XDEV.into())
     }
 
     /// The directory `top` on a branch, and the one below it that stands for `node`, made like it.
@@ -193,7 +200,7 @@ impl Pool {
         node: &Arc<Node>,
         branch: &Arc<Branch>,
         (top, fresh): (&OsStr, bool),
-    ) -> sys::Result<(DirEntry, DirEntry)> {
+    ) -> Result<(DirEntry, DirEntry)> {
         let mut chain = vec![];
         let mut at = Arc::clone(node);
         while at.id != NodeId::ROOT {
@@ -207,7 +214,7 @@ impl Pool {
         match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, top, mode)) {
             Ok(()) => {}
             Err(Errno::EXIST) if !fresh => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         }
         let own = self.open_own(branch, &root, top)?;
         check_top(&root, &own)?;
@@ -247,7 +254,7 @@ impl Pool {
         name: &OsStr,
         text: &Path,
         owner: &Statx,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let rule = view.settings.policies.symlink;
         let set = self.dir_set(parent)?;
         let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
@@ -262,7 +269,12 @@ impl Pool {
                 .ensure_dir(parent, &branch)
                 .and_then(|dir| symlink_in(&dir, name, text, owner));
             match made {
-                Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS)) => refusal = Some(errno),
+                Err(
+                    error @ Error {
+                        errno: Errno::NOSPC | Errno::DQUOT | Errno::ROFS,
+                        ..
+                    },
+                ) => refusal = Some(error),
                 outcome => return outcome,
             }
         }
@@ -296,12 +308,16 @@ fn move_all<'a>(
     ends: &[(&'a DirEntry, DirEntry)],
     old: &OsStr,
     name: &OsStr,
-) -> sys::Result<SmallVec<[Aside<'a>; 2]>> {
+) -> Result<SmallVec<[Aside<'a>; 2]>> {
     let mut aside: SmallVec<[Aside<'a>; 2]> = smallvec![];
     for (home, dir) in ends {
         if let Err(errno) = rename_new((home, old), (dir, name)) {
             let undone = put_back(&aside, old);
-            return Err(if undone { errno } else { Errno::IO });
+            return Err(if undone {
+                errno.into()
+            } else {
+                Errno::IO.into()
+            });
         }
         aside.push(Aside {
             home,
@@ -321,13 +337,13 @@ fn run_anywhere() {
     }
 }
 
-fn refused(branch: &Branch, errno: Errno) -> Errno {
-    if errno == Errno::EXIST {
+fn refused(branch: &Branch, error: Error) -> Error {
+    if error.errno == Errno::EXIST {
         tracing::warn!(branch = %branch.path.display(), "somebody else's directory is where rename-exdev sets files aside");
-        return errno;
+        return error;
     }
-    tracing::debug!(branch = %branch.path.display(), %errno, "a file cannot be set aside");
-    Errno::XDEV
+    tracing::debug!(branch = %branch.path.display(), errno = %error, "a file cannot be set aside");
+    Errno::XDEV.into()
 }
 
 /// Whether a path of the pool is below a directory for what was set aside.
@@ -342,7 +358,7 @@ fn is_set_aside(path: &Path) -> bool {
 
 /// The directory at a branch's root is the server's, or the owner's of that root, and nobody else
 /// can replace what is in it.
-fn check_top(root: &DirEntry, own: &DirEntry) -> sys::Result<()> {
+fn check_top(root: &DirEntry, own: &DirEntry) -> Result<()> {
     let (root, own) = (
         sys::statx_fd(root.fd.as_fd())?,
         sys::statx_fd(own.fd.as_fd())?,
@@ -353,12 +369,12 @@ fn check_top(root: &DirEntry, own: &DirEntry) -> sys::Result<()> {
     let replaceable = mode & 0o022 != 0 && mode & 0o1000 == 0;
     match trusted && !replaceable {
         true => Ok(()),
-        false => Err(Errno::EXIST),
+        false => Err(Errno::EXIST.into()),
     }
 }
 
 /// A directory below it belongs to the owner of the one it stands for, and lets nobody do more.
-fn check_like(model: &DirEntry, made: &DirEntry) -> sys::Result<()> {
+fn check_like(model: &DirEntry, made: &DirEntry) -> Result<()> {
     let of = |dir: &DirEntry| sys::statx_fd(dir.fd.as_fd());
     let (like, is) = (of(model)?, of(made)?);
     let owners = (like.stx_uid, like.stx_gid) == (is.stx_uid, is.stx_gid);
@@ -368,7 +384,7 @@ fn check_like(model: &DirEntry, made: &DirEntry) -> sys::Result<()> {
     let acls = ACLS.iter().all(|name| acl(model, name) == acl(made, name));
     match owners && no_more && acls {
         true => Ok(()),
-        false => Err(Errno::EXIST),
+        false => Err(Errno::EXIST.into()),
     }
 }
 
@@ -405,7 +421,7 @@ fn put_back(aside: &[Aside<'_>], name: &OsStr) -> bool {
     all
 }
 
-fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> sys::Result<()> {
+fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> Result<()> {
     let before = sys::statx_fd(dir.fd.as_fd())?;
     rustix::fs::symlinkat(text, &dir.fd, name)?;
     let (uid, gid) = (Uid::from_raw(owner.stx_uid), Gid::from_raw(owner.stx_gid));
@@ -416,7 +432,7 @@ fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> sys::
         Err(errno) => {
             let _ = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
             let _ = set_times(dir.fd.as_fd(), &before);
-            Err(errno)
+            Err(errno.into())
         }
     }
 }

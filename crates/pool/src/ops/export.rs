@@ -11,6 +11,7 @@ use strandfs_fuse::{Entry, FileKind, NodeId};
 
 use crate::branch::Branch;
 use crate::dir_set::heard;
+use crate::error::{Error, Result};
 use crate::identity::{Face, Identity, VolumeId, kind_of, split_id};
 use crate::inode_number::{Numbered, PathHash};
 use crate::node::{DirSet, Names};
@@ -20,7 +21,7 @@ use crate::sys;
 impl Pool {
     /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
     /// compares the generation with that of the handle.
-    pub(crate) fn do_lookup_self(&self, id: NodeId) -> sys::Result<Entry> {
+    pub(crate) fn do_lookup_self(&self, id: NodeId) -> Result<Entry> {
         let since = self.coherence.now();
         if let Some(node) = self.nodes.get(id)
             && node.try_ref_or_root()
@@ -36,10 +37,13 @@ impl Pool {
         let (fd, generation) = self.volumes.open_any_generation(volume, ino)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         if stat.stx_nlink == 0 || stat.stx_ino != ino {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         let path = match self.beneath(&branch, volume, fd.as_fd()) {
-            Err(Errno::STALE) if self.is_nameless(volume, generation, fd.as_fd(), &stat) => None,
+            Err(Error {
+                errno: Errno::STALE,
+                ..
+            }) if self.is_nameless(volume, generation, fd.as_fd(), &stat) => None,
             path => path?,
         };
         let btime_ns = crate::identity::btime_ns(&stat);
@@ -88,7 +92,7 @@ impl Pool {
         fd: OwnedFd,
         path: Option<&Path>,
         set: &mut DirSet,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let mut own_fd = Some(fd);
         for branch in &view.branches {
             let found = if branch.id == own.id {
@@ -111,10 +115,10 @@ impl Pool {
     }
 
     /// LOOKUP of `..`: the parent of a directory.
-    pub(crate) fn do_lookup_parent(&self, id: NodeId) -> sys::Result<Entry> {
+    pub(crate) fn do_lookup_parent(&self, id: NodeId) -> Result<Entry> {
         let node = self.node(id)?;
         if node.id == NodeId::ROOT {
-            return Err(Errno::NOENT);
+            return Err(Errno::NOENT.into());
         }
         if let Some(parent) = self.parent_of(&node) {
             return self.entry_of(parent);
@@ -163,7 +167,7 @@ impl Pool {
         branch: &Branch,
         volume: VolumeId,
         fd: BorrowedFd<'_>,
-    ) -> sys::Result<Option<PathBuf>> {
+    ) -> Result<Option<PathBuf>> {
         let (root, path) = (sys::path_of(branch.root())?, sys::path_of(fd)?);
         if let Ok(relative) = path.strip_prefix(&root)
             && !relative.as_os_str().is_empty()
@@ -172,7 +176,7 @@ impl Pool {
         }
         match self.volumes.is_whole(volume) {
             true => Ok(None),
-            false => Err(Errno::STALE),
+            false => Err(Errno::STALE.into()),
         }
     }
 

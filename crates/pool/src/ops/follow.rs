@@ -17,6 +17,7 @@ use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
 use crate::branch::Branch;
+use crate::error::Result;
 use crate::identity::{Face, Identity, kind_of};
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::Copy;
@@ -192,7 +193,7 @@ impl Pool {
         set: &DirSet,
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let links: SmallVec<[(Arc<Branch>, Statx); 2]> = found
             .iter()
             .filter(|(branch, stat)| self.is_followed_dir(view, set, name, branch, stat))

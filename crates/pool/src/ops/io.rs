@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
 
+use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::open_file::OpenFile;
 use crate::ops::privilege;
@@ -21,12 +22,7 @@ const LARGE_BYTES: usize = 256 << 10;
 
 impl Pool {
     /// READ.
-    pub(crate) fn do_read(
-        &self,
-        cx: &Context<'_>,
-        args: &Read,
-        out: &mut [u8],
-    ) -> sys::Result<usize> {
+    pub(crate) fn do_read(&self, cx: &Context<'_>, args: &Read, out: &mut [u8]) -> Result<usize> {
         let opened = self.opened(args.handle)?;
         let view = self.view();
         if view.settings.nullrw {
@@ -45,7 +41,7 @@ impl Pool {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) if !cx.interrupted() => {}
-                Err(errno) if done == 0 => return Err(errno),
+                Err(errno) if done == 0 => return Err(errno.into()),
                 Err(_) => break,
             }
         }
@@ -53,7 +49,7 @@ impl Pool {
     }
 
     /// WRITE.
-    pub(crate) fn do_write(&self, cx: &Context<'_>, args: &Write<'_>) -> sys::Result<usize> {
+    pub(crate) fn do_write(&self, cx: &Context<'_>, args: &Write<'_>) -> Result<usize> {
         let opened = self.opened(args.handle)?;
         let view = self.view();
         if view.settings.nullrw {
@@ -74,7 +70,9 @@ impl Pool {
             match outcome {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                Err(Errno::INTR) if !cx.interrupted() => {}
+                Err(Error {
+                    errno: Errno::INTR, ..
+                }) if !cx.interrupted() => {}
                 // A branch that refuses may have taken part of it.
                 Err(errno) if done == 0 => {
                     return self.in_doubt_if_failed(opened.node.id, Err(errno));
@@ -92,13 +90,13 @@ impl Pool {
         cx: &Context<'_>,
         opened: &Arc<OpenFile>,
         need_bytes: u64,
-        mut change: impl FnMut(BorrowedFd<'_>) -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
+    ) -> Result<T> {
         loop {
             let held = opened.node.hold(cx);
             let file = opened.file()?;
             let refusal = match change(file.as_fd()) {
-                Err(errno) if is_full(errno) => errno,
+                Err(errno) if is_full(errno.errno) => errno,
                 outcome => return outcome,
             };
             drop(held);
@@ -109,7 +107,7 @@ impl Pool {
 
     /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
     /// (network ones) get to report them.
-    pub(crate) fn do_flush(&self, id: NodeId, handle: Handle, owner: LockOwner) -> sys::Result<()> {
+    pub(crate) fn do_flush(&self, id: NodeId, handle: Handle, owner: LockOwner) -> Result<()> {
         let opened = self.opened(handle)?;
         let node = self.node(id).unwrap_or_else(|_| opened.node.clone());
         let locks = node
@@ -123,18 +121,13 @@ impl Pool {
             self.lock_waits.settle(&locks, &mut answers);
         }
         if opened.writable && opened.branch().is_some_and(|on| on.reports_at_close()) {
-            return sys::close_reporting(rustix::io::dup(&*opened.file()?)?);
+            return Ok(sys::close_reporting(rustix::io::dup(&*opened.file()?)?)?);
         }
         Ok(())
     }
 
     /// FSYNC.
-    pub(crate) fn do_fsync(
-        &self,
-        cx: &Context<'_>,
-        handle: Handle,
-        data_only: bool,
-    ) -> sys::Result<()> {
+    pub(crate) fn do_fsync(&self, cx: &Context<'_>, handle: Handle, data_only: bool) -> Result<()> {
         let opened = self.opened(handle)?;
         if self.view().settings.nullrw {
             return Ok(());
@@ -142,14 +135,14 @@ impl Pool {
         cx.may_block();
         let file = opened.file()?;
         if data_only {
-            rustix::fs::fdatasync(&*file)
+            Ok(rustix::fs::fdatasync(&*file)?)
         } else {
-            rustix::fs::fsync(&*file)
+            Ok(rustix::fs::fsync(&*file)?)
         }
     }
 
     /// FALLOCATE.
-    pub(crate) fn do_fallocate(&self, cx: &Context<'_>, args: &Fallocate) -> sys::Result<()> {
+    pub(crate) fn do_fallocate(&self, cx: &Context<'_>, args: &Fallocate) -> Result<()> {
         let opened = self.opened(args.handle)?;
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
@@ -161,32 +154,23 @@ impl Pool {
     }
 
     /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
-    pub(crate) fn do_lseek(
-        &self,
-        handle: Handle,
-        offset_bytes: u64,
-        whence: u32,
-    ) -> sys::Result<u64> {
+    pub(crate) fn do_lseek(&self, handle: Handle, offset_bytes: u64, whence: u32) -> Result<u64> {
         let opened = self.opened(handle)?;
         let whence = match i32::try_from(whence) {
             Ok(libc::SEEK_DATA) => SeekFrom::Data(offset_bytes),
             Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::INVAL.into()),
         };
-        rustix::fs::seek(&*opened.file()?, whence)
+        Ok(rustix::fs::seek(&*opened.file()?, whence)?)
     }
 
     /// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
     /// cannot makes the kernel copy by reading and writing.
-    pub(crate) fn do_copy_file_range(
-        &self,
-        cx: &Context<'_>,
-        args: &CopyFileRange,
-    ) -> sys::Result<u64> {
+    pub(crate) fn do_copy_file_range(&self, cx: &Context<'_>, args: &CopyFileRange) -> Result<u64> {
         let from = self.opened(args.handle_in)?;
         let to = self.opened(args.handle_out)?;
         if self.view().settings.nullrw {
-            return Err(Errno::OPNOTSUPP);
+            return Err(Errno::OPNOTSUPP.into());
         }
         cx.may_block();
         let len = usize::try_from(args.len_bytes)
@@ -199,22 +183,25 @@ impl Pool {
             privilege::for_unmarked_change(cx, target)?;
             let source = from.file()?;
             let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
-            rustix::fs::copy_file_range(&*source, at_in, target, at_out, len)
+            Ok(rustix::fs::copy_file_range(
+                &*source, at_in, target, at_out, len,
+            )?)
         });
         match count {
             // Nothing was tried.
-            Err(errno @ (Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS)) => Err(errno),
+            Err(
+                error @ Error {
+                    errno: Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS,
+                    ..
+                },
+            ) => Err(error),
             other => self.in_doubt_if_failed(to.node.id, other.map(|count| count as u64)),
         }
     }
 
     /// After a change of a file that failed, perhaps half way: the answer tells the kernel nothing of
     /// what the file is like now, so that it has to ask.
-    pub(crate) fn in_doubt_if_failed<T>(
-        &self,
-        node: NodeId,
-        outcome: sys::Result<T>,
-    ) -> sys::Result<T> {
+    pub(crate) fn in_doubt_if_failed<T>(&self, node: NodeId, outcome: Result<T>) -> Result<T> {
         if outcome.is_err() {
             self.in_doubt(node);
         }
@@ -236,11 +223,11 @@ impl Pool {
         &self,
         node: &std::sync::Arc<Node>,
         handle: Option<Handle>,
-    ) -> sys::Result<std::sync::Arc<std::os::fd::OwnedFd>> {
+    ) -> Result<std::sync::Arc<std::os::fd::OwnedFd>> {
         if let Some(opened) = handle.and_then(|handle| self.files.get(handle))
             && opened.writable
         {
-            return opened.file();
+            return Ok(opened.file()?);
         }
         let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
         Ok(std::sync::Arc::new(file))
@@ -255,7 +242,7 @@ fn allocate(
     mode: FallocateFlags,
     offset_bytes: u64,
     len_bytes: u64,
-) -> sys::Result<()> {
+) -> Result<()> {
     let end = offset_bytes.saturating_add(len_bytes);
     if !mode.contains(FallocateFlags::KEEP_SIZE)
         && end > rustix::fs::fstat(fd)?.st_size.unsigned_abs()
@@ -264,10 +251,10 @@ fn allocate(
         match rustix::fs::fallocate(fd, beyond, offset_bytes, len_bytes) {
             // A branch without that (NFS, some FUSE servers) may have the whole in one.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         }
     }
-    rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes)
+    Ok(rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes)?)
 }
 
 /// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.
@@ -281,9 +268,14 @@ pub(super) fn proxy_io_priority(cx: &Context<'_>, view: &View) {
     }
 }
 
-fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> sys::Result<usize> {
+fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> Result<usize> {
     if append {
-        return rustix::io::pwritev2(fd, &[IoSlice::new(data)], offset, ReadWriteFlags::APPEND);
+        return Ok(rustix::io::pwritev2(
+            fd,
+            &[IoSlice::new(data)],
+            offset,
+            ReadWriteFlags::APPEND,
+        )?);
     }
-    rustix::io::pwrite(fd, data, offset)
+    Ok(rustix::io::pwrite(fd, data, offset)?)
 }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Read, Write};
 
+use crate::error::Result;
 use crate::ops::io::proxy_io_priority;
 use crate::pool::Pool;
 use crate::sys;
@@ -27,9 +28,9 @@ impl Pool {
         proxy_io_priority(cx, &view);
         let moved = until_done(out.len(), |done| {
             let rest = out.get_mut(done..).unwrap_or_default();
-            how.read(file.as_fd(), rest, args.offset_bytes + done as u64)
+            Ok(how.read(file.as_fd(), rest, args.offset_bytes + done as u64)?)
         });
-        if moved == Err(Errno::OPNOTSUPP) {
+        if moved == Err(Errno::OPNOTSUPP.into()) {
             opened.learn(&file, how.without(true));
         }
         moved.ok()
@@ -53,9 +54,9 @@ impl Pool {
         proxy_io_priority(cx, &view);
         let moved = until_done(args.data.len(), |done| {
             let rest = args.data.get(done..).unwrap_or_default();
-            how.write(file.as_fd(), rest, args.offset_bytes + done as u64)
+            Ok(how.write(file.as_fd(), rest, args.offset_bytes + done as u64)?)
         });
-        if moved == Err(Errno::OPNOTSUPP) {
+        if moved == Err(Errno::OPNOTSUPP.into()) {
             opened.learn(&file, how.without(false));
         }
         moved.ok().filter(|done| *done == args.data.len())
@@ -64,10 +65,7 @@ impl Pool {
 
 /// Moves what is left of `len_bytes`, given how much is done, until that is all or nothing more comes;
 /// how much it was.
-fn until_done(
-    len_bytes: usize,
-    mut step: impl FnMut(usize) -> sys::Result<usize>,
-) -> sys::Result<usize> {
+fn until_done(len_bytes: usize, mut step: impl FnMut(usize) -> Result<usize>) -> Result<usize> {
     let mut done = 0;
     while done < len_bytes {
         match step(done)? {

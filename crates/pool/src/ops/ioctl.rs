@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, Ioctl, IoctlReply, NodeId};
 use strandfs_preload_abi::BRANCH_FILE;
 
+use crate::error::Result;
 use crate::locate::reopen;
 use crate::node::Node;
 use crate::ops::alteration::{Alteration, Now, Role, Way};
@@ -22,7 +23,7 @@ const ARGUMENT_BYTES: usize = 32;
 
 /// The code for callers of 64 bits of a command, which is the same but for its size; ENOTTY for one of
 /// the other width than the caller's, as everywhere: the kernel checks the right one only.
-fn native(command: u32, words_of_32_bits: bool) -> sys::Result<u32> {
+fn native(command: u32, words_of_32_bits: bool) -> Result<u32> {
     /// FS_IOC_SETFLAGS, GETFLAGS, SETVERSION and GETVERSION, each of both widths.
     const PAIRS: [(u32, u32); 4] = [
         (0x4004_6602, 0x4008_6602),
@@ -35,7 +36,7 @@ fn native(command: u32, words_of_32_bits: bool) -> sys::Result<u32> {
         .find(|pair| pair.0 == command || pair.1 == command)
     {
         Some((narrow, wide)) if (command == *narrow) == words_of_32_bits => Ok(*wide),
-        Some(_) => Err(Errno::NOTTY),
+        Some(_) => Err(Errno::NOTTY.into()),
         None => Ok(command),
     }
 }
@@ -154,7 +155,7 @@ impl Pool {
         id: NodeId,
         args: &Ioctl<'_>,
         out: &mut [u8],
-    ) -> sys::Result<IoctlReply> {
+    ) -> Result<IoctlReply> {
         if args.command == BRANCH_FILE && !args.directory {
             return self.tell_branch_file(cx, args.handle, out);
         }
@@ -199,25 +200,29 @@ impl Pool {
         args: &Ioctl<'_>,
         command: u32,
         argument: &mut Argument,
-    ) -> sys::Result<i32> {
+    ) -> Result<i32> {
         if args.directory {
             let set = self.dir_set(node)?;
             let first = set.entries.first().ok_or(Errno::NOENT)?;
-            return sys::fs_ioctl(open_copy(first.fd.as_fd())?.as_fd(), command, argument);
+            return Ok(sys::fs_ioctl(
+                open_copy(first.fd.as_fd())?.as_fd(),
+                command,
+                argument,
+            )?);
         }
         let opened = self.opened(args.handle)?;
         let _held = opened.node.hold(cx);
-        sys::fs_ioctl(opened.file()?.as_fd(), command, argument)
+        Ok(sys::fs_ioctl(opened.file()?.as_fd(), command, argument)?)
     }
 
     /// The caller, who must own what is shown, or act for who does.
     ///
     /// # Errors
     /// EPERM for others; EROFS where the pool may only be read.
-    fn flag_changer(&self, cx: &Context<'_>, node: &Arc<Node>) -> sys::Result<Changer> {
+    fn flag_changer(&self, cx: &Context<'_>, node: &Arc<Node>) -> Result<Changer> {
         let view = self.view();
         if view.settings.mount_flags.read_only {
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         let mut attr = self.attr(node)?;
         view.dress(&mut attr);
@@ -230,7 +235,7 @@ impl Pool {
         node: &Arc<Node>,
         args: &Ioctl<'_>,
         change: &ToFlags,
-    ) -> sys::Result<IoctlReply> {
+    ) -> Result<IoctlReply> {
         let view = self.view();
         if args.directory {
             let _held = node.hold_attributes();
@@ -242,7 +247,7 @@ impl Pool {
             let _held = opened.node.hold(cx);
             let branch = opened.branch().ok_or(Errno::BADF)?;
             if view.branch(branch.id).unwrap_or(&branch).read_only() {
-                return Err(Errno::ROFS);
+                return Err(Errno::ROFS.into());
             }
             change.make_open(opened.file()?.as_fd(), change.argument)?;
         }
@@ -264,10 +269,10 @@ mod tests {
             (0x4004_7602, 0x4008_7602),
             (0x8004_7601, 0x8008_7601),
         ] {
-            assert_eq!(native(narrow, false), Err(Errno::NOTTY));
+            assert_eq!(native(narrow, false), Err(Errno::NOTTY.into()));
             assert_eq!(native(narrow, true), Ok(wide));
             assert_eq!(native(wide, false), Ok(wide));
-            assert_eq!(native(wide, true), Err(Errno::NOTTY));
+            assert_eq!(native(wide, true), Err(Errno::NOTTY.into()));
         }
         assert_eq!(native(SET_FSXATTR, true), Ok(SET_FSXATTR));
     }

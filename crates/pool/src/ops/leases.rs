@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strandfs_fuse::Context;
 
+use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::sys;
 
 /// Pause before the first attempt after one that met a lease.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
@@ -27,12 +27,18 @@ impl Pool {
     pub(crate) fn past_leases<T>(
         &self,
         cx: &Context<'_>,
-        mut attempt: impl FnMut() -> sys::Result<T>,
-    ) -> sys::Result<T> {
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         let began = Instant::now();
         loop {
             let outcome = attempt();
-            if !matches!(outcome, Err(Errno::AGAIN)) {
+            if !matches!(
+                outcome,
+                Err(Error {
+                    errno: Errno::AGAIN,
+                    ..
+                })
+            ) {
                 return outcome;
             }
             let at_most = break_time() + GRACE;
@@ -41,7 +47,7 @@ impl Pool {
             }
             cx.may_block();
             if cx.interrupted() {
-                return Err(Errno::INTR);
+                return Err(Errno::INTR.into());
             }
             if self.ward.has_ended() {
                 return outcome;

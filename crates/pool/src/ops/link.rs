@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
 use strandfs_options::Policy;
 
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::node::{DirEntry, Node};
 use crate::ops::change::Holder;
 use crate::policy::{self, Category};
@@ -25,14 +25,14 @@ impl Pool {
         id: NodeId,
         new_parent: NodeId,
         new_name: &OsStr,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let node = self.node(id)?;
         let held = node.hold(cx);
         let parent = self.node_to_change(new_parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         if self.exists_elsewhere(&view, &set, new_name)? {
-            return Err(Errno::EXIST);
+            return Err(Errno::EXIST.into());
         }
         let rule = view.settings.policies.link;
         let holders = if node.follows() {
@@ -52,10 +52,12 @@ impl Pool {
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
         if takes_all && !copies.iter().any(|copy| copy.primary) {
             // The new name would show another copy than the old one.
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         match self.link_copies(&view, &copies, &parent, new_name) {
-            Err(Errno::XDEV) => return self.link_exdev(&view, &node, &parent, new_name),
+            Err(Error {
+                errno: Errno::XDEV, ..
+            }) => return self.link_exdev(&view, &node, &parent, new_name),
             outcome => outcome?,
         }
         let shown_otherwise = node.follows() || node.is_symlinkified();
@@ -81,7 +83,7 @@ impl Pool {
         copies: &[&Holder],
         parent: &Arc<Node>,
         name: &OsStr,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let mut linked: SmallVec<[DirEntry; 2]> = SmallVec::new();
         let shown = copies.iter().position(|copy| copy.primary).unwrap_or(0);
         let first = copies.get(shown).ok_or(Errno::NOENT)?;
@@ -89,7 +91,9 @@ impl Pool {
         for copy in [first].into_iter().chain(others.map(|(_, copy)| copy)) {
             match self.link_copy(view, copy, parent, name) {
                 Ok(dir) => linked.push(dir),
-                Err(Errno::XDEV) if !linked.is_empty() => {}
+                Err(Error {
+                    errno: Errno::XDEV, ..
+                }) if !linked.is_empty() => {}
                 Err(errno) => {
                     for dir in linked {
                         let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
@@ -97,7 +101,7 @@ impl Pool {
                             tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
                         }
                     }
-                    return Err(blame(&copy.branch, errno));
+                    return Err(Error::at(&copy.branch, errno));
                 }
             }
         }
@@ -110,11 +114,11 @@ impl Pool {
         holder: &Holder,
         parent: &Arc<Node>,
         name: &OsStr,
-    ) -> sys::Result<DirEntry> {
+    ) -> Result<DirEntry> {
         let present = self.dir_set(parent)?.on(holder.branch.id).cloned();
         let dir = match present {
             Some(dir) => dir,
-            None if self.preserves_paths(view) => return Err(Errno::XDEV),
+            None if self.preserves_paths(view) => return Err(Errno::XDEV.into()),
             None => self.ensure_dir(parent, &holder.branch)?,
         };
         let path = sys::ProcPath::new(holder.fd.as_fd());

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 
 use crate::branch::BranchId;
-use crate::faults::{blame, meant};
+use crate::error::{Error, Result};
 use crate::identity::{btime_ns, kind_of};
 use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::node::{DirEntry, Node};
@@ -116,7 +116,7 @@ impl Pool {
         cx: &Context<'_>,
         node: &Node,
         file: BorrowedFd<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         self.breaks_link(cx, node, sys::statx_fd(file)?.stx_nlink)
     }
 
@@ -129,7 +129,7 @@ impl Pool {
         cx: &Context<'_>,
         id: NodeId,
         change: &SetAttr,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let by_name = change.size_bytes.is_some() && change.handle.is_none();
         if !by_name || !self.view().settings.link_cow {
             return Ok(());
@@ -141,14 +141,14 @@ impl Pool {
         self.breaks_link(cx, &node, self.stat_file(&node)?.stx_nlink)
     }
 
-    fn breaks_link(&self, cx: &Context<'_>, node: &Node, links: u32) -> sys::Result<()> {
+    fn breaks_link(&self, cx: &Context<'_>, node: &Node, links: u32) -> Result<()> {
         // A followed symlink's target is written as it is: which of its names the link means is
         // not the pool's to say.
         if links < 2 || node.follows() || is_written(node) {
             return Ok(());
         }
         self.link_cow.await_name(cx.pid, node.id, None);
-        Err(meant(Errno::STALE))
+        Err(Error::expected(Errno::STALE))
     }
 
     /// Before a look-up: if the task is about to write to the file of this name, the name gets a
@@ -157,12 +157,7 @@ impl Pool {
     /// # Errors
     /// What keeps the copy from being made (ENOSPC, EIO); EBUSY if the file changes all the time;
     /// EOPNOTSUPP if the branch has no nameless files or cannot exchange names.
-    pub(crate) fn break_link(
-        &self,
-        cx: &Context<'_>,
-        parent: NodeId,
-        name: &OsStr,
-    ) -> sys::Result<()> {
+    pub(crate) fn break_link(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         let Some(awaited) = self.link_cow.awaited_by(cx.pid) else {
             return Ok(());
         };
@@ -177,7 +172,7 @@ impl Pool {
         };
         self.link_cow.found_name(cx.pid);
         if let Some(errno) = awaited.failed {
-            return Err(meant(errno));
+            return Err(Error::expected(errno));
         }
         cx.may_block();
         let _held = node.hold(cx);
@@ -186,8 +181,8 @@ impl Pool {
             let place = Place { dir, path: &path };
             let outcome = self.break_on(&place, name, &node);
             if let Err(errno) = outcome {
-                self.link_cow.await_name(cx.pid, node.id, Some(errno));
-                return Err(blame(&dir.branch, errno));
+                self.link_cow.await_name(cx.pid, node.id, Some(errno.errno));
+                return Err(Error::at(&dir.branch, errno));
             }
         }
         node.remove_name(parent.id, name);
@@ -201,7 +196,7 @@ impl Pool {
         set: &crate::node::DirSet,
         name: &OsStr,
         awaited: NodeId,
-    ) -> sys::Result<Option<Arc<Node>>> {
+    ) -> Result<Option<Arc<Node>>> {
         let copies = self.find_copies(view, set, name, Faces::Own)?;
         let Some(first) = copies.first() else {
             return Ok(None);
@@ -210,14 +205,14 @@ impl Pool {
         Ok(nodes.into_iter().find(|node| node.id == awaited))
     }
 
-    fn break_on(&self, place: &Place<'_>, name: &OsStr, node: &Node) -> sys::Result<()> {
+    fn break_on(&self, place: &Place<'_>, name: &OsStr, node: &Node) -> Result<()> {
         let dir = place.dir;
         let _alone = self.link_cow.one_at_a_time(dir.branch.id);
         for _ in 0..TRIES {
             let stat = match sys::statx_name(dir.fd.as_fd(), name) {
                 Ok(stat) if kind_of(&stat) == FileKind::Regular && stat.stx_nlink > 1 => stat,
                 Ok(_) | Err(Errno::NOENT) => return Ok(()),
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(errno.into()),
             };
             if is_written(node) {
                 return Ok(());
@@ -230,14 +225,14 @@ impl Pool {
                 return Ok(());
             }
         }
-        Err(Errno::BUSY)
+        Err(Errno::BUSY.into())
     }
 }
 
 /// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if it
 /// leads elsewhere by now. Whatever the name leads to is never without a name, and what a crash
 /// leaves under the other one the next server takes away.
-fn take_name(place: &Place<'_>, name: &OsStr, copy: &OwnedFd, stat: &Statx) -> sys::Result<bool> {
+fn take_name(place: &Place<'_>, name: &OsStr, copy: &OwnedFd, stat: &Statx) -> Result<bool> {
     let made = sys::statx_fd(copy.as_fd())?;
     let branch = &place.dir.branch;
     step();
@@ -260,7 +255,7 @@ fn change_places(
     other: &OsStr,
     copy: &OwnedFd,
     stat: &Statx,
-) -> sys::Result<bool> {
+) -> Result<bool> {
     let path = sys::ProcPath::new(copy);
     let follow = AtFlags::SYMLINK_FOLLOW;
     rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, other, follow)?;
@@ -274,8 +269,8 @@ fn change_places(
             drop_other()?;
             return match errno {
                 Errno::NOENT => Ok(false),
-                Errno::INVAL => Err(Errno::OPNOTSUPP),
-                errno => Err(errno),
+                Errno::INVAL => Err(Errno::OPNOTSUPP.into()),
+                errno => Err(errno.into()),
             };
         }
     }
@@ -298,10 +293,10 @@ fn is_inode(one: &Statx, other: &Statx) -> bool {
 }
 
 /// A nameless file like the one of `stat`, safe on the branch's disk.
-fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result<OwnedFd> {
+fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let copy = match rustix::fs::openat(&dir.fd, c".", flags, Mode::RUSR | Mode::WUSR) {
-        Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP),
+        Err(Errno::ISDIR | Errno::INVAL) => return Err(Errno::OPNOTSUPP.into()),
         other => other?,
     };
     copy_project(source, copy.as_fd(), dir.fd.as_fd())?;
@@ -314,7 +309,7 @@ fn own_copy(dir: &DirEntry, source: BorrowedFd<'_>, stat: &Statx) -> sys::Result
 }
 
 /// Whether a file is as it was: the same inode, content and attributes.
-fn unchanged(file: BorrowedFd<'_>, before: &Statx) -> sys::Result<bool> {
+fn unchanged(file: BorrowedFd<'_>, before: &Statx) -> Result<bool> {
     let now = sys::statx_fd(file)?;
     let marks = |stat: &Statx| {
         let (mtime, ctime) = (stat.stx_mtime, stat.stx_ctime);

@@ -15,7 +15,7 @@ use crate::coherence::{Learnt, Lesson};
 use crate::control::file::is_control_name;
 use crate::dir_listing::Listing;
 use crate::dir_reading::open_for_reading;
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::identity::Face;
 use crate::listing_workers::Task;
 use crate::node::{DirEntry, DirSet, Node};
@@ -29,7 +29,7 @@ const DENTS_BYTES: usize = 64 << 10;
 impl Pool {
     /// Reads the directory on every branch. One branch that cannot be read fails the whole: a
     /// listing with names missing would be taken for the truth (and mirrored, and deleted).
-    pub(crate) fn make_listing(&self, node: &Arc<Node>) -> sys::Result<Listing> {
+    pub(crate) fn make_listing(&self, node: &Arc<Node>) -> Result<Listing> {
         let view = self.view();
         view.complete()?;
         let found = match self.dir_set(node) {
@@ -39,12 +39,15 @@ impl Pool {
         };
         let set = match found {
             // Removed while open: nothing is in it any more.
-            Err(Errno::NOENT) if node.id != NodeId::ROOT => return Ok(Listing::default()),
+            Err(Error {
+                errno: Errno::NOENT,
+                ..
+            }) if node.id != NodeId::ROOT => return Ok(Listing::default()),
             other => other?,
         };
         if set.entries.is_empty() {
             tracing::error!("the pool has no usable branch; its root cannot be listed");
-            return Err(Errno::IO);
+            return Err(Errno::IO.into());
         }
         let in_use;
         let set = match view.settings.on_missing {
@@ -74,7 +77,7 @@ impl Pool {
         Ok(listing)
     }
 
-    fn list_in_turn(&self, view: &View, set: &DirSet) -> sys::Result<Listing> {
+    fn list_in_turn(&self, view: &View, set: &DirSet) -> Result<Listing> {
         let mut listing = Listing::default();
         let mut room = Vec::with_capacity(DENTS_BYTES);
         let remembered = self.remembered(view, set);
@@ -106,7 +109,7 @@ impl Pool {
         dir: &DirEntry,
         lesson: Option<Lesson>,
         (listing, room): (&mut Listing, &mut Vec<u8>),
-    ) -> sys::Result<Option<Learnt>> {
+    ) -> Result<Option<Learnt>> {
         let reader = dir.reader()?;
         let fd = reader.as_fd();
         let start = listing.len();
@@ -118,20 +121,21 @@ impl Pool {
         Ok(self.learn_listed(dir, lesson, fd, names.map(|(_, name)| name)))
     }
 
-    fn list_opened_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
+    fn list_opened_together(&self, set: &DirSet, workers: Workers) -> Result<Listing> {
         let opening = self.give_out(set, workers, |fd| open_for_reading(fd.as_fd()));
         let mut listing = Listing::default();
         let mut room = Vec::with_capacity(DENTS_BYTES);
         for (dir, task) in set.entries.iter().zip(opening) {
             let opened = task.finish();
-            let outcome =
-                opened.and_then(|fd| self.read_branch(dir, fd.as_fd(), &mut listing, &mut room));
+            let outcome = opened
+                .map_err(Error::from)
+                .and_then(|fd| self.read_branch(dir, fd.as_fd(), &mut listing, &mut room));
             tolerate(dir, outcome)?;
         }
         Ok(listing)
     }
 
-    fn list_read_together(&self, set: &DirSet, workers: Workers) -> sys::Result<Listing> {
+    fn list_read_together(&self, set: &DirSet, workers: Workers) -> Result<Listing> {
         let reading = self.give_out(set, workers, list_one);
         let mut listing = Listing::default();
         for (dir, task) in set.entries.iter().zip(reading) {
@@ -144,9 +148,9 @@ impl Pool {
     fn add_names(
         &self,
         dir: &DirEntry,
-        read: sys::Result<(Statx, Listing)>,
+        read: Result<(Statx, Listing)>,
         listing: &mut Listing,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let outcome = read.and_then(|(stat, names)| {
             let start = listing.len();
             listing.append(&names);
@@ -178,7 +182,7 @@ impl Pool {
         fd: BorrowedFd<'_>,
         listing: &mut Listing,
         room: &mut Vec<u8>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let start = listing.len();
         if let Err(errno) = read_names(fd, listing, room) {
             listing.truncate(start);
@@ -201,7 +205,7 @@ impl Pool {
         stat: &Statx,
         start: usize,
         listing: &mut Listing,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let (branch, here) = (&dir.branch, OsStr::new(""));
         // Whoever follows the link has looked where it leads.
         let volume =
@@ -213,7 +217,7 @@ impl Pool {
 }
 
 /// The names in a directory, and its attributes.
-fn list_one(dir: Arc<OwnedFd>) -> sys::Result<(Statx, Listing)> {
+fn list_one(dir: Arc<OwnedFd>) -> Result<(Statx, Listing)> {
     let mut listing = Listing::default();
     let fd = open_for_reading(dir.as_fd())?;
     let stat = sys::statx_fd(fd.as_fd())?;
@@ -223,12 +227,16 @@ fn list_one(dir: Arc<OwnedFd>) -> sys::Result<(Statx, Listing)> {
 }
 
 /// A branch that has lost the directory meanwhile is no error.
-fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
+fn tolerate(dir: &DirEntry, outcome: Result<()>) -> Result<()> {
     match outcome {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Ok(())
+        | Err(Error {
+            errno: Errno::NOENT,
+            ..
+        }) => Ok(()),
         Err(errno) => {
             tracing::warn!(branch = %dir.branch.path.display(), %errno, "a directory cannot be listed");
-            Err(blame(&dir.branch, errno))
+            Err(Error::at(&dir.branch, errno))
         }
     }
 }
@@ -236,7 +244,7 @@ fn tolerate(dir: &DirEntry, outcome: sys::Result<()>) -> sys::Result<()> {
 /// Adds the names in a directory, with the numbers they have there. Asks nothing of the pool, so
 /// that any thread can do it. Reads on until nothing more comes: a read that leaves room in `room`
 /// may have been cut short by a signal.
-fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing, room: &mut Vec<u8>) -> sys::Result<()> {
+fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing, room: &mut Vec<u8>) -> Result<()> {
     let mut entries = RawDir::new(fd, room.spare_capacity_mut());
     while let Some(found) = entries.next() {
         let found = found?;
@@ -254,7 +262,7 @@ fn read_names(fd: BorrowedFd<'_>, listing: &mut Listing, room: &mut Vec<u8>) -> 
 ///
 /// # Errors
 /// Those of reading it.
-pub(crate) fn names_in(entry: &DirEntry) -> sys::Result<Vec<OsString>> {
+pub(crate) fn names_in(entry: &DirEntry) -> Result<Vec<OsString>> {
     let mut listing = Listing::default();
     let mut room = Vec::with_capacity(DENTS_BYTES);
     let reader = entry.reader()?;

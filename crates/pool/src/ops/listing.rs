@@ -14,6 +14,7 @@ use strandfs_fuse::{
 use crate::coherence::{Keeping, Moment};
 use crate::dir_listing::{DOTS, Listed, Listing, Offset, Series};
 use crate::dir_reading::open_for_reading;
+use crate::error::{Error, Result};
 use crate::identity::kind_of;
 use crate::node::{DirEntry, DirSet, Node};
 use crate::ops::lookup::{Copies, Faces};
@@ -58,14 +59,14 @@ impl Reader {
 impl Pool {
     /// OPENDIR. Nothing is held for an open directory; where the kernel may keep listings it is
     /// told never to ask again, which is what ENOSYS means.
-    pub(crate) fn do_opendir(&self, id: NodeId) -> sys::Result<OpenReply> {
+    pub(crate) fn do_opendir(&self, id: NodeId) -> Result<OpenReply> {
         let node = self.node(id)?;
         if !node.is_dir() {
-            return Err(Errno::NOTDIR);
+            return Err(Errno::NOTDIR.into());
         }
         let keeping = self.keeping(&self.view(), &node);
         if keeping == Keeping::WhileWatched && self.opens_unasked() {
-            return Err(Errno::NOSYS);
+            return Err(Errno::NOSYS.into());
         }
         let (handle, flags) = match keeping {
             Keeping::Not => (UNKEPT, OpenFlags::empty()),
@@ -85,7 +86,7 @@ impl Pool {
         directory: (NodeId, Handle),
         offset: u64,
         sink: &mut DirSink<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let reader = self.reader(cx, directory, offset)?;
         for (name, next) in reader.dots() {
             let kind = Some(FileKind::Directory);
@@ -125,7 +126,7 @@ impl Pool {
         directory: (NodeId, Handle),
         offset: u64,
         sink: &mut DirPlusSink<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let reader = self.reader(cx, directory, offset)?;
         for (name, next) in reader.dots() {
             let kind = Some(FileKind::Directory);
@@ -150,7 +151,7 @@ impl Pool {
         cx: &Context<'_>,
         reader: &Reader,
         sink: &mut DirPlusSink<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         if reader.rest().next().is_none() {
             return Ok(());
         }
@@ -171,7 +172,10 @@ impl Pool {
             let found = self.lookup_listed(&view, &reader.node, dir, listed, since);
             match found.and_then(there) {
                 // It was removed since it was listed, or its branch vanished.
-                Err(Errno::NOENT) if self.view().complete().is_ok() => {}
+                Err(Error {
+                    errno: Errno::NOENT,
+                    ..
+                }) if self.view().complete().is_ok() => {}
                 Err(_) => {
                     let (ino, kind) = self.listed_as(&place, name, &entry);
                     if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
@@ -207,7 +211,7 @@ impl Pool {
         dir: Option<&DirEntry>,
         (kind, name): (Option<FileKind>, &OsStr),
         since: Moment,
-    ) -> sys::Result<strandfs_fuse::Entry> {
+    ) -> Result<strandfs_fuse::Entry> {
         let several = view.branches.len() > 1;
         if several && kind == Some(FileKind::Directory) {
             return self.steady(|| self.do_lookup(parent.id, name));
@@ -250,10 +254,10 @@ impl Pool {
         cx: &Context<'_>,
         (id, handle): (NodeId, Handle),
         offset: u64,
-    ) -> sys::Result<Reader> {
+    ) -> Result<Reader> {
         let node = self.node(id)?;
         if !node.is_dir() {
-            return Err(Errno::NOTDIR);
+            return Err(Errno::NOTDIR.into());
         }
         let collects = handle == KEPT;
         let Offset { series, position } = Offset::of(offset);
@@ -302,7 +306,7 @@ impl Pool {
 
     /// A file that changes branches while they are read one after the other may be missed on
     /// both: then they are read again.
-    fn listing_between_moves(&self, node: &Arc<Node>) -> sys::Result<Listing> {
+    fn listing_between_moves(&self, node: &Arc<Node>) -> Result<Listing> {
         loop {
             let (moves, begun) = (self.moves(), self.coherence.now());
             let number = self.snapshots.begin();
@@ -315,12 +319,7 @@ impl Pool {
     }
 
     /// FSYNCDIR: on every branch that holds the directory.
-    pub(crate) fn do_fsyncdir(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        data_only: bool,
-    ) -> sys::Result<()> {
+    pub(crate) fn do_fsyncdir(&self, cx: &Context<'_>, id: NodeId, data_only: bool) -> Result<()> {
         let node = self.node(id)?;
         cx.may_block();
         let set = self.dir_set(&node)?;
@@ -336,7 +335,7 @@ impl Pool {
     }
 
     /// SYNCFS: every branch's filesystem, the first error after all were tried.
-    pub(crate) fn do_syncfs(&self, cx: &Context<'_>) -> sys::Result<()> {
+    pub(crate) fn do_syncfs(&self, cx: &Context<'_>) -> Result<()> {
         cx.may_block();
         let mut outcome = Ok(());
         for branch in &self.view().branches {
@@ -345,15 +344,15 @@ impl Pool {
                 .and_then(rustix::fs::syncfs);
             outcome = outcome.and(synced);
         }
-        outcome
+        Ok(outcome?)
     }
 }
 
 /// What was found under a name, where a look-up may also answer that nothing is there, for the
 /// kernel to remember.
-fn there(found: strandfs_fuse::Entry) -> sys::Result<strandfs_fuse::Entry> {
+fn there(found: strandfs_fuse::Entry) -> Result<strandfs_fuse::Entry> {
     match found.node {
-        NodeId(0) => Err(Errno::NOENT),
+        NodeId(0) => Err(Errno::NOENT.into()),
         _ => Ok(found),
     }
 }

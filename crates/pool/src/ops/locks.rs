@@ -8,15 +8,15 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use strandfs_fuse::{AnswerLater, Context, Deferred, Lock, LockKind, LockRequest};
 
+use crate::error::{Error, Result};
 use crate::lock_waits::Queued;
 use crate::open_file::OpenFile;
 use crate::pool::Pool;
 use crate::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
-use crate::sys;
 
 impl Pool {
     /// GETLK.
-    pub(crate) fn do_getlk(&self, cx: &Context<'_>, args: &LockRequest) -> sys::Result<Lock> {
+    pub(crate) fn do_getlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<Lock> {
         let opened = self.opened(args.handle)?;
         let asked = Asked::new(cx, args, opened.address(), false);
         let locks = opened
@@ -42,7 +42,7 @@ impl Pool {
     }
 
     /// SETLK, SETLKW and flock. A wait ends with EINTR when the caller is interrupted.
-    pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> sys::Result<()> {
+    pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<()> {
         let opened = self.opened(args.handle)?;
         let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
         let asked = Asked::new(cx, args, opened.address(), unseen);
@@ -52,7 +52,7 @@ impl Pool {
             let attempted = match token {
                 None => {
                     self.past_leases(cx, || match self.attempt_lock(cx, &opened, &asked)? {
-                        (_, Attempt::Leased) => Err(Errno::AGAIN),
+                        (_, Attempt::Leased) => Err(Errno::AGAIN.into()),
                         attempted => Ok(attempted),
                     })?
                 }
@@ -64,11 +64,11 @@ impl Pool {
                 Attempt::Done => return answered(token, Ok(())),
                 Attempt::Held | Attempt::HeldOutside if wait => {}
                 Attempt::Leased | Attempt::Held | Attempt::HeldOutside => {
-                    return answered(token, Err(Errno::AGAIN));
+                    return answered(token, Err(Errno::AGAIN.into()));
                 }
             }
             if cx.interrupted() {
-                return answered(token, Err(Errno::INTR));
+                return answered(token, Err(Errno::INTR.into()));
             }
             let outside = attempt == Attempt::HeldOutside;
             let of_process = !args.flock && is_lock_of_process(cx);
@@ -80,12 +80,12 @@ impl Pool {
                         None => continue,
                     }
                 }
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(errno.into()),
             };
             match (self.lock_waits).enqueue(&locks, asked.clone(), (own, of_process, outside)) {
                 Queued::Waits => return Ok(()),
                 Queued::Free(own) => token = Some(own),
-                Queued::Refused(own, errno) => return answered(Some(own), Err(errno)),
+                Queued::Refused(own, errno) => return answered(Some(own), Err(errno.into())),
             }
         }
     }
@@ -95,7 +95,7 @@ impl Pool {
         cx: &Context<'_>,
         opened: &OpenFile,
         asked: &Asked,
-    ) -> sys::Result<(Arc<NodeLocks>, Attempt)> {
+    ) -> Result<(Arc<NodeLocks>, Attempt)> {
         let _held = opened.node.hold(cx);
         let locks = {
             let mut open = opened.node.open.lock();
@@ -119,7 +119,7 @@ impl Pool {
         locks: &Arc<NodeLocks>,
         asked: Asked,
         (of_process, outside): (bool, bool),
-    ) -> Option<sys::Result<()>> {
+    ) -> Option<Result<()>> {
         /// Between looks whether the caller was interrupted.
         const STEP: Duration = Duration::from_millis(20);
         cx.may_block();
@@ -128,12 +128,12 @@ impl Pool {
         match (self.lock_waits).enqueue(locks, asked, (token, of_process, outside)) {
             Queued::Waits => {}
             Queued::Free(_) => return None,
-            Queued::Refused(_, errno) => return Some(Err(errno)),
+            Queued::Refused(_, errno) => return Some(Err(errno.into())),
         }
         let mut answer = here.answer.lock();
         loop {
             if answer.is_some() {
-                return *answer;
+                return answer.map(|answer| answer.map_err(Error::from));
             }
             here.changed.wait_for(&mut answer, STEP);
             if answer.is_none() && cx.interrupted() {
@@ -160,9 +160,9 @@ impl AnswerLater for Here {
 }
 
 /// Answers by the token, if the request has one already.
-fn answered(token: Option<Deferred>, outcome: sys::Result<()>) -> sys::Result<()> {
+fn answered(token: Option<Deferred>, outcome: Result<()>) -> Result<()> {
     if let Some(token) = token {
-        token.answer(outcome);
+        token.answer(outcome.map_err(|error| error.errno));
     }
     outcome
 }
@@ -172,7 +172,7 @@ fn get_outside(
     opened: &OpenFile,
     asked: &Asked,
     kind: crate::lock_table::Kind,
-) -> sys::Result<Option<Lock>> {
+) -> Result<Option<Lock>> {
     // Nobody of the pool holds anything: any description will do to ask with.
     let locks = opened
         .node
@@ -183,7 +183,7 @@ fn get_outside(
     if locks.is_some_and(|locks| locks.has_asked_branch()) {
         return Ok(None);
     }
-    get_on(&*opened.file()?, asked.span, kind)
+    Ok(get_on(&*opened.file()?, asked.span, kind)?)
 }
 
 /// Whether the caller, who waits for the answer, asked for a lock of its process (`F_SETLK`) and not

@@ -14,7 +14,8 @@ use strandfs_options::{FollowSymlinks, Policy};
 use crate::attr::merge_dirs;
 use crate::coherence::Moment;
 use crate::dir_set::is_absence;
-use crate::faults::{blame, blame_missing};
+use crate::dir_set::{Freshness, SlowBranches};
+use crate::error::{Error, Result};
 use crate::identity::{Face, Identity, btime_ns, kind_of};
 use crate::inode_number::Numbered;
 use crate::node::{DirEntry, DirSet, Names, Node};
@@ -67,13 +68,13 @@ pub(crate) type Copies<'a> = SmallVec<[Copy<'a>; 2]>;
 
 impl Pool {
     /// LOOKUP.
-    pub(crate) fn do_lookup(&self, parent: NodeId, name: &OsStr) -> sys::Result<Entry> {
+    pub(crate) fn do_lookup(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         self.look_up(parent, name, Faces::ByOptions)
     }
 
     /// LOOKUP of what was just made. The kernel insists on the type it asked for, also where the
     /// options show it as something else from the next look on.
-    pub(crate) fn look_up_made(&self, parent: NodeId, name: &OsStr) -> sys::Result<Entry> {
+    pub(crate) fn look_up_made(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         let mut entry = self.look_up(parent, name, Faces::Own)?;
         let follows = self.view().settings.follow_symlinks != FollowSymlinks::Never;
         if follows && entry.attr.mode & libc::S_IFMT == libc::S_IFLNK {
@@ -82,26 +83,26 @@ impl Pool {
         Ok(entry)
     }
 
-    fn look_up(&self, parent: NodeId, name: &OsStr, faces: Faces) -> sys::Result<Entry> {
+    fn look_up(&self, parent: NodeId, name: &OsStr, faces: Faces) -> Result<Entry> {
         let parent = self.node(parent)?;
         if !parent.is_dir() {
             return if name == "." {
                 self.entry_of(parent)
             } else {
-                Err(Errno::NOTDIR)
+                Err(Errno::NOTDIR.into())
             };
         }
         let view = self.view();
         let since = self.coherence.now();
         if own_name(name).is_some() {
-            return Err(Errno::NOENT);
+            return Err(Errno::NOENT.into());
         }
         let mut set = self.dir_set_quickly(&parent)?;
         for _ in 0..RACES_MAX {
             let moves = self.moves();
             let wider;
             if set.unasked && !self.leads_to_dir(&view, &set, name, faces)? {
-                set = self.dir_set_heard(&parent)?;
+                set = self.dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)?;
             }
             let mut searched = &set;
             let mut copies = self.find_copies(&view, searched, name, faces)?;
@@ -110,7 +111,7 @@ impl Pool {
                 && !self.dirs_known(&set)
             {
                 // The directory may have appeared on a further branch since it was looked at.
-                wider = self.dir_set_heard_now(&parent)?;
+                wider = self.dir_set_of(&parent, Freshness::Now, SlowBranches::Ask)?;
                 searched = &wider;
                 copies = self.find_copies(&view, searched, name, faces)?;
             }
@@ -121,14 +122,17 @@ impl Pool {
                 return self.no_such_name(&view, &parent, searched, name, since);
             }
             match self.adopt(&view, &parent, name, &copies, faces) {
-                Err(Errno::STALE | Errno::NOENT) => {}
+                Err(Error {
+                    errno: Errno::STALE | Errno::NOENT,
+                    ..
+                }) => {}
                 Ok((node, attr)) => {
                     return Ok(self.entry(&view, &node, attr, Some((&parent, name)), since));
                 }
                 Err(errno) => return Err(errno),
             }
         }
-        Err(Errno::STALE)
+        Err(Errno::STALE.into())
     }
 
     fn no_such_name(
@@ -138,10 +142,10 @@ impl Pool {
         set: &DirSet,
         name: &OsStr,
         since: Moment,
-    ) -> sys::Result<Entry> {
+    ) -> Result<Entry> {
         let valid = self.negative_valid(view, parent, set, name, since);
         if valid.is_zero() {
-            return Err(Errno::NOENT);
+            return Err(Errno::NOENT.into());
         }
         Ok(Entry {
             node: NodeId(0),
@@ -177,11 +181,11 @@ impl Pool {
     }
 
     /// A known node as an entry, with one more reference.
-    pub(crate) fn entry_of(&self, node: Arc<Node>) -> sys::Result<Entry> {
+    pub(crate) fn entry_of(&self, node: Arc<Node>) -> Result<Entry> {
         let since = self.coherence.now();
         let attr = self.attr(&node)?;
         if node.id != NodeId::ROOT && !node.try_ref() {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         Ok(self.entry(&self.view(), &node, attr, None, since))
     }
@@ -198,16 +202,14 @@ impl Pool {
         set: &'a DirSet,
         name: &OsStr,
         faces: Faces,
-    ) -> sys::Result<Copies<'a>> {
+    ) -> Result<Copies<'a>> {
         let rule = view.settings.policies.getattr;
         let first_wins = matches!(
             rule,
             Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
         );
         let mut copies = Copies::new();
-        let mut error = set
-            .unheard
-            .map(|(branch, errno)| blame_missing(branch, errno));
+        let mut error = set.unheard;
         let mut slow: SmallVec<[&DirEntry; 2]> = SmallVec::new();
         let mut asked_slow = false;
         let mut entries = set.entries.iter();
@@ -250,7 +252,7 @@ impl Pool {
                     }
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(errno) => error = Some(blame(&dir.branch, errno)),
+                Err(errno) => error = Some(Error::at(&dir.branch, errno)),
             }
         }
         if copies.is_empty() {
@@ -263,9 +265,10 @@ impl Pool {
             self.prefer(view, rule, &mut copies)?;
         }
         keep_one_kind(&mut copies);
-        if let (Some(first), Some(errno)) = (copies.first_mut(), error) {
+        if let (Some(first), Some(error)) = (copies.first_mut(), error) {
             // One that refuses will refuse again: it hides nothing later.
-            first.stands_in = !is_absence(errno) && !matches!(errno, Errno::ACCESS | Errno::PERM);
+            first.stands_in =
+                !is_absence(error.errno) && !matches!(error.errno, Errno::ACCESS | Errno::PERM);
         }
         Ok(copies)
     }
@@ -278,7 +281,7 @@ impl Pool {
     }
 
     /// Moves the copy that the policy picks to the front.
-    fn prefer(&self, view: &View, rule: Policy, copies: &mut Copies<'_>) -> sys::Result<()> {
+    fn prefer(&self, view: &View, rule: Policy, copies: &mut Copies<'_>) -> Result<()> {
         let needs = policy::needs(rule, Category::Search);
         let facts: SmallVec<[BranchFacts; 4]> = copies
             .iter()
@@ -305,7 +308,7 @@ impl Pool {
         name: &OsStr,
         copies: &Copies<'_>,
         faces: Faces,
-    ) -> sys::Result<(Arc<Node>, FileAttr)> {
+    ) -> Result<(Arc<Node>, FileAttr)> {
         let first = copies.first().ok_or(Errno::NOENT)?;
         let mut kind = kind_of(&first.stat);
         if kind == FileKind::Directory {
@@ -329,7 +332,7 @@ impl Pool {
         name: &OsStr,
         copy: &Copy<'_>,
         kind: FileKind,
-    ) -> sys::Result<Arc<Node>> {
+    ) -> Result<Arc<Node>> {
         let (dir, stat) = (copy.dir, copy.own_stat());
         let face = match kind == kind_of(stat) {
             true => Face::Own,
@@ -366,7 +369,7 @@ impl Pool {
         stat: &Statx,
         name: &OsStr,
         face: Face,
-    ) -> sys::Result<Option<Arc<Node>>> {
+    ) -> Result<Option<Arc<Node>>> {
         let branch = &dir.branch;
         let volume = self
             .volumes
@@ -390,7 +393,7 @@ impl Pool {
     ///
     /// # Errors
     /// As for [`crate::identity::Volumes::identify`].
-    pub(crate) fn identity_of(&self, copy: &Copy<'_>, name: &OsStr) -> sys::Result<Identity> {
+    pub(crate) fn identity_of(&self, copy: &Copy<'_>, name: &OsStr) -> Result<Identity> {
         let (branch, dir) = (&copy.dir.branch, copy.dir.fd.as_fd());
         let identity = self
             .volumes
@@ -404,7 +407,7 @@ impl Pool {
         parent: &Arc<Node>,
         name: &OsStr,
         copies: &Copies<'_>,
-    ) -> sys::Result<(Arc<Node>, FileAttr)> {
+    ) -> Result<(Arc<Node>, FileAttr)> {
         let mut known: Option<Arc<Node>> = None;
         for copy in copies {
             known = self
@@ -441,7 +444,7 @@ impl Pool {
         };
         if node.id == NodeId::ROOT {
             // A branch nested in the pool's own tree: refuse rather than loop.
-            return Err(Errno::LOOP);
+            return Err(Errno::LOOP.into());
         }
         node.add_name(parent.id, name);
         parent.note_shown_dir(name);

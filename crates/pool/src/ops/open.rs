@@ -14,7 +14,7 @@ use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
 use crate::branch::{Branch, PassthroughState};
 use crate::descriptor::table_of;
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::features::passthrough_ruled_out;
 use crate::health::is_failure;
 use crate::node::Node;
@@ -49,7 +49,7 @@ struct Found {
     /// Its place among the open files of the user.
     share: Share,
     /// It is another copy than the node's own, which failed so.
-    stands_in_for: Option<Errno>,
+    stands_in_for: Option<Error>,
 }
 
 fn access_mode(flags: i32) -> i32 {
@@ -69,19 +69,19 @@ impl Pool {
         id: NodeId,
         flags: i32,
         kill: bool,
-    ) -> sys::Result<OpenReply> {
+    ) -> Result<OpenReply> {
         let node = self.node(id)?;
         match node.kind {
             FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::ISDIR),
-            FileKind::Symlink => return Err(Errno::LOOP),
-            _ => return Err(Errno::NXIO),
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+            FileKind::Symlink => return Err(Errno::LOOP.into()),
+            _ => return Err(Errno::NXIO.into()),
         }
         if access_mode(flags) == libc::O_RDONLY
             && flags & libc::O_TRUNC != 0
             && self.is_running(&node)
         {
-            return Err(Errno::TXTBSY);
+            return Err(Errno::TXTBSY.into());
         }
         let changes = opens_for_change(flags);
         if changes {
@@ -94,24 +94,26 @@ impl Pool {
         let mut stands_in_for = None;
         let (branch, file, mode) = match self.open_wanted(&view, &node, wanted) {
             // An append-only file (chattr +a) opens in no other way.
-            Err(Errno::PERM) if flags & libc::O_APPEND != 0 => {
+            Err(Error {
+                errno: Errno::PERM, ..
+            }) if flags & libc::O_APPEND != 0 => {
                 self.open_wanted(&view, &node, wanted | OFlags::APPEND)?
             }
-            Err(errno) if is_failure(errno) => {
-                stands_in_for = Some(errno);
-                self.open_stand_in(&view, &node, flags, errno)?
+            Err(error) if is_failure(error.errno) => {
+                stands_in_for = Some(error);
+                self.open_stand_in(&view, &node, flags, error)?
             }
             other => other?,
         };
         self.volumes.mounts.allow_open(flags, file.as_fd())?;
         if changes && branch.read_only() {
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         if changes && view.settings.link_cow {
             self.open_breaks_link(cx, &node, file.as_fd())?;
         }
         if !node.try_ref() {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         let found = Found {
             branch,
@@ -124,6 +126,7 @@ impl Pool {
             0 => self.register(cx, &view, &node, found, flags),
             _ => {
                 let opened = sys::want_fsetid(!kill)
+                    .map_err(Error::from)
                     .and_then(|()| truncate_open(&found.file, access_mode(flags)))
                     .and_then(|()| self.register(cx, &view, &node, found, flags));
                 self.in_doubt_if_failed(id, opened)
@@ -140,11 +143,14 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         wanted: OFlags,
-    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
         match self.open_by_policy(view, node, wanted)? {
             Some(opened) => Ok(opened),
             None => match self.open_inode(node, wanted) {
-                Err(Errno::ACCESS) => self.open_refused(view, node, wanted),
+                Err(Error {
+                    errno: Errno::ACCESS,
+                    ..
+                }) => self.open_refused(view, node, wanted),
                 other => other,
             },
         }
@@ -157,11 +163,11 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         flags: i32,
-        failure: Errno,
-    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+        mut failure: Error,
+    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
         let own = node.primary().ok_or(failure)?;
         if let Some(branch) = view.branch(own.branch) {
-            blame(branch, failure);
+            failure = Error::at(branch, failure);
         }
         if opens_for_change(flags) {
             return Err(failure);
@@ -192,7 +198,7 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         flags: OFlags,
-    ) -> sys::Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
+    ) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
         let rule = view.settings.policies.open;
         if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
             return Ok(None);
@@ -221,7 +227,7 @@ impl Pool {
         file: OwnedFd,
         (file_mode, share): (u32, Share),
         flags: i32,
-    ) -> sys::Result<OpenReply> {
+    ) -> Result<OpenReply> {
         let found = Found {
             branch,
             file,
@@ -239,7 +245,7 @@ impl Pool {
         node: &Arc<Node>,
         found: Found,
         flags: i32,
-    ) -> sys::Result<OpenReply> {
+    ) -> Result<OpenReply> {
         let table = table_of(&found.branch);
         let mut open = node.open.lock();
         let reply = self.register_in(cx, view, node, found, flags, &mut open);
@@ -259,7 +265,7 @@ impl Pool {
         found: Found,
         flags: i32,
         open: &mut Option<Box<OpenState>>,
-    ) -> sys::Result<OpenReply> {
+    ) -> Result<OpenReply> {
         let (branch, file, share) = (found.branch, found.file, found.share);
         let state = open.get_or_insert_with(|| {
             // Opens that pass through share the first one's file, which must be the node's own.
@@ -296,7 +302,7 @@ impl Pool {
             reply_flags |= OpenFlags::NOFLUSH;
         }
         if !node.try_ref() {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         // Nothing can be mapped that is not open for reading.
         let mappable = access_mode(flags) == libc::O_RDWR && backing.is_some();
@@ -374,7 +380,7 @@ impl Pool {
         view: &View,
         node: &Node,
         file: &OwnedFd,
-    ) -> sys::Result<OpenFlags> {
+    ) -> Result<OpenFlags> {
         let settings = &view.settings;
         let direct = if settings.parallel_direct_writes {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
@@ -407,9 +413,9 @@ impl Pool {
     }
 
     /// RELEASE.
-    pub(crate) fn do_release(&self, args: &Release) -> sys::Result<()> {
+    pub(crate) fn do_release(&self, args: &Release) -> Result<()> {
         let Some(opened) = self.files.remove(args.handle) else {
-            return Err(Errno::BADF);
+            return Err(Errno::BADF.into());
         };
         let node = Arc::clone(&opened.node);
         let drops_cache = self.view().settings.dropcacheonclose;
@@ -441,8 +447,8 @@ impl Pool {
     ///
     /// # Errors
     /// EBADF if there is none.
-    pub(crate) fn opened(&self, handle: Handle) -> sys::Result<Arc<OpenFile>> {
-        self.files.get(handle).ok_or(Errno::BADF)
+    pub(crate) fn opened(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        self.files.get(handle).ok_or(Errno::BADF.into())
     }
 }
 
@@ -482,11 +488,14 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
 
 /// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for
 /// reading only.
-fn truncate_open(file: &OwnedFd, access: i32) -> sys::Result<()> {
+fn truncate_open(file: &OwnedFd, access: i32) -> Result<()> {
     if access != libc::O_RDONLY {
-        return rustix::fs::ftruncate(file, 0);
+        return Ok(rustix::fs::ftruncate(file, 0)?);
     }
-    rustix::fs::ftruncate(crate::locate::reopen(file.as_fd(), OFlags::WRONLY)?, 0)
+    Ok(rustix::fs::ftruncate(
+        crate::locate::reopen(file.as_fd(), OFlags::WRONLY)?,
+        0,
+    )?)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use strandfs_options::NfsOpenHack;
 
 use crate::branch::Branch;
+use crate::error::{Error, Result};
 use crate::locate::reopen;
 use crate::node::Node;
 use crate::pool::{Pool, View};
@@ -28,24 +29,27 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         flags: OFlags,
-    ) -> sys::Result<(Arc<Branch>, OwnedFd, u32)> {
+    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
         let covered = match view.settings.nfsopenhack {
             NfsOpenHack::Off => false,
             NfsOpenHack::Git => self.is_below_git(node),
             NfsOpenHack::All => true,
         };
         if !covered || !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
-            return Err(Errno::ACCESS);
+            return Err(Errno::ACCESS.into());
         }
         let located = self.locate(node)?;
         for _ in 0..TRIES {
             match open_made_writable(located.fd(), flags) {
                 Ok((file, mode)) => return Ok((located.branch, file, mode)),
-                Err(Errno::ACCESS) => {}
+                Err(Error {
+                    errno: Errno::ACCESS,
+                    ..
+                }) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        Err(Errno::ACCESS)
+        Err(Errno::ACCESS.into())
     }
 
     fn is_below_git(&self, node: &Arc<Node>) -> bool {
@@ -56,11 +60,11 @@ impl Pool {
 }
 
 /// One try: writable for its owner, opened, as before again. Tells the mode it had.
-fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> sys::Result<(OwnedFd, u32)> {
+fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, u32)> {
     let mode = u32::from(sys::statx_fd(file)?.stx_mode);
     if mode & WRITE != 0 {
         // Made writable by another open just now, or writable for someone who is not the server.
-        return reopen(file, flags).map(|opened| (opened, mode));
+        return Ok(reopen(file, flags).map(|opened| (opened, mode))?);
     }
     sys::want_fsetid(true)?;
     let set_mode = |bits: u32| {
@@ -73,5 +77,5 @@ fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> sys::Result<(Owned
     if let Err(errno) = set_mode(mode) {
         tracing::error!(mode = format!("{mode:o}"), %errno, "nfsopenhack: a file made writable for opening could not be made read-only again");
     }
-    opened.map(|opened| (opened, mode))
+    Ok(opened.map(|opened| (opened, mode))?)
 }

@@ -14,6 +14,7 @@ use strandfs_options::CacheFiles;
 use strandfs_preload_abi::{BranchFile, PATH_BYTES, VERSION};
 use zerocopy::IntoBytes;
 
+use crate::error::Result;
 use crate::open_file::IoMode;
 use crate::pool::Pool;
 use crate::sys;
@@ -71,26 +72,26 @@ impl Pool {
         cx: &Context<'_>,
         handle: Handle,
         out: &mut [u8],
-    ) -> sys::Result<IoctlReply> {
+    ) -> Result<IoctlReply> {
         let view = self.view();
         if !view.settings.preload || view.settings.nullrw {
-            return Err(Errno::NOTTY);
+            return Err(Errno::NOTTY.into());
         }
         let opened = self.opened(handle)?;
         // Where it is told to be it must stay from now on.
         let _held = opened.node.hold(cx);
         let mode = opened.node.open.lock().as_ref().map(|state| state.mode);
         if matches!(mode, Some(IoMode::Passthrough(_))) {
-            return Err(Errno::ALREADY);
+            return Err(Errno::ALREADY.into());
         }
         let cached = view.settings.cache_files != CacheFiles::Off;
         if view.settings.cache_writeback || (cached && opened.writable) {
-            return Err(Errno::BUSY);
+            return Err(Errno::BUSY.into());
         }
         let file = opened.file()?;
         let found = sys::statx_fd(file.as_fd())?;
         if found.stx_nlink == 0 {
-            return Err(Errno::STALE);
+            return Err(Errno::STALE.into());
         }
         let path = sys::path_of(file.as_fd())?;
         let bytes = path.as_os_str().as_bytes();
@@ -103,7 +104,7 @@ impl Pool {
             ..BranchFile::EMPTY
         };
         if bytes.len() >= PATH_BYTES {
-            return Err(Errno::NAMETOOLONG);
+            return Err(Errno::NAMETOOLONG.into());
         }
         let place = answer.path.get_mut(..bytes.len());
         place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(bytes);
@@ -111,7 +112,7 @@ impl Pool {
         let told = Told::of(&found);
         let room = room.ok_or(Errno::INVAL)?;
         if !self.preload_told.remember(told) {
-            return Err(Errno::NOSPC);
+            return Err(Errno::NOSPC.into());
         }
         room.copy_from_slice(answer.as_bytes());
         Ok(IoctlReply {

@@ -8,6 +8,7 @@ use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Context, SetAttr, Write};
 
 use crate::attr::has_set_id;
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::sys;
 
@@ -44,7 +45,7 @@ impl Changer {
     ///
     /// # Errors
     /// EPERM for others.
-    pub fn of(cx: &Context<'_>, shown_uid: u32, fixed_owner: bool) -> sys::Result<Changer> {
+    pub fn of(cx: &Context<'_>, shown_uid: u32, fixed_owner: bool) -> Result<Changer> {
         const CAP_FOWNER: u32 = 3;
         const CAP_LINUX_IMMUTABLE: u32 = 9;
         let uid = caller_uid(cx);
@@ -54,7 +55,7 @@ impl Changer {
         let acts_for_owner =
             task.is_some_and(|task| task.has(CAP_FOWNER) && task.knows_user(shown_uid));
         if !owns && !acts_for_owner {
-            return Err(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         let in_own_namespace = task.is_some_and(Task::in_own_namespace);
         let mut kept = CapabilitySet::empty();
@@ -72,7 +73,7 @@ impl Changer {
     ///
     /// # Errors
     /// Those of `act`.
-    pub fn act<T>(&self, act: impl FnOnce() -> sys::Result<T>) -> sys::Result<T> {
+    pub fn act<T, E: From<Errno>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         sys::with_powers(self.uid, self.kept, act)
     }
 }
@@ -179,9 +180,9 @@ impl Task {
 ///
 /// # Errors
 /// Those of `fstat(2)` and `capset(2)`.
-pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> sys::Result<()> {
+pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> Result<()> {
     let mode = rustix::fs::fstat(file)?.st_mode;
-    sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))
+    Ok(sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))?)
 }
 
 /// Who sees to it that set-id bits fall.
@@ -217,8 +218,10 @@ impl Pool {
             // Nobody knows whose pages these are.
             Clearing::Always if args.from_cache => true,
             Clearing::Always | Clearing::ByKernel => {
-                let file = self.opened(args.handle).and_then(|opened| opened.file());
-                let mode = file.and_then(|file| rustix::fs::fstat(&*file));
+                let file = self
+                    .opened(args.handle)
+                    .and_then(|opened| Ok(opened.file()?));
+                let mode = file.and_then(|file| Ok(rustix::fs::fstat(&*file)?));
                 mode.map_or(true, |stat| has_set_id(stat.st_mode)) && !keeps_set_id(cx)
             }
         }

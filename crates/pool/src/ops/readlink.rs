@@ -4,15 +4,16 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
 
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::sys;
 
 impl Pool {
     /// READLINK.
-    pub(crate) fn do_readlink(&self, id: NodeId, out: &mut [u8]) -> sys::Result<usize> {
+    pub(crate) fn do_readlink(&self, id: NodeId, out: &mut [u8]) -> Result<usize> {
         let node = self.node(id)?;
         if node.kind != FileKind::Symlink {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         let view = self.view();
         let target = if node.is_symlinkified() {
@@ -29,12 +30,17 @@ impl Pool {
     }
 
     /// ACCESS, asked only with `kernel-permissions-check=false`: what the server itself may do.
-    pub(crate) fn do_access(&self, id: NodeId, mask: u32) -> sys::Result<()> {
+    pub(crate) fn do_access(&self, id: NodeId, mask: u32) -> Result<()> {
         let node = self.node(id)?;
         let view = self.view();
         let located = self.locate_by(&view, &node, view.settings.policies.access)?;
         let mode = Access::from_bits_truncate(mask);
         let path = sys::ProcPath::new(located.fd());
-        rustix::fs::accessat(rustix::fs::CWD, path.as_c_str(), mode, AtFlags::EACCESS)
+        Ok(rustix::fs::accessat(
+            rustix::fs::CWD,
+            path.as_c_str(),
+            mode,
+            AtFlags::EACCESS,
+        )?)
     }
 }

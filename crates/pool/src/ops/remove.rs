@@ -11,7 +11,7 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::branch::{Branch, BranchId};
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::identity::{Face, kind_of};
 use crate::metadata::copy_metadata;
 use crate::node::{DirEntry, DirSet, Held, Node};
@@ -24,12 +24,7 @@ pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
 
 impl Pool {
     /// UNLINK.
-    pub(crate) fn do_unlink(
-        &self,
-        cx: &Context<'_>,
-        parent: NodeId,
-        name: &OsStr,
-    ) -> sys::Result<()> {
+    pub(crate) fn do_unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
         let moves = self.moves();
         let parent = self.node_to_change(parent)?;
         let view = self.view();
@@ -39,7 +34,7 @@ impl Pool {
             && rule != Policy::ErofsAlways
         {
             if only.branch.read_only() {
-                return Err(Errno::ROFS);
+                return Err(Errno::ROFS.into());
             }
             let nodes = self.nodes_at(only, name);
             let _held = self.hold_found(cx, file_among(&nodes), moves)?;
@@ -71,27 +66,29 @@ impl Pool {
         cx: &Context<'_>,
         node: Option<&'a Arc<Node>>,
         moves: u64,
-    ) -> sys::Result<Option<Held<'a>>> {
+    ) -> Result<Option<Held<'a>>> {
         let held = node.map(|node| node.hold(cx));
         if self.moves() == moves {
             Ok(held)
         } else {
-            Err(Errno::STALE)
+            Err(Errno::STALE.into())
         }
     }
 
     /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
-    pub(crate) fn do_rmdir(&self, parent: NodeId, name: &OsStr) -> sys::Result<()> {
+    pub(crate) fn do_rmdir(&self, parent: NodeId, name: &OsStr) -> Result<()> {
         let parent = self.node_to_change(parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;
         let found = self.branches_with(&set, name)?;
         match found.first() {
-            None => return Err(Errno::NOENT),
+            None => return Err(Errno::NOENT.into()),
             Some(_) if self.shows_a_link(&view, &set, name, &found) => {
                 return self.remove_shown_dir(&view, &parent, &set, name, &found);
             }
-            Some((_, stat)) if kind_of(stat) != FileKind::Directory => return Err(Errno::NOTDIR),
+            Some((_, stat)) if kind_of(stat) != FileKind::Directory => {
+                return Err(Errno::NOTDIR.into());
+            }
             Some(_) => {}
         }
         let nodes = self.nodes_named(&parent, &set, name, &found);
@@ -126,7 +123,7 @@ impl Pool {
         set: &DirSet,
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let directories: SmallVec<[(Arc<Branch>, Statx); 2]> = found
             .iter()
             .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
@@ -171,13 +168,13 @@ impl Pool {
         name: &OsStr,
         found: &[(Arc<Branch>, Statx)],
         what: Doomed,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let (directory, mut opened) = match what {
             Doomed::Others => (false, Kept::new()),
             Doomed::Directories(kept) => (true, kept),
         };
         if found.is_empty() {
-            return Err(Errno::NOENT);
+            return Err(Errno::NOENT.into());
         }
         let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = found
             .iter()
@@ -186,7 +183,7 @@ impl Pool {
         let mut picked = self.pick_for_action(view, rule, &listed)?;
         let takes_all = matches!(rule, Policy::All | Policy::EpAll);
         if takes_all && picked.len() < found.len() {
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         picked.sort_unstable();
         let doomed: SmallVec<[(&DirEntry, &Statx); 2]> = picked
@@ -218,12 +215,12 @@ impl Pool {
                     } else if !removed.is_empty() {
                         tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a file could not be removed here; its copies on later branches are gone");
                     }
-                    return Err(blame(&dir.branch, errno));
+                    return Err(Error::at(&dir.branch, errno));
                 }
             }
         }
         if removed.is_empty() {
-            Err(Errno::NOENT)
+            Err(Errno::NOENT.into())
         } else {
             Ok(())
         }
@@ -364,7 +361,7 @@ pub(crate) fn restore_dir(
 /// # Errors
 /// EPERM for what `chattr` has fixed (the inode or its directory), EBUSY for a mountpoint, EROFS,
 /// and EACCES for a server without the right to write to the directory.
-pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> sys::Result<()> {
+pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> Result<()> {
     let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
     let refusal = if stat.stx_attributes.intersects(fixed) {
         Some(Errno::PERM)
@@ -382,7 +379,7 @@ pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> sys::Result<()> {
     };
     match refusal {
         None => Ok(()),
-        Some(errno) => Err(blame(&dir.branch, errno)),
+        Some(errno) => Err(Error::at(&dir.branch, errno)),
     }
 }
 

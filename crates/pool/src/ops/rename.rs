@@ -12,6 +12,7 @@ use strandfs_fuse::{Context, FileKind, NodeId, Rename};
 use strandfs_options::Policy;
 
 use crate::branch::Branch;
+use crate::error::{Error, Result};
 use crate::identity::kind_of;
 use crate::node::{ChangingNames, DirSet, Node};
 use crate::ops::change::Found;
@@ -51,11 +52,11 @@ impl Pool {
         cx: &Context<'_>,
         parent: NodeId,
         args: &Rename<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
         let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
         if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         let view = self.view();
         let moves = self.moves();
@@ -79,14 +80,16 @@ impl Pool {
         let mut replaced = Opened::new();
         let renamed = if exchange {
             if new.found.is_empty() {
-                return Err(Errno::NOENT);
+                return Err(Errno::NOENT.into());
             }
             self.exchange(&view, &old, &new)
         } else {
             check_target(source_kind, &new, args.flags)?;
             replaced = self.open_before_removal(&view, &new.set, new.name, &new.found, &nodes.1);
             match self.replace(cx, &view, &old, &new, args.flags) {
-                Err(Errno::XDEV) if args.flags & libc::RENAME_WHITEOUT == 0 => {
+                Err(Error {
+                    errno: Errno::XDEV, ..
+                }) if args.flags & libc::RENAME_WHITEOUT == 0 => {
                     return self.rename_exdev(&view, &old, &new, &nodes.0);
                 }
                 outcome => outcome,
@@ -115,17 +118,17 @@ impl Pool {
         &self,
         parent: NodeId,
         args: &Rename<'a>,
-    ) -> sys::Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
+    ) -> Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
         let old = self.side(parent, args.name)?;
         let new = self.side(args.new_parent, args.new_name)?;
         if old.found.is_empty() {
-            return Err(Errno::NOENT);
+            return Err(Errno::NOENT.into());
         }
         let nodes = (self.nodes_of(&old), self.nodes_of(&new));
         Ok((old, new, nodes))
     }
 
-    fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> sys::Result<Side<'a>> {
+    fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> Result<Side<'a>> {
         let parent = self.node_to_change(parent)?;
         let set = self.dir_set(&parent)?;
         let found = self.branches_with(&set, name)?;
@@ -148,7 +151,7 @@ impl Pool {
         old: &Side<'_>,
         new: &Side<'_>,
         flags: u32,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let moving = self.picked_sources(view, old)?;
         let stays_behind = |branch: &Branch| !moving.iter().any(|moved| moved.id == branch.id);
         let stale: SmallVec<[&(Arc<Branch>, Statx); 2]> = new
@@ -157,7 +160,7 @@ impl Pool {
             .filter(|(branch, _)| stays_behind(branch))
             .collect();
         if stale.iter().any(|(branch, _)| branch.read_only()) {
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         if moving.len() + stale.len() > 1 {
             // Before a directory is made anywhere for the new name.
@@ -235,7 +238,7 @@ impl Pool {
     }
 
     /// Whether a file is under the name on any branch.
-    fn has_name(&self, node: &Arc<Node>, side: &Side<'_>) -> sys::Result<bool> {
+    fn has_name(&self, node: &Arc<Node>, side: &Side<'_>) -> Result<bool> {
         // Directories may have been made for the new name meanwhile.
         let set = self.dir_set_now(&side.parent)?;
         for entry in &set.entries {
@@ -248,7 +251,7 @@ impl Pool {
                     }
                 }
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(false)
@@ -259,7 +262,7 @@ impl Pool {
         &self,
         view: &View,
         old: &Side<'_>,
-    ) -> sys::Result<SmallVec<[Arc<Branch>; 2]>> {
+    ) -> Result<SmallVec<[Arc<Branch>; 2]>> {
         let rule = view.settings.policies.rename;
         let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = old
             .found
@@ -269,7 +272,7 @@ impl Pool {
         let picked = self.pick_for_action(view, rule, &listed)?;
         if matches!(rule, Policy::All | Policy::EpAll) && picked.len() < listed.len() {
             // The copy that cannot move would show again under the old name.
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         Ok(picked
             .iter()
@@ -285,11 +288,11 @@ impl Pool {
         from: &Side<'a>,
         to: &Side<'a>,
         branch: &Arc<Branch>,
-    ) -> sys::Result<Ends<'a>> {
+    ) -> Result<Ends<'a>> {
         let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
         let to_dir = match to.set.on(branch.id) {
             Some(dir) => dir.clone(),
-            None if self.preserves_paths(view) => return Err(Errno::XDEV),
+            None if self.preserves_paths(view) => return Err(Errno::XDEV.into()),
             None => self.ensure_dir(&to.parent, branch)?,
         };
         Ok(Ends {
@@ -303,14 +306,14 @@ impl Pool {
 
     /// Swaps two names: on branches that have both, in one step; elsewhere the one that is there
     /// moves.
-    fn exchange(&self, view: &View, old: &Side<'_>, new: &Side<'_>) -> sys::Result<()> {
+    fn exchange(&self, view: &View, old: &Side<'_>, new: &Side<'_>) -> Result<()> {
         if old
             .found
             .iter()
             .chain(&new.found)
             .any(|(branch, _)| branch.read_only())
         {
-            return Err(Errno::ROFS);
+            return Err(Errno::ROFS.into());
         }
         for (branch, _) in old.found.iter().chain(&new.found) {
             check_side(old, branch)?;
@@ -346,7 +349,7 @@ fn dirs_among((old, new): &(Faced, Faced)) -> SmallVec<[Arc<Node>; 2]> {
 }
 
 /// Whether what is under the name on a branch may go away from there; true where nothing is.
-fn check_side(side: &Side<'_>, branch: &Branch) -> sys::Result<()> {
+fn check_side(side: &Side<'_>, branch: &Branch) -> Result<()> {
     match (side.set.on(branch.id), side.has(branch)) {
         (Some(dir), Some(stat)) => may_remove(dir, stat),
         _ => Ok(()),
@@ -354,24 +357,24 @@ fn check_side(side: &Side<'_>, branch: &Branch) -> sys::Result<()> {
 }
 
 /// What POSIX says of the target before anything moves, over all branches.
-fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> sys::Result<()> {
+fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> Result<()> {
     let Some((_, target)) = new.found.first() else {
         return Ok(());
     };
     if flags & libc::RENAME_NOREPLACE != 0 {
-        return Err(Errno::EXIST);
+        return Err(Errno::EXIST.into());
     }
     let target_is_dir = kind_of(target) == FileKind::Directory;
     match (source == FileKind::Directory, target_is_dir) {
-        (true, false) => return Err(Errno::NOTDIR),
-        (false, true) => return Err(Errno::ISDIR),
+        (true, false) => return Err(Errno::NOTDIR.into()),
+        (false, true) => return Err(Errno::ISDIR.into()),
         (false, false) => return Ok(()),
         (true, true) => {}
     }
     for (branch, stat) in &new.found {
         let dir = new.set.on(branch.id).ok_or(Errno::STALE)?;
         if kind_of(stat) == FileKind::Directory && !dir_is_empty(dir, new.name)? {
-            return Err(Errno::NOTEMPTY);
+            return Err(Errno::NOTEMPTY.into());
         }
     }
     Ok(())

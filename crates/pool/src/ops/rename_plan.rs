@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
 use crate::branch::Branch;
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::node::DirEntry;
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
@@ -217,7 +217,7 @@ impl<'a> Plan<'a> {
     /// again is left as it is, copies that the target's shown one hides may be gone from a branch
     /// too full to note that they are set aside, and the moved file keeps both names where only
     /// the old one could not be removed.
-    pub(crate) fn run(self, flags: u32) -> sys::Result<()> {
+    pub(crate) fn run(self, flags: u32) -> Result<()> {
         let outcome = self.run_noted(flags);
         for record in [&self.record, &self.undo_record] {
             record.take().into_iter().for_each(Record::end);
@@ -225,14 +225,15 @@ impl<'a> Plan<'a> {
         outcome
     }
 
-    fn run_noted(&self, flags: u32) -> sys::Result<()> {
+    fn run_noted(&self, flags: u32) -> Result<()> {
         if let ([step], []) = (&self.steps[..], &self.stale[..]) {
-            return match step {
-                Step::Move(ends) | Step::Replace(ends, _) | Step::Behind(ends, _) => {
-                    ends.rename(flags & !libc::RENAME_EXCHANGE)
+            let flags = match step {
+                Step::Move(_) | Step::Replace(..) | Step::Behind(..) => {
+                    flags & !libc::RENAME_EXCHANGE
                 }
-                Step::Swap(ends) => ends.rename(libc::RENAME_EXCHANGE),
+                Step::Swap(_) => libc::RENAME_EXCHANGE,
             };
+            return Ok(step.ends().rename(flags)?);
         }
         self.note_changes();
         step_passed();
@@ -250,7 +251,7 @@ impl<'a> Plan<'a> {
             };
             if let Err(errno) = outcome {
                 self.undo(done);
-                return Err(errno);
+                return Err(errno.into());
             }
             done.stages.push(Stage::Made);
             step_passed();
@@ -315,7 +316,7 @@ impl<'a> Plan<'a> {
 
     /// Removes what was replaced, from the last branch to the first: should one refuse, what users
     /// see under the new name is still there, and the moves can be undone.
-    fn finish<'p>(&'p self, flags: u32, done: Done<'p, 'a>) -> sys::Result<()> {
+    fn finish<'p>(&'p self, flags: u32, done: Done<'p, 'a>) -> Result<()> {
         self.remove_replaced(done)?;
         // What is left goes forward.
         self.undo_record.take().into_iter().for_each(Record::end);
@@ -325,7 +326,7 @@ impl<'a> Plan<'a> {
                 && let Err(errno) = self.unlink_old(ends)
             {
                 tracing::error!(branch = %ends.from.branch.path.display(), name = ?ends.from_name, %errno, "a renamed file keeps its old name too");
-                return Err(blame(&ends.from.branch, errno));
+                return Err(Error::at(&ends.from.branch, errno));
             }
         }
         step_passed();
@@ -343,7 +344,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn remove_replaced<'p>(&'p self, mut done: Done<'p, 'a>) -> sys::Result<()> {
+    fn remove_replaced<'p>(&'p self, mut done: Done<'p, 'a>) -> Result<()> {
         let steps = self.steps.iter().enumerate();
         let mut doomed: SmallVec<[Doomed<'p, 'a>; 2]> = steps
             .filter_map(|(number, step)| match step {
@@ -377,7 +378,7 @@ impl<'a> Plan<'a> {
                     tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
                 }
                 self.undo(done);
-                return Err(blame(&dir.branch, errno));
+                return Err(Error::at(&dir.branch, errno));
             }
             step_passed();
         }

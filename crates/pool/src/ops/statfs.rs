@@ -8,6 +8,7 @@ use strandfs_fuse::{NodeId, StatfsReply};
 use strandfs_options::{StatfsIgnore, StatfsMode};
 
 use crate::branch::Branch;
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::sys;
 
@@ -20,7 +21,7 @@ struct Part {
 impl Pool {
     /// STATFS. `statfs=full` asks the directory on each branch instead of the branch's root, so
     /// only branches that hold it count.
-    pub(crate) fn do_statfs(&self, id: NodeId) -> sys::Result<StatfsReply> {
+    pub(crate) fn do_statfs(&self, id: NodeId) -> Result<StatfsReply> {
         let view = self.view();
         let full = view.settings.statfs == StatfsMode::Full;
         let set = match full {

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use strandfs_fuse::{FileAttr, FileKind};
 
 use crate::attr::file_attr;
+use crate::error::Result;
 use crate::identity::kind_of;
 use crate::node::Node;
 use crate::pool::{Pool, View};
-use crate::sys;
 
 /// Write permission for anybody.
 const WRITE: u32 = 0o222;
@@ -54,7 +54,7 @@ impl Pool {
         view: &View,
         node: &Arc<Node>,
         stat: &Statx,
-    ) -> sys::Result<FileAttr> {
+    ) -> Result<FileAttr> {
         let mut attr = file_attr(stat, node.ino);
         self.volumes.mounts.restrict(stat, &mut attr);
         if node.is_symlinkified() {
@@ -69,7 +69,7 @@ impl Pool {
     ///
     /// # Errors
     /// ESTALE if the file has no name any more.
-    pub(crate) fn place_on_branch(&self, view: &View, node: &Arc<Node>) -> sys::Result<Vec<u8>> {
+    pub(crate) fn place_on_branch(&self, view: &View, node: &Arc<Node>) -> Result<Vec<u8>> {
         let identity = node.primary().ok_or(Errno::STALE)?;
         let branch = view.branch(identity.branch).ok_or(Errno::STALE)?;
         let relative = self.relative_path(node).ok_or(Errno::STALE)?;

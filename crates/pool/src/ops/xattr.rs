@@ -13,7 +13,7 @@ use strandfs_options::XattrMode;
 
 use crate::access_list::{self, ACCESS, AccessList};
 use crate::attr::has_set_id;
-use crate::faults::blame;
+use crate::error::{Error, Result};
 use crate::mounts::Forbids;
 use crate::node::{DirEntry, Node};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
@@ -39,7 +39,7 @@ fn pool_key(name: &OsStr) -> Option<&[u8]> {
 }
 
 /// Copies a value out as `getxattr(2)` does.
-pub(crate) fn give(value: &[u8], out: Option<&mut [u8]>) -> sys::Result<usize> {
+pub(crate) fn give(value: &[u8], out: Option<&mut [u8]>) -> Result<usize> {
     if let Some(out) = out {
         out.get_mut(..value.len())
             .ok_or(Errno::RANGE)?
@@ -55,7 +55,7 @@ impl Pool {
         id: NodeId,
         name: &OsStr,
         out: Option<&mut [u8]>,
-    ) -> sys::Result<usize> {
+    ) -> Result<usize> {
         let view = self.view();
         // The pool answers for itself while the kernel asks at all.
         let status = id == NodeId::ROOT && pool_key(name) == Some(b"status");
@@ -64,7 +64,7 @@ impl Pool {
         }
         let bytes = name.as_bytes();
         if bytes == CAPABILITY && !view.settings.security_capability {
-            return Err(Errno::NODATA);
+            return Err(Errno::NODATA.into());
         }
         let node = self.node(id)?;
         if let Some(key) = pool_key(name) {
@@ -85,20 +85,22 @@ impl Pool {
                 .forbids_open(located.fd())?
                 .contains(Forbids::SUID)
         {
-            return Err(Errno::NODATA);
+            return Err(Errno::NODATA.into());
         }
         match sys::getxattr(located.fd(), name, out) {
             // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
             // just none on this file) it asks once.
-            Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => Err(Errno::OPNOTSUPP),
+            Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => {
+                Err(Errno::OPNOTSUPP.into())
+            }
             // The kernel takes this for an error of the permission check, and refuses everybody.
-            Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA),
-            other => other,
+            Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA.into()),
+            other => Ok(other?),
         }
     }
 
     /// Where a node is: `basepath`, `relpath`, `fullpath`, `allpaths` (NUL between).
-    fn pool_xattr(&self, view: &View, node: &Arc<Node>, key: &[u8]) -> sys::Result<Vec<u8>> {
+    fn pool_xattr(&self, view: &View, node: &Arc<Node>, key: &[u8]) -> Result<Vec<u8>> {
         let relative = || self.relative_path(node).ok_or(Errno::NODATA);
         match key {
             b"relpath" => Ok(relative()?.as_os_str().as_bytes().to_vec()),
@@ -124,7 +126,7 @@ impl Pool {
                     .join(&0))
             }
             b"status" if node.id == NodeId::ROOT => Ok(self.status().to_string().into_bytes()),
-            _ => Err(Errno::NODATA),
+            _ => Err(Errno::NODATA.into()),
         }
     }
 
@@ -135,12 +137,12 @@ impl Pool {
         cx: &Context<'_>,
         id: NodeId,
         out: Option<&mut [u8]>,
-    ) -> sys::Result<usize> {
+    ) -> Result<usize> {
         let view = self.view();
         match view.settings.xattr {
             XattrMode::Passthrough => {}
             XattrMode::NoAttr => return Ok(0),
-            XattrMode::NoSys => return Err(Errno::NOSYS),
+            XattrMode::NoSys => return Err(Errno::NOSYS.into()),
         }
         let node = self.node(id)?;
         let located = self.locate_by(&view, &node, view.settings.policies.listxattr)?;
@@ -150,7 +152,7 @@ impl Pool {
                 Ok(len) => return Ok(hide_names(out, len, || is_administrator(cx))),
                 // What is shown of it may fit all the same.
                 Err(Errno::RANGE) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(errno.into()),
             }
             let (list, len) = shown_list(cx, fd)?;
             return give(list.get(..len).unwrap_or_default(), Some(out));
@@ -167,7 +169,7 @@ impl Pool {
         cx: &Context<'_>,
         id: NodeId,
         args: &SetXattr<'_>,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let view = self.view();
         check_mode(&view)?;
         self.check_settable(&view, args.name)?;
@@ -185,12 +187,7 @@ impl Pool {
     }
 
     /// REMOVEXATTR.
-    pub(crate) fn do_removexattr(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        name: &OsStr,
-    ) -> sys::Result<()> {
+    pub(crate) fn do_removexattr(&self, cx: &Context<'_>, id: NodeId, name: &OsStr) -> Result<()> {
         let view = self.view();
         check_mode(&view)?;
         self.check_settable(&view, name)?;
@@ -214,22 +211,22 @@ impl Pool {
         self.change_copies(&view, &node, rule, &change)
     }
 
-    fn check_settable(&self, view: &View, name: &OsStr) -> sys::Result<()> {
+    fn check_settable(&self, view: &View, name: &OsStr) -> Result<()> {
         if pool_key(name).is_some() {
-            return Err(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
         if name.as_bytes() == CAPABILITY && !view.settings.security_capability {
-            return Err(Errno::NODATA);
+            return Err(Errno::NODATA.into());
         }
         Ok(())
     }
 }
 
-fn check_mode(view: &View) -> sys::Result<()> {
+fn check_mode(view: &View) -> Result<()> {
     match view.settings.xattr {
         XattrMode::Passthrough => Ok(()),
-        XattrMode::NoAttr => Err(Errno::NODATA),
-        XattrMode::NoSys => Err(Errno::NOSYS),
+        XattrMode::NoAttr => Err(Errno::NODATA.into()),
+        XattrMode::NoSys => Err(Errno::NOSYS.into()),
     }
 }
 
@@ -237,7 +234,7 @@ fn check_mode(view: &View) -> sys::Result<()> {
 ///
 /// # Errors
 /// EIO for a list that makes no sense: without it more would be granted.
-fn list_of(fd: BorrowedFd<'_>) -> sys::Result<(Rights, Option<AccessList>)> {
+fn list_of(fd: BorrowedFd<'_>) -> Result<(Rights, Option<AccessList>)> {
     let rights = Rights::of(&sys::statx_fd(fd)?);
     let read = |out: Option<&mut [u8]>| sys::getxattr(fd, OsStr::new(ACCESS), out);
     let value = read(None).and_then(|_| {
@@ -252,7 +249,7 @@ fn list_of(fd: BorrowedFd<'_>) -> sys::Result<(Rights, Option<AccessList>)> {
             Ok((rights, Some(list)))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok((rights, None)),
-        Err(errno) => Err(errno),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -262,7 +259,7 @@ impl Pool {
     ///
     /// # Errors
     /// ENODATA if it has none anywhere.
-    fn merged_list(&self, view: &View, entries: &[DirEntry]) -> sys::Result<Vec<u8>> {
+    fn merged_list(&self, view: &View, entries: &[DirEntry]) -> Result<Vec<u8>> {
         let mut copies = SmallVec::<[(Rights, Option<AccessList>); 8]>::new();
         for entry in entries {
             let told = if entry.branch.health().is_slow() {
@@ -274,7 +271,7 @@ impl Pool {
                 Some(list_of(entry.fd.as_fd()))
             };
             match told {
-                Some(told) => copies.push(told.map_err(|errno| blame(&entry.branch, errno))?),
+                Some(told) => copies.push(told.map_err(|errno| Error::at(&entry.branch, errno))?),
                 None => copies.extend(entry.memory.rights().map(|rights| (rights, None))),
             }
         }
@@ -284,7 +281,7 @@ impl Pool {
 }
 
 /// The names of an inode's attributes that the caller is shown, and their length.
-fn shown_list(cx: &Context<'_>, fd: BorrowedFd<'_>) -> sys::Result<(Vec<u8>, usize)> {
+fn shown_list(cx: &Context<'_>, fd: BorrowedFd<'_>) -> Result<(Vec<u8>, usize)> {
     /// The longest list that Linux gives (`XATTR_LIST_MAX` of linux/limits.h).
     const LIST_MAX_BYTES: usize = 65_536;
     let mut list = vec![0; LIST_MAX_BYTES];

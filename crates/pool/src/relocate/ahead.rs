@@ -375,7 +375,7 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn at(pool: &'a Pool, path: &Path) -> sys::Result<Found<'a>> {
+    fn at(pool: &'a Pool, path: &Path) -> crate::error::Result<Found<'a>> {
         let mut found = Found {
             pool,
             nodes: Vec::new(),

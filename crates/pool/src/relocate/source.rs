@@ -13,6 +13,7 @@ use strandfs_options::Policy;
 
 use super::Stay;
 use crate::branch::{Branch, BranchId};
+use crate::error::Result;
 use crate::identity::Identity;
 use crate::locate::reopen;
 use crate::node::{DirEntry, Node};

@@ -16,6 +16,7 @@ use super::step::step;
 use super::{Manner, Stay, copy};
 use crate::branch::Branch;
 use crate::descriptor::Descriptor;
+use crate::error::Result;
 use crate::identity::{Identity, btime_ns};
 use crate::locate::reopen;
 use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
@@ -96,11 +97,7 @@ impl Pool {
     }
 
     /// The file's directories on the new branch, made where they are missing.
-    fn destination<'a>(
-        &self,
-        source: &'a Source,
-        branch: &'a Arc<Branch>,
-    ) -> sys::Result<Target<'a>> {
+    fn destination<'a>(&self, source: &'a Source, branch: &'a Arc<Branch>) -> Result<Target<'a>> {
         let mut names: SmallVec<[(DirEntry, &SourceName); 1]> = smallvec![];
         for name in &source.names {
             names.push((self.ensure_dir(&name.parent, branch)?, name));
@@ -235,7 +232,7 @@ impl Pool {
     }
 
     /// The names of the file below the branches' roots, by what its directories are called now.
-    fn paths_now(&self, target: &Target<'_>) -> sys::Result<Vec<(PathBuf, OsString)>> {
+    fn paths_now(&self, target: &Target<'_>) -> Result<Vec<(PathBuf, OsString)>> {
         let path_of = |(_, name): &(DirEntry, &SourceName)| {
             let dir = self.relative_path(&name.parent).ok_or(Errno::STALE)?;
             Ok((dir, name.name.to_os_string()))
@@ -276,7 +273,7 @@ impl Pool {
     }
 
     /// Opens the copy once for every handle of the node, the way each was opened.
-    fn open_handles(&self, node: &Node, branch: &Branch, copy: &OwnedFd) -> sys::Result<Handles> {
+    fn open_handles(&self, node: &Node, branch: &Branch, copy: &OwnedFd) -> Result<Handles> {
         let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
             Some(open) => open
                 .handles
@@ -316,7 +313,7 @@ impl Handles {
         node: &Arc<Node>,
         files: &Arc<OpenFiles>,
         branch: &Branch,
-    ) -> sys::Result<()> {
+    ) -> Result<()> {
         let locks = node
             .open
             .lock()
@@ -345,11 +342,11 @@ impl Handles {
 }
 
 /// A file without a name gets a copy without one.
-fn make_copy(source: &Source, target: &Target<'_>) -> sys::Result<Draft> {
+fn make_copy(source: &Source, target: &Target<'_>) -> Result<Draft> {
     if source.names.is_empty() {
-        Draft::nameless(target.branch, &target.dir)
+        Ok(Draft::nameless(target.branch, &target.dir)?)
     } else {
-        Draft::make(target.branch, &target.dir, &target.path)
+        Ok(Draft::make(target.branch, &target.dir, &target.path)?)
     }
 }
 

@@ -125,7 +125,11 @@ impl Drop for ActingAs {
 ///
 /// # Errors
 /// Those of `act` and of `capset(2)`; EPERM if the server may not change ids.
-pub fn with_powers<T>(uid: u32, kept: CapabilitySet, act: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn with_powers<T, E: From<Errno>>(
+    uid: u32,
+    kept: CapabilitySet,
+    act: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     if !*SERVER_IS_ROOT {
         return act();
     }
@@ -135,7 +139,7 @@ pub fn with_powers<T>(uid: u32, kept: CapabilitySet, act: impl FnOnce() -> Resul
     if uid != 0 {
         set_fs_id(libc::SYS_setfsuid, uid);
         if fs_id(libc::SYS_setfsuid) != uid {
-            return Err(Errno::PERM);
+            return Err(Errno::PERM.into());
         }
     }
     let sets = rustix::thread::capabilities(None)?;
@@ -200,14 +204,17 @@ pub fn for_owner_alone<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
 ///
 /// # Errors
 /// Those of `make`; EPERM if the thread cannot have a umask of its own.
-pub fn with_umask<T>(umask: u32, make: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn with_umask<T, E: From<Errno>>(
+    umask: u32,
+    make: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     let umask = umask & 0o777;
     let current = UMASK.get();
     if current.is_none() {
         // SAFETY: unshare(CLONE_FS) only gives this thread its own umask and working directory,
         // and nothing in the server uses relative paths.
         if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
-            return Err(super::raw::last_errno());
+            return Err(super::raw::last_errno().into());
         }
     }
     if current != Some(umask) {

@@ -47,9 +47,9 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     let house = tempfile::tempdir().unwrap();
     let (pool, node) = pool(house.path());
     let view = Arc::clone(&pool.view());
-    let stands_in_for = Some(Errno::IO);
+    let stands_in_for = Some(Errno::IO.into());
     let open = || {
-        let found = pool.open_stand_in(&view, &node, libc::O_RDONLY, Errno::IO);
+        let found = pool.open_stand_in(&view, &node, libc::O_RDONLY, Errno::IO.into());
         let (branch, file, mode) = found.unwrap();
         assert!(node.open.lock().is_none(), "open without a handle");
         let found = Found {
@@ -75,6 +75,6 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     assert!(node.open.lock().is_none());
     // The kernel forgets the file while it is being opened.
     pool.unref(&node, 1);
-    assert_eq!(open().err(), Some(Errno::STALE));
+    assert_eq!(open().err(), Some(Errno::STALE.into()));
     assert!(node.open.lock().is_none(), "open without a handle");
 }

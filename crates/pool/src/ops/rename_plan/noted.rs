@@ -10,6 +10,7 @@ use strandfs_fuse::FileKind;
 
 use super::{Ends, Plan, Step};
 use crate::branch::Branch;
+use crate::error::Result;
 use crate::ops::durable;
 use crate::relocate::{Record, Role};
 use crate::sys;
@@ -59,7 +60,7 @@ impl Plan<'_> {
         }
     }
 
-    fn undo_record(&self) -> sys::Result<Record> {
+    fn undo_record(&self) -> Result<Record> {
         let mut changes: SmallVec<[(&Arc<Branch>, Role); 4]> = SmallVec::new();
         // The number, place and kind of what is removed.
         let mut doomed: SmallVec<[(usize, usize, FileKind); 4]> = SmallVec::new();
@@ -97,6 +98,11 @@ impl Plan<'_> {
             (paths.from.as_path(), ends.from_name),
             (paths.to.as_path(), ends.to_name),
         );
-        Record::of_changes(old, new, &changes, decisive.map(|(number, ..)| *number))
+        Ok(Record::of_changes(
+            old,
+            new,
+            &changes,
+            decisive.map(|(number, ..)| *number),
+        )?)
     }
 }
