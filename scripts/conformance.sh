@@ -353,7 +353,7 @@ all_loads() {
 # --- a million files -------------------------------------------------------------------------
 all_files() {
     { wants files && ! $quick; } || return 0
-    if cargo test --release --locked --quiet -p strandfs --test many_files --test branch_memory -- --ignored --nocapture </dev/null; then
+    if cargo test --release --locked --quiet -p strandfs --test posix --test coherence -- --ignored --nocapture many_files:: branch_memory:: </dev/null; then
         pass 'a million files'
     else
         fail 'a million files'

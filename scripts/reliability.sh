@@ -36,11 +36,12 @@ scripts/conformance.sh "${quick[@]}" || failed=1
 PATH=$PATH:$tools_dir/bin
 
 # Test files whose tests keep no results of their own: one row each, with how many tests passed.
-count_tests() { # SUITE FILE...
+count_tests() { # SUITE BINARY::FILE...
     local suite=$1 file said
     shift
     for file in "$@"; do
-        said=$(cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test "$file" </dev/null 2>&1) || failed=1
+        said=$(cargo nextest run -p strandfs --profile long --locked --no-fail-fast \
+            -E "binary(${file%%::*}) & test(/^${file#*::}::/)" </dev/null 2>&1) || failed=1
         said=$(sed 's/\x1b\[[0-9;]*m//g' <<<"$said")
         grep -E '^ +(FAIL|TIMEOUT|SIG[A-Z]+) ' <<<"$said" >&2 || true
         said=$(grep ' Summary ' <<<"$said" | tail -n 1)
@@ -51,12 +52,14 @@ count_tests() { # SUITE FILE...
     done
 }
 
-cargo nextest run -p strandfs --profile long --locked --no-fail-fast --test permissions \
-    --test security_races --test security_control --test coherence </dev/null || failed=1
+cargo nextest run -p strandfs --profile long --locked --no-fail-fast \
+    -E 'binary(posix) & test(/^permissions::/) + binary(security) & test(/^(races|control)::/)
+        + binary(coherence) & test(/^random::/)' </dev/null || failed=1
 cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
-count_tests 'faults and crashes' clocks coherence_stuck crash_absent crash_full crash_rename crash_under_load \
-    frozen_disk guardian health hung_server limits multi_branch_changes power_cut relocate_ahead \
-    relocation relocation_limits reload_load slow_branch volume
+count_tests 'faults and crashes' coherence::stuck faults::{clocks,crash_absent,crash_full,crash_rename} \
+    faults::{crash_under_load,frozen_disk,guardian,health,hung_server,multi_branch_changes,power_cut} \
+    faults::slow_branch options::reload_load posix::limits relocation::{ahead,limits,on_full} \
+    volume::{crash,data,errors,life,precautions}
 # Hours: not by nextest, which would end it.
 if scripts/model.sh "$model_seconds"; then model_failed=0; else model_failed=1 failed=1; fi
 printf '{"suite":"faults and crashes","configuration":"model, %s s each theme","cases":9,"unit":"themes","failed":%d}\n' \

@@ -27,8 +27,9 @@ if have cargo-nextest; then
     # What passes over io_uring has to pass over /dev/fuse; these files are most of what a request is.
     if (($# == 0)) && [[ -n $uring ]]; then
         STRANDFS_TEST_TRANSPORT=dev cargo nextest run -p strandfs --locked --profile "$profile" \
-            --test posix_basic --test posix_data --test posix_meta --test posix_names \
-            --test server_threads --test relocation </dev/null
+            -E 'binary(posix) & test(/^(basic|data|metadata|names)::/)
+                + binary(serving) & test(/^server_threads::/)
+                + binary(relocation) & test(/^on_full::/)' </dev/null
     fi
     # The examples in the documentation are not among nextest's tests.
     cargo test --workspace --locked --doc </dev/null

@@ -6,6 +6,7 @@
 mod support;
 
 mod commands;
+mod control;
 mod descriptors;
 mod evil_fs;
 mod exdev;
@@ -18,6 +19,8 @@ mod mounts_below;
 mod names_shown;
 mod people;
 mod preload;
+mod races;
 mod records;
 mod records_elsewhere;
+mod server;
 mod volume_journal;

@@ -3,6 +3,7 @@
 //! are served, nothing marked unfinished.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod licences;
 mod rules;
 mod source;
 

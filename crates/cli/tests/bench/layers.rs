@@ -1,0 +1,334 @@
+//! `bench layers` names the layer that is slow, and no other; `passthrough` and `blocksize` measure
+//! what they say. No speed is asserted, only where an injected delay is found.
+
+use crate::{need_root, need_tool};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::delay_fs::{DelayFs, Mood};
+use crate::support::laboratory::{Bench, few_runs, layer, nothing_in, runs};
+use crate::support::{Kind, command, mounts, say};
+
+/// Beside everything a request costs on a busy machine.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// This program with a delay before every reply its server sends: slow inside, nowhere else.
+fn slow_server(bench: &Bench) -> PathBuf {
+    let path = bench.dir.path().join("slow-strandfs");
+    let text = format!(
+        "#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=write,writev \
+         -e inject=write,writev:delay_enter={} {} \"$@\"\n",
+        DELAY.as_micros(),
+        command::binary().display()
+    );
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn memory(bench: &Bench, name: &str) -> PathBuf {
+    let path = bench.dir(name);
+    mounts::make_branch(&path, Kind::Tmpfs("512m"));
+    path
+}
+
+/// A CPU hog that comes and goes until it is dropped.
+struct Hog {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Hog {
+    fn new() -> Hog {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..2u64).map(|number| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let mut state = number + 1;
+                while !stop.load(Ordering::Relaxed) {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                    let span = Duration::from_millis(20 + (state >> 33) % 200);
+                    let end = std::time::Instant::now() + span;
+                    while std::time::Instant::now() < end {
+                        std::hint::spin_loop();
+                    }
+                    thread::sleep(span);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Hog { stop, threads }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+#[test]
+fn a_delay_in_the_storage_is_found_there() {
+    need_root!();
+    let bench = Bench::new();
+    let (below, target) = (memory(&bench, "below"), bench.dir("target"));
+    let slow = DelayFs::mount(&below, &target);
+    slow.set(Mood::Slow(DELAY));
+    for run in runs() {
+        let said = bench.names("storage", &target, &[&format!("--seed={run}")]);
+        assert!(
+            said.contains(&format!("the storage {}", target.display())),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_delay_in_the_server_is_found_in_the_pool() {
+    need_root!();
+    need_tool!("strace");
+    let bench = Bench::new();
+    let target = memory(&bench, "target");
+    let program = slow_server(&bench);
+    for run in runs() {
+        let args = [
+            "--program",
+            program.to_str().unwrap(),
+            &format!("--seed={run}"),
+        ];
+        bench.names("pool", &target, &args);
+    }
+}
+
+/// With noise the answer may be none, never a wrong one.
+#[test]
+fn a_hog_that_comes_and_goes_never_makes_it_name_the_wrong_layer() {
+    need_root!();
+    let bench = Bench::new();
+    let (below, slow_target) = (memory(&bench, "below"), bench.dir("slow"));
+    let fast_target = memory(&bench, "fast");
+    let slow = DelayFs::mount(&below, &slow_target);
+    slow.set(Mood::Slow(DELAY));
+    for run in few_runs() {
+        let _hog = Hog::new();
+        let seed = format!("--seed={run}");
+        let (report, said) = bench.layers(&slow_target, &[&seed]);
+        let found = layer(&report);
+        assert!(matches!(found.as_deref(), None | Some("storage")), "{said}");
+        let mut tally = format!("a hog, seed {run}: slow storage: {found:?}");
+        // Nothing is slow here but the pool itself, in this mode.
+        let (report, said) = bench.layers(&fast_target, &[&seed]);
+        let found = layer(&report);
+        assert!(matches!(found.as_deref(), None | Some("pool")), "{said}");
+        tally += &format!(", slow pool: {found:?}");
+        say(&tally);
+        assert!(
+            said.contains("others (programs"),
+            "the hog is not mentioned: {said}"
+        );
+    }
+}
+
+#[test]
+fn layers_keep_every_sample_and_say_where_bytes_came_from() {
+    need_root!();
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    let args = [
+        target.to_str().unwrap(),
+        "--only=read-1m-cold,read-1m-cached,block-sizes",
+        "--reps=5",
+        "--max-reps=5",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    nothing_in(&target);
+    assert_eq!(report["kind"], "layers");
+    let subjects = report["subjects"].as_array().unwrap();
+    let names: Vec<_> = subjects
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    for mode in ["passthrough", "direct", "cached"] {
+        for place in ["tmpfs", target.to_str().unwrap()] {
+            let name = |it: &&str| it.starts_with(&format!("pool ({mode}")) && it.ends_with(place);
+            assert!(names.iter().any(name), "{mode} on {place}: {names:?}");
+        }
+    }
+    let null = subjects.iter().find(|it| it["name"] == "nullrw").unwrap();
+    assert!(
+        null["options"]
+            .as_str()
+            .unwrap()
+            .contains("passthrough.io=off")
+    );
+    for series in report["series"].as_array().unwrap() {
+        let samples = series["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 5, "{series}");
+        for sample in samples {
+            assert!(sample["value"].as_f64().unwrap() > 0.0, "{series}");
+        }
+        let writes = series["workload"].as_str().unwrap().starts_with("write-");
+        if writes && series["subject"] == "tmpfs" {
+            assert!(
+                samples[0]["sync_seconds"].as_f64().is_some(),
+                "the sync is in the time"
+            );
+        }
+    }
+    // Tmpfs is never cold; the cost of a request has a line; dd is asked.
+    assert!(
+        said.contains("always RAM, also where a row says cold: tmpfs"),
+        "{said}"
+    );
+    assert!(said.contains("write: request"), "{said}");
+    assert!(said.contains("cross-check: dd"), "{said}");
+}
+
+/// Cold means that the disk below the image had to read, not only the loop device.
+#[test]
+fn a_cold_read_from_a_loop_device_is_cold_or_said_not_to_be() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    mounts::make_branch(&target, Kind::Loop("ext4", "256M"));
+    let args = [
+        target.to_str().unwrap(),
+        "--only=read-1m-cold",
+        "--modes=direct",
+        "--transports=dev",
+        "--no-cross-check",
+        "--reps=3",
+        "--max-reps=3",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    let name = target.to_str().unwrap();
+    let series = report["series"].as_array().unwrap();
+    let own = series.iter().find(|it| it["subject"] == name).unwrap();
+    let traffic = &own["samples"][1]["traffic"];
+    // On a disk that can be named the bytes came from it; otherwise the image lies in memory.
+    match traffic["device_read_bytes"].as_u64() {
+        Some(moved) if moved >= 7 << 20 => {}
+        Some(_) => assert!(said.contains("RAM"), "{said}"),
+        None => assert!(said.contains("RAM") || !said.contains("cold"), "{said}"),
+    }
+    assert!(
+        traffic["storage_read_bytes"].as_u64().unwrap() >= 7 << 20,
+        "{traffic}"
+    );
+}
+
+#[test]
+fn passthrough_prints_the_six_ways_beside_the_published_figures() {
+    need_root!();
+    let bench = Bench::new();
+    let (report, said) = bench.run("passthrough", &["--reps=5", "--max-reps=5"]);
+    assert_eq!(report["kind"], "passthrough");
+    for row in [
+        "tmpfs ",
+        "nullrw=true ",
+        "cache.files=off, passthrough off ",
+        "cache.files=auto-full, passthrough=rw ",
+        "cache.files=auto-full, writeback=false ",
+        "cache.files=auto-full, writeback=true ",
+    ] {
+        assert!(
+            said.lines().any(|line| line.starts_with(row)),
+            "{row}: {said}"
+        );
+    }
+    // The server of the passthrough column saw none of the data, that of the next all of it.
+    let served = |name: &str| {
+        let mut series = report["series"].as_array().unwrap().iter();
+        let found = series.find(|it| it["subject"] == name && it["workload"] == "write-1m");
+        let sample = &found.unwrap()["samples"][0]["traffic"];
+        sample["server_write_bytes"].as_u64().unwrap()
+    };
+    assert!(served("cache.files=auto-full, passthrough=rw") < 1 << 20);
+    assert!(served("cache.files=off, passthrough off") >= 8 << 20);
+}
+
+#[test]
+fn blocksize_sets_512_bytes_against_a_mebibyte() {
+    need_root!();
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    let args = [target.to_str().unwrap(), "--reps=5", "--max-reps=5"];
+    let (report, said) = bench.run("blocksize", &args);
+    nothing_in(&target);
+    assert_eq!(report["kind"], "blocksize");
+    assert!(
+        said.contains("published, nullrw") && said.contains("70.3"),
+        "{said}"
+    );
+    assert!(said.lines().any(|it| it.starts_with("direct ")), "{said}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_in_a_sentence() {
+    for (args, named) in [
+        (vec!["layers", "--modes=turbo"], "turbo"),
+        (vec!["layers", "--transports=pipe"], "pipe"),
+        (vec!["layers", "--only=wrote"], "wrote"),
+        (vec!["layers", "/dev/null"], "/dev/null"),
+        (vec!["layers", "no-such-type:1G"], "mkfs.no-such-type"),
+        (vec!["layers", "ext4:many"], "FILESYSTEM:SIZE"),
+        (vec!["layers", "--reps=0"], "--reps"),
+        (vec!["passthrough", "--size=1K"], "--size"),
+        (vec!["blocksize", "--size=many"], "size"),
+    ] {
+        let run = crate::support::strandfs([&["bench"][..], &args].concat());
+        assert_eq!(run.code(), 2, "{args:?}: {}", run.stderr);
+        assert!(run.stderr.contains(named), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn ctrl_c_during_layers_ends_every_pool_and_leaves_nothing() {
+    need_root!();
+    let bench = Bench::new();
+    let (work, target) = (bench.dir("work"), bench.dir("target"));
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut child = Command::new(command::binary())
+        .args([
+            "bench",
+            "layers",
+            "--reps=100000",
+            "--size=8M",
+            "--directory",
+        ])
+        .args([&work, &target])
+        .stdout(out.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    let pools_are_there = || {
+        let list = mounts::list();
+        let fuse = list
+            .iter()
+            .filter(|it| it.0.starts_with(&work) && it.1.starts_with("fuse"));
+        fuse.count() >= 7
+    };
+    crate::support::eventually(
+        "all pools are mounted",
+        Duration::from_secs(120),
+        pools_are_there,
+    );
+    thread::sleep(Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert!(matches!(status.code(), Some(1 | 3)), "{status:?}");
+    nothing_in(&work);
+    nothing_in(&target);
+}

@@ -1,0 +1,168 @@
+//! The benchmarks run, check what they measured, and leave nothing. No speed is asserted here.
+
+use crate::need_root;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{command, eventually, mounts, strandfs};
+
+/// What a run may leave below its directory: nothing, and nothing mounted.
+fn nothing_left(dir: &Path) {
+    let left: Vec<_> = fs::read_dir(dir).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!mounts::any_below(dir));
+}
+
+#[test]
+fn metadata_measures_every_workload_and_leaves_nothing() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    // Emptying the caches takes its time on a busy machine.
+    let run = crate::support::run(
+        command::binary().to_str().unwrap(),
+        [
+            "bench",
+            "metadata",
+            "--no-peers",
+            "--files=60",
+            "--reps=1",
+            "--branches=3",
+            "--variant=uncached=cache.attr=0,cache.entry=0",
+            "--directory",
+            dir.path().to_str().unwrap(),
+            "--json",
+            json.path().to_str().unwrap(),
+        ],
+    )
+    .ok();
+    assert!(run.stdout.contains("--reps 5"), "{}", run.stdout);
+    nothing_left(dir.path());
+    let found: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
+    assert_eq!(
+        (&found["version"], &found["kind"]),
+        (&1.into(), &"metadata".into())
+    );
+    let names: Vec<_> = found["subjects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["native", "strandfs, 3 branches", "uncached, 3 branches"]
+    );
+    assert!(
+        found["subjects"][2]["commands"][0]
+            .as_str()
+            .unwrap()
+            .contains("cache.entry=0")
+    );
+    let series = found["series"].as_array().unwrap();
+    for name in names {
+        let rows: Vec<_> = series.iter().filter(|it| it["subject"] == name).collect();
+        // All but git's and, without root, the cold ones.
+        assert!(rows.len() >= 12, "{name}: {rows:?}");
+        for row in rows {
+            let samples = row["samples"].as_array().unwrap();
+            assert_eq!(samples.len(), 1, "{row}");
+            assert!(samples[0]["value"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn metadata_refuses_what_makes_no_sense() {
+    for (arguments, named) in [
+        (vec!["--only=creat"], "creat"),
+        (vec!["--files=0"], "--files"),
+        (vec!["--branches=0"], "--branches"),
+        (vec!["--branches=1,100000"], "--branches"),
+        (vec!["--variant=nameless"], "--variant"),
+    ] {
+        let run = strandfs([&["bench", "metadata", "--no-peers"][..], &arguments].concat());
+        assert_eq!(run.code(), 2, "{}", run.stderr);
+        assert!(run.stderr.contains(named), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn an_interrupted_run_cleans_up_and_says_so() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut child = Command::new(command::binary())
+        .args([
+            "bench",
+            "metadata",
+            "--no-peers",
+            "--files=200",
+            "--reps=1000000",
+        ])
+        .args(["--only=create,unlink", "--directory"])
+        .arg(dir.path())
+        .stdin(Stdio::null())
+        .stdout(out.reopen().unwrap())
+        .spawn()
+        .unwrap();
+    let pool_is_there = || {
+        mounts::any_below(dir.path()) && {
+            // Work has begun once a round's directory shows on a branch.
+            let found = fs::read_dir(dir.path()).unwrap().flatten().next();
+            found.is_some_and(|scratch| {
+                let branch = scratch.path().join("s0b0/branch");
+                fs::read_dir(branch).is_ok_and(|mut entries| entries.next().is_some())
+            })
+        }
+    };
+    if crate::support::is_root() {
+        eventually("the run begins", Duration::from_secs(60), pool_is_there);
+    } else {
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let said = fs::read_to_string(out.path()).unwrap();
+    assert!(matches!(status.code(), Some(1 | 3)), "{status:?} {said}");
+    assert!(said.contains("interrupted"), "{said}");
+    nothing_left(dir.path());
+}
+
+/// What the kernel can count depends on its version and its configuration.
+#[test]
+fn requests_are_counted_by_the_kernel_and_nothing_is_left() {
+    need_root!();
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let run = strandfs([
+        "bench",
+        "requests",
+        "--no-peers",
+        "--directory",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.path().to_str().unwrap(),
+    ]);
+    nothing_left(dir.path());
+    if run.code() == 2 && run.stderr.contains("fuse_request_send") {
+        return;
+    }
+    let run = run.ok();
+    assert!(run.stdout.contains("create + close"), "{}", run.stdout);
+    let found: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
+    let rows = found["subjects"][0]["operations"].as_array().unwrap();
+    let of = |name: &str| {
+        let row = rows.iter().find(|it| it["operation"] == name).unwrap();
+        row["requests"].clone()
+    };
+    assert_eq!(of("create + close")["CREATE"], 1.0);
+    assert_eq!(of("open + close")["OPEN"], 1.0);
+    assert_eq!(of("unlink")["UNLINK"], 1.0);
+}

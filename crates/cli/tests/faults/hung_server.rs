@@ -1,0 +1,251 @@
+//! Commands about a pool whose server or branch does not answer: they say so in time.
+
+use crate::need_root;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::command::Run;
+use crate::support::delay_fs::{DelayFs, Mood};
+use crate::support::files::put;
+use crate::support::{Kind, Pool, eventually, mounts, strandfs};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than any of the commands should take, on any machine; without a limit they take for ever.
+const IN_TIME: Duration = Duration::from_secs(25);
+
+fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Runs a command, which ends in time.
+fn in_time(words: &[&str]) -> Run {
+    let begun = Instant::now();
+    let ran = strandfs(words);
+    assert!(begun.elapsed() < IN_TIME, "{:?}: {ran:?}", begun.elapsed());
+    ran
+}
+
+/// What every command says of the pool, with this exit code.
+fn all_say(pool: &Pool, said: &str) {
+    let (root, other) = (pool.root().to_str().unwrap(), pool.outside("other"));
+    fs::create_dir_all(&other).unwrap();
+    let file = pool.path("f");
+    for words in [
+        &["status", root][..],
+        &["status", root, "--json"],
+        &["doctor", root],
+        &["explain", file.to_str().unwrap()],
+        &["umount", root],
+        &["umount", "--lazy", root],
+        &["get", root, "cache.attr"],
+        &["set", root, "cache.attr=2"],
+        &["branch", "list", root],
+        &["reload", root],
+        &[
+            "mount",
+            "-o",
+            "minfreespace=0",
+            other.to_str().unwrap(),
+            root,
+        ],
+    ] {
+        let ran = in_time(words);
+        assert!(matches!(ran.code(), 1..=3), "{words:?}: {ran:?}");
+        let text = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(text.contains(said), "{words:?}: {text}");
+    }
+}
+
+fn a_stopped_server(transport: &str, further: &str) {
+    let pool = Pool::tmpfs(1)
+        .option(&format!("transport={transport}{further}"))
+        .mount();
+    put(pool.path("f"), "x");
+    let well = pool.status();
+    assert!(well.get("error").is_none(), "{well}");
+    send(pool.pid(), Signal::STOP);
+    let pid = pool.pid();
+    let stopped = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.contains("State:\tT")
+    };
+    eventually("it to be stopped", IN_TIME, stopped);
+    all_say(&pool, "is stopped");
+    // Nobody is left behind by that: the pool serves on, and is unmounted.
+    send(pool.pid(), Signal::CONT);
+    assert_eq!(fs::read(pool.path("f")).unwrap(), b"x");
+    strandfs(["umount", pool.root().to_str().unwrap()]).ok();
+    assert!(!mounts::is_mounted(pool.root()));
+}
+
+#[test]
+fn commands_say_that_a_server_is_stopped() {
+    need_root!();
+    a_stopped_server("dev", "");
+    a_stopped_server("dev", ",subtype=mergerfs");
+}
+
+#[test]
+fn commands_say_that_a_server_is_stopped_over_io_uring() {
+    need_root!();
+    if mounts::uring_is_on() {
+        a_stopped_server("uring", "");
+    }
+}
+
+/// A pool that was unmounted while its server is stopped, and one that was mounted after it, if the
+/// kernel has given that the same number.
+fn one_after_the_other() -> Option<(Pool, Pool)> {
+    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
+    let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
+    // Its branch has a number, too.
+    let mut next = Pool::tmpfs(1).option("cache.attr=9s").prepare();
+    let wanted = number(&first);
+    send(first.pid(), Signal::STOP);
+    unmount(first.root(), UnmountFlags::DETACH).unwrap();
+    next.start();
+    (number(&next) == wanted).then_some((first, next))
+}
+
+/// The kernel gives the number of a mount that is gone to the next one, while the server of the first
+/// may be there still: its answers were taken for those of the second.
+#[test]
+fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
+    need_root!();
+    // Another test may be given the number, or see the first mount still in a namespace of its own.
+    let (first, next) = (0..20)
+        .find_map(|_| one_after_the_other())
+        .expect("a number that is given again");
+    for signal in [None, Some(Signal::CONT)] {
+        if let Some(signal) = signal {
+            send(first.pid(), signal);
+        }
+        let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
+    }
+}
+
+/// That of another pool that calls itself mergerfs is none of their business.
+#[test]
+fn a_stopped_server_holds_up_no_command_about_another_pool() {
+    need_root!();
+    let other = Pool::tmpfs(1).option("subtype=mergerfs").mount();
+    let pool = Pool::tmpfs(1).mount();
+    send(other.pid(), Signal::STOP);
+    let root = pool.root().to_str().unwrap();
+    for words in [
+        &["status", root][..],
+        &["get", root, "cache.attr"],
+        &["explain", root],
+        &["umount", root],
+    ] {
+        let ran = in_time(words);
+        assert_eq!(ran.code(), 0, "{words:?}: {ran:?}");
+    }
+    send(other.pid(), Signal::CONT);
+}
+
+/// A pool with a branch that does not answer, for which somebody waits.
+fn with_a_stuck_branch(options: &str, check: impl FnOnce(&Pool, &str)) {
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Dir, "")
+        .option("branch-slow-after=500ms,category.create=ff")
+        .option(options)
+        .prepare();
+    let behind = pool.outside("behind");
+    put(behind.join("there"), "x");
+    put(pool.on(0, "here"), "x");
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    pool.start();
+    slow.set(Mood::Stuck);
+    let mut reader = Command::new("cat")
+        .arg(pool.path("there"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the branch to be asked", IN_TIME, || slow.waiting() > 0);
+    let branch = pool
+        .on(1, "")
+        .to_str()
+        .unwrap()
+        .trim_end_matches('/')
+        .to_owned();
+    check(&pool, &branch);
+    slow.set(Mood::Well);
+    reader.wait().unwrap();
+}
+
+#[test]
+fn commands_say_that_a_branch_does_not_answer() {
+    need_root!();
+    with_a_stuck_branch("branch-deadline=0", |pool, branch| {
+        let root = pool.root().to_str().unwrap();
+        eventually("the branch to count as slow", IN_TIME, || {
+            let status = in_time(&["status", root, "--json"]);
+            status.code() == 3 && status.stdout.contains("\"slow\"")
+        });
+        let doctor = in_time(&["doctor", root]);
+        assert_eq!(doctor.code(), 1, "{doctor:?}");
+        let slow = format!("{branch}: slow: a call has been waiting");
+        assert!(doctor.stdout.contains(&slow), "{doctor:?}");
+        // What the pool knows of it already is not found out and said a second time.
+        let fails = |line: &&str| line.starts_with("FAIL") && line.contains(branch);
+        let failures = doctor.stdout.lines().filter(fails);
+        assert_eq!(failures.count(), 1, "{doctor:?}");
+        strandfs(["get", root, "cache.attr"]).ok();
+    });
+}
+
+#[test]
+fn doctor_says_that_a_directory_does_not_answer() {
+    need_root!();
+    with_a_stuck_branch("branch-deadline=0", |_, branch| {
+        let doctor = in_time(&["doctor", branch]);
+        assert_eq!(doctor.code(), 1, "{doctor:?}");
+        let silent = format!("{branch} does not answer within");
+        assert!(doctor.stdout.contains(&silent), "{doctor:?}");
+    });
+}
+
+#[test]
+fn explain_says_what_it_waits_for() {
+    need_root!();
+    with_a_stuck_branch("branch-deadline=0", |pool, branch| {
+        let file = pool.path("here");
+        let begun = Instant::now();
+        let mut explain = Command::new(crate::support::command::binary())
+            .arg("explain")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut words = std::io::BufReader::new(explain.stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut words, &mut said).unwrap();
+        assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+        assert!(said.contains(&format!("branch {branch} is slow")), "{said}");
+        // It would be patient for longer.
+        explain.kill().unwrap();
+        explain.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_pool_with_a_stuck_branch_can_be_unmounted() {
+    need_root!();
+    with_a_stuck_branch("branch-deadline=2s", |pool, _| {
+        let root = pool.root().to_str().unwrap();
+        // Once nobody uses it any more.
+        eventually("the reader to be let go", IN_TIME, || {
+            in_time(&["umount", root]).code() == 0
+        });
+        assert!(!mounts::is_mounted(pool.root()));
+    });
+}

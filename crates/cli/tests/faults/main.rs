@@ -1,0 +1,18 @@
+//! Branches that vanish, hang or refuse, and servers that die.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clocks;
+mod crash_absent;
+mod crash_full;
+mod crash_rename;
+mod crash_under_load;
+mod frozen_disk;
+mod guardian;
+mod health;
+mod hung_server;
+mod multi_branch_changes;
+mod power_cut;
+mod slow_branch;

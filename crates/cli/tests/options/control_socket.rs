@@ -1,0 +1,357 @@
+//! `strandfs get`, `set`, `branch` and `reload`, SIGHUP, and the socket beneath them.
+
+use crate::{need_root, need_tool};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::files::{names, put};
+use crate::support::system::Daemons;
+use crate::support::{Pool, Run, eventually, strandfs};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn root(pool: &Pool) -> &str {
+    text(pool.root())
+}
+
+fn get(pool: &Pool, key: &str) -> String {
+    let run = strandfs(["get", root(pool), key]).ok();
+    run.stdout.trim_end().to_owned()
+}
+
+/// A refusal is one sentence, exit code 2.
+#[track_caller]
+fn refused(run: Run, part: &str) {
+    assert_eq!(run.code(), 2, "{run:?}");
+    assert!(
+        run.stderr.contains(part) && run.stderr.lines().count() == 1,
+        "{run:?}"
+    );
+}
+
+#[test]
+fn options_are_set_all_or_none() {
+    let pool = Pool::tmpfs(1).mount();
+    let set = |options: &[&str]| strandfs(["set", root(&pool)].iter().chain(options));
+    set(&["cache.attr=7", "category.create=mfs", "dropcacheonclose"]).ok();
+    assert_eq!(get(&pool, "cache.attr"), "7s");
+    assert_eq!(get(&pool, "func.mkdir"), "mfs");
+    assert_eq!(get(&pool, "dropcacheonclose"), "true");
+    refused(set(&["cache.attr=9", "cache.entry=1x"]), "cache.entry");
+    refused(
+        set(&["cache.attr=9", "posix-acl=false"]),
+        "cannot change while the pool is mounted",
+    );
+    refused(
+        set(&["cache.attr=9", "categroy.create=mfs"]),
+        "did you mean category.create?",
+    );
+    refused(set(&["cache.attr=9", "branches=+/none"]), "does not exist");
+    refused(
+        strandfs(["get", root(&pool), "chache.attr"]),
+        "did you mean cache.attr?",
+    );
+    assert_eq!(get(&pool, "cache.attr"), "7s");
+    let all = strandfs(["get", root(&pool)]).ok().stdout;
+    assert!(
+        all.lines().count() > 60 && all.contains("cache.attr=7s\n"),
+        "{all}"
+    );
+    let json = strandfs(["get", root(&pool), "--json", "pid"]).ok().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["pid"], pool.pid().to_string());
+    assert_eq!(pool.status()["origins"]["cache.attr"], "run-time");
+    let outside = pool.outside("");
+    assert_eq!(strandfs(["set", text(&outside), "cache.attr=1"]).code(), 1);
+}
+
+#[test]
+fn branches_are_listed_added_changed_and_removed() {
+    let mut pool = Pool::tmpfs(3).prepare();
+    for branch in 0..3 {
+        put(pool.on(branch, format!("only{branch}")), "");
+    }
+    pool.start();
+    let path = |branch: usize| pool.on(branch, ".").canonicalize().unwrap();
+    let branch = |what: &str, number: usize, more: &[&str]| {
+        let path = path(number);
+        let args = ["branch", what, root(&pool), text(&path)];
+        strandfs(args.iter().chain(more))
+    };
+    // The change is complete when the command returns.
+    branch("remove", 1, &[]).ok();
+    assert_eq!(names(pool.root()), ["only0", "only2"]);
+    branch(
+        "add",
+        1,
+        &["--mode", "NC", "--minfreespace", "1M", "--first"],
+    )
+    .ok();
+    assert_eq!(names(pool.root()), ["only0", "only1", "only2"]);
+    branch("set", 0, &["--mode", "RO"]).ok();
+    let list = strandfs(["branch", "list", root(&pool)]).ok().stdout;
+    let expected = [(1, "NC"), (0, "RO"), (2, "RW")];
+    let expected = expected.map(|(number, mode)| format!("{}={mode}\n", path(number).display()));
+    assert_eq!(list, expected.concat());
+    assert!(get(&pool, "branches").contains("=NC,1M"));
+    branch("set", 1, &["--minfreespace", "default"]).ok();
+    assert!(!get(&pool, "branches").contains(','));
+    refused(branch("add", 1, &[]), "twice");
+    refused(branch("set", 1, &["--mode", "XX"]), "RW, RO or NC");
+    refused(branch("set", 1, &["--minfreespace", "1Q"]), "minfreespace");
+    branch("remove", 1, &[]).ok();
+    refused(branch("remove", 1, &[]), "no branch matches");
+    branch("remove", 0, &[]).ok();
+    refused(branch("remove", 2, &[]), "without a branch");
+    let json = strandfs(["branch", "list", root(&pool), "--json"])
+        .ok()
+        .stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["path"], text(&path(2)));
+}
+
+#[test]
+fn a_changed_file_is_read_again_whole_or_not_at_all() {
+    let pool = Pool::tmpfs(2).prepare();
+    let _daemons = Daemons::at(pool.root());
+    for branch in 0..2 {
+        put(pool.on(branch, format!("only{branch}")), "");
+    }
+    let file = pool.outside("pool.toml");
+    let write = |branches: &[usize], more: &str| {
+        let branches = branches
+            .iter()
+            .map(|number| format!("{:?}", pool.outside(format!("b{number}"))));
+        let branches: Vec<String> = branches.collect();
+        let text = format!(
+            "branches = [{}]\nminfreespace = 0\n{more}\n",
+            branches.join(",")
+        );
+        fs::write(&file, text).unwrap();
+    };
+    write(&[0], "\"cache.attr\" = 7");
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    assert_eq!(names(pool.root()), ["only0"]);
+    let reload = || strandfs(["reload", root(&pool)]);
+    strandfs(["set", root(&pool), "cache.entry=9"]).ok();
+    write(&[0, 1], "\"cache.attr\" = 8");
+    reload().ok();
+    assert_eq!(names(pool.root()), ["only0", "only1"]);
+    assert_eq!(get(&pool, "cache.attr"), "8s");
+    assert_eq!(
+        get(&pool, "cache.entry"),
+        "auto",
+        "the file is all there is"
+    );
+    for (more, part) in [
+        ("\"cache.attr\" = \"1x\"", "pool.toml:3"),
+        (
+            "\"cache.attr\" = 9\nposix-acl = false",
+            "posix-acl cannot change",
+        ),
+        ("\"cache.attr\" = 9\nnonsense = 1", "nonsense"),
+        ("\"cache.attr\" = ", "pool.toml:3"),
+    ] {
+        write(&[1], more);
+        refused(reload(), part);
+        assert_eq!(get(&pool, "cache.attr"), "8s", "{more}");
+        assert_eq!(names(pool.root()), ["only0", "only1"], "{more}");
+    }
+    // SIGHUP does the same.
+    let pid = Pid::from_raw(get(&pool, "pid").parse().unwrap()).unwrap();
+    write(&[1], "\"cache.attr\" = 6");
+    kill_process(pid, Signal::HUP).unwrap();
+    eventually("the new options", LIMIT, || {
+        get(&pool, "cache.attr") == "6s"
+    });
+    eventually("the new branches", LIMIT, || {
+        names(pool.root()) == ["only1"]
+    });
+    write(&[1], "nonsense = 1");
+    kill_process(pid, Signal::HUP).unwrap();
+    // Setting the name of the file, as mergerfs' users do, reads it, too.
+    let control = pool.path(".mergerfs");
+    let flags = rustix::fs::XattrFlags::empty();
+    let set = |value: &str| {
+        rustix::fs::setxattr(&control, "user.mergerfs.config", value.as_bytes(), flags)
+    };
+    assert_eq!(set(""), Err(rustix::io::Errno::INVAL));
+    assert_eq!(get(&pool, "cache.attr"), "6s");
+    let other = pool.outside("other.conf");
+    fs::write(&other, "cache.attr=5\nfunc.create=ff\n").unwrap();
+    set(text(&other)).unwrap();
+    assert_eq!(get(&pool, "cache.attr"), "5s");
+    assert_eq!(get(&pool, "config"), text(&file));
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+#[test]
+fn changes_are_saved_in_the_file_they_belong_to() {
+    let pool = Pool::tmpfs(2).prepare();
+    let _daemons = Daemons::at(pool.root());
+    let path = |branch: usize| pool.on(branch, ".").canonicalize().unwrap();
+    let file = pool.outside("pool.toml");
+    let first = path(0).display().to_string();
+    let before = format!(
+        "# what this pool is for\nminfreespace = 0\nbranches = [\n    \"{first}\",\n]\n\n\
+         [cache]\nattr = 7 # a reason\n"
+    );
+    fs::write(&file, &before).unwrap();
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    let read = || fs::read_to_string(&file).unwrap();
+    // Refused: neither the pool nor the file changes.
+    refused(
+        strandfs(["set", root(&pool), "cache.attr=1x", "--save"]),
+        "cache.attr",
+    );
+    assert_eq!(read(), before);
+    strandfs([
+        "set",
+        root(&pool),
+        "cache.attr=9",
+        "func.create=ff",
+        "--save",
+    ])
+    .ok();
+    strandfs([
+        "branch",
+        "add",
+        root(&pool),
+        text(&path(1)),
+        "--mode",
+        "NC",
+        "--save",
+    ])
+    .ok();
+    strandfs(["set", root(&pool), "cache.entry=3"]).ok();
+    let after = read();
+    for part in [
+        "# what this pool is for",
+        "attr = \"9s\" # a reason",
+        "func.create",
+        "NC",
+    ] {
+        assert!(after.contains(part), "{part} in\n{after}");
+    }
+    assert!(!after.contains("entry"), "not saved: {after}");
+    // What was saved is what comes back.
+    let live = get(&pool, "branches");
+    strandfs(["umount", root(&pool)]).ok();
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), live);
+    assert_eq!(get(&pool, "cache.attr"), "9s");
+    assert_eq!(get(&pool, "func.create"), "ff");
+    assert_eq!(get(&pool, "cache.entry"), "auto");
+    strandfs(["branch", "remove", root(&pool), text(&path(1)), "--save"]).ok();
+    strandfs(["reload", root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), format!("{first}=RW"));
+    let left: Vec<_> = names(pool.outside(""))
+        .into_iter()
+        .filter(|name| name.contains("toml"))
+        .collect();
+    assert_eq!(left, ["pool.toml"]);
+    strandfs(["umount", root(&pool)]).ok();
+    strandfs(["mount", "-o", "minfreespace=0", &first, root(&pool)]).ok();
+    let nowhere = strandfs(["set", root(&pool), "cache.attr=5", "--save"]);
+    refused(nowhere, "without a configuration file");
+    assert_eq!(get(&pool, "cache.attr"), "auto");
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+/// The socket of a pool.
+fn connect(pool: &Pool) -> UnixStream {
+    let name = get(pool, "socket");
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+}
+
+/// What comes back for raw bytes.
+fn answer(pool: &Pool, bytes: &[u8]) -> String {
+    let mut stream = connect(pool);
+    // Cut off in the middle of what it says, the sender gets an error: no matter.
+    stream.write_all(bytes).ok();
+    stream.shutdown(Shutdown::Write).ok();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok();
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_does_no_harm() {
+    let pool = Pool::tmpfs(1).mount();
+    let deep = "[".repeat(30_000);
+    for bytes in [
+        &b""[..],
+        b"\n",
+        b"nonsense\n",
+        b"{\"do\":\"destroy\"}\n",
+        b"{\"do\":\"set\"}\n",
+        b"{\"do\":\"set\",\"options\":[[\"cache.attr\",\"9\",\"9\"]]}\n",
+        b"{\"do\":\"branch-add\",\"path\":\"\",\"first\":false}\n",
+        b"{\"do\":\"branch-add\",\"path\":\"/../etc/../none\",\"first\":true}\n",
+        b"\xff\xfe\x00\n",
+        deep.as_bytes(),
+    ] {
+        let answer = answer(&pool, bytes);
+        assert!(answer.contains("\"error\":\""), "{bytes:?}: {answer}");
+    }
+    answer(&pool, &vec![b'x'; 200_000]);
+    // Connections that say nothing keep nobody else out for long.
+    let silent: Vec<UnixStream> = (0..50).map(|_| connect(&pool)).collect();
+    eventually("an answer", LIMIT, || {
+        strandfs(["set", root(&pool), "cache.attr=3"])
+            .status
+            .success()
+    });
+    drop(silent);
+    assert_eq!(get(&pool, "cache.attr"), "3s");
+    assert_eq!(pool.status()["branches"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn strangers_are_turned_away() {
+    need_root!();
+    need_tool!("setpriv");
+    let pool = Pool::tmpfs(1).mount();
+    // The program itself must be reachable for the stranger.
+    let program = pool.outside("strandfs");
+    fs::copy(crate::support::command::binary(), &program).unwrap();
+    let stranger = [
+        "--reuid=4242",
+        "--regid=4242",
+        "--clear-groups",
+        text(&program),
+    ];
+    let change = ["set", root(&pool), "cache.attr=9"];
+    let change = crate::support::run("setpriv", stranger.iter().chain(&change));
+    assert_eq!(change.code(), 1, "{change:?}");
+    assert!(
+        change
+            .stderr
+            .contains("only root and the user who mounted it"),
+        "{change:?}"
+    );
+    let look = ["get", root(&pool), "cache.attr"];
+    let look = crate::support::run("setpriv", stranger.iter().chain(&look));
+    assert_eq!(look.ok().stdout, "auto\n");
+}
+
+#[test]
+fn a_pool_without_attributes_is_still_controlled() {
+    let pool = Pool::tmpfs(1).option("xattr=nosys").mount();
+    strandfs(["set", root(&pool), "category.create=erofs"]).ok();
+    let made = fs::File::create(pool.path("f"));
+    assert_eq!(
+        rustix::io::Errno::from_io_error(&made.unwrap_err()),
+        Some(rustix::io::Errno::ROFS)
+    );
+}

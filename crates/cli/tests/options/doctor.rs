@@ -1,0 +1,99 @@
+//! `strandfs doctor` on this machine: what it finds in pools and directories made for it. What it
+//! finds in machines is tested beside its code.
+
+use crate::need_root;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{Kind, Pool, Run, strandfs};
+use serde_json::Value;
+
+fn doctor(targets: &[&std::path::Path]) -> (Value, Run) {
+    let mut args = vec!["doctor", "--json"];
+    args.extend(targets.iter().map(|target| target.to_str().unwrap()));
+    let run = strandfs(args);
+    let answer = serde_json::from_str(&run.stdout).expect("JSON");
+    (answer, run)
+}
+
+/// The outcomes of the checks of one name.
+fn verdicts<'a>(answer: &'a Value, name: &str) -> Vec<&'a str> {
+    let checks = answer["checks"].as_array().unwrap();
+    let named = checks.iter().filter(|check| check["name"] == name);
+    named
+        .map(|check| check["verdict"].as_str().unwrap())
+        .collect()
+}
+
+fn code_of(answer: &Value) -> i32 {
+    match answer["worst"].as_str().unwrap() {
+        "PASS" => 0,
+        "WARN" => 3,
+        _ => 1,
+    }
+}
+
+#[test]
+fn a_pool_is_examined_with_its_branches() {
+    need_root!();
+    let pool = Pool::tmpfs(2).option("passthrough.io=off").mount();
+    fs::create_dir(pool.path("d")).unwrap();
+    for branch in [0, 1] {
+        fs::create_dir_all(pool.on(branch, "d")).unwrap();
+    }
+    let (answer, run) = doctor(&[pool.root()]);
+    assert_eq!(run.code(), code_of(&answer), "{answer:#}");
+    for name in ["pool", "room", "mapped files", "copies of directories"] {
+        assert_eq!(verdicts(&answer, name), ["PASS"], "{name}: {answer:#}");
+    }
+    fs::set_permissions(pool.on(1, "d"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(pool.on(1, "snapraid.parity"), "").unwrap();
+    let (answer, run) = doctor(&[pool.root()]);
+    assert_eq!(
+        verdicts(&answer, "copies of directories"),
+        ["WARN"],
+        "{answer:#}"
+    );
+    assert_eq!(verdicts(&answer, "parity"), ["WARN"], "{answer:#}");
+    assert_eq!(run.code(), code_of(&answer), "{answer:#}");
+    assert_ne!(run.code(), 0);
+    let text = strandfs(["doctor", pool.root().to_str().unwrap()]);
+    assert_eq!(text.code(), run.code());
+    assert!(text.stdout.contains("WARN  parity: "), "{text:?}");
+    assert!(
+        text.stdout.contains("      -> keep parity disks out"),
+        "{text:?}"
+    );
+}
+
+#[test]
+fn a_full_pool_fails_the_examination() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("1m"), "=RW,1G")
+        .branch(Kind::Tmpfs("1m"), "=RO")
+        .mount();
+    let (answer, run) = doctor(&[pool.root()]);
+    assert_eq!(verdicts(&answer, "room"), ["FAIL"], "{answer:#}");
+    assert_eq!(run.code(), 1);
+}
+
+#[test]
+fn directories_are_examined_before_they_become_branches() {
+    let pool = Pool::tmpfs(2).prepare();
+    let inside = pool.on(0, "inside");
+    fs::create_dir(&inside).unwrap();
+    let first = pool.on(0, "");
+    let (answer, run) = doctor(&[&first, &inside]);
+    assert_eq!(verdicts(&answer, "overlap"), ["FAIL"], "{answer:#}");
+    assert_eq!(run.code(), 1);
+    let (answer, _) = doctor(&[&first, &pool.on(1, "")]);
+    assert_eq!(
+        verdicts(&answer, "overlap"),
+        Vec::<&str>::new(),
+        "{answer:#}"
+    );
+    let (answer, run) = doctor(&[&pool.outside("missing")]);
+    assert_eq!(verdicts(&answer, "branch"), ["FAIL"], "{answer:#}");
+    assert_eq!(run.code(), 1);
+}

@@ -1,0 +1,27 @@
+//! Options, commands and control: what each says, does and refuses.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cli;
+mod control_file;
+mod control_socket;
+mod defects;
+mod doctor;
+mod documents;
+mod effects_attributes;
+mod effects_caching;
+mod effects_functions;
+mod effects_mount;
+mod effects_remembered;
+mod effects_server;
+mod every_option;
+mod explain;
+mod logs;
+mod mergerfs_tools;
+mod mount_helper;
+mod policies;
+mod reload_load;
+mod status;
+mod ways_in;

@@ -1,0 +1,133 @@
+//! A name leads to one file: none is made beside one that exists, and what has a directory's name on
+//! a branch keeps nothing from being made on the others.
+
+use crate::need_root;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::files::{errno, get, put};
+use crate::support::{Pool, eventually};
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+/// The directory is on one branch, the policy picks the other, and the kernel believes for a minute
+/// that the name is free.
+#[test]
+fn what_was_made_behind_the_pool_is_opened_and_not_made_a_second_time() {
+    need_root!();
+    let pool = Pool::tmpfs(2)
+        .option("coherence=timeout,cache.negative-entry=60,category.create=mfs")
+        .mount();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    put(pool.on(0, "ballast"), vec![0; 20 << 20]);
+    for name in ["opened", "exclusive", "dir", "link"] {
+        assert!(!pool.path("d").join(name).exists());
+    }
+    for name in ["opened", "exclusive", "dir", "link"] {
+        put(pool.on(0, "d").join(name), "made behind");
+    }
+    let mut options = OpenOptions::new();
+    let open = options.write(true).create(true);
+    let mut opened = open.open(pool.path("d/opened")).unwrap();
+    opened.write_all(b"went").unwrap();
+    drop(opened);
+    assert_eq!(pool.holders("d/opened"), [0]);
+    assert_eq!(get(pool.on(0, "d/opened")), b"went behind");
+    let exclusive = open.create_new(true).open(pool.path("d/exclusive"));
+    assert_eq!(errno(exclusive), Errno::EXIST);
+    assert_eq!(
+        errno(fs::create_dir(pool.path("d/dir"))),
+        Errno::EXIST,
+        "mkdir"
+    );
+    put(pool.path("elsewhere"), "x");
+    let link = fs::hard_link(pool.path("elsewhere"), pool.path("d/link"));
+    assert_eq!(errno(link), Errno::EXIST, "link");
+    for name in ["d/exclusive", "d/dir", "d/link"] {
+        assert_eq!(pool.holders(name), [0], "{name}");
+        assert_eq!(get(pool.on(0, name)), b"made behind", "{name}");
+    }
+}
+
+#[test]
+fn what_was_made_right_after_a_look_in_vain_is_not_made_a_second_time() {
+    need_root!();
+    let pool = Pool::tmpfs(2)
+        .option("coherence=timeout,cache.negative-entry=60,category.create=mfs")
+        .mount();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    put(pool.on(0, "ballast"), vec![0; 20 << 20]);
+    for number in 0..20 {
+        let name = format!("d/f{number}");
+        let (path, behind) = (pool.path(&name), pool.on(0, &name));
+        assert!(!path.exists());
+        File::create(behind).unwrap();
+        File::create(path).unwrap();
+        assert_eq!(pool.holders(&name), [0], "{name}");
+    }
+}
+
+#[test]
+fn a_file_with_a_directorys_name_on_one_branch_leaves_the_others_to_be_used() {
+    let pool = Pool::tmpfs(2).option("category.create=rand").mount();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    put(pool.on(1, "d"), "a file, hidden by the directory");
+    for number in 0..24 {
+        put(pool.path(format!("d/f{number}")), "x");
+        fs::create_dir(pool.path(format!("d/s{number}"))).unwrap();
+    }
+    assert_eq!(get(pool.on(1, "d")), b"a file, hidden by the directory");
+    // What lies there cannot get a name in the directory: mv(1) copies it then.
+    put(pool.on(1, "moved"), "x");
+    let moved = fs::rename(pool.path("moved"), pool.path("d/moved"));
+    assert_eq!(errno(moved), Errno::XDEV);
+    let linked = fs::hard_link(pool.path("moved"), pool.path("d/linked"));
+    assert_eq!(errno(linked), Errno::XDEV);
+    assert_eq!(get(pool.path("moved")), b"x");
+}
+
+/// The kernel keeps what a listing says of names for long, and the rest of a long listing is told
+/// long after it was made.
+#[test]
+fn a_listing_leads_to_no_copy_that_is_hidden_since_it_was_made() {
+    need_root!();
+    const FILES: usize = 1500;
+    let pool = Pool::tmpfs(2).mount();
+    fs::create_dir(pool.on(0, "d")).unwrap();
+    let name = |number: usize| format!("d/a-file-with-a-long-name-{number:06}");
+    for number in 0..FILES {
+        put(pool.on(1, name(number)), "old");
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let directory = rustix::fs::open(pool.path("d"), flags, Mode::empty()).unwrap();
+    let mut buffer = Vec::with_capacity(2048);
+    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut listed = 0;
+    let mut next = |look: bool| {
+        let entry = entries.next()?.unwrap();
+        let name = entry.file_name().to_str().unwrap().to_owned();
+        listed += 1;
+        if look {
+            // Listings tell attributes to those who ask for them.
+            fs::symlink_metadata(pool.path(Path::new("d").join(&name))).unwrap();
+        }
+        Some(name)
+    };
+    for _ in 0..20 {
+        next(false).unwrap();
+    }
+    for number in 0..FILES {
+        put(pool.on(0, name(number)), "new");
+    }
+    eventually("the change is known", Duration::from_secs(30), || {
+        let status = pool.status();
+        status["coherence"]["events"].as_u64().unwrap() >= FILES as u64
+    });
+    while next(true).is_some() {}
+    assert_eq!(listed, FILES + 2);
+    eventually("no old copy shows", Duration::from_secs(30), || {
+        (0..FILES).all(|number| get(pool.path(name(number))) == b"new")
+    });
+}
