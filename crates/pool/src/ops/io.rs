@@ -147,8 +147,9 @@ impl Pool {
         cx.may_block();
         let mode = FallocateFlags::from_bits_retain(args.mode);
         let outcome = self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
-            privilege::for_unmarked_change(cx, fd)?;
-            allocate(fd, mode, args.offset_bytes, args.len_bytes)
+            privilege::with_unmarked_change(cx, fd, || {
+                allocate(fd, mode, args.offset_bytes, args.len_bytes)
+            })
         });
         self.in_doubt_if_failed(opened.node.id, outcome)
     }
@@ -180,12 +181,12 @@ impl Pool {
         let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
         let count = self.on_a_branch_with_room(cx, &to, need_bytes, |target| {
             let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
-            privilege::for_unmarked_change(cx, target)?;
             let source = from.file()?;
             let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
-            Ok(rustix::fs::copy_file_range(
-                &*source, at_in, target, at_out, len,
-            )?)
+            privilege::with_unmarked_change(cx, target, || {
+                let count = rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
+                Ok(count?)
+            })
         });
         match count {
             // Nothing was tried.

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
@@ -175,14 +176,28 @@ impl Task {
     }
 }
 
-/// Prepares the thread for a change of the file's bytes that the kernel does not mark: set-id
-/// bits are to fall unless the caller may keep them.
+/// Makes a change of the file's bytes that the kernel does not mark: set-id bits fall with it
+/// unless the caller may keep them.
 ///
 /// # Errors
-/// Those of `fstat(2)` and `capset(2)`.
-pub(crate) fn for_unmarked_change(cx: &Context<'_>, file: BorrowedFd<'_>) -> Result<()> {
-    let mode = rustix::fs::fstat(file)?.st_mode;
-    Ok(sys::want_fsetid(!has_set_id(mode) || keeps_set_id(cx))?)
+/// Those of `fstat(2)`, `capset(2)`, `chmod(2)` and of `change`.
+pub(crate) fn with_unmarked_change<T>(
+    cx: &Context<'_>,
+    file: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let stat = rustix::fs::fstat(file)?;
+    let keeps = !has_set_id(stat.st_mode) || keeps_set_id(cx);
+    sys::want_fsetid(keeps)?;
+    let outcome = change()?;
+    // Where the group may not execute the file, set-group-id falls for those who are not in the
+    // group: the branch has asked that of the server, which is in root's.
+    let group_alone = stat.st_mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID;
+    if !keeps && group_alone && !keeps_set_group_id(cx, stat.st_gid) {
+        let mode = rustix::fs::fstat(file)?.st_mode & 0o7777;
+        sys::chmod(file, Mode::from_raw_mode(mode & !libc::S_ISGID))?;
+    }
+    Ok(outcome)
 }
 
 /// Who sees to it that set-id bits fall.
