@@ -369,7 +369,9 @@ impl<'a> Plan<'a> {
                 && one.kind() != FileKind::Directory
                 && let Some(shown) = self.shown_elsewhere(dir)
             {
-                outcome = durable::name(&shown.to, shown.to_name);
+                outcome = self
+                    .sync_undo_record()
+                    .and_then(|()| durable::name(&shown.to, shown.to_name));
                 dir = outcome.map_or(&shown.to, |()| dir);
             }
             let outcome = outcome.and_then(|()| self.remove_one(one, decisive, &mut done));
@@ -381,6 +383,9 @@ impl<'a> Plan<'a> {
                 return Err(Error::at(&dir.branch, errno));
             }
             step_passed();
+        }
+        if let Some(one) = doomed.last() {
+            self.outlast(one);
         }
         done.aside.into_iter().for_each(Aside::remove);
         Ok(())

@@ -162,8 +162,16 @@ impl Record {
         Record::write(branch, part, text)?.synced()
     }
 
+    /// Has it on disk.
+    ///
+    /// # Errors
+    /// Those of `fsync(2)`.
+    pub(crate) fn sync(&self) -> sys::Result<()> {
+        rustix::fs::fsync(&self.file)
+    }
+
     fn synced(self) -> sys::Result<Record> {
-        match rustix::fs::fsync(&self.file) {
+        match self.sync() {
             Ok(()) => Ok(self),
             Err(errno) => {
                 self.end();
@@ -249,7 +257,7 @@ impl Record {
     }
 
     /// Leaves it for the next server.
-    pub(super) fn leave(self) -> OsString {
+    pub(crate) fn leave(self) -> OsString {
         self.name
     }
 }

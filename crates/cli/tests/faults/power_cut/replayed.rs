@@ -387,16 +387,6 @@ impl Laboratory {
         compared
     }
 
-    /// A file that a rename on the disk ahead was replacing may stay on the disk behind, where nobody
-    /// sees it: that disk may come back as it was before, when nothing tells of the rename any more.
-    fn hides_a_replaced_one(&self, path: &str, cut: usize) -> bool {
-        let behind = fs::read(self.pool.on(1, path)).unwrap();
-        let changes = self.record.get(path).into_iter().flatten();
-        let mut earlier = changes.take_while(|change| change.acked <= cut);
-        let replaced = earlier.any(|change| change.to.as_ref() == Some(&behind));
-        replaced && fs::read(self.pool.on(0, path)).unwrap() != behind
-    }
-
     fn described(&self, name: &str, found: &State, cut: usize) -> String {
         let len = |state: &State| state.as_ref().map(Vec::len);
         let mut text = format!("{name} has {:?} bytes\n", len(found));
@@ -450,7 +440,6 @@ impl Laboratory {
                 }
             }
             let twice = holders.into_iter().filter(|(_, disks)| disks.len() > 1);
-            let twice = twice.filter(|(path, _)| !self.hides_a_replaced_one(path, cut));
             found.extend(twice.map(|(path, disks)| format!("{path} on {disks:?}")));
             found.is_empty()
         };

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
-use super::{Ends, Plan, Step};
+use super::{Doomed, Ends, Plan, Step};
 use crate::branch::Branch;
 use crate::error::Result;
 use crate::ops::durable;
@@ -57,6 +57,38 @@ impl Plan<'_> {
             Err(errno) => {
                 tracing::debug!(%errno, "a rename over several branches goes on without a record");
             }
+        }
+    }
+
+    /// Has what is noted outlive a power cut, before what is replaced goes from another disk: that
+    /// one may come back with it.
+    pub(super) fn sync_undo_record(&self) -> sys::Result<()> {
+        let Some(record) = self.undo_record.take() else {
+            return Ok(());
+        };
+        let outcome = record.sync();
+        self.undo_record.set(Some(record));
+        outcome
+    }
+
+    /// Waits until the last copy of what is replaced is gone for good, where a power cut could bring
+    /// it back behind a renamed file of another disk, with no record left that tells of it.
+    pub(super) fn outlast(&self, last: &Doomed<'_, '_>) {
+        let dir = last.dir();
+        let is_behind = |shown: &&Ends<'_>| shown.rank < last.rank();
+        if last.kind() == FileKind::Directory
+            || self.shown_elsewhere(dir).filter(is_behind).is_none()
+        {
+            return;
+        }
+        // A copy that changed places with the moved name lay in the other directory.
+        let outcome = durable::dir(dir).and_then(|()| match last {
+            Doomed::Of(_, ends, _) => durable::dir(&ends.to),
+            Doomed::Stale(_) | Doomed::Behind(..) => Ok(()),
+        });
+        if let Err(errno) = outcome {
+            let left = self.undo_record.take().map(Record::leave);
+            tracing::warn!(branch = %dir.branch.path.display(), ?left, %errno, "what a rename replaced may come back after a power cut; the record of the rename stays for the next mount");
         }
     }
 
