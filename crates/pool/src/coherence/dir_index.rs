@@ -61,14 +61,18 @@ impl DirIndex {
         }
     }
 
-    /// Drops the copies of a node that the kernel has forgotten.
-    pub fn forget(&self, node: NodeId, copies: &[Identity]) {
+    /// Drops the copies of a node that the kernel has forgotten, and that is in the table no more. A
+    /// node of the same number may be there by now: its copies stay, and the caller notes them anew
+    /// if it came meanwhile.
+    pub fn forget(&self, table: &NodeTable, node: NodeId, copies: &[Identity]) {
         if self.nodes.is_empty() {
             return;
         }
         let nodes = self.nodes.pin();
         for copy in copies {
-            let _ = nodes.remove_if(&(copy.volume, copy.ino), |_, ids| ids[..] == [node]);
+            let _ = nodes.remove_if(&(copy.volume, copy.ino), |_, ids| {
+                ids[..] == [node] && table.get(node).is_none()
+            });
         }
     }
 
@@ -123,8 +127,30 @@ mod tests {
             assert!(found.iter().map(|node| node.id).eq([node.id]));
         }
         assert!(index.find(&table, VolumeId(1), 7).is_empty());
-        index.forget(node.id, &copies);
-        assert!(index.find(&table, VolumeId(1), 9).is_empty());
+        assert!(table.unref(&node, 1, || ()));
+        index.forget(&table, node.id, &copies);
+        assert!(index.nodes.is_empty());
+    }
+
+    /// One thread serves the kernel's FORGET, another its next LOOKUP.
+    #[test]
+    fn a_directory_that_is_forgotten_and_looked_up_at_once_keeps_its_copies() {
+        let (table, index) = (NodeTable::default(), DirIndex::default());
+        let copies: SmallVec<[Identity; 1]> = smallvec![copy(0, 7), copy(1, 9)];
+        let look_up = || {
+            let names = Names::one(NodeId::ROOT, OsStr::new("d"));
+            let node = table.find_or_make(copies.clone(), FileKind::Directory, 1, names);
+            let node = node.unwrap();
+            index.note(&table, node.id, &copies);
+            node
+        };
+        let forgotten = look_up();
+        assert!(table.unref(&forgotten, 1, || ()));
+        let again = look_up();
+        assert_eq!(again.id, forgotten.id, "the scene is set");
+        index.forget(&table, forgotten.id, &copies);
+        let found = index.find(&table, VolumeId(1), 9);
+        assert!(found.iter().any(|node| Arc::ptr_eq(node, &again)));
     }
 
     #[test]

@@ -172,6 +172,16 @@ impl Pool {
             .note(&self.nodes, node.id, &place.copies);
     }
 
+    /// The kernel has forgotten a directory, which is in the table no more. It may have looked it up
+    /// again already.
+    pub(crate) fn forget_copies(&self, node: &Node) {
+        let index = &self.coherence.index;
+        index.forget(&self.nodes, node.id, &node.place().copies);
+        if let Some(again) = self.nodes.get(node.id) {
+            self.note_copies(&again);
+        }
+    }
+
     /// Notes that the directory of a branch may be a copy of these of the pool.
     fn note_copy(&self, id: &FileId, unions: &Nodes) {
         for inode in self.inodes_of(id) {
@@ -229,13 +239,6 @@ impl Pool {
 
 /// A directory on its branches.
 type Dirs = SmallVec<[(BranchId, Arc<OwnedFd>); 2]>;
-
-impl super::Coherence {
-    /// The kernel has forgotten a directory.
-    pub(crate) fn forget_dir(&self, node: &Node) {
-        self.index.forget(node.id, &node.place().copies);
-    }
-}
 
 fn add_once(nodes: &mut Nodes, node: Arc<Node>) {
     if !nodes.iter().any(|known| Arc::ptr_eq(known, &node)) {

@@ -25,7 +25,7 @@ impl Pool {
             return;
         }
         if node.is_dir() {
-            self.coherence.forget_dir(node);
+            self.forget_copies(node);
             let dropped = node.place_mut().dirs.take();
             if let Some(set) = dropped {
                 self.dir_fds.forget(set.entries.len());
