@@ -64,3 +64,32 @@ fn a_name_made_in_the_root_of_an_added_branch_is_seen_at_once() {
         mounts::detach(&new);
     }
 }
+
+/// One whose changes nobody can be told of: another pool.
+#[test]
+fn a_name_made_on_an_added_branch_that_cannot_be_watched_is_seen_within_a_second() {
+    need_root!();
+    let beneath = Pool::tmpfs(1).mount();
+    let pool = Pool::tmpfs(2).mount();
+    for at in [pool.on(0, "d"), pool.on(0, "mounted"), beneath.path("d")] {
+        fs::create_dir(at).unwrap();
+    }
+    let mounted = pool.path("mounted");
+    mounts::make_branch(&mounted, Kind::Tmpfs("1m"));
+    fs::write(mounted.join("inside"), "x").unwrap();
+    let names = ["f", "d/f"];
+    for name in names {
+        asked_in_vain(&pool.path(name));
+    }
+    branch(&pool, "add", beneath.root().to_str().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    for name in names {
+        fs::write(beneath.path(name), "x").unwrap();
+        eventually(name, Duration::from_secs(1), || pool.path(name).exists());
+    }
+    // Names are looked at again; what is mounted on one stays.
+    assert!(mounted.join("inside").exists());
+    assert!(pool.path("mounted").exists() && mounted.join("inside").exists());
+    mounts::detach(&mounted);
+    branch(&pool, "remove", beneath.root().to_str().unwrap());
+}

@@ -11,6 +11,7 @@ use strandfs_options::{FollowSymlinks, Policy};
 use super::changes::Key;
 use super::{Moment, UNKNOWN, WATCHED};
 use crate::attr::has_set_id;
+use crate::branch::BranchId;
 use crate::identity::{Identity, VolumeId};
 use crate::node::{DirSet, Node};
 use crate::policy::same_search;
@@ -167,6 +168,21 @@ impl Pool {
             return Duration::ZERO;
         }
         self.unless_outdated(view, given.unwrap_or(WATCHED_VALID))
+    }
+
+    /// For how long the kernel may go on taking names for missing that it was told of while all
+    /// branches were watched, where no option says how long it may.
+    pub(crate) fn misses_outlast_a_join(&self) -> Duration {
+        let given = self.view().settings.cache_negative_entry;
+        match given.is_none() && self.coherence.watching() {
+            true => WATCHED_NEGATIVE_VALID,
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Whether nobody is told of changes of a branch.
+    pub(crate) fn is_unwatched(&self, branch: BranchId) -> bool {
+        self.coherence.reason(branch).is_some()
     }
 
     /// How long it may be trusted that `name` is missing; zero if not at all.

@@ -5,7 +5,7 @@
 //! a directory's name would take with it what is mounted below.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -21,6 +21,11 @@ use crate::pool::{Pool, View};
 /// Requests that began before a change may still be on their way after it; what they bring to
 /// the kernel or hold open is swept up once more, this much later.
 const SECOND_SWEEP_AFTER: Duration = Duration::from_millis(200);
+/// Names that come to be on a branch that is not watched, while the kernel may still take them for
+/// missing from before it joined, are looked for this often, and for at most one part in so many of
+/// the time.
+const LATER_SWEEPS: Duration = Duration::from_millis(400);
+const PART_OF_TIME: u32 = 4;
 
 /// What has to be looked at again.
 #[derive(Clone, Debug, Default)]
@@ -278,6 +283,10 @@ impl Pool {
                 .entries
                 .iter()
                 .filter(|entry| joined.contains(&entry.branch.id))
+                // One that is not watched has its turn again.
+                .filter(|entry| {
+                    !entry.branch.health().is_slow() || !self.is_unwatched(entry.branch.id)
+                })
             {
                 for name in crate::ops::list_branches::names_in(entry).unwrap_or_default() {
                     connection.invalidate_entry(node.id, &name, true)?;
@@ -288,19 +297,31 @@ impl Pool {
     }
 }
 
+/// Branches that joined and are not watched, and until when the kernel may take a name for missing
+/// that it was told of before.
+type Unwatched = Vec<(Instant, BranchId)>;
+
 /// Tells the kernel of changes until none is left.
 fn work(pool: &Weak<Pool>, shared: &Shared) {
     let mut swept = Reason::default();
+    let mut unwatched = Unwatched::new();
+    let mut took = Duration::ZERO;
     loop {
-        let (ticket, reason) = {
+        let (ticket, mut reason) = {
             let mut state = shared.state.lock();
+            let pause = match swept.is_nothing() {
+                true => LATER_SWEEPS.max(took * PART_OF_TIME),
+                false => SECOND_SWEEP_AFTER,
+            };
             if state.asked == state.done {
                 let unchanged = |state: &mut State| state.asked == state.done;
-                let _ = shared
-                    .news
-                    .wait_while_for(&mut state, unchanged, SECOND_SWEEP_AFTER);
+                let _ = shared.news.wait_while_for(&mut state, unchanged, pause);
             }
-            if state.asked == state.done && swept.is_nothing() {
+            let now = Instant::now();
+            unwatched.retain(|(until, _)| *until > now);
+            let unmounted = pool.strong_count() == 0;
+            let is_over = unwatched.is_empty() || unmounted;
+            if state.asked == state.done && swept.is_nothing() && is_over {
                 state.running = false;
                 return;
             }
@@ -310,7 +331,14 @@ fn work(pool: &Weak<Pool>, shared: &Shared) {
             (state.asked, reason)
         };
         if let Some(pool) = pool.upgrade() {
+            let now = Instant::now();
+            let until = now + pool.misses_outlast_a_join();
+            let news = swept.joined.iter().filter(|id| pool.is_unwatched(**id));
+            unwatched.extend(news.map(|id| (until, *id)));
+            let known = unwatched.iter().map(|(_, id)| *id);
+            reason.joined.extend(known);
             pool.sweep(&reason);
+            took = now.elapsed();
         }
         shared.state.lock().done = ticket;
         shared.news.notify_all();
