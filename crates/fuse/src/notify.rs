@@ -139,8 +139,9 @@ impl Connection {
         self.notify(NotifyCode::Resend, &[])
     }
 
-    /// Every cached name of the mount is stale from now on; each is looked up again at its next
-    /// use. EINVAL: the kernel is older than 6.16.
+    /// Every cached name of the mount is stale from now on; each is dropped at its next use and
+    /// looked up again, which detaches what is mounted on it or below. EINVAL: the kernel is older
+    /// than 6.16.
     pub fn increment_epoch(&self) -> Result<(), Errno> {
         self.notify(NotifyCode::IncEpoch, &[])
     }

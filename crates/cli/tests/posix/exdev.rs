@@ -4,9 +4,10 @@ use crate::need_root;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::support::files::{errno, get, names, put};
-use crate::support::{Kind, Pool};
+use crate::support::{Kind, Pool, eventually, mounts};
 
 /// Files are made where their directory is; directory `a` is on the first branch, `b` on the
 /// second.
@@ -171,4 +172,25 @@ fn a_link_that_cannot_be_made_leaves_the_file_in_place() {
         names(pool.on(0, ".mergerfs_rename_exdev/a")),
         Vec::<String>::new()
     );
+}
+
+/// The kernel's names are told to be looked up again, which must not take away what users mounted.
+#[test]
+fn what_is_mounted_in_the_pool_stays_when_a_rename_becomes_a_link() {
+    need_root!();
+    let pool = pool("rename-exdev=rel-symlink");
+    let mounted = pool.path("a/mounted");
+    fs::create_dir(&mounted).unwrap();
+    mounts::make_branch(&mounted, Kind::Tmpfs("1m"));
+    put(mounted.join("inside"), "x");
+    let new = pool.path("b/deep/g");
+    fs::rename(pool.path("a/deep/f"), &new).unwrap();
+    eventually("the link", Duration::from_secs(10), || {
+        fs::symlink_metadata(&new).unwrap().is_symlink()
+    });
+    for _ in 0..3 {
+        fs::metadata(pool.path("a")).unwrap();
+        assert_eq!(get(mounted.join("inside")), b"x");
+    }
+    mounts::detach(&mounted);
 }

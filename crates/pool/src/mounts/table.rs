@@ -54,6 +54,11 @@ impl Table {
         self.0.iter().find(|line| line.id == id)
     }
 
+    /// Whether something is mounted on a directory.
+    pub fn has(&self, dir: &Path) -> bool {
+        self.0.iter().any(|line| line.mountpoint == dir)
+    }
+
     /// The mounts below a directory, and none that is on the directory itself.
     pub fn below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Line> {
         let below = move |line: &&Line| line.mountpoint != dir && line.mountpoint.starts_with(dir);

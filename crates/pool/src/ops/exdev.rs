@@ -20,6 +20,7 @@ use strandfs_options::{LinkExdev, RenameExdev};
 use crate::branch::{Branch, BranchId};
 use crate::error::{Error, Result};
 use crate::metadata::set_times;
+use crate::mounts::Table;
 use crate::node::{DirEntry, Node};
 use crate::ops::remove::forget_name;
 use crate::ops::rename::Side;
@@ -281,13 +282,14 @@ impl Pool {
     }
 
     /// The kernel is about to give the new name the old one's inode: it must look again. Where
-    /// it can be told so at once it is (every name it knows is then looked up anew at its next
-    /// use); before Linux 6.16 a thread tells it once the rename is over.
+    /// it can be told so at once it is (every name it knows is then dropped at its next use);
+    /// before Linux 6.16, and where that would detach a mount, a thread tells it once the rename
+    /// is over.
     fn forget_renamed(&self, parent: NodeId, name: &OsStr) {
         let Some(connection) = self.connection.get() else {
             return;
         };
-        if connection.increment_epoch().is_ok() {
+        if self.nothing_is_mounted_below() && connection.increment_epoch().is_ok() {
             return;
         }
         let (connection, name) = (Connection::clone(connection), name.to_owned());
@@ -300,6 +302,15 @@ impl Pool {
         if let Err(error) = told {
             tracing::warn!(%error, "a renamed name shows as a link only when it expires");
         }
+    }
+
+    /// Whether nobody mounted anything in the pool, as far as the server sees mounts; false where it
+    /// does not see even its own.
+    fn nothing_is_mounted_below(&self) -> bool {
+        let table = Table::read();
+        self.mountpoint
+            .get()
+            .is_some_and(|own| table.has(own) && table.below(own).next().is_none())
     }
 }
 
