@@ -228,7 +228,15 @@ impl Worker {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        if let Err(code) = self.sort("flock", id, lock(&two[0], libc::LOCK_EX))? {
+        // The kernel tells of an earlier close without waiting for the answer.
+        let begun = std::time::Instant::now();
+        let again = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
+        let mut own = lock(&two[0], libc::LOCK_EX);
+        while own.as_ref().is_err_and(again) && begun.elapsed().as_secs() < 5 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            own = lock(&two[0], libc::LOCK_EX);
+        }
+        if let Err(code) = self.sort("flock", id, own)? {
             return self.wrong_node(id, &format!("flock: error {code}"));
         }
         match lock(&two[1], libc::LOCK_SH) {
