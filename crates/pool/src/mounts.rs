@@ -15,6 +15,7 @@ mod table;
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -89,6 +90,8 @@ pub struct Mounts {
     pool: AtomicU8,
     /// Some mount forbids what the pool's does not.
     restricts: AtomicBool,
+    /// A user has mounted something below a branch.
+    users_below: AtomicBool,
 }
 
 /// What names the mount in a result of `statx`; the device where the kernel does not say (before
@@ -169,6 +172,34 @@ impl Mounts {
             return self.verdict(branch, known);
         }
         self.admit_unknown(branch, key, dir, name)
+    }
+
+    /// Before the branch is asked about a name: whether the server of a user would have to answer
+    /// that, who may let it wait for ever. Asks no server.
+    ///
+    /// # Errors
+    /// EACCES if that mount is not crossed; those of `statx(2)`.
+    pub fn waits_for_a_user(
+        &self,
+        branch: BranchId,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> sys::Result<bool> {
+        if !self.users_below.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID | UNIQUE)?;
+        self.admit(branch, &stat, dir, name)?;
+        let known = self.find(key_of(&stat));
+        Ok(known.is_some_and(|known| known.foreign && !known.roots.contains(&branch)))
+    }
+
+    /// Looks whether users have mounted something below these directories.
+    pub fn note_users<'a>(&self, table: &Table, branches: impl Iterator<Item = &'a Path>) {
+        let below = |branch| table.below(branch).any(Line::is_users);
+        let any = { branches }.any(below);
+        self.users_below.store(any, Ordering::Release);
     }
 
     #[cold]

@@ -74,7 +74,7 @@ impl Drop for EvilFs {
 
 /// `user_allow_other` and a device that every user may open, as distributions have it, in the test's
 /// own mount namespace.
-fn let_others_in() {
+pub fn let_others_in() {
     if fs::read_to_string("/etc/passwd").is_ok_and(|text| text.contains("mallory")) {
         return;
     }

@@ -23,4 +23,5 @@ mod races;
 mod records;
 mod records_elsewhere;
 mod server;
+mod threads;
 mod volume_journal;

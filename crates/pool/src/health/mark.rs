@@ -94,6 +94,11 @@ impl Mark {
         }
     }
 
+    /// Whether its filesystem is a FUSE server's.
+    pub fn is_served(&self) -> bool {
+        self.kind.starts_with("fuse")
+    }
+
     /// The mount it was opened through.
     pub fn mount(&self) -> u64 {
         self.mount

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::mark::Found;
 use super::stuck::{Stuck, Waits};
 use super::{Missing, State, is_dead_server};
 use crate::branch::{Branch, BranchId};
-use crate::mounts::Table;
+use crate::mounts::{Line, Table};
 use crate::node::HighWater;
 use crate::pool::{Pool, View};
 use crate::sys;
@@ -110,6 +111,9 @@ struct Monitor {
 impl Monitor {
     fn run(mut self) {
         let mut pause = Duration::ZERO;
+        if let Some(pool) = self.pool.upgrade() {
+            pool.review_mounts();
+        }
         loop {
             let Some(remounted) = self.wait(pause) else {
                 return;
@@ -209,7 +213,12 @@ impl Monitor {
             Some(_) => None,
             None => asked_for.filter(|time| *time >= settings.branch_slow_after),
         };
-        let longest = waiting().map(|stuck| stuck.time).chain(time).max();
+        let longest_wait = waiting().map(|stuck| stuck.time).max();
+        // Calls that meet a user's mount wait for that user's server: the branch itself is asked.
+        let doubtful = longest_wait.is_some()
+            && (has_mount_of_a_user(&branch.path)
+                || !branch.mark().is_served() && waiting().any(Stuck::waits_for_a_server));
+        let longest = longest_wait.filter(|_| !doubtful).max(time);
         match verdict {
             Some(Verdict::Gone(state, reason)) => {
                 pool.fence(branch.id, state, &reason);
@@ -242,14 +251,23 @@ impl Monitor {
             branch.health().change(State::Slow, &reason);
         }
         if check.asked.is_none()
-            && (now >= check.next || branch.health().is_slow() || branch.health().take_suspicion())
+            && (now >= check.next
+                || doubtful
+                || branch.health().is_slow()
+                || branch.health().take_suspicion())
         {
             check.next = match settings.branch_check_interval {
                 Duration::ZERO => now + Duration::from_secs(365 * 24 * 3600),
                 interval => now + interval,
             };
             let (branch, marker) = (Arc::clone(branch), settings.branch_marker.clone());
-            check.ask(pool, move |_| look(&branch, marker.as_deref()));
+            check.ask(pool, move |_| {
+                // A frozen filesystem answers all but changes.
+                if doubtful && branch.mode != BranchMode::ReadOnly {
+                    refuses_changes(&branch);
+                }
+                look(&branch, marker.as_deref())
+            });
         }
     }
 
@@ -322,6 +340,11 @@ impl Check {
     }
 }
 
+/// Whether a user's server answers for something below a branch.
+fn has_mount_of_a_user(branch: &Path) -> bool {
+    Table::read().below(branch).any(Line::is_users)
+}
+
 /// Looks at a branch. May take for ever.
 fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
     match branch.mark().check(&branch.path, marker) {
@@ -368,6 +391,11 @@ impl Pool {
         let number = self.connection.get().and_then(Connection::number);
         let own = number.and_then(|number| table.forbidden_on((0, number)));
         let mounts = &self.volumes.mounts;
+        let view = self.view();
+        mounts.note_users(
+            &table,
+            view.branches.iter().map(|branch| branch.path.as_path()),
+        );
         let of_pool = own.is_some_and(|forbids| mounts.set_pool(forbids));
         if mounts.review(&table) | of_pool {
             let _ = self.recall_everything();

@@ -34,6 +34,14 @@ pub(super) struct Stuck {
     pub time: Duration,
 }
 
+impl Stuck {
+    /// Whether the thread is seen to wait for a FUSE server: also of a mount that is gone.
+    pub(super) fn waits_for_a_server(&self) -> bool {
+        let place = std::fs::read_to_string(format!("/proc/self/task/{}/wchan", self.thread));
+        place.is_ok_and(|place| place == "request_wait_answer" || place.contains("fuse_"))
+    }
+}
+
 impl Waits {
     /// Looks at all threads; those that have been in one call for `after` at least, on a
     /// descriptor that is open still.

@@ -212,6 +212,12 @@ impl Pool {
         (kind, name): (Option<FileKind>, &OsStr),
         since: Moment,
     ) -> Result<strandfs_fuse::Entry> {
+        // Who lists a directory does not wait for the servers of those who have mounted there.
+        if let Some(dir) = dir
+            && (self.volumes.mounts).waits_for_a_user(dir.branch.id, dir.fd.as_fd(), name)?
+        {
+            return Err(Errno::AGAIN.into());
+        }
         let several = view.branches.len() > 1;
         if several && kind == Some(FileKind::Directory) {
             return self.steady(|| self.do_lookup(parent.id, name));
@@ -226,7 +232,7 @@ impl Pool {
         let stat = match sys::statx_name(dir.fd.as_fd(), name) {
             // It may have moved to another branch.
             Err(Errno::NOENT) => return self.steady(|| self.do_lookup(parent.id, name)),
-            other => other?,
+            other => self.admitted(dir, name, other?)?,
         };
         let copy = self.shown_copy(view, dir, name, stat);
         if several && kind_of(&copy.stat) == FileKind::Directory {

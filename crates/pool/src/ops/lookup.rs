@@ -230,7 +230,10 @@ impl Pool {
                     slow.remove(0)
                 }
             };
-            let found = self.look_at_finished(&remembered, dir, name);
+            let mounts = &self.volumes.mounts;
+            let found = mounts
+                .waits_for_a_user(dir.branch.id, dir.fd.as_fd(), name)
+                .and_then(|_| self.look_at_finished(&remembered, dir, name));
             match found.and_then(|stat| self.admitted(dir, name, stat)) {
                 Ok(stat) => {
                     let copy = match faces {
@@ -274,7 +277,7 @@ impl Pool {
     }
 
     /// What was found under a name, unless it is on a mount that is not crossed.
-    fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
+    pub(super) fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
         let mounts = &self.volumes.mounts;
         mounts.admit(dir.branch.id, &stat, dir.fd.as_fd(), name)?;
         Ok(stat)

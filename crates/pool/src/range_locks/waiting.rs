@@ -30,25 +30,26 @@ impl Waiter {
     }
 }
 
-/// Those who want the same, by turn, and how many of them each owner has.
+/// Those who want the same, by turn, and the turns of each owner.
 #[derive(Default)]
 struct Members {
     by_turn: BTreeMap<u64, Waiter>,
-    of_owner: HashMap<LockOwner, usize>,
+    of_owner: HashMap<LockOwner, BTreeSet<u64>>,
 }
 
 impl Members {
     fn insert(&mut self, turn: u64, waiter: Waiter) {
-        *self.of_owner.entry(waiter.asked.owner).or_default() += 1;
+        let turns = self.of_owner.entry(waiter.asked.owner).or_default();
+        turns.insert(turn);
         self.by_turn.insert(turn, waiter);
     }
 
     fn remove(&mut self, turn: u64) -> Option<Waiter> {
         let waiter = self.by_turn.remove(&turn)?;
         let owner = waiter.asked.owner;
-        if let Some(count) = self.of_owner.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(turns) = self.of_owner.get_mut(&owner) {
+            turns.remove(&turn);
+            if turns.is_empty() {
                 self.of_owner.remove(&owner);
             }
         }
@@ -62,10 +63,7 @@ impl Members {
 
     /// The first request of an owner.
     fn first_of(&self, owner: LockOwner) -> Option<u64> {
-        self.of_owner.get(&owner)?;
-        let mut members = self.by_turn.iter();
-        let (turn, _) = members.find(|(_, waiter)| waiter.asked.owner == owner)?;
-        Some(*turn)
+        self.of_owner.get(&owner)?.first().copied()
     }
 }
 
