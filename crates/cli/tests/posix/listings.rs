@@ -4,7 +4,9 @@ use crate::need_root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -341,4 +343,62 @@ fn readers_miss_nothing_and_get_nothing_twice() {
         ended.store(true, Ordering::Relaxed);
         outcome.unwrap();
     });
+}
+
+/// A name that was replaced while it was listed has the number of what it was or of what it is.
+#[test]
+fn numbers_in_listings_are_those_of_what_has_the_names_while_they_are_replaced() {
+    need_root!();
+    const NAMES: usize = 40;
+    let mut pool = Pool::tmpfs(2).prepare();
+    for branch in 0..2 {
+        fs::create_dir(pool.on(branch, "d")).unwrap();
+    }
+    pool.start();
+    let dir = pool.path("d");
+    // The numbers a name has had, before it has another one.
+    let had: Vec<Mutex<Vec<u64>>> = (0..NAMES).map(|_| Default::default()).collect();
+    let number = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
+    let replace = |at: usize| {
+        let (draft, name) = (dir.join("draft"), dir.join(format!("n{at}")));
+        match at % 2 {
+            0 => fs::write(&draft, "x").unwrap(),
+            _ => fs::create_dir(&draft).unwrap(),
+        }
+        had[at].lock().unwrap().push(number(&draft));
+        fs::rename(&draft, &name).unwrap();
+    };
+    (0..NAMES).for_each(replace);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..50 * NAMES {
+                replace(round % NAMES);
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        let mut seen = 0;
+        while !over.load(Ordering::SeqCst) {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                let Some(at) = name.strip_prefix('n') else {
+                    continue;
+                };
+                let had = had[at.parse::<usize>().unwrap()].lock().unwrap();
+                assert!(had.contains(&entry.ino()), "{name}: {}", entry.ino());
+                seen += 1;
+            }
+        }
+        assert!(seen > NAMES);
+    });
+    for entry in fs::read_dir(&dir).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(
+            entry.ino(),
+            number(&entry.path()),
+            "{:?}",
+            entry.file_name()
+        );
+    }
 }
