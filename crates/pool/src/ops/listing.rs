@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{
@@ -77,6 +77,13 @@ impl Pool {
             flags,
             backing: None,
         })
+    }
+
+    /// What was found under a name, unless it is on a mount that is not crossed.
+    pub(super) fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
+        let mounts = &self.volumes.mounts;
+        mounts.admit(dir.branch.id, &stat, dir.fd.as_fd(), name)?;
+        Ok(stat)
     }
 
     /// READDIR.

@@ -276,13 +276,6 @@ impl Pool {
         Ok(copies)
     }
 
-    /// What was found under a name, unless it is on a mount that is not crossed.
-    pub(super) fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
-        let mounts = &self.volumes.mounts;
-        mounts.admit(dir.branch.id, &stat, dir.fd.as_fd(), name)?;
-        Ok(stat)
-    }
-
     /// Moves the copy that the policy picks to the front.
     fn prefer(&self, view: &View, rule: Policy, copies: &mut Copies<'_>) -> Result<()> {
         let needs = policy::needs(rule, Category::Search);
