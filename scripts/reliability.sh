@@ -71,7 +71,7 @@ count_tests 'nothing outside the branches' confinement security_server
 
 build=release
 [[ -n ${STRANDFS_BIN:-} ]] && build="$STRANDFS_BIN"
-cargo run --quiet --locked -p strandfs-bench --example reliability "$STRANDFS_RESULTS" \
+cargo run --quiet --locked -p strandfs-lab --example reliability "$STRANDFS_RESULTS" \
     "$(date -u +%Y-%m-%d), Linux $(uname -r), $(nproc) CPUs, commit $(git rev-parse --short HEAD)" \
     "third-party suites: $build build; Rust tests: debug build, with overflow checks" \
     "extent: ${quick[*]:-everything}" >"$scratch/reliability.md"

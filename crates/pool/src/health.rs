@@ -7,7 +7,6 @@
 
 mod dead_server;
 mod drive;
-mod helpers;
 mod mark;
 mod monitor;
 mod state;
@@ -25,18 +24,18 @@ use rustix::io::Errno;
 use strandfs_fuse::Context;
 use strandfs_options::{BranchSpec, OnMissing, Settings};
 
-use crate::branch::{Branch, BranchId};
-use crate::coherence::Remembered;
-use crate::control::{Changes, Reason};
-use crate::dir_set::{Freshness, SlowBranches};
-use crate::error::{Error, Result};
-use crate::node::{DirEntry, DirSet, Node};
+use crate::admin::control::{Changes, Reason};
+use crate::base::blocking_pool::BlockingPool;
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::sys;
+use crate::directory::set::{Freshness, SlowBranches};
 use crate::pool::{Pool, PoolError, View};
-use crate::sys;
+use crate::state::node::{DirEntry, DirSet, Node};
+use crate::watch::CachedLookups;
 
 pub use dead_server::DEAD_SERVER;
 use dead_server::why_gone;
-pub use helpers::Helpers;
 pub use mark::{Mark, is_marked, open};
 pub use monitor::start;
 pub use state::{Health, State, is_dead_server, is_failure};
@@ -73,13 +72,13 @@ impl Missing {
 
 /// What all of a pool's branches share for their health.
 #[derive(Default)]
-pub struct Ward {
-    pub(crate) helpers: Helpers,
+pub struct HealthMonitor {
+    pub(crate) blocking_pool: BlockingPool,
     stop: monitor::Stop,
     ended: AtomicBool,
 }
 
-impl Ward {
+impl HealthMonitor {
     /// Whether the mount has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
@@ -167,7 +166,7 @@ impl View {
 
 impl Pool {
     /// A directory's descriptors, without asking slow branches if it is known on another: see
-    /// [`crate::node::DirSet::unasked`].
+    /// [`crate::state::node::DirSet::skipped`].
     ///
     /// # Errors
     /// As for [`Pool::dir_set_of`].
@@ -246,7 +245,7 @@ impl Pool {
                 if cx.interrupted() {
                     return Err(Errno::INTR.into());
                 }
-                if self.ward.ended.load(Ordering::Acquire) {
+                if self.health_monitor.ended.load(Ordering::Acquire) {
                     return outcome;
                 }
                 thread::sleep(WAIT_STEP);
@@ -283,7 +282,7 @@ impl Pool {
         &self,
         view: &View,
         dir: &DirEntry,
-        remembered: &Remembered<'_>,
+        remembered: &CachedLookups<'_>,
     ) -> Option<sys::Result<Statx>> {
         if dir.branch.health().is_slow() {
             return None;
@@ -302,7 +301,7 @@ impl Pool {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let patience = view.settings.branch_slow_after;
-        self.ward.helpers.ask(patience, call)
+        self.health_monitor.blocking_pool.ask(patience, call)
     }
 
     /// Fences a branch. False if something else is being changed: to be tried again.

@@ -2,8 +2,10 @@
 
 pub(crate) mod admission;
 mod alteration;
+mod answer;
 mod attributes;
 mod change;
+mod choose;
 mod clone_path;
 mod create;
 mod create_existing;

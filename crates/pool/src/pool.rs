@@ -11,32 +11,33 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Connection, FileKind, Negotiated, NodeId};
 use strandfs_options::{OptionError, Settings};
 
-use crate::branch::{Branch, BranchId};
-use crate::clones::Clones;
-use crate::coherence::Coherence;
-use crate::control::request::Reload;
-use crate::control::{Changes, Recall};
-use crate::descriptor_budget::Budget;
-use crate::dir_fds::DirFdCache;
-use crate::dir_memory::Memories;
-use crate::error::Result;
-use crate::explain::Parts;
-use crate::features::passthrough_ruled_out;
-use crate::health::{Missing, Ward};
-use crate::identity::Volumes;
-use crate::listing_workers::Crews;
-use crate::lock_waits::LockWaits;
-use crate::mounts::Forbids;
-use crate::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
-use crate::open_files::OpenFiles;
+use crate::admin::control::request::Reload;
+use crate::admin::control::{Changes, Recall};
+use crate::admin::explain::Parts;
+use crate::admin::features::passthrough_ruled_out;
+use crate::admin::status::Guardian;
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::Result;
+use crate::base::sys;
+use crate::directory::clones::Clones;
+use crate::directory::fds::DirFdCache;
+use crate::directory::listing_cache::ListingCache;
+use crate::directory::workers::Crews;
+use crate::health;
+use crate::health::{HealthMonitor, Missing};
+use crate::mover::records::LeftAlone;
+use crate::mover::{Ahead, Mending, Undecided, mend, report_keys};
 use crate::ops::PreloadTold;
 use crate::ops::admission::RefusalTold;
 use crate::ops::link_cow::LinkCow;
-use crate::relocate::records::LeftAlone;
-use crate::relocate::{Ahead, Mending, Undecided, mend, report_keys};
-use crate::snapshots::Snapshots;
-use crate::status::Guardian;
-use crate::{health, sys};
+use crate::state::descriptor_budget::Budget;
+use crate::state::dir_cache::DirCaches;
+use crate::state::identity::Volumes;
+use crate::state::lock_waits::LockWaits;
+use crate::state::mounts::Forbids;
+use crate::state::node::{ChangingNames, DirEntry, DirSet, Names, Node, NodeTable};
+use crate::state::open_files::OpenFiles;
+use crate::watch::Coherence;
 
 /// What is in force at one moment; requests keep the view they started with.
 pub struct View {
@@ -90,7 +91,7 @@ pub struct Pool {
     pub(crate) volumes: Volumes,
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) refusal_told: RefusalTold,
-    pub(crate) snapshots: Snapshots,
+    pub(crate) listing_cache: ListingCache,
     pub(crate) dir_fds: DirFdCache,
     /// Directories that are being cloned.
     pub(crate) clones: Clones,
@@ -117,7 +118,7 @@ pub struct Pool {
     pub(crate) crews: Crews,
     pub(crate) link_cow: LinkCow,
     pub(crate) lock_waits: Arc<LockWaits>,
-    pub(crate) ward: Ward,
+    pub(crate) health_monitor: HealthMonitor,
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) explained: Parts,
     pub(crate) undecided: Mutex<Vec<Undecided>>,
@@ -198,7 +199,7 @@ impl Pool {
         let volumes = Volumes::default();
         volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
-        let root = Arc::new(root_set(&volumes, &coherence.memories, &branches, 0)?);
+        let root = Arc::new(root_set(&volumes, &coherence.dir_caches, &branches, 0)?);
         let budget = Budget::of_process();
         let directories = budget.directories();
         let pool = Arc::new(Pool {
@@ -215,7 +216,7 @@ impl Pool {
             volumes,
             files: OpenFiles::new(budget),
             refusal_told: RefusalTold::default(),
-            snapshots: Snapshots::default(),
+            listing_cache: ListingCache::default(),
             dir_fds: DirFdCache::new(directories),
             clones: Clones::default(),
             coherence,
@@ -236,7 +237,7 @@ impl Pool {
             preload_told: PreloadTold::default(),
             link_cow: LinkCow::default(),
             lock_waits: Arc::default(),
-            ward: Ward::default(),
+            health_monitor: HealthMonitor::default(),
             ahead: Arc::default(),
             explained: Parts::default(),
             undecided: Mutex::new(mended.undecided),
@@ -351,14 +352,14 @@ impl Pool {
 /// [`PoolError::Branch`] if one cannot be asked.
 pub(crate) fn root_set(
     volumes: &Volumes,
-    memories: &Memories,
+    dir_caches: &DirCaches,
     branches: &[Arc<Branch>],
     generation: u64,
 ) -> Result<DirSet, PoolError> {
     let entries: Result<SmallVec<[DirEntry; 2]>, PoolError> = branches
         .iter()
         .map(|branch| {
-            root_entry(volumes, memories, branch).map_err(|errno| PoolError::Branch {
+            root_entry(volumes, dir_caches, branch).map_err(|errno| PoolError::Branch {
                 path: branch.path.clone(),
                 errno,
             })
@@ -369,14 +370,14 @@ pub(crate) fn root_set(
 
 fn root_entry(
     volumes: &Volumes,
-    memories: &Memories,
+    dir_caches: &DirCaches,
     branch: &Arc<Branch>,
 ) -> sys::Result<DirEntry> {
     volumes.mounts.admit_root(branch.id, branch.root())?;
     let stat = sys::statx_fd(branch.root())?;
     let empty = std::ffi::OsStr::new("");
     let identity = volumes.identify(branch.id, branch.seed, &stat, branch.root(), empty)?;
-    let memory = memories.of(&stat);
+    let memory = dir_caches.of(&stat);
     memory.note_rights(&stat);
     Ok(DirEntry {
         branch: Arc::clone(branch),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{State, is_dead_server};
-use crate::branch::Branch;
+use crate::base::branch::Branch;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
 
 /// What is said of such a branch.
 pub const DEAD_SERVER: &str = "the server of its filesystem is dead or not connected; \

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, minor};
 
-use crate::branch::Medium;
-use crate::identity::open_to_ask;
-use crate::sys;
+use crate::base::branch::Medium;
+use crate::base::sys;
+use crate::state::identity::open_to_ask;
 
 /// Where the kernel lists block devices by number.
 const DEVICES: &str = "/sys/dev/block";

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::State;
 use super::dead_server::{ask_server, why_gone};
 use super::drive::Drive;
-use crate::branch::{Latency, Medium};
-use crate::identity::{FilesystemId, RootId};
-use crate::sys;
+use crate::base::branch::{Latency, Medium};
+use crate::base::sys;
+use crate::state::identity::{FilesystemId, RootId};
 
 /// Who the root directory of a branch is.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
 //! The thread that looks after the branches. It makes no call that a branch could hold up:
-//! helpers make those, and how long they take is part of what is looked at.
+//! the blocking pool makes those, and how long they take is part of what is looked at.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,11 +19,11 @@ use super::dead_server::why_gone;
 use super::mark::Found;
 use super::stuck::{Stuck, Waits};
 use super::{Missing, State, is_dead_server};
-use crate::branch::{Branch, BranchId};
-use crate::mounts::{Line, Table};
-use crate::node::HighWater;
+use crate::base::branch::{Branch, BranchId};
+use crate::base::sys;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::mounts::{Line, Table};
+use crate::state::node::HighWater;
 
 /// How often a missing branch is looked for, where the options do not say.
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl Stop {
 /// The thread cannot be started, or `/proc` is not there.
 pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let _ = pool.ward.stop.event.set(Arc::clone(&stop));
+    let _ = pool.health_monitor.stop.event.set(Arc::clone(&stop));
     let monitor = Monitor {
         pool: Arc::downgrade(pool),
         stop,
@@ -331,7 +331,7 @@ impl Check {
         let answer = Arc::new(Mutex::new(None));
         self.asked = Some((Instant::now(), Arc::clone(&answer)));
         let asking = Arc::downgrade(pool);
-        pool.ward.helpers.run(move || {
+        pool.health_monitor.blocking_pool.run(move || {
             if let Some(pool) = asking.upgrade() {
                 let verdict = call(&pool);
                 *answer.lock() = Some(verdict);

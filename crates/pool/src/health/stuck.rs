@@ -188,7 +188,7 @@ mod tests {
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
-        crate::sys::spawn_with_own_table("own-table", &theirs, wait).unwrap();
+        crate::base::sys::spawn_with_own_table("own-table", &theirs, wait).unwrap();
         drop(theirs);
         // Every number there may be is one of these in the table that the others share.
         let files: Vec<File> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use strandfs_fuse::Context;
 
-use crate::error::{Error, Result};
-use crate::open_files::Refused;
+use crate::base::error::{Error, Result};
+use crate::base::shares::Share;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::shares::Share;
-use crate::sys;
+use crate::state::open_files::Refused;
 
 /// The user whom the kernel does not name.
 const UNNAMED: u32 = u32::MAX;

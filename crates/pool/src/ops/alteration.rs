@@ -7,10 +7,10 @@ use rustix::fs::{AtFlags, Gid, Mode, Statx, Timestamps, Uid};
 use rustix::io::Errno;
 use strandfs_fuse::FileKind;
 
-use crate::access_list::{ACCESS, AccessList, DEFAULT};
-use crate::identity::kind_of;
-use crate::metadata::set_times;
-use crate::sys;
+use crate::base::access_list::{ACCESS, AccessList, DEFAULT};
+use crate::base::metadata::set_times;
+use crate::base::sys;
+use crate::state::identity::kind_of;
 
 /// The longest value that Linux keeps (`XATTR_SIZE_MAX` of linux/limits.h).
 const VALUE_MAX_BYTES: usize = 65_536;

@@ -11,14 +11,14 @@ use strandfs_fuse::{
     AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
 };
 
-use crate::attr::{bare_root, extended_attr, file_attr};
-use crate::error::{Error, Result};
-use crate::locate::reopen;
-use crate::node::Node;
+use crate::base::error::{Error, Result};
+use crate::base::open::reopen;
+use crate::base::sys::{self, Own};
+use crate::mover::is_full;
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
 use crate::pool::Pool;
-use crate::relocate::is_full;
-use crate::sys::{self, Own};
+use crate::state::attr::{bare_root, extended_attr, file_attr};
+use crate::state::node::Node;
 
 impl Pool {
     /// GETATTR.
@@ -113,7 +113,7 @@ impl Pool {
         change: &SetAttr,
     ) -> Result<AttrReply> {
         loop {
-            let held = node.hold(cx);
+            let held = node.share_move_lock(cx);
             let place = node.primary();
             let refusal = match self.setattr_held(node, change) {
                 Err(errno) if is_full(errno.errno) && !node.is_dir() => errno,

@@ -9,17 +9,17 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::Policy;
 
-use crate::branch::{Branch, BranchId};
-use crate::dir_set::{Freshness, SlowBranches};
-use crate::error::{Error, Result};
-use crate::identity::kind_of;
-use crate::locate::Located;
-use crate::node::Node;
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::policy::same_search;
+use crate::base::policy::{self, BranchFacts, Category};
+use crate::base::sys;
+use crate::directory::locate::Located;
+use crate::directory::set::{Freshness, SlowBranches};
 use crate::ops::alteration::{Alteration, Now, Role, Way};
-use crate::policy::same_search;
-use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::kind_of;
+use crate::state::node::Node;
 
 /// One copy of a node.
 pub(crate) struct Holder {
@@ -59,7 +59,7 @@ impl Pool {
     ) -> Result<Holders> {
         let mut holders = if node.is_dir() {
             let set = self.dir_set(node)?;
-            let to_holder = |(index, entry): (usize, &crate::node::DirEntry)| Holder {
+            let to_holder = |(index, entry): (usize, &crate::state::node::DirEntry)| Holder {
                 branch: Arc::clone(&entry.branch),
                 fd: Arc::clone(&entry.fd),
                 primary: index == 0,
@@ -245,7 +245,11 @@ impl Pool {
     }
 
     /// The branches (in order) on which `name` exists in a directory, with attributes.
-    pub(crate) fn branches_with(&self, set: &crate::node::DirSet, name: &OsStr) -> Result<Found> {
+    pub(crate) fn branches_with(
+        &self,
+        set: &crate::state::node::DirSet,
+        name: &OsStr,
+    ) -> Result<Found> {
         let mut found = SmallVec::new();
         let remembered = self.remembered(&self.view(), set);
         for entry in &set.entries {

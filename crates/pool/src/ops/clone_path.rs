@@ -9,13 +9,13 @@ use rustix::fs::{AtFlags, Mode, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
-use crate::dir_reading::open_to_keep;
-use crate::error::{Error, Result};
-use crate::metadata::{copy_metadata, set_times};
-use crate::node::{DirEntry, DirSet, Node};
+use crate::base::branch::Branch;
+use crate::base::error::{Error, Result};
+use crate::base::metadata::{copy_metadata, set_times};
+use crate::base::sys;
+use crate::directory::reading::open_to_keep;
 use crate::pool::Pool;
-use crate::sys;
+use crate::state::node::{DirEntry, DirSet, Node};
 
 /// Renames of directories above that a clone of a path outlives.
 const RENAMES_MAX: usize = 1000;
@@ -156,8 +156,8 @@ impl Pool {
             entries.sort_by_key(|entry| view.position(entry.branch.id));
             let structure = set.structure.load(Ordering::Acquire);
             let mut wider = DirSet::new(entries, sys::mono_coarse_ms(), set.generation, structure);
-            wider.unasked = set.unasked;
-            wider.unheard = set.unheard;
+            wider.skipped = set.skipped;
+            wider.probe_error = set.probe_error;
             if self.install(node, wider, Some(&set)).is_some() {
                 return;
             }

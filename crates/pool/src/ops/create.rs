@@ -12,18 +12,18 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
 use strandfs_options::Policy;
 
-use crate::attr::{decode_dev, file_attr};
-use crate::branch::{Branch, BranchId};
-use crate::coherence::Moment;
-use crate::error::{Error, Result};
-use crate::identity::kind_of_mode;
-use crate::inode_number::Numbered;
-use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::shares::Share;
+use crate::base::sys::{self, Caller};
 use crate::ops::lookup::{Copy, Faces};
 use crate::ops::open::server_flags;
 use crate::pool::{Pool, View};
-use crate::shares::Share;
-use crate::sys::{self, Caller};
+use crate::state::attr::{decode_dev, file_attr};
+use crate::state::identity::kind_of_mode;
+use crate::state::inode_number::Numbered;
+use crate::state::node::{DirEntry, DirSet, Names, Node};
+use crate::watch::Epoch;
 
 /// A branch that refuses for one of these reasons is passed over for the next best: it is full or
 /// read-only, or cannot have the directory, or not as it is (see [`Pool::ensure_dir`]).
@@ -144,7 +144,7 @@ impl Pool {
     ) -> Result<(Entry, OpenReply)> {
         let (mut entry, node, mode) = self.entry_of_made(view, parent, name, &dir, &file)?;
         let opened = {
-            let _held = node.hold(cx);
+            let _held = node.share_move_lock(cx);
             self.moved_since_made(view, &node, &dir, flags)
                 .and_then(|moved| {
                     let (branch, file) = moved.unwrap_or((dir.branch, file));
@@ -338,7 +338,7 @@ impl Pool {
         parent: &Arc<Node>,
         dir: &DirEntry,
         name: &OsStr,
-        since: Moment,
+        since: Epoch,
     ) -> Result<Entry> {
         // Where not every change is reported, all branches are asked.
         if view.branches.len() == 1 || !self.dirs_reported(view) {

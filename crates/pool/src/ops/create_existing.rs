@@ -7,12 +7,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, OpenReply};
 
-use crate::attr::file_attr;
-use crate::error::{Error, Result};
-use crate::identity::kind_of_mode;
-use crate::node::Node;
+use crate::base::error::{Error, Result};
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
+use crate::state::attr::file_attr;
+use crate::state::identity::kind_of_mode;
+use crate::state::node::Node;
 
 impl Pool {
     /// The file exists after all (made behind the mount, or by another client).

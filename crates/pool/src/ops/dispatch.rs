@@ -9,14 +9,14 @@ use strandfs_fuse::{
     StatxReply, Write,
 };
 
-use crate::control::file::{
+use crate::admin::control::file::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
-use crate::error::{Error, Result};
-use crate::explain::SELF_PREFIX;
+use crate::admin::explain::SELF_PREFIX;
+use crate::base::error::{Error, Result};
+use crate::mover::own_name;
 use crate::ops::open::opens_for_change;
 use crate::pool::Pool;
-use crate::relocate::own_name;
 
 /// As the session wants it.
 type Answer<T> = strandfs_fuse::Result<T>;
@@ -29,7 +29,7 @@ impl Filesystem for Pool {
 
     fn destroy(&self) {
         self.coherence.end();
-        self.ward.end();
+        self.health_monitor.end();
         self.ahead.end();
         self.lock_waits.end();
     }

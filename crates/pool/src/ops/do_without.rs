@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use strandfs_fuse::FileKind;
 use strandfs_options::Policy;
 
-use crate::error::Result;
-use crate::identity::kind_of;
-use crate::node::{DirEntry, DirSet, Node};
+use crate::base::error::Result;
+use crate::base::policy::same_search;
+use crate::base::rights::AllRights;
 use crate::ops::lookup::{Copies, Faces};
-use crate::policy::same_search;
 use crate::pool::{Pool, View};
-use crate::rights::AllRights;
+use crate::state::identity::kind_of;
+use crate::state::node::{DirEntry, DirSet, Node};
 
 impl Pool {
     /// Whether a name leads to a directory as far as is known without the slow branches; they may

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::dir_reading::open_for_reading;
-use crate::locate::reopen;
-use crate::node::DirEntry;
-use crate::sys;
+use crate::base::open::open_for_reading;
+use crate::base::open::reopen;
+use crate::base::sys;
+use crate::state::node::DirEntry;
 
 /// Whether two directories are on one filesystem, as far as can be told.
 pub(super) fn same_disk(one: &DirEntry, other: &DirEntry) -> bool {

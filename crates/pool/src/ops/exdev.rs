@@ -17,16 +17,16 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Connection, Entry, NodeId};
 use strandfs_options::{LinkExdev, RenameExdev};
 
-use crate::branch::{Branch, BranchId};
-use crate::error::{Error, Result};
-use crate::metadata::set_times;
-use crate::mounts::Table;
-use crate::node::{DirEntry, Node};
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::metadata::set_times;
+use crate::base::sys;
+use crate::mover::unguessable;
 use crate::ops::remove::forget_name;
 use crate::ops::rename::Side;
 use crate::pool::{Pool, View};
-use crate::relocate::unguessable;
-use crate::sys;
+use crate::state::mounts::Table;
+use crate::state::node::{DirEntry, Node};
 
 /// Where `rename-exdev` puts what it cannot move, at the root of each branch. The name is that of
 /// mergerfs: what it set aside earlier is found again, and exclusions in backups still hold. Where
@@ -42,7 +42,7 @@ const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 const NAMES_MAX: u32 = 100;
 
 /// What was set aside on one branch, to be put back if the rest fails.
-struct Aside<'a> {
+struct Displaced<'a> {
     home: &'a DirEntry,
     dir: DirEntry,
     name: OsString,
@@ -131,7 +131,7 @@ impl Pool {
         &self,
         view: &View,
         old: &'a Side<'_>,
-    ) -> Result<(OsString, SmallVec<[Aside<'a>; 2]>)> {
+    ) -> Result<(OsString, SmallVec<[Displaced<'a>; 2]>)> {
         match self.set_aside_below(view, old, OsStr::new(SET_ASIDE), false) {
             Err(Error {
                 errno: Errno::EXIST,
@@ -157,7 +157,7 @@ impl Pool {
         old: &'a Side<'_>,
         top: &OsStr,
         fresh: bool,
-    ) -> Result<SmallVec<[Aside<'a>; 2]>> {
+    ) -> Result<SmallVec<[Displaced<'a>; 2]>> {
         let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
         let mut tops: SmallVec<[DirEntry; 2]> = smallvec![];
         for branch in self.picked_sources(view, old)? {
@@ -319,8 +319,8 @@ fn move_all<'a>(
     ends: &[(&'a DirEntry, DirEntry)],
     old: &OsStr,
     name: &OsStr,
-) -> Result<SmallVec<[Aside<'a>; 2]>> {
-    let mut aside: SmallVec<[Aside<'a>; 2]> = smallvec![];
+) -> Result<SmallVec<[Displaced<'a>; 2]>> {
+    let mut aside: SmallVec<[Displaced<'a>; 2]> = smallvec![];
     for (home, dir) in ends {
         if let Err(errno) = rename_new((home, old), (dir, name)) {
             let undone = put_back(&aside, old);
@@ -330,7 +330,7 @@ fn move_all<'a>(
                 Errno::IO.into()
             });
         }
-        aside.push(Aside {
+        aside.push(Displaced {
             home,
             dir: dir.clone(),
             name: name.to_owned(),
@@ -421,7 +421,7 @@ fn rename_new(from: (&DirEntry, &OsStr), to: (&DirEntry, &OsStr)) -> sys::Result
 }
 
 /// Whether everything is back under the old name.
-fn put_back(aside: &[Aside<'_>], name: &OsStr) -> bool {
+fn put_back(aside: &[Displaced<'_>], name: &OsStr) -> bool {
     let mut all = true;
     for moved in aside.iter().rev() {
         if let Err(errno) = rename_new((&moved.dir, &moved.name), (moved.home, name)) {

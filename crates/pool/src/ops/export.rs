@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileKind, NodeId};
 
-use crate::branch::Branch;
-use crate::dir_set::heard;
-use crate::error::{Error, Result};
-use crate::identity::{Face, Identity, VolumeId, kind_of, split_id};
-use crate::inode_number::{Numbered, PathHash};
-use crate::node::{DirSet, Names};
+use crate::base::branch::Branch;
+use crate::base::error::{Error, Result};
+use crate::base::sys;
+use crate::directory::set::heard;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::{Face, Identity, VolumeId, kind_of, split_id};
+use crate::state::inode_number::{Numbered, PathHash};
+use crate::state::node::{DirSet, Names};
 
 impl Pool {
     /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
@@ -46,7 +46,7 @@ impl Pool {
             }) if self.is_nameless(volume, generation, fd.as_fd(), &stat) => None,
             path => path?,
         };
-        let btime_ns = crate::identity::btime_ns(&stat);
+        let btime_ns = crate::state::identity::btime_ns(&stat);
         let identity = Identity {
             branch: branch_id,
             volume,
@@ -104,7 +104,7 @@ impl Pool {
                         Errno::XDEV => Errno::NOENT,
                         other => other,
                     });
-                    heard(&mut set.unheard, branch, opened)
+                    heard(&mut set.probe_error, branch, opened)
                 })
             };
             if let Some(fd) = found {

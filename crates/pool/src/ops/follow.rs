@@ -16,14 +16,14 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
-use crate::branch::Branch;
-use crate::error::Result;
-use crate::identity::{Face, Identity, kind_of};
-use crate::node::{DirEntry, DirSet, Node};
+use crate::base::branch::Branch;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::ops::lookup::Copy;
 use crate::ops::remove::{Doomed, forget_name};
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::{Face, Identity, kind_of};
+use crate::state::node::{DirEntry, DirSet, Node};
 
 /// What a symlink leads to.
 pub(crate) struct Target {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::identity::split_id;
-use crate::node::Node;
 use crate::pool::Pool;
+use crate::state::identity::split_id;
+use crate::state::node::Node;
 
 impl Pool {
     /// Drops references; what a dead node held is given back.

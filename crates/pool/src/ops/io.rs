@@ -8,14 +8,14 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
 
-use crate::error::{Error, Result};
-use crate::node::Node;
-use crate::open_file::OpenFile;
+use crate::base::error::{Error, Result};
+use crate::base::sys;
+use crate::mover::is_full;
 use crate::ops::privilege;
 use crate::pool::{Pool, View};
-use crate::range_locks::{Answers, Sort};
-use crate::relocate::is_full;
-use crate::sys;
+use crate::state::node::Node;
+use crate::state::open_file::OpenFile;
+use crate::state::range_locks::{Answers, Sort};
 
 /// Requests from this size on may keep a disk busy long enough to let others go ahead.
 const LARGE_BYTES: usize = 256 << 10;
@@ -93,7 +93,7 @@ impl Pool {
         mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
     ) -> Result<T> {
         loop {
-            let held = opened.node.hold(cx);
+            let held = opened.node.share_move_lock(cx);
             let file = opened.file()?;
             let refusal = match change(file.as_fd()) {
                 Err(errno) if is_full(errno.errno) => errno,

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Read, Write};
 
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::ops::io::proxy_io_priority;
 use crate::pool::Pool;
-use crate::sys;
 
 impl Pool {
     /// All that [`do_read`](Self::do_read) would have read, or nothing.

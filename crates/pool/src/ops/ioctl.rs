@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, Ioctl, IoctlReply, NodeId};
 use strandfs_preload_abi::BRANCH_FILE;
 
-use crate::error::Result;
-use crate::locate::reopen;
-use crate::node::Node;
+use crate::base::error::Result;
+use crate::base::open::reopen;
+use crate::base::sys;
 use crate::ops::alteration::{Alteration, Now, Role, Way};
 use crate::ops::change::change_each;
 use crate::ops::privilege::Changer;
 use crate::pool::Pool;
-use crate::sys;
+use crate::state::node::Node;
 
 /// Room for the argument of every command that may reach a branch.
 const ARGUMENT_BYTES: usize = 32;
@@ -211,7 +211,7 @@ impl Pool {
             )?);
         }
         let opened = self.opened(args.handle)?;
-        let _held = opened.node.hold(cx);
+        let _held = opened.node.share_move_lock(cx);
         Ok(sys::fs_ioctl(opened.file()?.as_fd(), command, argument)?)
     }
 
@@ -244,7 +244,7 @@ impl Pool {
             self.attributes_changed(&*self.dir_set(node)?);
         } else {
             let opened = self.opened(args.handle)?;
-            let _held = opened.node.hold(cx);
+            let _held = opened.node.share_move_lock(cx);
             let branch = opened.branch().ok_or(Errno::BADF)?;
             if view.branch(branch.id).unwrap_or(&branch).read_only() {
                 return Err(Errno::ROFS.into());

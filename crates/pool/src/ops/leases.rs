@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strandfs_fuse::Context;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::pool::Pool;
 
 /// Pause before the first attempt after one that met a lease.
@@ -49,7 +49,7 @@ impl Pool {
             if cx.interrupted() {
                 return Err(Errno::INTR.into());
             }
-            if self.ward.has_ended() {
+            if self.health_monitor.has_ended() {
                 return outcome;
             }
             thread::sleep(PAUSE);

@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
 use strandfs_options::Policy;
 
-use crate::error::{Error, Result};
-use crate::node::{DirEntry, Node};
+use crate::base::error::{Error, Result};
+use crate::base::policy::{self, Category};
+use crate::base::sys;
 use crate::ops::change::Holder;
-use crate::policy::{self, Category};
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::node::{DirEntry, Node};
 
 impl Pool {
     /// LINK. Every copy the policy picks gets the new name on its own branch.
@@ -27,7 +27,7 @@ impl Pool {
         new_name: &OsStr,
     ) -> Result<Entry> {
         let node = self.node(id)?;
-        let held = node.hold(cx);
+        let held = node.share_move_lock(cx);
         let parent = self.node_to_change(new_parent)?;
         let view = self.view();
         let set = self.dir_set(&parent)?;

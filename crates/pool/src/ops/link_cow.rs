@@ -16,15 +16,15 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 
-use crate::branch::BranchId;
-use crate::error::{Error, Result};
-use crate::identity::{btime_ns, kind_of};
-use crate::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
-use crate::node::{DirEntry, Node};
+use crate::base::branch::BranchId;
+use crate::base::error::{Error, Result};
+use crate::base::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
+use crate::base::sys;
+use crate::mover::{Record, copy_data, step};
 use crate::ops::lookup::Faces;
 use crate::pool::{Pool, View};
-use crate::relocate::{Record, copy_data, step};
-use crate::sys;
+use crate::state::identity::{btime_ns, kind_of};
+use crate::state::node::{DirEntry, Node};
 
 /// A look-up that has not come by now belongs to something else.
 const AWAITED_MS: u64 = 60_000;
@@ -175,7 +175,7 @@ impl Pool {
             return Err(Error::expected(errno));
         }
         cx.may_block();
-        let _held = node.hold(cx);
+        let _held = node.share_move_lock(cx);
         let path = self.relative_path(&parent).ok_or(Errno::STALE)?;
         for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
             let place = Place { dir, path: &path };
@@ -193,7 +193,7 @@ impl Pool {
     fn visible(
         &self,
         view: &View,
-        set: &crate::node::DirSet,
+        set: &crate::state::node::DirSet,
         name: &OsStr,
         awaited: NodeId,
     ) -> Result<Option<Arc<Node>>> {

@@ -11,17 +11,17 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::readdir::Workers;
 use strandfs_options::{OnMissing, ReaddirRule};
 
-use crate::coherence::{Learnt, Lesson};
-use crate::control::file::is_control_name;
-use crate::dir_listing::Listing;
-use crate::dir_reading::open_for_reading;
-use crate::error::{Error, Result};
-use crate::identity::Face;
-use crate::listing_workers::Task;
-use crate::node::{DirEntry, DirSet, Node};
+use crate::admin::control::file::is_control_name;
+use crate::base::error::{Error, Result};
+use crate::base::open::open_for_reading;
+use crate::base::sys;
+use crate::directory::listing::Listing;
+use crate::directory::workers::Task;
+use crate::mover::own_name;
 use crate::pool::{Pool, View};
-use crate::relocate::own_name;
-use crate::sys;
+use crate::state::identity::Face;
+use crate::state::node::{DirEntry, DirSet, Node};
+use crate::watch::{Fill, Learnt};
 
 /// Room for one `getdents64`.
 const DENTS_BYTES: usize = 64 << 10;
@@ -73,7 +73,7 @@ impl Pool {
             listing.keep_first_of_each_name();
         }
         listing.sort();
-        listing.partial |= set.unasked;
+        listing.partial |= set.skipped;
         Ok(listing)
     }
 
@@ -93,9 +93,9 @@ impl Pool {
                 continue;
             }
             // What is read here need not be asked for again, as removing the tree would.
-            let lesson = remembered.begin(dir);
+            let fill = remembered.begin(dir);
             let outcome = self
-                .read_and_learn(dir, lesson, (&mut listing, &mut room))
+                .read_and_learn(dir, fill, (&mut listing, &mut room))
                 .map(|read| learnt.extend(read.map(|read| (dir, read))));
             tolerate(dir, outcome)?;
         }
@@ -107,18 +107,18 @@ impl Pool {
     fn read_and_learn(
         &self,
         dir: &DirEntry,
-        lesson: Option<Lesson>,
+        fill: Option<Fill>,
         (listing, room): (&mut Listing, &mut Vec<u8>),
     ) -> Result<Option<Learnt>> {
         let reader = dir.reader()?;
         let fd = reader.as_fd();
         let start = listing.len();
         self.read_branch(dir, fd, listing, room)?;
-        let Some(lesson) = lesson.filter(|_| listing.len() - start <= Lesson::LISTED_MAX) else {
+        let Some(fill) = fill.filter(|_| listing.len() - start <= Fill::LISTED_MAX) else {
             return Ok(None);
         };
         let names = (start..listing.len()).filter_map(|at| listing.get(at));
-        Ok(self.learn_listed(dir, lesson, fd, names.map(|(_, name)| name)))
+        Ok(self.learn_listed(dir, fill, fd, names.map(|(_, name)| name)))
     }
 
     fn list_opened_together(&self, set: &DirSet, workers: Workers) -> Result<Listing> {

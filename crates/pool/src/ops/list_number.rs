@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
-use crate::dir_listing::Listed;
-use crate::identity::{Face, Identity, VolumeId, kind_of};
-use crate::inode_number::{Numbered, PathHash, by_path};
-use crate::node::{DirSet, Node};
+use crate::base::sys;
+use crate::directory::listing::Listed;
 use crate::ops::lookup::Faces;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::{Face, Identity, VolumeId, kind_of};
+use crate::state::inode_number::{Numbered, PathHash, by_path};
+use crate::state::node::{DirSet, Node};
 
 /// The directory being listed.
 pub(crate) struct Place<'a> {

@@ -11,16 +11,16 @@ use strandfs_fuse::{
     Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply,
 };
 
-use crate::coherence::{Keeping, Moment};
-use crate::dir_listing::{DOTS, Listed, Listing, Offset, Series};
-use crate::dir_reading::open_for_reading;
-use crate::error::{Error, Result};
-use crate::identity::kind_of;
-use crate::node::{DirEntry, DirSet, Node};
+use crate::base::error::{Error, Result};
+use crate::base::open::open_for_reading;
+use crate::base::sys;
+use crate::directory::listing::{DOTS, Listed, Listing, Offset, Series};
+use crate::directory::listing_cache::Snapshot;
 use crate::ops::lookup::{Copies, Faces};
 use crate::pool::{Pool, View};
-use crate::snapshots::Snapshot;
-use crate::sys;
+use crate::state::identity::kind_of;
+use crate::state::node::{DirEntry, DirSet, Node};
+use crate::watch::{Epoch, Keeping};
 
 /// What OPENDIR answers where the kernel must not keep the listing: it collects nothing then.
 const UNKEPT: Handle = Handle(1);
@@ -190,7 +190,7 @@ impl Pool {
                     }
                 }
                 Ok(found) => {
-                    let kind = Some(crate::identity::kind_of_mode(found.attr.mode));
+                    let kind = Some(crate::state::identity::kind_of_mode(found.attr.mode));
                     if !sink.push(
                         &found,
                         found.attr.ino,
@@ -217,7 +217,7 @@ impl Pool {
         parent: &Arc<Node>,
         dir: Option<&DirEntry>,
         (kind, name): (Option<FileKind>, &OsStr),
-        since: Moment,
+        since: Epoch,
     ) -> Result<strandfs_fuse::Entry> {
         // Who lists a directory does not wait for the servers of those who have mounted there.
         if let Some(dir) = dir
@@ -229,7 +229,7 @@ impl Pool {
         if several && kind == Some(FileKind::Directory) {
             return self.steady(|| self.do_lookup(parent.id, name));
         }
-        let first_wins = crate::policy::same_search(
+        let first_wins = crate::base::policy::same_search(
             view.settings.policies.getattr,
             strandfs_options::Policy::Ff,
         );
@@ -283,14 +283,15 @@ impl Pool {
         };
         let held = match offset {
             0 => None,
-            _ => self.snapshots.get(id, sys::mono_coarse_ms()),
+            _ => self.listing_cache.get(id, sys::mono_coarse_ms()),
         };
         let snapshot = match held {
             Some(snapshot) => snapshot,
             None => {
                 let made = self.finding(cx, || self.listing_between_moves(&node))?;
                 let begins = offset == 0;
-                self.snapshots.put(id, made, begins, sys::mono_coarse_ms())
+                self.listing_cache
+                    .put(id, made, begins, sys::mono_coarse_ms())
             }
         };
         let series = match series.is_keepable() && snapshot.listing.partial {
@@ -308,7 +309,7 @@ impl Pool {
 
     /// The reader is about to be told that nothing is left.
     fn end_of(&self, cx: &Context<'_>, reader: &Reader) {
-        self.snapshots.end(reader.node.id);
+        self.listing_cache.end(reader.node.id);
         if reader.collects && !self.stays(&reader.node, reader.series) {
             // Dropping pages waits for whoever copies from them, perhaps to memory that is a file
             // of this pool.
@@ -322,7 +323,7 @@ impl Pool {
     fn listing_between_moves(&self, node: &Arc<Node>) -> Result<Listing> {
         loop {
             let (moves, begun) = (self.moves(), self.coherence.now());
-            let number = self.snapshots.begin();
+            let number = self.listing_cache.begin();
             let mut listing = self.make_listing(node)?;
             (listing.begun, listing.number) = (begun, number);
             if self.moves() == moves {

@@ -8,11 +8,11 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use strandfs_fuse::{AnswerLater, Context, Deferred, Lock, LockKind, LockRequest};
 
-use crate::error::{Error, Result};
-use crate::lock_waits::Queued;
-use crate::open_file::OpenFile;
+use crate::base::error::{Error, Result};
 use crate::pool::Pool;
-use crate::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
+use crate::state::lock_waits::Queued;
+use crate::state::open_file::OpenFile;
+use crate::state::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
 
 impl Pool {
     /// GETLK.
@@ -62,8 +62,8 @@ impl Pool {
             let (locks, attempt) = attempted;
             match attempt {
                 Attempt::Done => return answered(token, Ok(())),
-                Attempt::Held | Attempt::HeldOutside if wait => {}
-                Attempt::Leased | Attempt::Held | Attempt::HeldOutside => {
+                Attempt::SharedMoveLock | Attempt::HeldOutside if wait => {}
+                Attempt::Leased | Attempt::SharedMoveLock | Attempt::HeldOutside => {
                     return answered(token, Err(Errno::AGAIN.into()));
                 }
             }
@@ -96,7 +96,7 @@ impl Pool {
         opened: &OpenFile,
         asked: &Asked,
     ) -> Result<(Arc<NodeLocks>, Attempt)> {
-        let _held = opened.node.hold(cx);
+        let _held = opened.node.share_move_lock(cx);
         let locks = {
             let mut open = opened.node.open.lock();
             let state = open.as_mut().ok_or(Errno::BADF)?;
@@ -171,7 +171,7 @@ fn answered(token: Option<Deferred>, outcome: Result<()>) -> Result<()> {
 fn get_outside(
     opened: &OpenFile,
     asked: &Asked,
-    kind: crate::lock_table::Kind,
+    kind: crate::state::lock_table::Kind,
 ) -> Result<Option<Lock>> {
     // Nobody of the pool holds anything: any description will do to ask with.
     let locks = opened

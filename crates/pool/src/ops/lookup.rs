@@ -11,19 +11,19 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
 use strandfs_options::{FollowSymlinks, Policy};
 
-use crate::attr::merge_dirs;
-use crate::coherence::Moment;
-use crate::dir_set::is_absence;
-use crate::dir_set::{Freshness, SlowBranches};
-use crate::error::{Error, Result};
-use crate::identity::{Face, Identity, btime_ns, kind_of};
-use crate::inode_number::Numbered;
-use crate::node::{DirEntry, DirSet, Names, Node};
+use crate::base::error::{Error, Result};
+use crate::base::policy::{self, BranchFacts, Category};
+use crate::base::sys;
+use crate::directory::set::is_absence;
+use crate::directory::set::{Freshness, SlowBranches};
+use crate::mover::own_name;
 use crate::ops::do_without::rights_elsewhere;
-use crate::policy::{self, BranchFacts, Category};
 use crate::pool::{Pool, View};
-use crate::relocate::own_name;
-use crate::sys;
+use crate::state::attr::merge_dirs;
+use crate::state::identity::{Face, Identity, btime_ns, kind_of};
+use crate::state::inode_number::Numbered;
+use crate::state::node::{DirEntry, DirSet, Names, Node};
+use crate::watch::Epoch;
 
 /// A name changed hands this often between two looks: give up rather than spin.
 const RACES_MAX: usize = 16;
@@ -101,7 +101,7 @@ impl Pool {
         for _ in 0..RACES_MAX {
             let moves = self.moves();
             let wider;
-            if set.unasked && !self.leads_to_dir(&view, &set, name, faces)? {
+            if set.skipped && !self.leads_to_dir(&view, &set, name, faces)? {
                 set = self.dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)?;
             }
             let mut searched = &set;
@@ -141,7 +141,7 @@ impl Pool {
         parent: &Arc<Node>,
         set: &DirSet,
         name: &OsStr,
-        since: Moment,
+        since: Epoch,
     ) -> Result<Entry> {
         let valid = self.negative_valid(view, parent, set, name, since);
         if valid.is_zero() {
@@ -164,7 +164,7 @@ impl Pool {
         node: &Arc<Node>,
         mut attr: FileAttr,
         place: Option<(&Arc<Node>, &OsStr)>,
-        since: Moment,
+        since: Epoch,
     ) -> Entry {
         view.dress(&mut attr);
         let entry_valid = match node.counts() {
@@ -209,7 +209,7 @@ impl Pool {
             Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll
         );
         let mut copies = Copies::new();
-        let mut error = set.unheard;
+        let mut error = set.probe_error;
         let mut slow: SmallVec<[&DirEntry; 2]> = SmallVec::new();
         let mut asked_slow = false;
         let mut entries = set.entries.iter();
@@ -388,7 +388,7 @@ impl Pool {
     /// Who a name found on a branch is.
     ///
     /// # Errors
-    /// As for [`crate::identity::Volumes::identify`].
+    /// As for [`crate::state::identity::Volumes::identify`].
     pub(crate) fn identity_of(&self, copy: &Copy<'_>, name: &OsStr) -> Result<Identity> {
         let (branch, dir) = (&copy.dir.branch, copy.dir.fd.as_fd());
         let identity = self

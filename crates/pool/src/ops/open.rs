@@ -12,19 +12,19 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
-use crate::branch::{Branch, PassthroughState};
-use crate::descriptor::table_of;
-use crate::error::{Error, Result};
-use crate::features::passthrough_ruled_out;
+use crate::admin::features::passthrough_ruled_out;
+use crate::base::branch::{Branch, PassthroughState};
+use crate::base::error::{Error, Result};
+use crate::base::policy::same_search;
+use crate::base::shares::Share;
+use crate::base::sys::{self, Own};
 use crate::health::is_failure;
-use crate::node::Node;
-use crate::open_file::{IoMode, OpenFile, OpenState, Place};
 use crate::ops::privilege;
-use crate::policy::same_search;
 use crate::pool::{PassthroughVerdict, Pool, View};
-use crate::range_locks::Answers;
-use crate::shares::Share;
-use crate::sys::{self, Own};
+use crate::state::descriptor::table_of;
+use crate::state::node::Node;
+use crate::state::open_file::{IoMode, OpenFile, OpenState, Place};
+use crate::state::range_locks::Answers;
 use fingerprint::fingerprint;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
@@ -89,7 +89,7 @@ impl Pool {
         }
         let view = self.view();
         let share = self.admit(cx)?;
-        let _held = node.hold(cx);
+        let _held = node.share_move_lock(cx);
         let wanted = server_flags(&view, flags);
         let mut stands_in_for = None;
         let (branch, file, mode) = match self.open_wanted(&view, &node, wanted) {
@@ -174,7 +174,7 @@ impl Pool {
         }
         for copy in self.namesakes(view, node, own.branch) {
             let wanted = server_flags(view, flags);
-            let Ok(file) = crate::locate::reopen(copy.fd.as_fd(), wanted) else {
+            let Ok(file) = crate::base::open::reopen(copy.fd.as_fd(), wanted) else {
                 continue;
             };
             let mode = rustix::fs::fstat(&file)?.st_mode;
@@ -206,12 +206,12 @@ impl Pool {
         let open = node.open.lock().as_ref().and_then(|open| open.any_open());
         if let Some((branch, file)) = open {
             let branch = view.branch(branch.id).cloned().unwrap_or(branch);
-            let file = crate::locate::reopen(file.as_fd(), flags)?;
+            let file = crate::base::open::reopen(file.as_fd(), flags)?;
             let mode = rustix::fs::fstat(&file)?.st_mode;
             return Ok(Some((branch, file, mode)));
         }
         let located = self.locate_by(view, node, rule)?;
-        let file = crate::locate::reopen(located.fd(), flags)?;
+        let file = crate::base::open::reopen(located.fd(), flags)?;
         let mode = rustix::fs::fstat(&file)?.st_mode;
         Ok(Some((located.branch, file, mode)))
     }
@@ -482,7 +482,7 @@ fn passes(rule: PassthroughIo, flags: i32) -> bool {
 /// branch always clear them.
 fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY
-        && crate::attr::has_set_id(file_mode)
+        && crate::state::attr::has_set_id(file_mode)
         && privilege::keeps_set_id(cx)
 }
 
@@ -493,7 +493,7 @@ fn truncate_open(file: &OwnedFd, access: i32) -> Result<()> {
         return Ok(rustix::fs::ftruncate(file, 0)?);
     }
     Ok(rustix::fs::ftruncate(
-        crate::locate::reopen(file.as_fd(), OFlags::WRONLY)?,
+        crate::base::open::reopen(file.as_fd(), OFlags::WRONLY)?,
         0,
     )?)
 }

@@ -7,12 +7,12 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use strandfs_options::NfsOpenHack;
 
-use crate::branch::Branch;
-use crate::error::{Error, Result};
-use crate::locate::reopen;
-use crate::node::Node;
+use crate::base::branch::Branch;
+use crate::base::error::{Error, Result};
+use crate::base::open::reopen;
+use crate::base::sys;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::node::Node;
 
 /// Write permission for anybody.
 const WRITE: u32 = 0o222;

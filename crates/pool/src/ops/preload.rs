@@ -14,10 +14,10 @@ use strandfs_options::CacheFiles;
 use strandfs_preload_abi::{BranchFile, PATH_BYTES, VERSION};
 use zerocopy::IntoBytes;
 
-use crate::error::Result;
-use crate::open_file::IoMode;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
+use crate::state::open_file::IoMode;
 
 /// Files that can be remembered, about 64 MiB of memory. Beyond it no further file is told.
 const MOST_TOLD: usize = 1 << 20;
@@ -79,7 +79,7 @@ impl Pool {
         }
         let opened = self.opened(handle)?;
         // Where it is told to be it must stay from now on.
-        let _held = opened.node.hold(cx);
+        let _held = opened.node.share_move_lock(cx);
         let mode = opened.node.open.lock().as_ref().map(|state| state.mode);
         if matches!(mode, Some(IoMode::Passthrough(_))) {
             return Err(Errno::ALREADY.into());

@@ -8,10 +8,10 @@ use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Context, SetAttr, Write};
 
-use crate::attr::has_set_id;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
+use crate::state::attr::has_set_id;
 
 /// Whether the caller has CAP_FSETID here. Asked of `/proc`, and only where a set-id file is at
 /// stake: the kernel no longer tells the server who calls (idmapped mounts), except for requests

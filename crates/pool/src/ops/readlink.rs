@@ -4,9 +4,9 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
 
 impl Pool {
     /// READLINK.

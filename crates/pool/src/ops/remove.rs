@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 use strandfs_options::Policy;
 
-use crate::branch::{Branch, BranchId};
-use crate::error::{Error, Result};
-use crate::identity::{Face, kind_of};
-use crate::metadata::copy_metadata;
-use crate::node::{DirEntry, DirSet, Held, Node};
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::metadata::copy_metadata;
+use crate::base::sys;
 use crate::ops::create::unlink_flags;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::{Face, kind_of};
+use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
 
 /// The nodes of one inode: as it is and as it is shown.
 pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
@@ -66,8 +66,8 @@ impl Pool {
         cx: &Context<'_>,
         node: Option<&'a Arc<Node>>,
         moves: u64,
-    ) -> Result<Option<Held<'a>>> {
-        let held = node.map(|node| node.hold(cx));
+    ) -> Result<Option<SharedMoveLock<'a>>> {
+        let held = node.map(|node| node.share_move_lock(cx));
         if self.moves() == moves {
             Ok(held)
         } else {

@@ -11,13 +11,13 @@ use rustix::fs::Statx;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
-use crate::branch::Branch;
-use crate::dir_reading::open_dir;
-use crate::identity::{Face, kind_of};
-use crate::node::{DirEntry, DirSet, Node};
+use crate::base::branch::Branch;
+use crate::base::open::open_dir;
+use crate::base::sys;
 use crate::ops::remove::Faced;
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::{Face, kind_of};
+use crate::state::node::{DirEntry, DirSet, Node};
 
 /// Nodes with the descriptors that are to be theirs.
 pub(super) type Opened = SmallVec<[(Arc<Node>, DirSet); 1]>;
@@ -62,10 +62,25 @@ impl Pool {
         opened
     }
 
-    /// Gives nodes whose name is gone their descriptors.
+    /// Gives nodes whose name is gone their descriptors, which cannot be opened anew: they wait in
+    /// no queue to make room for others.
     pub(super) fn hold_removed(&self, opened: Opened) {
         for (node, held) in opened {
-            let _ = self.install(&node, held, None);
+            let count = held.entries.len();
+            if !self.dir_fds.take_for_good(count) {
+                continue;
+            }
+            let mut place = node.place_mut();
+            // Under the lock that the sweep after a change of branches takes.
+            let replaced = match held.generation < self.view().branches_since {
+                true => Some(count),
+                false => place
+                    .dirs
+                    .replace(Arc::new(held))
+                    .map(|set| set.entries.len()),
+            };
+            drop(place);
+            self.dir_fds.forget(replaced.unwrap_or(0));
         }
     }
 }

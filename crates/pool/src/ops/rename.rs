@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId, Rename};
 use strandfs_options::Policy;
 
-use crate::branch::Branch;
-use crate::error::{Error, Result};
-use crate::identity::kind_of;
-use crate::node::{ChangingNames, DirSet, Node};
+use crate::base::branch::Branch;
+use crate::base::error::{Error, Result};
+use crate::base::sys;
 use crate::ops::change::Found;
 use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
 use crate::ops::removed_dirs::Opened;
 use crate::ops::rename_plan::{Ends, Paths, Plan};
 use crate::pool::{Pool, View};
-use crate::sys;
+use crate::state::identity::kind_of;
+use crate::state::node::{ChangingNames, DirSet, Node};
 
 const KNOWN_FLAGS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
 

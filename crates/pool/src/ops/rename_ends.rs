@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::node::DirEntry;
-use crate::sys;
+use crate::base::sys;
+use crate::state::node::DirEntry;
 
 /// Both names of a rename on one branch.
 pub(crate) struct Ends<'a> {

@@ -13,15 +13,15 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
-use crate::branch::Branch;
-use crate::error::{Error, Result};
-use crate::node::DirEntry;
+use crate::base::branch::Branch;
+use crate::base::error::{Error, Result};
+use crate::base::sys;
+use crate::mover::{Decisive, Displaced, Place, Record, step as step_passed};
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
 use crate::ops::remove::{open_kept, restore_dir};
 pub(crate) use crate::ops::rename_ends::Ends;
-use crate::relocate::{Aside, Decisive, Place, Record, step as step_passed};
-use crate::sys;
+use crate::state::node::DirEntry;
 
 enum Step<'a> {
     /// The new name is free on this branch.
@@ -142,7 +142,7 @@ struct Done<'p, 'a> {
     /// Stale names that are removed.
     stale: SmallVec<[(&'p Stale<'a>, Option<RemovedDir>); 1]>,
     /// Copies of a file that can be put back.
-    aside: SmallVec<[Aside; 1]>,
+    aside: SmallVec<[Displaced; 1]>,
     /// Copies of a file are gone for good.
     files_gone: bool,
 }
@@ -387,7 +387,7 @@ impl<'a> Plan<'a> {
         if let Some(one) = doomed.last() {
             self.outlast(one);
         }
-        done.aside.into_iter().for_each(Aside::remove);
+        done.aside.into_iter().for_each(Displaced::remove);
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl<'a> Plan<'a> {
         if let (Some(decisive), Some(paths)) = (decisive, &self.paths)
             && kind != FileKind::Directory
         {
-            match Aside::put(one.place(paths), one.home(), decisive) {
+            match Displaced::put(one.place(paths), one.home(), decisive) {
                 Ok(Some(copy)) => {
                     done.aside.push(copy);
                     return Ok(None);

@@ -4,8 +4,8 @@
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, open, statx};
 
-use crate::node::Node;
 use crate::pool::Pool;
+use crate::state::node::Node;
 
 impl Pool {
     /// Whether some process runs this file, by its name in the pool: all of them are looked at, as

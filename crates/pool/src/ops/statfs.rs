@@ -7,10 +7,10 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 use strandfs_fuse::{NodeId, StatfsReply};
 use strandfs_options::{StatfsIgnore, StatfsMode};
 
-use crate::branch::Branch;
-use crate::error::Result;
+use crate::base::branch::Branch;
+use crate::base::error::Result;
+use crate::base::sys;
 use crate::pool::Pool;
-use crate::sys;
 
 /// One filesystem's numbers and whether its free space can be used for anything new.
 struct Part {

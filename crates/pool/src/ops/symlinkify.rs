@@ -8,11 +8,11 @@ use rustix::fs::{Statx, StatxTimestamp};
 use rustix::io::Errno;
 use strandfs_fuse::{FileAttr, FileKind};
 
-use crate::attr::file_attr;
-use crate::error::Result;
-use crate::identity::kind_of;
-use crate::node::Node;
+use crate::base::error::Result;
 use crate::pool::{Pool, View};
+use crate::state::attr::file_attr;
+use crate::state::identity::kind_of;
+use crate::state::node::Node;
 
 /// Write permission for anybody.
 const WRITE: u32 = 0o222;

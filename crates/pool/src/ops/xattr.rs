@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
-use crate::access_list::{self, ACCESS, AccessList};
-use crate::attr::has_set_id;
-use crate::error::{Error, Result};
-use crate::mounts::Forbids;
-use crate::node::{DirEntry, Node};
+use crate::base::access_list::{self, ACCESS, AccessList};
+use crate::base::error::{Error, Result};
+use crate::base::rights::Rights;
+use crate::base::sys;
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::privilege::{is_administrator, keeps_set_group_id};
 use crate::pool::{Pool, View};
-use crate::rights::Rights;
-use crate::sys;
+use crate::state::attr::has_set_id;
+use crate::state::mounts::Forbids;
+use crate::state::node::{DirEntry, Node};
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
 const CAPABILITY: &[u8] = b"security.capability";
@@ -174,7 +174,7 @@ impl Pool {
         check_mode(&view)?;
         self.check_settable(&view, args.name)?;
         let node = self.node(id)?;
-        let _held = node.hold(cx);
+        let _held = node.share_move_lock(cx);
         // The branch clears set-group-id itself for whom it does not trust to keep it.
         sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
         let rule = view.settings.policies.setxattr;
@@ -192,7 +192,7 @@ impl Pool {
         check_mode(&view)?;
         self.check_settable(&view, name)?;
         let node = self.node(id)?;
-        let _held = node.hold(cx);
+        let _held = node.share_move_lock(cx);
         let rule = view.settings.policies.removexattr;
         let before = |fd: BorrowedFd<'_>| {
             if name == ACCESS {

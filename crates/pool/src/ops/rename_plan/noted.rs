@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
 use super::{Doomed, Ends, Plan, Step};
-use crate::branch::Branch;
-use crate::error::Result;
+use crate::base::branch::Branch;
+use crate::base::error::Result;
+use crate::base::sys;
+use crate::mover::{Record, Role};
 use crate::ops::durable;
-use crate::relocate::{Record, Role};
-use crate::sys;
 
 impl Plan<'_> {
     /// Notes that a file is about to have two names. Without the note (a full branch) a server

@@ -1,0 +1,249 @@
+//! What the pool says of one path (`strandfs explain`), as JSON: its copies, how they differ, and
+//! what each operation would do on which branch, asked of the policies in force.
+
+mod decisions;
+mod parts;
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use strandfs_fuse::{Context, FileKind, NodeId};
+
+use crate::base::branch::Branch;
+use crate::base::error::Result;
+use crate::base::sys;
+use crate::directory::set::{Freshness, SlowBranches};
+use crate::ops::privilege::caller_uid;
+use crate::ops::xattr::give;
+use crate::pool::{Pool, View};
+use crate::state::identity::kind_of;
+use crate::state::node::{DirSet, Node};
+pub(crate) use parts::Parts;
+
+/// Attributes through which the pool speaks of itself. Unlike `user.*` the kernel hands
+/// `system.*` on for every kind of file and without a permission check, so each is guarded here.
+pub(crate) const SELF_PREFIX: &[u8] = b"system.strandfs.";
+
+/// What one branch has under the path asked for.
+pub(super) struct OnBranch {
+    pub(super) branch: Arc<Branch>,
+    /// ENOENT if there is nothing.
+    pub(super) found: sys::Result<Statx>,
+    /// The directory that holds the path is there.
+    pub(super) parent: bool,
+}
+
+impl OnBranch {
+    /// Whether a copy is here that counts as the node's: of its kind.
+    pub(super) fn holds(&self, kind: FileKind) -> Option<&Statx> {
+        self.found
+            .as_ref()
+            .ok()
+            .filter(|stat| kind_of(stat) == kind)
+    }
+}
+
+impl Pool {
+    /// GETXATTR of `system.strandfs.explain`, for root, the server's user and the file's owner. An
+    /// answer that no attribute can hold is given in parts, `explain.TOKEN.NUMBER`.
+    ///
+    /// # Errors
+    /// EACCES for others, ENODATA for another name, ERANGE if `out` is too short, ENODATA for what has no
+    /// name any more.
+    pub(crate) fn getxattr_of_self(
+        &self,
+        cx: &Context<'_>,
+        id: NodeId,
+        name: &OsStr,
+        out: Option<&mut [u8]>,
+    ) -> Result<usize> {
+        let key = name.as_bytes().strip_prefix(SELF_PREFIX);
+        let part = key.and_then(|key| key.strip_prefix(b"explain."));
+        if part.is_none() && key != Some(b"explain") {
+            return Err(Errno::NODATA.into());
+        }
+        let node = self.node(id)?;
+        let uid = caller_uid(cx).ok_or(Errno::ACCESS)?;
+        let trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        if !trusted && self.attr(&node)?.uid != uid {
+            return Err(Errno::ACCESS.into());
+        }
+        let answer = match part {
+            Some(part) => self.explained.part(id, part)?,
+            None => {
+                let text = self.explain(&node)?.to_string();
+                self.explained.fit(id, text).into_bytes()
+            }
+        };
+        give(&answer, out)
+    }
+
+    /// All about the path of a node.
+    ///
+    /// # Errors
+    /// ENODATA if it has no name any more; ENOENT if it is gone from every branch; the error of
+    /// the branch that could not answer.
+    pub(crate) fn explain(&self, node: &Arc<Node>) -> Result<Value> {
+        let view = self.view();
+        let here = self.on_every_branch(&view, node)?;
+        let relative = self.relative_path(node).ok_or(Errno::NODATA)?;
+        let shown = self.shown(node, &here);
+        let copies: Vec<Value> = here
+            .iter()
+            .enumerate()
+            .filter_map(|(index, on)| copy(index, on, node.kind, &relative, shown))
+            .collect();
+        let branches = self.branches_status(&view);
+        Ok(json!({
+            "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
+            "path": relative.to_string_lossy(),
+            "kind": kind_name(node.kind),
+            "copies": copies,
+            "differences": differences(&here, node.kind),
+            "branches": branches,
+            "decisions": self.decisions(&view, node, &here, shown)?,
+        }))
+    }
+
+    /// What each branch has under the node's newest name.
+    fn on_every_branch(&self, view: &View, node: &Arc<Node>) -> Result<Vec<OnBranch>> {
+        let parent = match node.id {
+            NodeId::ROOT => None,
+            _ => {
+                let name = node.name().ok_or(Errno::NODATA)?;
+                let parent = self.nodes.get(name.parent).ok_or(Errno::NODATA)?;
+                Some((
+                    self.dir_set_of(&parent, Freshness::Now, SlowBranches::Ask)?,
+                    name.name,
+                ))
+            }
+        };
+        let at = |branch: &Arc<Branch>| match &parent {
+            None => (true, sys::statx_fd(branch.root())),
+            Some((set, name)) => match set.on(branch.id) {
+                Some(dir) => (true, sys::statx_name(dir.fd.as_fd(), name)),
+                None => match set.probe_error {
+                    Some(error) if error.branch == Some(branch.id) => (false, Err(error.errno)),
+                    _ => (false, Err(Errno::NOENT)),
+                },
+            },
+        };
+        Ok(view
+            .branches
+            .iter()
+            .map(|branch| {
+                let (parent, found) = at(branch);
+                OnBranch {
+                    branch: Arc::clone(branch),
+                    found,
+                    parent,
+                }
+            })
+            .collect())
+    }
+
+    /// The branch whose copy users see: for a directory the one whose attributes lead.
+    fn shown(&self, node: &Node, here: &[OnBranch]) -> Option<usize> {
+        let primary = node.primary()?;
+        here.iter().position(|on| {
+            on.holds(node.kind)
+                .is_some_and(|stat| self.volumes.same(&primary, stat))
+        })
+    }
+
+    /// The directory in which new names beside or inside the node would be made.
+    pub(super) fn place_for_new(&self, node: &Arc<Node>) -> Result<(Arc<Node>, Arc<DirSet>)> {
+        let dir = if node.is_dir() {
+            Arc::clone(node)
+        } else {
+            self.parent_of(node).ok_or(Errno::NODATA)?
+        };
+        let set = self.dir_set_now(&dir)?;
+        Ok((dir, set))
+    }
+}
+
+/// One copy; something of another kind under the name is listed too, as hidden.
+fn copy(
+    index: usize,
+    on: &OnBranch,
+    kind: FileKind,
+    relative: &Path,
+    shown: Option<usize>,
+) -> Option<Value> {
+    let path = on.branch.full_path(relative);
+    match &on.found {
+        Err(Errno::NOENT | Errno::NOTDIR) => None,
+        Err(errno) => Some(json!({
+            "branch": index,
+            "path": path.to_string_lossy(),
+            "error": errno.to_string(),
+        })),
+        Ok(stat) => Some(json!({
+            "branch": index,
+            "path": path.to_string_lossy(),
+            "kind": kind_name(kind_of(stat)),
+            "shown": shown == Some(index),
+            "hidden": kind_of(stat) != kind,
+            "inode": stat.stx_ino,
+            "links": stat.stx_nlink,
+            "mode": format!("{:04o}", stat.stx_mode & 0o7777),
+            "uid": stat.stx_uid,
+            "gid": stat.stx_gid,
+            "size_bytes": stat.stx_size,
+            "allocated_bytes": stat.stx_blocks.saturating_mul(512),
+            "modified_s": stat.stx_mtime.tv_sec,
+            "modified_ns": stat.stx_mtime.tv_nsec,
+        })),
+    }
+}
+
+/// In what the copies differ that should be alike. Directories have sizes and times of their own.
+fn differences(here: &[OnBranch], kind: FileKind) -> Vec<&'static str> {
+    let copies: Vec<&Statx> = here.iter().filter_map(|on| on.holds(kind)).collect();
+    let differ = |of: fn(&Statx) -> (i64, u64)| {
+        copies
+            .windows(2)
+            .any(|pair| matches!(pair, [one, other] if of(one) != of(other)))
+    };
+    let mut found = Vec::new();
+    if here
+        .iter()
+        .any(|on| on.found.is_ok() && on.holds(kind).is_none())
+    {
+        found.push("kind");
+    }
+    if differ(|stat| (0, u64::from(stat.stx_mode))) {
+        found.push("mode");
+    }
+    if differ(|stat| (i64::from(stat.stx_uid), u64::from(stat.stx_gid))) {
+        found.push("owner");
+    }
+    if kind != FileKind::Directory && differ(|stat| (0, stat.stx_size)) {
+        found.push("size");
+    }
+    if kind != FileKind::Directory
+        && differ(|stat| (stat.stx_mtime.tv_sec, u64::from(stat.stx_mtime.tv_nsec)))
+    {
+        found.push("modification time");
+    }
+    found
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Fifo => "pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    }
+}

@@ -1,0 +1,15 @@
+//! What everything stands on: system calls, branches, policies, rights and errors. Knows no pool.
+
+pub(crate) mod access_list;
+pub mod blocking_pool;
+pub mod branch;
+pub mod error;
+pub(crate) mod magic;
+pub(crate) mod metadata;
+pub(crate) mod nowait;
+pub(crate) mod open;
+pub(crate) mod overflow;
+pub mod policy;
+pub mod rights;
+pub mod shares;
+pub mod sys;

@@ -1,0 +1,120 @@
+//! How many descriptors directories hold open.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use strandfs_fuse::NodeId;
+
+use crate::pool::Pool;
+
+/// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
+///
+/// A second-chance queue: a directory used since it was last looked at is passed over once.
+pub struct DirFdCache {
+    limit: AtomicUsize,
+    open: AtomicUsize,
+    queue: Mutex<VecDeque<NodeId>>,
+}
+
+impl DirFdCache {
+    /// Holds at most `limit`.
+    pub fn new(limit: usize) -> Self {
+        DirFdCache {
+            limit: AtomicUsize::new(limit),
+            open: AtomicUsize::new(0),
+            queue: Mutex::default(),
+        }
+    }
+
+    /// From now on holds at most `limit`.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// How many descriptors are held.
+    pub fn open_count(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Accounts for descriptors that stay until their node is forgotten. False, and nothing taken,
+    /// if too many do: a user can make any number of directories, stand in them and remove them.
+    pub(crate) fn take_for_good(&self, count: usize) -> bool {
+        if self.open_count() + count > self.limit() / 2 {
+            return false;
+        }
+        self.open.fetch_add(count, Ordering::Relaxed);
+        true
+    }
+
+    pub(crate) fn note(&self, pool: &Pool, id: NodeId, added: usize, removed: Option<usize>) {
+        self.open.fetch_add(added, Ordering::Relaxed);
+        match removed {
+            Some(count) => self.forget(count),
+            None => self.queue_up(pool, id),
+        }
+        let mut tries = self.queue.lock().len();
+        while self.open_count() > self.limit() && tries > 0 {
+            tries -= 1;
+            let Some(oldest) = self.queue.lock().pop_front() else {
+                return;
+            };
+            self.evict(pool, oldest, id);
+        }
+    }
+
+    /// Forgotten directories leave their id behind; they are swept out before they pile up.
+    fn queue_up(&self, pool: &Pool, id: NodeId) {
+        let mut queue = self.queue.lock();
+        queue.push_back(id);
+        if queue.len() > self.limit().saturating_mul(2).saturating_add(1024) {
+            let mut seen = std::collections::HashSet::new();
+            queue.retain(|id| seen.insert(*id) && pool.nodes.get(*id).is_some());
+        }
+    }
+
+    fn evict(&self, pool: &Pool, id: NodeId, keep: NodeId) {
+        let Some(node) = pool.nodes.get(id) else {
+            return;
+        };
+        let mut place = node.place_mut();
+        let Some(set) = &place.dirs else { return };
+        if id == keep || set.recently_used.swap(false, Ordering::Relaxed) {
+            drop(place);
+            self.queue.lock().push_back(id);
+            return;
+        }
+        let count = set.entries.len();
+        place.dirs = None;
+        drop(place);
+        self.forget(count);
+    }
+
+    /// Accounts for descriptors dropped with their node.
+    pub(crate) fn forget(&self, count: usize) {
+        let _ = self
+            .open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                Some(open.saturating_sub(count))
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_that_stay_leave_half_to_the_others() {
+        let cache = DirFdCache::new(10);
+        assert!(cache.take_for_good(5));
+        assert!(!cache.take_for_good(1));
+        assert_eq!(cache.open_count(), 5);
+        cache.forget(5);
+        assert!(cache.take_for_good(1));
+    }
+}

@@ -1,0 +1,270 @@
+//! The one mover: takes a file from one branch to another under its users' hands.
+//!
+//! A move holds the node's gate alone, so nothing changes the file through the pool meanwhile.
+//! Its steps, each of which leaves the file whole:
+//!
+//! 1. the copy is made without a name, or where that cannot be under one of our own names, which
+//!    the pool hides;
+//! 2. flags, bytes, owner, attributes, mode and times are copied and synced;
+//! 3. the original is checked not to have changed behind the pool;
+//! 4. a locked *record* at the root of the new branch says what is under way;
+//! 5. the copy takes its name (and the others of a hard-linked file), and that is synced;
+//! 6. the original's names are removed, and every open handle is on the new file.
+//!
+//! Before step 5 a crash leaves the original alone; after it two equal files, of which the next
+//! server removes the original if nobody touched either.
+
+mod ahead;
+mod copy;
+mod displaced;
+mod elsewhere;
+pub mod key;
+mod mend;
+mod names;
+mod note;
+mod reader;
+mod record;
+pub mod records;
+mod rename_record;
+mod seal;
+mod source;
+mod staging;
+mod step;
+mod switch;
+mod undo;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::Context;
+use strandfs_options::{OnMissing, Policy};
+
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::{Error, Result};
+use crate::base::policy::Space;
+use crate::pool::{Pool, View};
+use crate::state::node::{ExclusiveMoveLock, Node};
+pub(crate) use ahead::Ahead;
+pub use ahead::start as start_ahead;
+pub(crate) use copy::copy_data;
+pub(crate) use displaced::{Decisive, Displaced, Place};
+pub(crate) use key::{report as report_keys, unguessable};
+pub(crate) use mend::{Mending, Undecided, mend};
+pub(crate) use names::own_name;
+pub(crate) use record::Record;
+use source::Source;
+pub(crate) use step::step;
+pub(crate) use undo::Role;
+
+/// Why a file stays where it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveError {
+    /// No branch is left to try.
+    #[error("no branch can take it: {0}")]
+    NoBranch(Error),
+    /// The kernel reads or writes it by itself.
+    #[error("it is open in passthrough; see passthrough.headroom")]
+    Passthrough,
+    /// A name is not known, so it would lose the file.
+    #[error("{known} of its {links} names are known")]
+    Names {
+        /// Names known to lead to it.
+        known: usize,
+        /// Its link count.
+        links: u32,
+    },
+    /// A program has it open or mapped for writing, other than by the pool's open files.
+    #[error("it is mapped, or written to on its branch")]
+    Mapped,
+    /// The branch's copy is not the one users see.
+    #[error("another copy of it is open")]
+    OtherCopy,
+    /// A program writes to it where it is, past the server.
+    #[error("a program with the preload library may be writing to it")]
+    Preload,
+    /// `chattr +i` or `+a`, fscrypt, fs-verity.
+    #[error("it is immutable, append-only, encrypted or sealed by fs-verity")]
+    Fixed,
+    /// Someone changes it on the branch.
+    #[error("it changes behind the pool")]
+    Changing,
+    /// It was opened meanwhile.
+    #[error("it is in use")]
+    InUse,
+    /// It was changed a moment ago.
+    #[error("it has only just been changed")]
+    Fresh,
+    /// Nothing is to be moved any more.
+    #[error("it is not to move any more")]
+    Called,
+    /// The branch itself failed.
+    #[error("{0}")]
+    Failed(#[from] Error),
+}
+
+impl From<Errno> for MoveError {
+    fn from(errno: Errno) -> MoveError {
+        MoveError::Failed(errno.into())
+    }
+}
+
+/// Whether a branch is missing that may hold a file of the same name: one behind it could come back
+/// in front of the file that moved.
+fn lacks_a_branch(view: &View) -> bool {
+    !view.missing.is_empty() && view.settings.on_missing != OnMissing::Degrade
+}
+
+/// Whether a branch refused for want of room, which another branch may have.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+/// How a move treats the file's users and the branch it goes to.
+trait MoveMode {
+    /// What must stay free on the new branch besides the file.
+    fn spare_bytes(&self, space: &Space) -> u64;
+
+    /// So much more has been copied, to `to`; an error ends the move.
+    fn copied(&mut self, node: &Node, to: BorrowedFd<'_>, bytes: u64) -> Result<(), MoveError>;
+
+    /// The copy is whole: from here on, and as long as what is returned lives, nobody changes the
+    /// file through the pool.
+    fn close_in<'n>(
+        &mut self,
+        pool: &Pool,
+        node: &'n Node,
+        source: &Source,
+    ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError>;
+}
+
+/// A request waits for room; nobody else gets at the file from start to end.
+struct Awaited {
+    need_bytes: u64,
+}
+
+impl MoveMode for Awaited {
+    fn spare_bytes(&self, _space: &Space) -> u64 {
+        self.need_bytes
+    }
+
+    fn copied(&mut self, _node: &Node, _to: BorrowedFd<'_>, _bytes: u64) -> Result<(), MoveError> {
+        Ok(())
+    }
+
+    fn close_in<'n>(
+        &mut self,
+        _pool: &Pool,
+        _node: &'n Node,
+        _source: &Source,
+    ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
+        Ok(None)
+    }
+}
+
+impl Pool {
+    /// Moves a file whose branch refused `need_bytes` more to one that takes them
+    /// (`moveonenospc`). Must be called without the node's gate; `moved` says whether another
+    /// request has moved it meanwhile.
+    ///
+    /// # Errors
+    /// `refusal`, if the file stays where it is.
+    pub(crate) fn make_room(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        need_bytes: u64,
+        refusal: Error,
+        moved: impl Fn() -> bool,
+    ) -> Result<()> {
+        let view = self.view();
+        let rule = view.settings.moveonenospc.ok_or(refusal)?;
+        if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
+            return Err(refusal);
+        }
+        cx.may_block();
+        let alone = node.lock_for_move();
+        if moved() {
+            return Ok(());
+        }
+        let mut move_mode = Awaited { need_bytes };
+        let outcome = Source::of(self, &view, node)
+            .and_then(|source| self.move_by_policy(&view, node, rule, &source, &mut move_mode));
+        match outcome {
+            Ok(branch) => {
+                self.moved.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(path = self.shown_path(node), to = %branch.path.display(), "moved a file from a full branch");
+                drop(alone);
+                self.attributes_are_elsewhere(node);
+                Ok(())
+            }
+            Err(stay) => {
+                tracing::debug!(path = self.shown_path(node), %stay, "a file on a full branch stays");
+                Err(refusal)
+            }
+        }
+    }
+
+    fn shown_path(&self, node: &Arc<Node>) -> Option<String> {
+        let path = self.relative_path(node)?;
+        Some(format!("/{}", path.display()))
+    }
+
+    /// Reports of changes do not find a file by its new inode, so what the kernel holds of it must
+    /// not be kept for long. Attributes only: its pages are true still, and the writer waits with
+    /// some of them locked.
+    fn attributes_are_elsewhere(&self, node: &Node) {
+        if let Some(connection) = self.connection.get()
+            && let Err(errno) = connection.invalidate_inode(node.id, -1, 0)
+        {
+            tracing::debug!(%errno, "an inode could not be invalidated");
+        }
+    }
+
+    fn move_by_policy(
+        &self,
+        view: &View,
+        node: &Arc<Node>,
+        rule: Policy,
+        source: &Source,
+        move_mode: &mut dyn MoveMode,
+    ) -> Result<Arc<Branch>, MoveError> {
+        let set = self.dir_set_now(&source.parent)?;
+        let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
+        let mut last = None;
+        loop {
+            let picked = self
+                .pick_for_create(view, rule, &source.parent, &set, &tried)
+                .map_err(|errno| MoveError::NoBranch(last.unwrap_or(errno)))?;
+            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+            tried.push(branch.id);
+            match self.move_to(view, node, source, &branch, move_mode) {
+                Ok(()) => return Ok(branch),
+                Err(MoveError::Failed(errno)) => {
+                    tracing::debug!(branch = %branch.path.display(), %errno, "cannot take a file");
+                    branch.space().forget();
+                    last = Some(errno);
+                }
+                Err(stay) => return Err(stay),
+            }
+        }
+    }
+
+    fn has_room(
+        &self,
+        view: &View,
+        branch: &Branch,
+        source: &Source,
+        move_mode: &dyn MoveMode,
+    ) -> Result<()> {
+        branch.space().forget();
+        let space = self.space(view, branch)?;
+        let spare_bytes = move_mode.spare_bytes(&space);
+        if space.available_bytes < source.allocated_bytes().saturating_add(spare_bytes) {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,423 @@
+//! `relocate.ahead`: closed files leave a branch before it fills up under programs whose files the
+//! kernel writes by itself (passthrough), which cannot move.
+//!
+//! One thread looks at the branches and moves one file at a time. The move is the one of
+//! `moveonenospc`, with the same record and steps; but here nobody waits for it, so the file is
+//! copied while others may open and change it. Who does so wins: the copy is thrown away.
+
+mod candidates;
+mod pace;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use strandfs_fuse::NodeId;
+use strandfs_options::Policy;
+use strandfs_options::size::MinFreeSpace;
+
+use super::source::Source;
+use super::{MoveError, lacks_a_branch};
+use crate::base::branch::{Branch, BranchId};
+use crate::base::policy::Space;
+use crate::base::sys;
+use crate::pool::{Pool, View};
+use crate::state::node::Node;
+use crate::state::open_file::IoMode;
+use candidates::{Candidate, Candidates};
+use pace::Pace;
+
+/// Between two looks at the free space.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the end of the pool waits for a move to be given up.
+const PATIENCE: Duration = Duration::from_millis(600);
+/// Filesystems that free the space of a removed file later have done so by then.
+const FREED_WITHIN: Duration = Duration::from_secs(1);
+/// What was changed this recently could change again without a different time to tell.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// What the mover shares with the pool.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    ended: AtomicBool,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: bool,
+    /// Options or branches have changed.
+    woken: bool,
+    /// The file on its way, as users know it.
+    moving: Option<String>,
+    /// Branches below the threshold from which nothing goes, and why.
+    held_up: BTreeMap<BranchId, String>,
+}
+
+impl Ahead {
+    /// Options or branches have changed.
+    pub(crate) fn wake(&self) {
+        self.state.lock().woken = true;
+        self.news.notify_all();
+    }
+
+    /// Gives up what is being moved and ends the thread.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.news.notify_all();
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + PATIENCE;
+        while state.running && !self.news.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits for a change, no longer than `pause`.
+    fn wait(&self, pause: Option<Duration>) {
+        let mut state = self.state.lock();
+        let deadline = pause.map(|pause| Instant::now() + pause);
+        while !self.ended() && !state.woken {
+            match deadline {
+                None => self.news.wait(&mut state),
+                Some(deadline) if self.news.wait_until(&mut state, deadline).timed_out() => break,
+                Some(_) => {}
+            }
+        }
+        state.woken = false;
+    }
+
+    /// As [`Ahead::wait`], but for the end only.
+    fn sleep(&self, pause: Duration) {
+        let mut state = self.state.lock();
+        if !self.ended() {
+            self.news.wait_for(&mut state, pause);
+        }
+    }
+
+    fn hold_up(&self, branch: &Branch, why: Option<String>) {
+        let mut state = self.state.lock();
+        match why {
+            Some(why) => state.held_up.insert(branch.id, why),
+            None => state.held_up.remove(&branch.id),
+        };
+    }
+}
+
+/// Starts the mover, which sleeps as long as `relocate.ahead` is 0.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
+    let mover = Mover {
+        pool: Arc::downgrade(pool),
+        ahead: Arc::clone(&pool.ahead),
+        candidates: HashMap::new(),
+    };
+    pool.ahead.state.lock().running = true;
+    let started = std::thread::Builder::new()
+        .name("strandfs-ahead".to_owned())
+        .spawn(move || mover.run());
+    if started.is_err() {
+        pool.ahead.state.lock().running = false;
+    }
+    started.map(drop)
+}
+
+struct Mover {
+    pool: Weak<Pool>,
+    ahead: Arc<Ahead>,
+    candidates: HashMap<BranchId, Candidates>,
+}
+
+/// What became of one look.
+enum Outcome {
+    /// To be looked at again at once.
+    Busy,
+    /// Later will do.
+    Rest,
+    /// The option is off.
+    Off,
+}
+
+impl Mover {
+    fn run(mut self) {
+        while !self.ahead.ended() {
+            let Some(pool) = self.pool.upgrade() else {
+                break;
+            };
+            let outcome = self.look(&pool);
+            drop(pool);
+            match outcome {
+                Outcome::Busy => {}
+                Outcome::Rest => self.ahead.wait(Some(PAUSE)),
+                Outcome::Off => {
+                    self.candidates.clear();
+                    self.ahead.wait(None);
+                }
+            }
+        }
+        self.ahead.state.lock().running = false;
+        self.ahead.news.notify_all();
+    }
+
+    fn look(&mut self, pool: &Arc<Pool>) -> Outcome {
+        let view = Arc::clone(&pool.view());
+        let threshold = view.settings.relocate_ahead;
+        let rule = view.settings.moveonenospc;
+        let (Some(rule), false) = (rule, threshold == MinFreeSpace::Size(0)) else {
+            self.ahead.state.lock().held_up.clear();
+            return Outcome::Off;
+        };
+        self.candidates.retain(|id, _| view.branch(*id).is_some());
+        let known = |id: &BranchId| view.branch(*id).is_some();
+        self.ahead.state.lock().held_up.retain(|id, _| known(id));
+        if lacks_a_branch(&view) {
+            return Outcome::Rest;
+        }
+        let mut outcome = Outcome::Rest;
+        for branch in &view.branches {
+            let wanted = pool.wanted_bytes(&view, branch, threshold);
+            let Some(wanted) = wanted.filter(|_| pool.kernel_writes_on(branch)) else {
+                self.ahead.hold_up(branch, None);
+                continue;
+            };
+            match self.relieve(pool, &view, branch, rule, wanted) {
+                Ok(true) => outcome = Outcome::Busy,
+                Ok(false) => {}
+                Err(why) => self.ahead.hold_up(branch, Some(why)),
+            }
+            if self.ahead.ended() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Moves one file off a branch. True if one has moved or the next may.
+    fn relieve(
+        &mut self,
+        pool: &Arc<Pool>,
+        view: &View,
+        branch: &Arc<Branch>,
+        rule: Policy,
+        wanted: u64,
+    ) -> Result<bool, String> {
+        let candidates = self.candidates.entry(branch.id).or_default();
+        candidates.look(branch, &|| {
+            self.ahead.ended() || pool.view().generation != view.generation
+        });
+        let Some(candidate) = candidates.pick(wanted) else {
+            candidates.run_out();
+            return Err(candidates.why_none());
+        };
+        self.ahead.state.lock().moving = Some(format!("/{}", candidate.path.display()));
+        let before = pool.available(view, branch);
+        let begun = Instant::now();
+        let outcome = pool.move_ahead(view, branch, rule, &candidate);
+        self.ahead.state.lock().moving = None;
+        match outcome {
+            Ok(bytes) => {
+                self.ahead.files.fetch_add(1, Ordering::Relaxed);
+                self.ahead.bytes.fetch_add(bytes, Ordering::Relaxed);
+                candidates.note_move();
+                self.ahead.hold_up(branch, None);
+                self.wait_until_freed(pool, view, branch, before, bytes);
+            }
+            Err(stay) => {
+                tracing::debug!(path = %candidate.path.display(), %stay, "a file is not moved ahead of time");
+                candidates.note_stay(&candidate, &stay, begun.elapsed());
+            }
+        }
+        Ok(true)
+    }
+
+    /// Some filesystems free the space of a removed file a little later; until then it looks as
+    /// if more had to go.
+    fn wait_until_freed(
+        &self,
+        pool: &Pool,
+        view: &View,
+        branch: &Branch,
+        before: Option<u64>,
+        bytes: u64,
+    ) {
+        let deadline = Instant::now() + FREED_WITHIN;
+        let enough = before.unwrap_or(0).saturating_add(bytes / 2);
+        while !self.ahead.ended()
+            && Instant::now() < deadline
+            && pool.available(view, branch).is_some_and(|now| now < enough)
+        {
+            self.ahead.sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Pool {
+    fn available(&self, view: &View, branch: &Branch) -> Option<u64> {
+        branch.space().forget();
+        Some(self.space(view, branch).ok()?.available_bytes)
+    }
+
+    /// What is missing on a branch until the threshold is met; `None` if it is, or if nothing may
+    /// be moved off it.
+    fn wanted_bytes(&self, view: &View, branch: &Branch, threshold: MinFreeSpace) -> Option<u64> {
+        if branch.read_only() || branch.health().is_slow() || branch.health().is_read_only() {
+            return None;
+        }
+        branch.space().forget();
+        let space = self.space(view, branch).ok()?;
+        let wanted = threshold_bytes(threshold, &space).saturating_sub(space.available_bytes);
+        (wanted > 0 && !space.read_only_fs).then_some(wanted)
+    }
+
+    /// Whether some file of the branch is open for writing in passthrough.
+    fn kernel_writes_on(&self, branch: &Branch) -> bool {
+        self.files.any(|opened| {
+            let here = || opened.branch_id() == Some(branch.id);
+            let passed = || {
+                let open = opened.node.open.lock();
+                open.as_ref()
+                    .is_some_and(|open| matches!(open.mode, IoMode::Passthrough(_)))
+            };
+            opened.writable && here() && passed()
+        })
+    }
+
+    /// Moves a closed file off its branch; the bytes it occupied there.
+    fn move_ahead(
+        &self,
+        view: &View,
+        branch: &Arc<Branch>,
+        rule: Policy,
+        candidate: &Candidate,
+    ) -> Result<u64, MoveError> {
+        let found = Found::at(self, &candidate.path)?;
+        let node = found.nodes.last().ok_or(Errno::NOENT)?;
+        if node.primary().map(|identity| identity.branch) != Some(branch.id) {
+            return Err(MoveError::OtherCopy);
+        }
+        let source = {
+            let _alone = node.lock_for_move();
+            node.opened_since.store(false, Ordering::Relaxed);
+            if node.open.lock().is_some() {
+                return Err(MoveError::InUse);
+            }
+            Source::of(self, view, node)?
+        };
+        if is_fresh(&source.stat, wall_clock_ns()) {
+            return Err(MoveError::Fresh);
+        }
+        let mut move_mode = Pace::new(self, view, branch);
+        let _ = sys::idle_io_priority();
+        let moved = self.move_by_policy(view, node, rule, &source, &mut move_mode);
+        let _ = sys::drop_io_priority();
+        let to = moved?;
+        self.attributes_are_elsewhere(node);
+        let path = format!("/{}", candidate.path.display());
+        tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
+        Ok(source.allocated_bytes())
+    }
+
+    /// For `strandfs status`.
+    pub(crate) fn ahead_status(&self) -> Value {
+        let view = self.view();
+        let state = self.ahead.state.lock();
+        let held_up: serde_json::Map<String, Value> = state
+            .held_up
+            .iter()
+            .filter_map(|(id, why)| {
+                let path = view.branch(*id)?.path.to_string_lossy().into_owned();
+                Some((path, Value::from(why.as_str())))
+            })
+            .collect();
+        json!({
+            "moved_files": self.ahead.files.load(Ordering::Relaxed),
+            "moved_bytes": self.ahead.bytes.load(Ordering::Relaxed),
+            "moving": state.moving,
+            "held_up": held_up,
+        })
+    }
+}
+
+fn threshold_bytes(threshold: MinFreeSpace, space: &Space) -> u64 {
+    threshold.bytes(space.available_bytes.saturating_add(space.used_bytes))
+}
+
+fn wall_clock_ns() -> i128 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| i128::try_from(now.as_nanos()).unwrap_or(i128::MAX))
+}
+
+/// Whether another change now could leave the file with the times it has. Where the clock has
+/// jumped since, in either direction, it could not.
+fn is_fresh(stat: &Statx, now_ns: i128) -> bool {
+    [stat.stx_mtime, stat.stx_ctime].iter().any(|time| {
+        let at_ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+        now_ns.abs_diff(at_ns) < FRESH.as_nanos()
+    })
+}
+
+/// The nodes along a path, with a reference to each as long as this lives.
+struct Found<'a> {
+    pool: &'a Pool,
+    nodes: Vec<Arc<Node>>,
+}
+
+impl<'a> Found<'a> {
+    fn at(pool: &'a Pool, path: &Path) -> crate::base::error::Result<Found<'a>> {
+        let mut found = Found {
+            pool,
+            nodes: Vec::new(),
+        };
+        let mut at = NodeId::ROOT;
+        for name in path {
+            at = pool.do_lookup(at, name)?.node;
+            let node = pool.nodes.get(at).ok_or(Errno::NOENT)?;
+            found.nodes.push(node);
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Found<'_> {
+    fn drop(&mut self) {
+        for node in self.nodes.iter().rev() {
+            self.pool.unref(node, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_change_by_the_clock_as_it_is_now_is_fresh() {
+        const NOW_S: i64 = 1_700_000_000;
+        const NOW_NS: i128 = NOW_S as i128 * 1_000_000_000;
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut stat = sys::statx_fd(std::os::fd::AsFd::as_fd(&file)).unwrap();
+        stat.stx_mtime.tv_sec = NOW_S - 3600;
+        (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) = (NOW_S, 0);
+        let second_ns = 1_000_000_000;
+        assert!(is_fresh(&stat, NOW_NS + second_ns));
+        assert!(!is_fresh(&stat, NOW_NS + 3 * second_ns));
+        // The clock was set back, by seconds, by years, to its beginning; and far ahead.
+        assert!(is_fresh(&stat, NOW_NS - second_ns));
+        assert!(!is_fresh(&stat, NOW_NS - 3 * second_ns));
+        assert!(!is_fresh(&stat, 0) && !is_fresh(&stat, i128::MAX));
+        (stat.stx_ctime.tv_sec, stat.stx_mtime.tv_sec) = (i64::MAX, i64::MIN);
+        assert!(!is_fresh(&stat, NOW_NS));
+    }
+}

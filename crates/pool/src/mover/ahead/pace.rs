@@ -1,0 +1,118 @@
+//! How a file moves ahead of time: slowly, and only as long as nobody wants it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::super::source::Source;
+use super::super::{MoveError, MoveMode};
+use super::threshold_bytes;
+use crate::base::branch::Branch;
+use crate::base::policy::Space;
+use crate::base::sys::{self, Own};
+use crate::pool::{Pool, View};
+use crate::state::node::{ExclusiveMoveLock, Node};
+
+/// No more than this waits to be written to the disk at once: others' data waits behind it.
+const UNSYNCED_BYTES: u64 = 64 << 20;
+/// One nap; between two it is looked whether to go on.
+const NAP: Duration = Duration::from_millis(50);
+
+/// One move ahead of time.
+pub(super) struct Pace<'a> {
+    pool: &'a Pool,
+    view: &'a View,
+    from: &'a Arc<Branch>,
+    begun: Instant,
+    copied_bytes: u64,
+    unsynced_bytes: u64,
+}
+
+impl<'a> Pace<'a> {
+    pub(super) fn new(pool: &'a Pool, view: &'a View, from: &'a Arc<Branch>) -> Pace<'a> {
+        Pace {
+            pool,
+            view,
+            from,
+            begun: Instant::now(),
+            copied_bytes: 0,
+            unsynced_bytes: 0,
+        }
+    }
+
+    fn go_on(&self, node: &Node) -> Result<(), MoveError> {
+        if self.pool.ahead.ended() || self.pool.view().generation != self.view.generation {
+            return Err(MoveError::Called);
+        }
+        if node.opened_since.load(Ordering::Relaxed) {
+            return Err(MoveError::InUse);
+        }
+        Ok(())
+    }
+
+    /// Whether the branch still wants to lose the file.
+    fn is_wanted(&self) -> Result<(), MoveError> {
+        let threshold = self.view.settings.relocate_ahead;
+        match self.pool.wanted_bytes(self.view, self.from, threshold) {
+            Some(_) => Ok(()),
+            None => Err(MoveError::Called),
+        }
+    }
+
+    /// How far the copy is ahead of `relocate.rate`.
+    fn early(&self) -> Option<Duration> {
+        let rate = self.view.settings.relocate_rate_bytes;
+        if rate == 0 {
+            return None;
+        }
+        let due = Duration::from_secs_f64(self.copied_bytes as f64 / rate as f64);
+        due.checked_sub(self.begun.elapsed())
+    }
+}
+
+impl MoveMode for Pace<'_> {
+    /// The new branch is not to fall below the threshold in its turn, or files would go round.
+    fn spare_bytes(&self, space: &Space) -> u64 {
+        threshold_bytes(self.view.settings.relocate_ahead, space).max(space.min_free_bytes)
+    }
+
+    fn copied(&mut self, node: &Node, to: BorrowedFd<'_>, bytes: u64) -> Result<(), MoveError> {
+        self.copied_bytes += bytes;
+        self.unsynced_bytes += bytes;
+        self.go_on(node)?;
+        if self.unsynced_bytes >= UNSYNCED_BYTES {
+            self.unsynced_bytes = 0;
+            rustix::fs::fdatasync(to)?;
+            self.is_wanted()?;
+        }
+        while let Some(early) = self.early() {
+            self.pool.ahead.sleep(early.min(NAP));
+            self.go_on(node)?;
+        }
+        Ok(())
+    }
+
+    fn close_in<'n>(
+        &mut self,
+        pool: &Pool,
+        node: &'n Node,
+        source: &Source,
+    ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
+        self.go_on(node)?;
+        // Others may wait for what comes now.
+        let _ = sys::drop_io_priority();
+        let alone = node.lock_for_move();
+        self.go_on(node)?;
+        if node.open.lock().is_some() {
+            return Err(MoveError::InUse);
+        }
+        if pool.preload_told.knows(&source.stat) {
+            return Err(MoveError::Preload);
+        }
+        if sys::written_by_others(source.file.as_fd(), Own::Reader) == Ok(true) {
+            return Err(MoveError::Mapped);
+        }
+        Ok(Some(alone))
+    }
+}

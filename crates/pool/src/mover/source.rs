@@ -1,0 +1,287 @@
+//! The file that is to move: where it is, all its names, and where it must not go.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{OFlags, Statx, StatxAttributes};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::{FileKind, NodeId};
+use strandfs_options::Policy;
+
+use super::MoveError;
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::Result;
+use crate::base::open::reopen;
+use crate::base::sys::{self, Own};
+use crate::pool::{Pool, View};
+use crate::state::identity::Identity;
+use crate::state::node::{DirEntry, Node};
+use crate::state::open_file::IoMode;
+
+/// One name of the file, with its directory on the file's branch.
+pub(super) struct SourceName {
+    pub(super) parent: Arc<Node>,
+    pub(super) dir: DirEntry,
+    pub(super) name: Box<OsStr>,
+}
+
+/// A file about to move.
+pub(super) struct Source {
+    pub(super) branch: Arc<Branch>,
+    pub(super) identity: Identity,
+    /// Open for reading.
+    pub(super) file: OwnedFd,
+    pub(super) stat: Statx,
+    /// Every name it has; none for a file removed while open.
+    pub(super) names: SmallVec<[SourceName; 1]>,
+    /// The directory by which the policy chooses.
+    pub(super) parent: Arc<Node>,
+    /// Branches it cannot go to: its own, and those where it would meet or hide behind a file of
+    /// the same name.
+    pub(super) unfit: SmallVec<[BranchId; 4]>,
+}
+
+impl Source {
+    /// The file of `node`, if it can move. To be asked while holding the node's gate alone.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(super) fn of(pool: &Pool, view: &View, node: &Arc<Node>) -> Result<Source, MoveError> {
+        if node.kind != FileKind::Regular {
+            return Err(MoveError::OtherCopy);
+        }
+        check_handles(node)?;
+        let identity = node.primary().ok_or(Errno::STALE)?;
+        let located = pool.locate(node)?;
+        let writers = writers_of(node);
+        check_mappings(node, &writers)?;
+        let file = open_quietly(&located.fd)?;
+        if matches!(writers, Writers::None) {
+            check_unwritten(node, &file)?;
+        }
+        let stat = sys::statx_fd(file.as_fd())?;
+        if !pool.volumes.same(&identity, &stat)
+            || !all_handles_on(node, &stat)
+            || open_by_a_symlink(pool, &stat)
+        {
+            return Err(MoveError::OtherCopy);
+        }
+        if pool.preload_told.knows(&stat) {
+            return Err(MoveError::Preload);
+        }
+        // An encrypted file would be plain on the other branch, a verified one nobody's to trust.
+        let fixed = StatxAttributes::IMMUTABLE
+            | StatxAttributes::APPEND
+            | StatxAttributes::ENCRYPTED
+            | StatxAttributes::VERITY;
+        if stat.stx_attributes.intersects(fixed) {
+            return Err(MoveError::Fixed);
+        }
+        let names = names_of(pool, node, &identity);
+        if names.len() as u64 != u64::from(stat.stx_nlink) {
+            return Err(MoveError::Names {
+                known: names.len(),
+                links: stat.stx_nlink,
+            });
+        }
+        let parent = match names.first() {
+            Some(name) => Arc::clone(&name.parent),
+            None => pool.nodes.get(NodeId::ROOT).ok_or(Errno::STALE)?,
+        };
+        let unfit = unfit_branches(pool, view, &identity, &names)?;
+        Ok(Source {
+            branch: located.branch,
+            identity,
+            file,
+            stat,
+            names,
+            parent,
+            unfit,
+        })
+    }
+
+    /// The bytes it occupies.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.stat.stx_blocks.saturating_mul(512)
+    }
+
+    /// Whether nobody has changed it on its branch since it was looked at, and all its names
+    /// still lead to it.
+    pub(super) fn is_unchanged(&self) -> bool {
+        let Ok(now) = sys::statx_fd(self.file.as_fd()) else {
+            return false;
+        };
+        let key = |stat: &Statx| {
+            let times = [stat.stx_mtime, stat.stx_ctime];
+            let times = times.map(|time| (time.tv_sec, time.tv_nsec));
+            (stat.stx_size, stat.stx_nlink, times)
+        };
+        key(&now) == key(&self.stat) && self.names.iter().all(|name| self.leads_here(name))
+    }
+
+    /// Whether the name still leads to the file.
+    pub(super) fn leads_here(&self, name: &SourceName) -> bool {
+        sys::statx_name(name.dir.fd.as_fd(), &name.name).is_ok_and(|stat| {
+            let device = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor);
+            stat.stx_ino == self.stat.stx_ino && device(&stat) == device(&self.stat)
+        })
+    }
+}
+
+/// What the kernel does by itself cannot be led elsewhere, nor can its mappings be seen.
+fn check_handles(node: &Node) -> Result<(), MoveError> {
+    match node.open.lock().as_ref().map(|open| open.mode) {
+        Some(IoMode::Passthrough(_)) => Err(MoveError::Passthrough),
+        _ => Ok(()),
+    }
+}
+
+/// The handles that can write.
+enum Writers {
+    None,
+    /// Its branch file.
+    One(Arc<OwnedFd>),
+    Several,
+}
+
+fn writers_of(node: &Node) -> Writers {
+    let open = node.open.lock();
+    let handles = open.iter().flat_map(|open| &open.handles);
+    let mut writers = handles.filter_map(|handle| {
+        let opened = handle.upgrade().filter(|opened| opened.writable)?;
+        opened.branch_id().map(|_| opened)
+    });
+    match (writers.next(), writers.next()) {
+        (None, _) => Writers::None,
+        (Some(only), None) => only.file().map_or(Writers::Several, Writers::One),
+        _ => Writers::Several,
+    }
+}
+
+/// A mapping made in passthrough holds the branch's file, not the handle it was made through.
+/// It would go on writing to the file that is left behind.
+fn check_mappings(node: &Node, writers: &Writers) -> Result<(), MoveError> {
+    if let Writers::One(only) = writers {
+        node.look_for_mappings(only, Own::Writer);
+    }
+    if matches!(writers, Writers::None) || !node.mapped_perhaps.load(Ordering::Relaxed) {
+        Ok(())
+    } else {
+        Err(MoveError::Mapped)
+    }
+}
+
+/// Whether someone writes to a file that the pool has not open for writing: behind the pool, or
+/// through a mapping made in passthrough.
+fn check_unwritten(node: &Node, file: &OwnedFd) -> Result<(), MoveError> {
+    match sys::written_by_others(file.as_fd(), Own::Reader) {
+        Ok(true) => Err(MoveError::Mapped),
+        Ok(false) => {
+            node.mapped_perhaps.store(false, Ordering::Relaxed);
+            Ok(())
+        }
+        // Not known.
+        Err(_) if node.mapped_perhaps.load(Ordering::Relaxed) => Err(MoveError::Mapped),
+        Err(_) => Ok(()),
+    }
+}
+
+/// `func.open` may have opened another copy than the node's own.
+fn all_handles_on(node: &Node, stat: &Statx) -> bool {
+    let open = node.open.lock();
+    let Some(open) = open.as_ref() else {
+        return true;
+    };
+    open.handles
+        .iter()
+        .filter_map(|handle| handle.upgrade()?.file().ok())
+        .all(|file| is_inode(&file, stat))
+}
+
+/// Whether the file is open through a symlink of the branch that is shown as what it leads to:
+/// such a handle belongs to another node and would stay behind.
+fn open_by_a_symlink(pool: &Pool, stat: &Statx) -> bool {
+    pool.files.any(|opened| {
+        opened.node.follows() && opened.file().is_ok_and(|file| is_inode(&file, stat))
+    })
+}
+
+fn is_inode(file: &OwnedFd, stat: &Statx) -> bool {
+    let key = |stat: &Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    sys::statx_fd(file.as_fd()).is_ok_and(|found| key(&found) == key(stat))
+}
+
+/// Opens for reading, without leaving an access time where that is allowed.
+fn open_quietly(fd: &OwnedFd) -> sys::Result<OwnedFd> {
+    match reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NOATIME) {
+        Err(Errno::PERM) => reopen(fd.as_fd(), OFlags::RDONLY),
+        other => other,
+    }
+}
+
+/// The known names that lead to the file on its branch.
+fn names_of(pool: &Pool, node: &Arc<Node>, identity: &Identity) -> SmallVec<[SourceName; 1]> {
+    let known: Vec<_> = node.place().names.iter().cloned().collect();
+    let mut found: SmallVec<[SourceName; 1]> = smallvec![];
+    for name in known {
+        let Some(parent) = pool.nodes.get(name.parent) else {
+            continue;
+        };
+        let Ok(set) = pool.dir_set_now(&parent) else {
+            continue;
+        };
+        let Some(dir) = set.on(identity.branch) else {
+            continue;
+        };
+        let stat = sys::statx_name(dir.fd.as_fd(), &name.name);
+        if stat.is_ok_and(|stat| pool.volumes.same(identity, &stat)) {
+            found.push(SourceName {
+                parent,
+                dir: dir.clone(),
+                name: name.name,
+            });
+        }
+    }
+    found
+}
+
+/// A branch that has one of the names cannot take the file; and where the first copy counts, one
+/// behind it would hide the file.
+fn unfit_branches(
+    pool: &Pool,
+    view: &View,
+    identity: &Identity,
+    names: &[SourceName],
+) -> Result<SmallVec<[BranchId; 4]>, MoveError> {
+    let mut unfit: SmallVec<[BranchId; 4]> = smallvec![identity.branch];
+    let mut foremost = usize::MAX;
+    for name in names {
+        let set = pool.dir_set_now(&name.parent)?;
+        for dir in set
+            .entries
+            .iter()
+            .filter(|dir| dir.branch.id != identity.branch)
+        {
+            match sys::statx_name(dir.fd.as_fd(), &name.name) {
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                // Not known not to have it.
+                Err(_) => unfit.push(dir.branch.id),
+                Ok(_) => {
+                    unfit.push(dir.branch.id);
+                    foremost = foremost.min(view.position(dir.branch.id));
+                }
+            }
+        }
+    }
+    if foremost != usize::MAX {
+        if !crate::base::policy::same_search(view.settings.policies.getattr, Policy::Ff) {
+            return Err(MoveError::OtherCopy);
+        }
+        let behind = view.branches.iter().skip(foremost);
+        unfit.extend(behind.map(|branch| branch.id));
+    }
+    Ok(unfit)
+}

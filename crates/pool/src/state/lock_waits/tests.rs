@@ -1,0 +1,367 @@
+//! Who waits for whom: nodes, their waiters and circles, against a model that looks at every byte
+//! and every waiter.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use proptest::prelude::*;
+use strandfs_fuse::{AnswerLater, Context, Worker};
+
+use super::*;
+use crate::state::range_locks::Attempt;
+
+const BYTES: u64 = 6;
+const OWNERS: u64 = 4;
+const NODES: usize = 2;
+
+struct ExclusiveMoveLock;
+
+impl Worker for ExclusiveMoveLock {
+    fn may_block(&self) {}
+
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+fn request() -> Context<'static> {
+    Context {
+        unique: 1,
+        uid: 6101,
+        gid: 0,
+        pid: 0,
+        supplementary_gid: None,
+        worker: &ExclusiveMoveLock,
+    }
+}
+
+/// What was answered, by number of the request.
+#[derive(Default)]
+struct Answered(Mutex<BTreeMap<u64, Result<(), Errno>>>);
+
+impl AnswerLater for Answered {
+    fn answer(&self, unique: u64, result: Result<(), Errno>) {
+        self.0.lock().insert(unique, result);
+    }
+}
+
+/// The real thing.
+struct Real {
+    _files: Vec<tempfile::NamedTempFile>,
+    models: Vec<OwnedFd>,
+    nodes: Vec<Arc<NodeLocks>>,
+    waits: Arc<LockWaits>,
+    answered: Arc<Answered>,
+}
+
+fn asked(owner: u64, span: Span, kind: Option<Kind>) -> Asked {
+    Asked {
+        owner: LockOwner(owner),
+        sort: Sort::Range,
+        span,
+        kind,
+        pid: 0,
+        uid: 6101,
+        through: owner as usize,
+        unseen_since: None,
+    }
+}
+
+impl Real {
+    fn new() -> Real {
+        let files: Vec<_> = (0..NODES)
+            .map(|_| tempfile::NamedTempFile::new().unwrap())
+            .collect();
+        Real {
+            models: files
+                .iter()
+                .map(|file| file.reopen().unwrap().into())
+                .collect(),
+            _files: files,
+            nodes: (0..NODES).map(|_| Arc::default()).collect(),
+            waits: Arc::default(),
+            answered: Arc::default(),
+        }
+    }
+
+    /// The answer, or none while it waits.
+    fn ask(&self, node: usize, asked: Asked, unique: u64) -> Option<Result<(), Errno>> {
+        let mut answers = Answers::new();
+        let locks = &self.nodes[node];
+        let model = (&self.models[node], false);
+        let attempt = locks
+            .attempt(&request(), model, &asked, &mut answers)
+            .unwrap();
+        self.waits.settle(locks, &mut answers);
+        if attempt == Attempt::Done {
+            return Some(Ok(()));
+        }
+        assert_eq!(
+            attempt,
+            Attempt::SharedMoveLock,
+            "nobody outside locks here"
+        );
+        let token = Deferred::new(unique, self.answered.clone());
+        match self.waits.enqueue(locks, asked, (token, true, false)) {
+            Queued::Waits => None,
+            Queued::Free(_) => panic!("it was held a moment ago"),
+            Queued::Refused(token, errno) => {
+                token.answer(Err(errno));
+                Some(Err(errno))
+            }
+        }
+    }
+}
+
+struct Waiting {
+    unique: u64,
+    node: usize,
+    owner: u64,
+    span: Span,
+    kind: Kind,
+}
+
+/// What each owner holds of each byte, and who waits, in order.
+#[derive(Default)]
+struct Model {
+    held: BTreeMap<(usize, u64, u64), Kind>,
+    waiting: Vec<Waiting>,
+    answered: BTreeMap<u64, Result<(), Errno>>,
+}
+
+impl Model {
+    fn against(&self, node: usize, owner: u64, span: Span, kind: Kind) -> Vec<u64> {
+        let against = self.held.iter().filter(|((at, byte, other), held)| {
+            *at == node
+                && (span.start..=span.end).contains(byte)
+                && *other != owner
+                && (kind == Kind::Exclusive || **held == Kind::Exclusive)
+        });
+        against.map(|((_, _, other), _)| *other).collect()
+    }
+
+    fn set(&mut self, node: usize, owner: u64, span: Span, kind: Option<Kind>) {
+        for byte in span.start..=span.end {
+            match kind {
+                Some(kind) => self.held.insert((node, byte, owner), kind),
+                None => self.held.remove(&(node, byte, owner)),
+            };
+        }
+        self.grant();
+    }
+
+    fn grant(&mut self) {
+        let free = |it: &Waiting| self.against(it.node, it.owner, it.span, it.kind).is_empty();
+        let Some(place) = self.waiting.iter().position(free) else {
+            return;
+        };
+        let it = self.waiting.remove(place);
+        self.answered.insert(it.unique, Ok(()));
+        self.set(it.node, it.owner, it.span, Some(it.kind));
+    }
+
+    /// Whether `owner` is reached from those who stand in the way.
+    fn is_circle(&self, owner: u64, mut next: Vec<u64>) -> bool {
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some(other) = next.pop() {
+            if other == owner {
+                return true;
+            }
+            if seen.insert(other) {
+                let waits = self.waiting.iter().filter(|it| it.owner == other);
+                next.extend(waits.flat_map(|it| self.against(it.node, it.owner, it.span, it.kind)));
+            }
+        }
+        false
+    }
+
+    fn ask(
+        &mut self,
+        node: usize,
+        (owner, span, kind): (u64, Span, Option<Kind>),
+        unique: u64,
+    ) -> Option<Result<(), Errno>> {
+        let against = kind.map_or(Vec::new(), |kind| self.against(node, owner, span, kind));
+        let Some(kind) = kind.filter(|_| !against.is_empty()) else {
+            self.set(node, owner, span, kind);
+            return Some(Ok(()));
+        };
+        if self.is_circle(owner, against) {
+            return Some(Err(Errno::DEADLK));
+        }
+        self.waiting.push(Waiting {
+            unique,
+            node,
+            owner,
+            span,
+            kind,
+        });
+        None
+    }
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    (0..BYTES, 0..BYTES).prop_map(|(a, b)| Span {
+        start: a.min(b),
+        end: a.max(b),
+    })
+}
+
+fn kind() -> impl Strategy<Value = Option<Kind>> {
+    prop_oneof![
+        1 => Just(None),
+        1 => Just(Some(Kind::Shared)),
+        2 => Just(Some(Kind::Exclusive))
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn who_is_granted_who_waits_and_who_is_in_a_circle_is_as_in_the_model(
+        steps in prop::collection::vec(
+            (0..NODES, 0..OWNERS, span(), kind(), 0..6_u8),
+            1..50,
+        ),
+    ) {
+        let (real, mut model) = (Real::new(), Model::default());
+        for (number, (node, owner, span, kind, chance)) in steps.into_iter().enumerate() {
+            let unique = 2 * number as u64;
+            let waits = model.waiting.iter().position(|it| it.owner == owner);
+            match waits {
+                // Who waits does nothing else but get a signal now and then.
+                Some(place) if chance == 0 => {
+                    let it = model.waiting.remove(place);
+                    model.answered.insert(it.unique, Err(Errno::INTR));
+                    prop_assert!(real.waits.interrupt(it.unique));
+                    prop_assert!(!real.waits.interrupt(it.unique));
+                }
+                Some(_) => {}
+                None => {
+                    let expected = model.ask(node, (owner, span, kind), unique);
+                    let found = real.ask(node, asked(owner, span, kind), unique);
+                    prop_assert_eq!(found, expected, "{} {:?} {:?}", owner, span, kind);
+                    if let Some(Err(errno)) = expected {
+                        model.answered.insert(unique, Err(errno));
+                    }
+                }
+            }
+            prop_assert_eq!(&*real.answered.0.lock(), &model.answered);
+            prop_assert_eq!(real.waits.count(), model.waiting.len());
+            for node in 0..NODES {
+                for byte in 0..BYTES {
+                    let at = Span { start: byte, end: byte };
+                    for kind in [Kind::Shared, Kind::Exclusive] {
+                        // What the branch holds for all together.
+                        let against = model.against(node, OWNERS, at, kind);
+                        let other = crate::base::open::reopen(
+                            std::os::fd::AsFd::as_fd(&real.models[node]),
+                            rustix::fs::OFlags::RDWR,
+                        ).unwrap();
+                        let found = crate::state::range_locks::get_on(&other, at, kind).unwrap();
+                        prop_assert_eq!(found.is_some(), !against.is_empty());
+                    }
+                }
+            }
+        }
+    }
+}
+
+const FIRST: Span = Span { start: 0, end: 0 };
+
+#[test]
+fn what_somebody_outside_gives_up_is_granted_by_itself() {
+    let real = Real::new();
+    let outside = real._files[0].reopen().unwrap();
+    let outside = OwnedFd::from(outside);
+    let lock = |kind| {
+        let range = crate::state::range_locks::to_range(FIRST, kind);
+        crate::base::sys::set_range_lock(std::os::fd::AsFd::as_fd(&outside), range).unwrap();
+    };
+    lock(Some(Kind::Exclusive));
+    let mut answers = Answers::new();
+    let asked = asked(1, FIRST, Some(Kind::Exclusive));
+    let attempt = real.nodes[0].attempt(&request(), (&real.models[0], false), &asked, &mut answers);
+    assert_eq!(attempt, Ok(Attempt::HeldOutside));
+    let token = Deferred::new(8, real.answered.clone());
+    let queued = real
+        .waits
+        .enqueue(&real.nodes[0], asked, (token, true, true));
+    assert!(matches!(queued, Queued::Waits));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(real.answered.0.lock().is_empty());
+    lock(None);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while real.answered.0.lock().is_empty() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(real.answered.0.lock().get(&8), Some(&Ok(())));
+    real.waits.end();
+}
+
+#[test]
+fn one_user_has_so_many_waiters_and_the_next_user_waits_all_the_same() {
+    let real = Real::new();
+    assert_eq!(
+        real.ask(0, asked(1, FIRST, Some(Kind::Exclusive)), 2),
+        Some(Ok(()))
+    );
+    for unique in 0..MOST_OF_USER as u64 {
+        let asked = asked(10 + unique, FIRST, Some(Kind::Exclusive));
+        let token = Deferred::new(10 + unique, real.answered.clone());
+        let queued = real
+            .waits
+            .enqueue(&real.nodes[0], asked, (token, false, false));
+        assert!(matches!(queued, Queued::Waits));
+    }
+    let wait = |uid: u32, unique: u64| {
+        let asked = Asked {
+            uid,
+            ..asked(2, FIRST, Some(Kind::Exclusive))
+        };
+        let token = Deferred::new(unique, real.answered.clone());
+        real.waits
+            .enqueue(&real.nodes[0], asked, (token, false, false))
+    };
+    assert!(matches!(wait(6101, 4), Queued::Refused(_, Errno::NOLCK)));
+    assert!(matches!(wait(6102, 5), Queued::Waits));
+    assert!(matches!(wait(0, 6), Queued::Waits));
+    // The first of them is granted, though so many wait, and all are let go at the end.
+    let began = Instant::now();
+    real.ask(0, asked(1, FIRST, None), 3);
+    assert_eq!(real.answered.0.lock().get(&10), Some(&Ok(())));
+    assert!(began.elapsed() < Duration::from_secs(5));
+    real.waits.end();
+    assert_eq!(real.waits.count(), 0);
+    assert_eq!(real.answered.0.lock().len(), MOST_OF_USER + 2 + 1);
+}
+
+/// Somebody outside was quicker when the pool's own owner gave the lock up.
+#[test]
+fn a_waiter_that_somebody_outside_overtakes_is_tried_again() {
+    let real = Real::new();
+    let far = Span { start: 3, end: 3 };
+    let exclusive = Some(Kind::Exclusive);
+    assert_eq!(real.ask(0, asked(1, FIRST, exclusive), 2), Some(Ok(())));
+    // Waits for both bytes, of which somebody outside locks the other one.
+    let both = Span { start: 0, end: 3 };
+    assert_eq!(real.ask(0, asked(2, both, exclusive), 4), None);
+    let outside = OwnedFd::from(real._files[0].reopen().unwrap());
+    let lock = |kind| {
+        let range = crate::state::range_locks::to_range(far, kind);
+        crate::base::sys::set_range_lock(std::os::fd::AsFd::as_fd(&outside), range).unwrap();
+    };
+    lock(exclusive);
+    assert_eq!(real.ask(0, asked(1, FIRST, None), 6), Some(Ok(())));
+    assert!(real.answered.0.lock().is_empty());
+    lock(None);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while real.answered.0.lock().is_empty() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(real.answered.0.lock().get(&4), Some(&Ok(())));
+    real.waits.end();
+}

@@ -1,0 +1,446 @@
+//! The inodes of the pool: what the kernel knows by node id.
+
+mod high_water;
+mod names;
+mod table;
+
+use std::ffi::OsStr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::{Context, FileKind, NodeId};
+
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::Error;
+use crate::base::rights::AllRights;
+use crate::base::sys::{self, Own};
+use crate::state::dir_cache::DirCache;
+use crate::state::identity::{Face, Identity, VolumeId};
+use crate::state::open_file::OpenState;
+pub use high_water::HighWater;
+pub use names::{Name, Names};
+pub use table::NodeTable;
+
+/// One inode of the pool. A file is one inode of one branch (its *primary* identity), whatever
+/// its names; a directory is the union of the directories of that name on all branches.
+pub struct Node {
+    /// The kernel's name for it.
+    pub id: NodeId,
+    /// Goes into file handles.
+    pub generation: u32,
+    /// The inode number users see.
+    pub ino: u64,
+    /// Its type, which never changes.
+    pub kind: FileKind,
+    /// The kernel's lookups, plus one for each open handle. 0 means dead: never raised again.
+    refs: AtomicU64,
+    /// Names and identities.
+    place: RwLock<Place>,
+    /// A file's: fingerprint of the content the page cache may hold (`cache.files=auto-full`). A
+    /// directory's: the series of the listings that the kernel may keep, and since when nothing
+    /// may have changed; 0 for none.
+    pub cache_mark: AtomicU64,
+    /// Its copies parted: the next look-up makes another node, so that names the kernel holds
+    /// below this one lead nowhere.
+    retired: AtomicBool,
+    /// It was opened for reading and writing in passthrough: a mapping made so outlives its handle,
+    /// and writes to the branch's file without anyone's knowledge. Its attributes are not to be kept.
+    pub mapped_perhaps: AtomicBool,
+    /// A branch that may have a copy that counts more failed when its name was last looked up.
+    pub stand_in: AtomicBool,
+    /// It was opened since the mover last looked.
+    pub opened_since: AtomicBool,
+    /// The kernel was given attributes to keep since it was last told to drop them.
+    pub attr_cached: AtomicBool,
+    /// A directory's: marks of the names that the kernel was ever told lead to directories in it.
+    dir_names: AtomicU64,
+    /// Present while the file is open.
+    pub open: Mutex<Option<Box<OpenState>>>,
+    /// Held by whoever changes a directory's attributes, makes a further copy with them, or sets
+    /// its times back after a change that is not to show.
+    attributes: Mutex<()>,
+    /// Shared by requests that change the file or its names; alone for whoever moves it. A
+    /// request holds at most one side of it and takes it before it looks for the file.
+    move_lock: RwLock<()>,
+}
+
+/// The file stays on its branch while this lives.
+pub type SharedMoveLock<'a> = RwLockReadGuard<'a, ()>;
+
+/// Nobody changes the file through the pool while this lives.
+pub type ExclusiveMoveLock<'a> = RwLockWriteGuard<'a, ()>;
+
+/// Where a node is.
+pub struct Place {
+    /// Every name looked up and not known to be gone, newest last.
+    pub names: Names,
+    /// Identities in branch order. A file has one; a directory one for each branch holding it.
+    pub copies: SmallVec<[Identity; 1]>,
+    /// A directory's open descriptors; dropped and reopened at need.
+    pub dirs: Option<Arc<DirSet>>,
+}
+
+/// A directory's descriptors on the branches that hold it, in branch order.
+pub struct DirSet {
+    /// One for each branch.
+    pub entries: SmallVec<[DirEntry; 2]>,
+    /// When presence on the branches was last checked (coarse monotonic milliseconds).
+    pub verified_ms: AtomicU64,
+    /// A slow branch was not asked whether it holds the directory, and it was not known before.
+    pub skipped: bool,
+    /// A branch that failed to say whether it holds the directory, and how.
+    pub probe_error: Option<Error>,
+    /// The view it was made under, see [`crate::pool::View::generation`].
+    pub generation: u64,
+    /// The state of all directories (`Coherence::structure`) when that check
+    /// began.
+    pub structure: AtomicU64,
+    /// Used since the descriptor cache last looked.
+    pub recently_used: AtomicBool,
+}
+
+/// A directory on one branch.
+#[derive(Clone)]
+pub struct DirEntry {
+    /// The branch.
+    pub branch: Arc<Branch>,
+    /// The directory there.
+    pub identity: Identity,
+    /// Its descriptor, `O_PATH` unless it is `readable`: then only `reader` may read it.
+    pub fd: Arc<OwnedFd>,
+    /// It is open for reading.
+    pub(crate) readable: bool,
+    /// What is remembered of it.
+    pub memory: Arc<DirCache>,
+}
+
+impl DirEntry {
+    /// The same directory, its branch with the rules now in force.
+    pub fn under(&self, branch: &Arc<Branch>) -> DirEntry {
+        DirEntry {
+            branch: Arc::clone(branch),
+            ..self.clone()
+        }
+    }
+}
+
+impl DirSet {
+    /// A set just verified, under the view of this generation, on directories that were in state
+    /// `structure` when that began.
+    pub fn new(
+        entries: SmallVec<[DirEntry; 2]>,
+        now_ms: u64,
+        generation: u64,
+        structure: u64,
+    ) -> Self {
+        DirSet {
+            entries,
+            skipped: false,
+            probe_error: None,
+            generation,
+            verified_ms: AtomicU64::new(now_ms),
+            structure: AtomicU64::new(structure),
+            recently_used: AtomicBool::new(true),
+        }
+    }
+
+    /// To be verified again before its next use.
+    pub fn distrust(&self) {
+        self.verified_ms.store(0, Ordering::Relaxed);
+        self.structure.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The same without some branches.
+    pub fn without(&self, unwanted: impl Fn(&Branch) -> bool) -> DirSet {
+        let entries = self.entries.iter().filter(|entry| !unwanted(&entry.branch));
+        let mut rest = DirSet::new(entries.cloned().collect(), 0, self.generation, 0);
+        rest.skipped = true;
+        rest.probe_error = self.probe_error;
+        rest
+    }
+
+    /// Whom the copies let do what, as far as that was seen.
+    pub(crate) fn last_rights(&self) -> AllRights {
+        let entries = self.entries.iter();
+        entries.filter_map(|entry| entry.memory.rights()).collect()
+    }
+
+    /// The entry on `branch`.
+    pub fn on(&self, branch: BranchId) -> Option<&DirEntry> {
+        self.entries.iter().find(|entry| entry.branch.id == branch)
+    }
+}
+
+/// One bit of 64, which other names may share.
+fn dir_name_mark(name: &OsStr) -> u64 {
+    use std::os::unix::ffi::OsStrExt;
+    1 << (crate::state::identity::mix(crate::state::identity::stable_hash(name.as_bytes())) >> 58)
+}
+
+/// A directory in which the pool changes a name, until the change is over, however it ends.
+pub(crate) struct ChangingNames(Arc<Node>);
+
+impl ChangingNames {
+    /// From before the change to after it.
+    pub fn of(directory: Arc<Node>) -> ChangingNames {
+        ChangingNames(directory)
+    }
+}
+
+impl Deref for ChangingNames {
+    type Target = Arc<Node>;
+
+    fn deref(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+
+impl Drop for ChangingNames {
+    fn drop(&mut self) {
+        self.0.names_changed();
+    }
+}
+
+impl Node {
+    /// A node with one reference.
+    pub fn new(
+        id: NodeId,
+        ino: u64,
+        kind: FileKind,
+        copies: SmallVec<[Identity; 1]>,
+        names: Names,
+    ) -> Self {
+        let generation = copies.first().map_or(0, |identity| identity.generation);
+        Node {
+            id,
+            generation,
+            ino,
+            kind,
+            refs: AtomicU64::new(1),
+            place: RwLock::new(Place {
+                names,
+                copies,
+                dirs: None,
+            }),
+            cache_mark: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
+            mapped_perhaps: AtomicBool::new(false),
+            stand_in: AtomicBool::new(false),
+            opened_since: AtomicBool::new(false),
+            attr_cached: AtomicBool::new(false),
+            dir_names: AtomicU64::new(0),
+            open: Mutex::new(None),
+            attributes: Mutex::new(()),
+            move_lock: RwLock::new(()),
+        }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Lets no further look-up find the node.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether look-ups are to find another node instead.
+    pub fn retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Notes whether it may stand in for a copy that could not be asked for.
+    pub fn note_stand_in(&self, stand_in: bool) {
+        if self.stand_in.load(Ordering::Relaxed) != stand_in {
+            self.stand_in.store(stand_in, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what is changed here will be what users see.
+    ///
+    /// # Errors
+    /// EIO: another copy, when its branch answers again, would hide this one.
+    pub fn counts(&self) -> sys::Result<()> {
+        match self.stand_in.load(Ordering::Relaxed) {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that it is being opened; `mappable`: for reading and writing, in passthrough. True if
+    /// the kernel may still keep attributes from before that.
+    pub fn note_open(&self, mappable: bool) -> bool {
+        // Most often set already: no other CPU's cache is disturbed then.
+        if !self.opened_since.load(Ordering::Relaxed) {
+            self.opened_since.store(true, Ordering::Relaxed);
+        }
+        mappable
+            && !self.mapped_perhaps.load(Ordering::SeqCst)
+            && !self.mapped_perhaps.swap(true, Ordering::SeqCst)
+    }
+
+    /// Finds out whether mappings made in passthrough are left, by a descriptor that is the only
+    /// one of the pool's that can write.
+    pub fn look_for_mappings(&self, file: &OwnedFd, own: Own) {
+        if self.mapped_perhaps.load(Ordering::Relaxed)
+            && sys::written_by_others(file.as_fd(), own) == Ok(false)
+        {
+            self.mapped_perhaps.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that `name` in this directory leads to a directory, before the kernel is told so.
+    pub fn note_shown_dir(&self, name: &OsStr) {
+        let mark = dir_name_mark(name);
+        if self.dir_names.load(Ordering::Relaxed) & mark == 0 {
+            self.dir_names.fetch_or(mark, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel may hold a directory under `name` in this one. To be wrong about it costs
+    /// a few notifications more; to know it costs no look at a branch.
+    pub fn may_show_dir(&self, name: &OsStr) -> bool {
+        self.dir_names.load(Ordering::SeqCst) & dir_name_mark(name) != 0
+    }
+
+    /// A name in this directory was changed by the pool, and the caller does not know yet. Listings
+    /// that begin from now on are of another series, so that the kernel joins none of them with
+    /// entries that were collected before or during the change.
+    fn names_changed(&self) {
+        if self.cache_mark.load(Ordering::SeqCst) != 0 {
+            self.cache_mark.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Adds a reference, unless the node is dead.
+    pub fn try_ref(&self) -> bool {
+        self.refs
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
+                (refs != 0).then(|| refs + 1)
+            })
+            .is_ok()
+    }
+
+    /// Takes `count` references; true if the node is dead now.
+    pub fn unref(&self, count: u64) -> bool {
+        let before = self
+            .refs
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
+                Some(refs.saturating_sub(count))
+            })
+            .unwrap_or(0);
+        before <= count
+    }
+
+    /// Keeps the file from moving; waits while it does.
+    pub fn share_move_lock(&self, cx: &Context<'_>) -> SharedMoveLock<'_> {
+        self.move_lock.try_read().unwrap_or_else(|| {
+            cx.may_block();
+            self.move_lock.read()
+        })
+    }
+
+    /// Keeps the file from moving, unless it does at the moment.
+    pub fn try_hold(&self) -> Option<SharedMoveLock<'_>> {
+        self.move_lock.try_read()
+    }
+
+    /// Waits for all who change the file, and keeps others from it.
+    pub fn lock_for_move(&self) -> ExclusiveMoveLock<'_> {
+        self.move_lock.write()
+    }
+
+    /// Keeps others from changing a directory's attributes, and from making copies that have the
+    /// old ones. Who holds one may take that of the directory above.
+    pub fn hold_attributes(&self) -> MutexGuard<'_, ()> {
+        self.attributes.lock()
+    }
+
+    /// Reads the place.
+    pub fn place(&self) -> parking_lot::RwLockReadGuard<'_, Place> {
+        self.place.read()
+    }
+
+    /// Changes the place.
+    pub fn place_mut(&self) -> parking_lot::RwLockWriteGuard<'_, Place> {
+        self.place.write()
+    }
+
+    /// The file's inode, or the first of the directory's.
+    pub fn primary(&self) -> Option<Identity> {
+        self.place.read().copies.first().copied()
+    }
+
+    /// The newest known name.
+    pub fn name(&self) -> Option<Name> {
+        self.place.read().names.newest().cloned()
+    }
+
+    /// Notes that the node was found under this name.
+    pub fn add_name(&self, parent: NodeId, name: &OsStr) {
+        if self.place.read().names.newest_is(parent, name) {
+            return;
+        }
+        let is_dir = self.is_dir();
+        let mut place = self.place.write();
+        if is_dir {
+            place.names.replace_all(parent, name);
+        } else {
+            place.names.add(parent, name);
+        }
+    }
+
+    /// Notes that one name became another, in one step: a directory that is renamed has a name, and
+    /// a directory above it, for whoever asks meanwhile.
+    pub fn move_name(&self, old: (NodeId, &OsStr), (parent, name): (NodeId, &OsStr)) {
+        let mut place = self.place.write();
+        place.names.remove(old.0, old.1);
+        if self.is_dir() {
+            place.names.replace_all(parent, name);
+        } else {
+            place.names.add(parent, name);
+        }
+    }
+
+    /// Notes that the name is gone.
+    pub fn remove_name(&self, parent: NodeId, name: &OsStr) {
+        self.place.write().names.remove(parent, name);
+    }
+
+    /// Whether it is a symlink of a branch shown as what it leads to.
+    pub fn follows(&self) -> bool {
+        self.kind != FileKind::Symlink && self.has_other_face()
+    }
+
+    /// Whether it is a file of a branch shown as a symlink to it.
+    pub fn is_symlinkified(&self) -> bool {
+        self.kind == FileKind::Symlink && self.has_other_face()
+    }
+
+    fn has_other_face(&self) -> bool {
+        self.primary()
+            .is_some_and(|identity| identity.face == Face::Other)
+    }
+
+    /// Whether the volume belongs to one of the copies.
+    pub fn has_copy(&self, volume: VolumeId, ino: u64) -> bool {
+        self.place
+            .read()
+            .copies
+            .iter()
+            .any(|copy| copy.volume == volume && copy.ino == ino)
+    }
+}
+
+impl Node {
+    /// Like [`Node::try_ref`], but the root, which is never counted, always answers true.
+    pub fn try_ref_or_root(&self) -> bool {
+        self.id == NodeId::ROOT || self.try_ref()
+    }
+}

@@ -1,0 +1,226 @@
+//! An open file, and per node the mode all its opens share.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::BackingId;
+
+use crate::base::branch::{Branch, BranchId};
+use crate::base::nowait::AtOnce;
+use crate::base::shares::Share;
+use crate::base::sys;
+use crate::state::descriptor::Descriptor;
+use crate::state::node::Node;
+use crate::state::range_locks::NodeLocks;
+
+/// One open file description of the pool.
+pub struct OpenFile {
+    /// The node it is of.
+    pub node: Arc<Node>,
+    /// The branch that holds the file, and the file there; swapped, in every handle of the node at
+    /// once, when the file moves, and taken out at release: the table frees its entries some time
+    /// later, the file must not wait, and a branch that left the pool would stay in use. Held for
+    /// the time of a copy only: cheaper than what can be read without a lock, and then has to find
+    /// all its readers at every open and close.
+    place: Mutex<Option<Place>>,
+    /// The kernel was told not to send FLUSH for it.
+    pub no_flush: bool,
+    /// Opened for writing.
+    pub writable: bool,
+}
+
+/// Where an open file is.
+pub(crate) struct Place {
+    branch: Arc<Branch>,
+    descriptor: Descriptor,
+    /// Once somebody wanted to know.
+    at_once: Option<AtOnce>,
+    /// Of the user who opened it.
+    _share: Share,
+}
+
+impl Place {
+    /// A file just opened on `branch`, in the share of who did so.
+    pub(crate) fn new(branch: Arc<Branch>, descriptor: Descriptor, share: Share) -> Self {
+        Self {
+            branch,
+            descriptor,
+            at_once: None,
+            _share: share,
+        }
+    }
+
+    /// The branch file.
+    ///
+    /// # Errors
+    /// See [`Descriptor::get`].
+    pub(crate) fn file(&mut self) -> sys::Result<Arc<OwnedFd>> {
+        self.descriptor.get()
+    }
+
+    /// Closes the file, whose pages may not be wanted.
+    pub(crate) fn close(mut self, drop_cache: bool) {
+        if !drop_cache {
+            return;
+        }
+        let Ok(file) = self.file() else { return };
+        // The first starts writing what is not written yet, the second drops what is by then.
+        for _ in 0..2 {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+}
+
+impl OpenFile {
+    /// A handle of `node`, whose file is open at `place`.
+    pub(crate) fn new(node: Arc<Node>, place: Place, no_flush: bool, writable: bool) -> Self {
+        Self {
+            node,
+            place: Mutex::new(Some(place)),
+            no_flush,
+            writable,
+        }
+    }
+
+    /// What locks know it by, for as long as it lives.
+    pub fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// The branch file.
+    ///
+    /// # Errors
+    /// EBADF after release; EMFILE.
+    pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
+        self.place.lock().as_mut().ok_or(Errno::BADF)?.file()
+    }
+
+    /// The branch; none after release.
+    pub fn branch(&self) -> Option<Arc<Branch>> {
+        let place = self.place.lock();
+        place.as_ref().map(|place| Arc::clone(&place.branch))
+    }
+
+    /// The branch's id; none after release.
+    pub fn branch_id(&self) -> Option<BranchId> {
+        self.place.lock().as_ref().map(|place| place.branch.id)
+    }
+
+    /// The branch file and its branch; none after release, or if the file cannot be had now.
+    pub fn opened_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        let mut place = self.place.lock();
+        let place = place.as_mut()?;
+        Some((Arc::clone(&place.branch), place.file().ok()?))
+    }
+
+    /// The same if that is to be had at once.
+    fn here_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        let mut place = self.place.try_lock()?;
+        let place = place.as_mut()?;
+        Some((Arc::clone(&place.branch), place.descriptor.here()?))
+    }
+
+    /// The branch file, and how its data can be had without waiting; none after release, or if the
+    /// file itself cannot be had so. Asks the kernel the first time.
+    pub fn at_once(&self) -> Option<(AtOnce, Arc<OwnedFd>)> {
+        let mut place = self.place.try_lock()?;
+        let place = place.as_mut()?;
+        let file = place.descriptor.here()?;
+        let known = place.at_once;
+        let how = known.unwrap_or_else(|| AtOnce::of(&place.branch, &file));
+        place.at_once = Some(how);
+        Some((how, file))
+    }
+
+    /// Does something with the descriptor. Never waits: who holds the place may wait for room, which
+    /// the caller is about to make. `None`: somebody holds it, or it is released.
+    pub(crate) fn try_with_descriptor<T>(
+        &self,
+        act: impl FnOnce(&mut Descriptor) -> T,
+    ) -> Option<T> {
+        let mut place = self.place.try_lock()?;
+        Some(act(&mut place.as_mut()?.descriptor))
+    }
+
+    /// Notes that this file, unless it has moved since, is not what it was taken for.
+    pub fn learn(&self, of: &Arc<OwnedFd>, how: AtOnce) {
+        let mut place = self.place.lock();
+        if let Some(place) = place.as_mut()
+            && place.descriptor.is(of)
+        {
+            place.at_once = Some(how);
+        }
+    }
+
+    /// Takes the branch file out, at release.
+    pub(crate) fn take(&self) -> Option<Place> {
+        self.place.lock().take()
+    }
+
+    /// Puts another file in the place of the present one. Not into a handle that is released
+    /// meanwhile: the file would stay open.
+    pub(crate) fn move_to(&self, branch: &Arc<Branch>, descriptor: Descriptor) {
+        let mut place = self.place.lock();
+        let old = place.as_mut().map(|place| {
+            place.branch = Arc::clone(branch);
+            place.at_once = None;
+            std::mem::replace(&mut place.descriptor, descriptor)
+        });
+        drop(place);
+        // Closing may take its time.
+        drop(old);
+    }
+}
+
+/// How the I/O of a node's opens goes, fixed from the first open to the last release: the kernel
+/// refuses (EIO) to mix passthrough with cached or plain direct I/O on one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// To the backing file; opens the options exclude use the hybrid mode on the same id.
+    Passthrough(BackingId),
+    /// Through the server, by the page cache or past it as `cache.files` says for each open.
+    Server,
+}
+
+/// What a node keeps while it is open.
+pub struct OpenState {
+    /// The mode of all opens.
+    pub mode: IoMode,
+    /// Every open handle.
+    pub handles: SmallVec<[Weak<OpenFile>; 1]>,
+    /// All locks, once there was one: closes must be reported from then on.
+    pub locks: Option<Arc<NodeLocks>>,
+}
+
+impl OpenState {
+    /// No handles yet.
+    pub fn new(mode: IoMode) -> Self {
+        OpenState {
+            mode,
+            handles: SmallVec::new(),
+            locks: None,
+        }
+    }
+
+    /// The branch file of some handle.
+    pub fn any_file(&self) -> Option<Arc<OwnedFd>> {
+        self.any_open().map(|(_, file)| file)
+    }
+
+    /// The branch file of some handle, and its branch, which may have left the pool since.
+    pub fn any_open(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        /// There may be very many, all of them in other tables.
+        const LOOKED_AT: usize = 8;
+        let few = self.handles.iter().take(LOOKED_AT);
+        few.filter_map(Weak::upgrade)
+            .find_map(|handle| handle.here_on())
+            .or_else(|| {
+                self.handles
+                    .iter()
+                    .find_map(|handle| handle.upgrade()?.opened_on())
+            })
+    }
+}

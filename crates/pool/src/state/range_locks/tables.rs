@@ -1,0 +1,164 @@
+//! Who holds what of a node and who waits for it. A branch is never asked here.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_fuse::LockOwner;
+
+use super::asked::{Asked, Sort};
+use super::waiting::Waiting;
+use crate::state::lock_table::{Kind, LockTable};
+
+/// One owner of byte ranges and the process that locked last.
+pub(super) struct Owned {
+    through: SmallVec<[usize; 1]>,
+    pub(super) pid: u32,
+    unseen_since: Option<u64>,
+}
+
+/// One sort of locks.
+#[derive(Default)]
+pub struct Table {
+    /// What is held.
+    pub held: LockTable,
+    /// Who waits.
+    pub waiting: Waiting,
+}
+
+/// Both sorts.
+#[derive(Default)]
+pub struct Tables {
+    pub(super) range: Table,
+    pub(super) whole: Table,
+    pub(super) owners: HashMap<LockOwner, Owned>,
+    /// Owners of byte ranges by the open files they locked through.
+    pub(super) through: HashMap<usize, SmallVec<[LockOwner; 1]>>,
+    /// Somebody outside stands against one who waits: to be looked at again.
+    pub outside: bool,
+    /// It is on its way to be looked at again.
+    pub due: bool,
+    /// How long before that.
+    pub pause: Duration,
+}
+
+impl Tables {
+    /// One sort.
+    pub fn of(&mut self, sort: Sort) -> &mut Table {
+        match sort {
+            Sort::Range => &mut self.range,
+            Sort::Whole => &mut self.whole,
+        }
+    }
+
+    /// Notes who was granted a lock.
+    pub(super) fn note(&mut self, asked: &Asked) {
+        if asked.sort == Sort::Whole {
+            return;
+        }
+        if !self.range.held.holds(asked.owner) {
+            return self.forget(asked.owner);
+        }
+        let owned = self.owners.entry(asked.owner).or_insert_with(|| Owned {
+            through: SmallVec::new(),
+            pid: asked.pid,
+            unseen_since: None,
+        });
+        if asked.kind.is_some() {
+            owned.pid = asked.pid;
+            owned.unseen_since = asked.unseen_since.or(owned.unseen_since);
+        }
+        if !owned.through.contains(&asked.through) {
+            owned.through.push(asked.through);
+            let owners = self.through.entry(asked.through).or_default();
+            owners.push(asked.owner);
+        }
+    }
+
+    /// An owner holds no range any more.
+    pub(super) fn forget(&mut self, owner: LockOwner) {
+        let Some(owned) = self.owners.remove(&owner) else {
+            return;
+        };
+        for through in owned.through {
+            let Some(owners) = self.through.get_mut(&through) else {
+                continue;
+            };
+            owners.retain(|known| *known != owner);
+            if owners.is_empty() {
+                self.through.remove(&through);
+            }
+        }
+    }
+
+    /// An open file is used no more: the owners who used no other. Those of a process that has
+    /// locked through another one since may be new.
+    pub(super) fn end_of(&mut self, through: usize) -> SmallVec<[LockOwner; 1]> {
+        let mut owners = self.through.remove(&through).unwrap_or_default();
+        owners.retain(|owner| {
+            let Some(owned) = self.owners.get_mut(owner) else {
+                return false;
+            };
+            owned.through.retain(|known| *known != through);
+            owned.through.is_empty()
+        });
+        owners
+    }
+
+    /// Of those who stand against this, the owners whose process is gone, if its closes were not
+    /// reported. A process that may not be asked about counts as alive.
+    pub(super) fn dead_against(&mut self, asked: &Asked, kind: Kind) -> SmallVec<[LockOwner; 2]> {
+        let Self { range, owners, .. } = self;
+        let against = range.held.against(asked.owner, asked.span, kind);
+        let is_dead = |owner: &LockOwner| {
+            owners.get(owner).is_some_and(|owned| {
+                owned.unseen_since.is_some_and(|since| {
+                    // Its number may be another process's by now.
+                    began(owned.pid).is_ok_and(|now| now != Some(since))
+                })
+            })
+        };
+        against.filter(is_dead).collect()
+    }
+
+    fn is_unseen(&self, owner: LockOwner) -> bool {
+        let owned = self.owners.get(&owner);
+        owned.is_some_and(|owned| owned.unseen_since.is_some())
+    }
+
+    /// Whether one who stands against this may die without anybody being told.
+    pub fn may_die_unseen(&self, asked: &Asked) -> bool {
+        let Some(kind) = asked.kind.filter(|_| asked.sort == Sort::Range) else {
+            return false;
+        };
+        let mut against = self.range.held.against(asked.owner, asked.span, kind);
+        against.any(|owner| self.is_unseen(owner))
+    }
+}
+
+/// When a process began, in the kernel's ticks, which tells it from a later one of the same number;
+/// none if there is none in the pid namespace of `/proc`.
+///
+/// # Errors
+/// What keeps `/proc` from telling.
+pub(super) fn began(pid: u32) -> std::io::Result<Option<u64>> {
+    let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            let gone = matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::NOENT | Errno::SRCH)
+            );
+            return if gone { Ok(None) } else { Err(error) };
+        }
+    };
+    // The second field is a name, in which anything may stand; the 22nd is meant.
+    let after_name = stat.iter().rposition(|byte| *byte == b')');
+    let fields = String::from_utf8_lossy(stat.get(after_name.unwrap_or(0)..).unwrap_or_default());
+    let ticks = fields.split_ascii_whitespace().nth(20);
+    match ticks.and_then(|ticks| ticks.parse().ok()) {
+        Some(ticks) => Ok(Some(ticks)),
+        None => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}

@@ -1,0 +1,413 @@
+//! The thread that reads events and tells the kernel. It holds no lock that a request may need:
+//! the kernel makes it wait for requests on the directories it tells about. One that waits for long
+//! is relieved (`relief`), so that what is to be done next is kept where its successor finds it.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use strandfs_fuse::NodeId;
+
+use super::event::Events;
+use super::hot::Storms;
+use super::queue::{BUFFER_BYTES, EVENT_BYTES_MAX};
+use super::relief::{Left, Post, Posts};
+use crate::base::sys;
+use crate::pool::Pool;
+
+/// After this many wake-ups without a pause between them the thread lets events gather.
+const BUSY_ROUNDS: u32 = 4;
+const GATHER: Duration = Duration::from_millis(1);
+/// The same while they were all of our own making, which nobody has to be told about.
+const GATHER_OWN: Duration = Duration::from_millis(5);
+/// What may have met an answer on its way is told again after each of these.
+const REPEAT_AFTER: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_millis(50),
+    Duration::from_millis(500),
+];
+/// Repetitions waiting at once; the oldest are told early when there are more.
+const REPEATS_MAX: usize = 1 << 16;
+
+/// Something told that is to be told again.
+pub(super) enum Repeat {
+    /// A name to be looked up again.
+    Entry { parent: NodeId, name: OsString },
+    /// An inode that the kernel did not know yet.
+    Inode(NodeId),
+    /// A directory whose listing changed while it was read.
+    Listing(NodeId),
+}
+
+/// Repetitions by how often they were told, each list in the order they fall due.
+#[derive(Default)]
+pub(super) struct Repeats {
+    lists: [VecDeque<(Instant, Repeat)>; REPEAT_AFTER.len()],
+}
+
+impl Repeats {
+    /// Plans the repetition that follows `told` earlier ones, if one does.
+    pub fn plan(&mut self, told: usize, what: Repeat, now: Instant) {
+        if let (Some(list), Some(after)) = (self.lists.get_mut(told), REPEAT_AFTER.get(told)) {
+            list.push_back((now + *after, what));
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let firsts = self.lists.iter().filter_map(|list| list.front());
+        firsts.map(|(due, _)| *due).min()
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<(usize, Repeat)> {
+        let full = self.lists.iter().map(VecDeque::len).sum::<usize>() > REPEATS_MAX;
+        self.lists.iter_mut().enumerate().find_map(|(told, list)| {
+            let due = list.front()?.0;
+            if !full && due > now {
+                return None;
+            }
+            list.pop_front().map(|(_, what)| (told + 1, what))
+        })
+    }
+}
+
+/// Watches the pool's branches as its options say and starts the listener. Once, after the mount
+/// is made and before requests are served.
+///
+/// # Errors
+/// The thread cannot be started, or there are too many open files.
+pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
+    pool.prepare_to_watch();
+    let Some(groups) = pool.coherence.groups.get() else {
+        return Ok(());
+    };
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let _ = pool.coherence.stop.set(Arc::clone(&stop));
+    let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
+    let nudge = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    pool.coherence.queue.begin(own_pid, Arc::clone(&nudge));
+    let shared = Arc::new(Listening {
+        names: Arc::clone(&groups.names),
+        inodes: Arc::clone(&groups.inodes),
+        stop,
+        nudge,
+        own_pid,
+        posts: Posts::default(),
+        work: Mutex::new(Work {
+            records: Vec::new(),
+            taken: 0,
+            storms: Storms::new(Arc::clone(&groups.inodes)),
+            repeats: Repeats::default(),
+        }),
+    });
+    let _ = pool.coherence.listening.set(Arc::clone(&shared));
+    let post = shared.posts.first();
+    Listener::spawn(pool, &shared, &post)
+}
+
+impl Pool {
+    /// Has another thread listen if the one that does is held up. Looked after by the monitor of
+    /// the branches' health.
+    pub(crate) fn relieve_listener(self: &Arc<Self>) {
+        let Some(shared) = self.coherence.listening.get() else {
+            return;
+        };
+        let Some(post) = shared.posts.relieve(sys::mono_coarse_ms()) else {
+            return;
+        };
+        tracing::debug!("what tells the kernel of changes is held up; another thread goes on");
+        if let Err(error) = Listener::spawn(self, shared, &post) {
+            tracing::warn!(%error, "no further thread to tell the kernel of changes");
+            shared.posts.give_up(&post);
+        }
+    }
+}
+
+impl super::Coherence {
+    /// Ends the listener.
+    pub(crate) fn end(&self) {
+        if let Some(stop) = self.stop.get() {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// What all listeners share, of whom one listens and the others are held up.
+pub(super) struct Listening {
+    names: Arc<OwnedFd>,
+    inodes: Arc<OwnedFd>,
+    stop: Arc<OwnedFd>,
+    /// Written to when there is something to do that no group tells of.
+    nudge: Arc<OwnedFd>,
+    own_pid: i32,
+    posts: Posts,
+    pub work: Mutex<Work>,
+}
+
+/// What is to be done. Locked for moments only.
+pub(super) struct Work {
+    /// Reports that were read, the first `taken` bytes of which are being carried out.
+    records: Vec<u8>,
+    taken: usize,
+    pub storms: Storms,
+    pub repeats: Repeats,
+}
+
+impl Work {
+    /// The next report, copied to `record`; false if there is none.
+    fn take_record(&mut self, record: &mut Vec<u8>) -> bool {
+        let rest = self.records.get(self.taken..).unwrap_or_default();
+        record.clear();
+        match Events::new(rest).next() {
+            Some(event) => {
+                record.extend_from_slice(event.record);
+                self.taken += event.record.len();
+                true
+            }
+            None => {
+                self.records.clear();
+                self.taken = 0;
+                false
+            }
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let due = [self.storms.next_due(), self.repeats.next_due()];
+        due.into_iter().flatten().min()
+    }
+}
+
+pub(super) struct Listener {
+    pool: Weak<Pool>,
+    pub shared: Arc<Listening>,
+    pub post: Arc<Post>,
+    /// Everything read last was of our own making.
+    all_own: bool,
+    /// The report being carried out.
+    record: Vec<u8>,
+}
+
+impl Listener {
+    fn spawn(pool: &Arc<Pool>, shared: &Arc<Listening>, post: &Arc<Post>) -> std::io::Result<()> {
+        let listener = Listener {
+            pool: Arc::downgrade(pool),
+            shared: Arc::clone(shared),
+            post: Arc::clone(post),
+            all_own: false,
+            record: Vec::new(),
+        };
+        std::thread::Builder::new()
+            .name("strandfs-events".to_owned())
+            .spawn(move || listener.run())
+            .map(drop)
+    }
+
+    fn run(mut self) {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut busy = 0;
+        loop {
+            // Before it waits for news: its predecessor may have taken note of some.
+            let Some(pool) = self.pool.upgrade() else {
+                return;
+            };
+            self.all_own = true;
+            self.work(&pool, &mut buffer);
+            if self.post.is_relieved() {
+                let left = self.shared.posts.end(&self.post);
+                self.hand_back(&pool, left);
+                return;
+            }
+            drop(pool);
+            let waited = match self.wait() {
+                Ok(Some(waited)) => waited,
+                Ok(None) => return,
+                Err(errno) => {
+                    tracing::error!(%errno, "waiting for changes of branches failed; caches follow them by timeouts");
+                    if let Some(pool) = self.pool.upgrade() {
+                        pool.watch_no_more();
+                    }
+                    return;
+                }
+            };
+            // Many single wake-ups cost more than the events: a storm is read in batches.
+            busy = if waited > GATHER { 0 } else { busy + 1 };
+            if busy > BUSY_ROUNDS {
+                std::thread::sleep(if self.all_own { GATHER_OWN } else { GATHER });
+            }
+        }
+    }
+
+    /// Does what there is to do, until it is relieved.
+    fn work(&mut self, pool: &Arc<Pool>, buffer: &mut [u8]) {
+        // What a listener that was held up has not come to.
+        self.tell(pool, &[]);
+        let untold = pool.coherence.queue.take_untold();
+        self.tell(pool, &untold);
+        for suspect in pool.coherence.queue.take_suspects() {
+            self.plan(0, suspect, Instant::now());
+        }
+        let (names, inodes) = (
+            Arc::clone(&self.shared.names),
+            Arc::clone(&self.shared.inodes),
+        );
+        self.drain(pool, &names, buffer);
+        self.drain(pool, &inodes, buffer);
+        self.catch_up(pool);
+    }
+
+    /// Waits for events, or for something to be due; returns for how long, `None` at the end.
+    fn wait(&self) -> Result<Option<Duration>, Errno> {
+        let began = Instant::now();
+        let due = {
+            let work = self.shared.work.lock();
+            match work.records.is_empty() {
+                true => work.next_due(),
+                false => Some(began),
+            }
+        };
+        let timeout = due.map(|due| due.saturating_duration_since(began));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut fds = [
+            PollFd::new(&self.shared.names, PollFlags::IN),
+            PollFd::new(&self.shared.inodes, PollFlags::IN),
+            PollFd::new(&self.shared.stop, PollFlags::IN),
+            PollFd::new(&self.shared.nudge, PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let [_, _, stop, nudge] = &fds;
+        if nudge.revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&self.shared.nudge, &mut [0; 8]);
+        }
+        Ok((!stop.revents().contains(PollFlags::IN)).then(|| began.elapsed()))
+    }
+
+    fn drain(&mut self, pool: &Arc<Pool>, group: &OwnedFd, buffer: &mut [u8]) {
+        // Not for ever: the other group must have its turn.
+        for _ in 0..16 {
+            if self.post.is_relieved() {
+                return;
+            }
+            let read = match pool.read_reports(group.as_fd(), &mut *buffer) {
+                Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(read) => read,
+                Err(errno) => {
+                    tracing::warn!(%errno, "events of branches cannot be read; everything cached is looked at again");
+                    pool.coherence.dir_caches.forget_all();
+                    self.expire_everything(pool);
+                    return;
+                }
+            };
+            self.tell(pool, buffer.get(..read).unwrap_or_default());
+            if read + EVENT_BYTES_MAX < buffer.len() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the kernel what others changed: what was read before, and these.
+    fn tell(&mut self, pool: &Arc<Pool>, records: &[u8]) {
+        self.shared.work.lock().records.extend_from_slice(records);
+        let mut record = std::mem::take(&mut self.record);
+        // A report that was begun is carried out, whoever listens.
+        while !self.post.is_relieved() && self.shared.work.lock().take_record(&mut record) {
+            let Some(event) = Events::new(&record).next() else {
+                continue;
+            };
+            pool.coherence.events.fetch_add(1, Ordering::Relaxed);
+            if event.mask & libc::FAN_Q_OVERFLOW != 0 {
+                tracing::warn!(
+                    "events of branches were lost; everything cached is looked at again"
+                );
+                self.expire_everything(pool);
+            } else if event.pid != self.shared.own_pid {
+                self.all_own = false;
+                self.apply(pool, &event);
+            } else {
+                self.calm_own(pool, &event);
+            }
+        }
+        self.record = record;
+    }
+
+    /// Does what is due.
+    fn catch_up(&mut self, pool: &Arc<Pool>) {
+        let now = Instant::now();
+        while !self.post.is_relieved() {
+            let Some((file, handle)) = self.shared.work.lock().storms.take_due(now) else {
+                break;
+            };
+            self.let_go(pool, file, &handle);
+        }
+        while !self.post.is_relieved() {
+            let Some((told, what)) = self.shared.work.lock().repeats.take_due(now) else {
+                break;
+            };
+            self.repeat(pool, told, what, now);
+        }
+    }
+
+    /// Plans the repetition that follows `told` earlier ones, if one does.
+    pub fn plan(&self, told: usize, what: Repeat, now: Instant) {
+        self.shared.work.lock().repeats.plan(told, what, now);
+    }
+
+    /// A call that may take for ever; where it is not about telling the kernel of a node.
+    pub fn waiting<T>(&self, pool: &Pool, call: impl FnOnce() -> T) -> T {
+        self.post.begin(None, sys::mono_coarse_ms());
+        let outcome = call();
+        self.finish(pool);
+        outcome
+    }
+
+    /// A call that tells the kernel of a node; `None` if that is left to the listener that is held
+    /// up by it.
+    pub fn telling<T>(
+        &self,
+        pool: &Pool,
+        node: NodeId,
+        what: impl FnOnce() -> Repeat,
+        call: impl FnOnce() -> T,
+    ) -> Option<T> {
+        if self.shared.posts.leave(node, what) {
+            return None;
+        }
+        self.post.begin(Some(node), sys::mono_coarse_ms());
+        let outcome = call();
+        self.finish(pool);
+        Some(outcome)
+    }
+
+    fn finish(&self, pool: &Pool) {
+        let left = self.shared.posts.finish(&self.post);
+        self.hand_back(pool, left);
+    }
+
+    /// What was left to this listener, for the one whose turn it is.
+    fn hand_back(&self, pool: &Pool, left: Left) {
+        if left.everything {
+            pool.expire_everything();
+        }
+        if left.list.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for what in left.list {
+            self.plan(0, what, now);
+        }
+        let _ = rustix::io::write(&self.shared.nudge, &1u64.to_ne_bytes());
+    }
+
+    /// See [`Pool::expire_everything`].
+    pub fn expire_everything(&self, pool: &Pool) {
+        self.waiting(pool, || pool.expire_everything());
+    }
+}

@@ -1,0 +1,130 @@
+//! The command line of `strandfs bench`.
+
+pub mod layers;
+pub mod matrix;
+pub mod results;
+pub mod volume;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use strandfs_lab::regime::Regime;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Which part is slow: the machine, the pool, or what it lies on; measured rung by rung.
+    Layers(layers::LayersArgs),
+    /// What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the
+    /// sizes.
+    Blocksize(layers::DataArgs),
+    /// Passthrough against the other ways in which a pool moves data, and against none.
+    Passthrough(layers::DataArgs),
+    /// Creating, finding, listing and removing files: the bare filesystem, pools and their peers.
+    Metadata(MetadataArgs),
+    /// One large file on filesystems made with different mkfs and mount options (root).
+    Matrix(matrix::MatrixArgs),
+    /// Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root).
+    Volume(volume::VolumeBenchArgs),
+    /// Compare two results of the same benchmark; exit code 4 if anything became slower.
+    Compare(results::CompareArgs),
+    /// Make one HTML page with charts of results; it needs no network.
+    Report(results::ReportArgs),
+    /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
+    Requests(RequestsArgs),
+}
+
+/// Arguments of `bench requests`.
+#[derive(Args)]
+pub struct RequestsArgs {
+    /// What is counted.
+    #[command(flatten)]
+    pub peers: PeerArgs,
+    /// Where to work; for root each branch is a tmpfs mounted there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+    /// Where the counts go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Arguments of `bench metadata`.
+#[derive(Args)]
+pub struct MetadataArgs {
+    /// Files or directories each workload works on.
+    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
+    pub files: usize,
+    /// Repetitions; intervals need 5.
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub reps: usize,
+    /// Only these workloads (default: all; a wrong name lists them).
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Pools of so many branches.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
+    pub branches: Vec<usize>,
+    /// The columns.
+    #[command(flatten)]
+    pub peers: PeerArgs,
+    /// What else the machine does.
+    #[command(flatten)]
+    pub regime: RegimeArgs,
+    /// Where to work; for root each branch is a tmpfs mounted there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Draws the order of the subjects.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Which filesystems are measured beside the pool.
+#[derive(Args)]
+pub struct PeerArgs {
+    /// A further subject: a pool with these mount options.
+    #[arg(long = "variant", value_name = "NAME=OPTIONS")]
+    pub variants: Vec<String>,
+    /// A further subject: another build of mergerfs.
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    pub builds: Vec<String>,
+    /// Leave out mergerfs, unionfs-fuse, fuse-overlayfs and overlayfs where they are installed.
+    #[arg(long)]
+    pub no_peers: bool,
+}
+
+/// What else the machine does.
+#[derive(Args)]
+pub struct RegimeArgs {
+    /// Keep one CPU busy meanwhile; many servers are faster then.
+    #[arg(long)]
+    pub busy: bool,
+}
+
+impl RegimeArgs {
+    /// What that makes of the machine.
+    pub fn regime(&self) -> Regime {
+        match self.busy {
+            true => Regime::Busy,
+            false => Regime::Quiet,
+        }
+    }
+}
+
+/// What becomes of a result besides its tables.
+#[derive(Args)]
+pub struct OutputArgs {
+    /// Write everything measured and the machine's description to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    strandfs_options::parse_size(text).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    strandfs_options::parse_duration(text).map_err(|error| error.to_string())
+}

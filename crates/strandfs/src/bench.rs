@@ -1,0 +1,105 @@
+//! `strandfs bench`: what its subcommands share.
+
+mod compare;
+mod layers;
+mod matrix;
+mod metadata;
+mod output;
+mod progress;
+mod report;
+mod requests;
+mod volume;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use strandfs_lab::BenchError;
+use strandfs_lab::environment::Environment;
+use strandfs_lab::metadata::plan::Choices;
+use strandfs_lab::result::Report;
+
+use crate::args::bench::{BenchCommand, PeerArgs};
+use crate::failure::Failure;
+
+/// Exit code of a result with a blemish: something was left out or went wrong on a peer.
+const DEGRADED: u8 = 3;
+
+/// Measures.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
+    match command {
+        BenchCommand::Layers(args) => layers::layers(args),
+        BenchCommand::Blocksize(args) => layers::blocksize(args),
+        BenchCommand::Passthrough(args) => layers::passthrough(args),
+        BenchCommand::Metadata(args) => metadata::run(args),
+        BenchCommand::Matrix(args) => matrix::run(args),
+        BenchCommand::Volume(args) => volume::run(args),
+        BenchCommand::Compare(args) => compare::run(args),
+        BenchCommand::Report(args) => report::run(args),
+        BenchCommand::Requests(args) => requests::run(args),
+    }
+}
+
+/// Everything mounted has to go whichever way a run ends, so a signal only asks for the end: the
+/// result turns true.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Failure::system("taking charge of signals"))?;
+    }
+    Ok(stop)
+}
+
+/// What a figure was measured on, for the first line.
+fn machine(machine: &Environment) -> String {
+    format!(
+        "Linux {}, {} CPUs ({})",
+        machine.kernel, machine.cpus, machine.cpu_model
+    )
+}
+
+/// The exit code of a result of which `complete` says whether nothing is missing.
+fn conclude(report: &Report, complete: bool) -> ExitCode {
+    match (report.series.is_empty(), complete && !report.interrupted) {
+        (true, _) => ExitCode::from(crate::failure::FAILED),
+        (_, true) => ExitCode::SUCCESS,
+        (_, false) => ExitCode::from(DEGRADED),
+    }
+}
+
+/// The program that runs: what is measured where no other is named.
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(Failure::system("finding the program"))
+}
+
+/// The pools to measure, of so many branches, and what beside them.
+fn choices(args: &PeerArgs, branches: Vec<usize>) -> Result<Choices, Failure> {
+    let builds = named(&args.builds, "--peer")?.into_iter();
+    Ok(Choices {
+        program: this_program()?,
+        variants: named(&args.variants, "--variant")?,
+        builds: builds
+            .map(|(name, program)| (name, PathBuf::from(program)))
+            .collect(),
+        peers: !args.no_peers,
+        branches,
+    })
+}
+
+/// Splits `NAME=VALUE`.
+fn named(items: &[String], flag: &str) -> Result<Vec<(String, String)>, BenchError> {
+    let split = |item: &String| match item.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err(BenchError::Usage(format!(
+            "{flag} takes NAME=VALUE, not {item:?}"
+        ))),
+    };
+    items.iter().map(split).collect()
+}

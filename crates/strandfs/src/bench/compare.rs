@@ -1,0 +1,38 @@
+//! `strandfs bench compare`.
+
+use std::process::ExitCode;
+
+use strandfs_lab::BenchError;
+use strandfs_lab::compare::compare;
+use strandfs_lab::result::Report;
+
+use crate::args::bench::results::CompareArgs;
+use crate::failure::Failure;
+
+/// Exit code of a comparison that found a regression.
+const REGRESSION: u8 = 4;
+
+/// Compares.
+///
+/// # Errors
+/// A file that is no result, or two that cannot be compared.
+pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
+    if !(0.0..100.0).contains(&args.threshold) {
+        let why = "--threshold must be at least 0 and below 100".to_owned();
+        return Err(BenchError::Usage(why).into());
+    }
+    let (before, after) = (Report::read(&args.before)?, Report::read(&args.after)?);
+    let found = compare(&before, &after, args.threshold / 100.0, args.absolute)?;
+    let table = found.table(args.all);
+    if !table.is_empty() {
+        println!("{table}");
+    }
+    println!("{}", found.summary());
+    for note in &found.notes {
+        println!("note: {note}");
+    }
+    Ok(match found.is_regression() {
+        true => ExitCode::from(REGRESSION),
+        false => ExitCode::SUCCESS,
+    })
+}

@@ -1,0 +1,143 @@
+//! `strandfs bench layers`, `passthrough` and `blocksize`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use strandfs_lab::layers::plan::{Mode, Transport, named};
+use strandfs_lab::layers::text;
+use strandfs_lab::layers::{Plan, Target};
+use strandfs_lab::matrix::recipe;
+use strandfs_lab::result::Report;
+use strandfs_lab::{BenchError, blocksize as sizes, layers as rungs, passthrough as ways};
+
+use strandfs_options::show_size;
+
+use super::progress::Bar;
+use super::{DEGRADED, stop_on_signals, this_program};
+use crate::args::bench::layers::{DataArgs, LayersArgs, RunArgs};
+use crate::failure::Failure;
+
+/// A benchmark on data.
+type Measure = fn(
+    &Plan,
+    &std::sync::atomic::AtomicBool,
+    &mut strandfs_lab::progress::Progress<'_>,
+) -> Result<Report, BenchError>;
+
+/// Measures the layers and says which is slow.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
+    let plan = Plan {
+        targets: targets(&args.targets, &args.run)?,
+        modes: match args.modes.is_empty() {
+            true => Mode::ALL.to_vec(),
+            false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
+        },
+        transports: named(
+            "transport",
+            &Transport::ALL,
+            Transport::name,
+            &args.transports,
+        )?,
+        only: args.only.clone(),
+        cross_check: !args.no_cross_check,
+        ..plan(&args.run)?
+    };
+    let report = measure(rungs::run, &plan, &args.run)?;
+    for line in text::headlines(&report) {
+        println!("{line}\n");
+    }
+    print!("{}\n{}", text::rungs(&report), text::layers(&report));
+    let lines = text::lines(&report);
+    if !lines.is_empty() {
+        println!("{lines}");
+    }
+    finish(&report, &args.run)
+}
+
+/// Measures the ways in which a pool moves data.
+///
+/// # Errors
+/// As [`layers`].
+pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
+    let report = measure(ways::run, &with_target(args)?, &args.run)?;
+    println!("{}", ways::table(&report));
+    finish(&report, &args.run)
+}
+
+/// Measures what block sizes cost.
+///
+/// # Errors
+/// As [`layers`].
+pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
+    let report = measure(sizes::run, &with_target(args)?, &args.run)?;
+    println!("{}\n{}", sizes::table(&report), text::lines(&report));
+    finish(&report, &args.run)
+}
+
+fn with_target(args: &DataArgs) -> Result<Plan, Failure> {
+    Ok(Plan {
+        targets: targets(args.target.as_slice(), &args.run)?,
+        ..plan(&args.run)?
+    })
+}
+
+fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError> {
+    let recipes = recipe::all(args.filesystems.as_deref())?;
+    let parse = |it: &OsString| Target::parse(it, &recipes);
+    words.iter().map(parse).collect()
+}
+
+fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => this_program()?,
+    };
+    Ok(Plan {
+        program,
+        targets: Vec::new(),
+        images: args.images.clone(),
+        modes: Mode::ALL.to_vec(),
+        transports: Vec::new(),
+        only: Vec::new(),
+        options: args.options.clone(),
+        file_bytes: args.size,
+        repetitions: args.reps,
+        most_repetitions: args.max_reps.unwrap_or(2 * args.reps),
+        sample_limit: args.sample_time,
+        cross_check: true,
+        regime: args.regime.regime(),
+        directory: args.directory.clone(),
+        seed: args.seed,
+    })
+}
+
+fn measure(measure: Measure, plan: &Plan, args: &RunArgs) -> Result<Report, Failure> {
+    args.output.check()?;
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let report = measure(plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    println!(
+        "{}, regime: {}, files of {}, {} repetitions\n",
+        super::machine(&report.environment),
+        report.regime.name(),
+        show_size(plan.file_bytes),
+        report.repetitions
+    );
+    Ok(report)
+}
+
+fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
+    for warning in &report.warnings {
+        println!("note: {warning}");
+    }
+    args.output.write(|path| report.write(path))?;
+    Ok(match (report.repetitions, report.interrupted) {
+        (0, _) => ExitCode::from(crate::failure::FAILED),
+        (_, true) => ExitCode::from(DEGRADED),
+        _ => ExitCode::SUCCESS,
+    })
+}

@@ -1,0 +1,63 @@
+//! `strandfs bench metadata`.
+
+use std::process::ExitCode;
+
+use strandfs_lab::metadata::plan::workloads;
+use strandfs_lab::metadata::{Plan, Results, run as measure};
+
+use super::progress::Bar;
+use super::{DEGRADED, choices, stop_on_signals};
+use crate::args::bench::MetadataArgs;
+use crate::failure::Failure;
+
+/// Measures.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
+    args.output.check()?;
+    let choices = choices(&args.peers, args.branches.clone())?;
+    let mut plan = Plan {
+        subjects: choices.subjects(),
+        workloads: workloads(&args.only)?,
+        files: args.files,
+        repetitions: args.reps,
+        regime: args.regime.regime(),
+        directory: args.directory.clone(),
+        seed: args.seed,
+    };
+    for line in plan.settle()? {
+        eprintln!("strandfs: {line}");
+    }
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let results = measure(&plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    print(&results);
+    args.output.write(|path| results.report().write(path))?;
+    Ok(match (results.repetitions, results.failures.is_empty()) {
+        (0, _) => ExitCode::from(crate::failure::FAILED),
+        (_, true) if !results.interrupted => ExitCode::SUCCESS,
+        _ => ExitCode::from(DEGRADED),
+    })
+}
+
+fn print(results: &Results) {
+    println!(
+        "{}, regime: {}, {} entries, {} repetitions",
+        super::machine(&results.environment),
+        results.regime.name(),
+        results.files,
+        results.repetitions
+    );
+    if results.repetitions > 0 {
+        println!("\n{}", results.table());
+        let against = results.against_mergerfs();
+        if !against.is_empty() {
+            println!("{against}");
+        }
+    }
+    for warning in results.warnings() {
+        println!("note: {warning}");
+    }
+}

@@ -1,0 +1,92 @@
+//! `strandfs bench volume`.
+
+use std::process::ExitCode;
+
+use strandfs_lab::result::Report;
+use strandfs_lab::volume::{Contender, Io, Plan, Server, run as measure, table};
+
+use super::progress::Bar;
+use super::{conclude, stop_on_signals, this_program};
+use crate::args::bench::volume::{VolumeBenchArgs, VolumeIo, VolumeTransport};
+use crate::failure::Failure;
+
+/// Measures.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
+    let plan = Plan {
+        contenders: contenders(args)?,
+        size: args.size,
+        time: args.time,
+        repetitions: args.reps,
+        directory: args.directory.clone(),
+        seed: args.seed,
+    };
+    args.output.check()?;
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    print(&report);
+    args.output.write(|path| report.write(path))?;
+    let rows = report.series.iter().filter(|it| it.samples.contains(&None));
+    let complete = report.subjects.len() == plan.contenders.len() && rows.count() == 0;
+    Ok(conclude(&report, complete))
+}
+
+/// The file, the loop device, a volume for each way, and ext4 on the first of those.
+fn contenders(args: &VolumeBenchArgs) -> Result<Vec<Contender>, Failure> {
+    let program = this_program()?;
+    let mut servers = Vec::new();
+    for io in &args.io {
+        let server = |transport: Option<&str>| Server {
+            program: program.clone(),
+            io: match io {
+                VolumeIo::Passthrough => Io::Passthrough,
+                VolumeIo::Uring => Io::Uring,
+                VolumeIo::Sync => Io::Sync,
+            },
+            transport: transport.map(str::to_owned),
+        };
+        if args.transport.is_empty() {
+            // The plainest server, whatever else can be had; the others choose.
+            let plain = matches!(io, VolumeIo::Sync);
+            servers.push(server(plain.then_some("dev")));
+        }
+        servers.extend(args.transport.iter().map(|transport| {
+            server(Some(match transport {
+                VolumeTransport::Dev => "dev",
+                VolumeTransport::Uring => "uring",
+            }))
+        }));
+    }
+    let filesystem = servers.first().cloned().map(Contender::Filesystem);
+    let mut all = vec![Contender::File, Contender::Loop];
+    all.extend(servers.into_iter().map(Contender::Volume));
+    all.extend(filesystem);
+    Ok(all)
+}
+
+fn print(report: &Report) {
+    let setting = |name: &str| report.settings.get(name).map_or("?", String::as_str);
+    println!(
+        "{}, {} repetitions, four jobs of {} in turn: {}, {} in flight, backing files of {}",
+        super::machine(&report.environment),
+        report.repetitions,
+        setting("time"),
+        setting("block"),
+        setting("iodepth"),
+        setting("size"),
+    );
+    if !report.series.is_empty() {
+        println!("\n{}", table::rates(report));
+        println!("{}", table::ratios(report));
+        if let Some(servers) = table::ratios_of_servers(report) {
+            println!("{servers}");
+        }
+    }
+    for warning in &report.warnings {
+        println!("note: {warning}");
+    }
+}

@@ -1,0 +1,240 @@
+//! `strandfs get`, `set`, `branch` and `reload`: acting on a mounted pool.
+
+pub mod client;
+mod save;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::io::Errno;
+use serde_json::{Map, Value};
+use strandfs_options::table::{Status, TABLE, find};
+use strandfs_options::{OptionError, table};
+use strandfs_pool::admin::control::request::{Answer, Request};
+
+use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
+use crate::failure::Failure;
+use crate::logging::one_line;
+use crate::mounts;
+
+/// `strandfs get`.
+///
+/// # Errors
+/// No pool is mounted there, its server cannot be asked, or an option does not exist.
+pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
+    let mountpoint = mounted(&args.mountpoint)?;
+    let mut values = Map::new();
+    if args.keys.is_empty() {
+        let active = TABLE
+            .iter()
+            .filter(|option| option.status == Status::Active);
+        for option in active {
+            // A server of another version may lack it.
+            if let Ok(value) = client::value(&mountpoint, option.name) {
+                values.insert(option.name.to_owned(), value.into());
+            }
+        }
+    }
+    for key in &args.keys {
+        let value = client::value(&mountpoint, key).map_err(|error| match error {
+            // What the pool says of itself has keys that are no options: only it knows.
+            error if Errno::from_io_error(&error) == Some(Errno::NODATA) => unknown(key).into(),
+            error => Failure::system("asking the pool's server for an option")(error),
+        })?;
+        values.insert(key.clone(), value.into());
+    }
+    match (args.json, args.keys.len()) {
+        (true, _) => println!("{:#}", Value::Object(values)),
+        (false, 1) => values
+            .values()
+            .for_each(|value| println!("{}", one_line(text(value)))),
+        (false, _) => values
+            .iter()
+            .for_each(|(key, value)| println!("{key}={}", one_line(text(value)))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `strandfs set`.
+///
+/// # Errors
+/// No pool is mounted there, or an option is refused: nothing is changed then.
+pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
+    let options = args.options.iter().map(|item| match item.split_once('=') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (item.clone(), None),
+    });
+    let options: Vec<_> = options.collect();
+    if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
+        return Err(unknown(name).into());
+    }
+    let names = options.iter().map(|(name, _)| canonical(name)).collect();
+    let save = args.save.then_some(names);
+    ask(&args.mountpoint, &Request::Set { options }, save)
+}
+
+/// `strandfs reload`.
+///
+/// # Errors
+/// No pool is mounted there, or its configuration is refused: nothing is changed then.
+pub fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
+    ask(&args.mountpoint, &Request::Reload, None)
+}
+
+/// `strandfs branch`.
+///
+/// # Errors
+/// No pool is mounted there, or the change is refused: nothing is changed then.
+pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
+    match &args.command {
+        BranchCommand::List { mountpoint, json } => list(mountpoint, *json),
+        BranchCommand::Add {
+            mountpoint,
+            path,
+            mode,
+            minfreespace,
+            first,
+            save,
+        } => ask(
+            mountpoint,
+            &Request::BranchAdd {
+                path: absolute(path)?,
+                mode: mode.clone(),
+                minfreespace: minfreespace.clone(),
+                first: *first,
+            },
+            saved(*save),
+        ),
+        BranchCommand::Remove {
+            mountpoint,
+            path,
+            save,
+        } => ask(
+            mountpoint,
+            &Request::BranchRemove {
+                path: absolute(path)?,
+            },
+            saved(*save),
+        ),
+        BranchCommand::Set {
+            mountpoint,
+            path,
+            mode,
+            minfreespace,
+            save,
+        } => ask(
+            mountpoint,
+            &Request::BranchSet {
+                path: absolute(path)?,
+                mode: mode.clone(),
+                minfreespace: minfreespace.clone(),
+            },
+            saved(*save),
+        ),
+    }
+}
+
+fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let status =
+        mounts::ask(&mounted(mountpoint)?).map_err(Failure::system("asking the pool's server"))?;
+    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    let branches = status.get("branches").cloned().unwrap_or_default();
+    if json {
+        println!("{branches:#}");
+    } else {
+        for branch in branches.as_array().unwrap_or(&Vec::new()) {
+            let field = |name: &str| branch.get(name).map_or("?", text);
+            println!("{}={}", one_line(field("path")), one_line(field("mode")));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn saved(save: bool) -> Option<Vec<&'static str>> {
+    save.then(|| vec!["branches"])
+}
+
+/// Sends a change, says what came of it, and saves the options named.
+fn ask(
+    mountpoint: &Path,
+    request: &Request,
+    save: Option<Vec<&'static str>>,
+) -> Result<ExitCode, Failure> {
+    let mountpoint = mounted(mountpoint)?;
+    let stranger = mounts::stranger(&mountpoint);
+    if let Some(user) = stranger.map_err(Failure::system("reading /proc/self/mountinfo"))? {
+        return Err(Failure::Refused(format!(
+            "{} was mounted by user {user}, whose server is not trusted with changes: run this as \
+             that user",
+            mountpoint.display()
+        )));
+    }
+    let target = match &save {
+        Some(_) => Some(save::Target::of(&mountpoint)?),
+        None => None,
+    };
+    let Answer {
+        error,
+        notices,
+        told,
+        ..
+    } = client::ask(&mountpoint, request)?;
+    if let Some(error) = error {
+        return Err(Failure::Refused(error));
+    }
+    for notice in notices {
+        eprintln!("strandfs: {}", one_line(&notice));
+    }
+    if let (Some(target), Some(names)) = (target, save) {
+        let value = |name: &'static str| Ok((name.to_owned(), client::value(&mountpoint, name)?));
+        let values: std::io::Result<Vec<_>> = names.into_iter().map(value).collect();
+        target.save(&values.map_err(Failure::system("asking the pool's server for an option"))?)?;
+    }
+    if !told {
+        eprintln!(
+            "strandfs: the change is made, but the kernel is still being told to forget what it cached before"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pool mounted exactly here.
+fn mounted(given: &Path) -> Result<PathBuf, Failure> {
+    let real = std::fs::canonicalize(given).unwrap_or_else(|_| given.to_path_buf());
+    let found = mounts::find(&real)
+        .map_err(Failure::system("reading /proc/self/mountinfo"))?
+        .ok_or_else(|| Failure::NotMounted(given.to_path_buf()))?;
+    match mounts::hindrance(&found) {
+        None => Ok(found),
+        Some(why) => Err(Failure::NoAnswer {
+            mountpoint: found,
+            why,
+        }),
+    }
+}
+
+/// The server stands in another directory.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(Failure::system("finding the present directory"))
+}
+
+/// The name of the option that is set by this one.
+fn canonical(name: &str) -> &'static str {
+    let target = |name| table::find(name).map(|(option, _)| option);
+    match target(name).map(|option| (option.name, option.status)) {
+        Some((_, Status::Renamed { to })) => target(to).map_or(to, |option| option.name),
+        Some((name, _)) => name,
+        None => "",
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}
+
+fn unknown(name: &str) -> OptionError {
+    OptionError::Unknown {
+        name: name.to_owned(),
+        suggestion: table::nearest(name).map(str::to_owned),
+    }
+}

@@ -1,0 +1,252 @@
+//! What the command says when it cannot do what was asked.
+
+use std::io;
+use std::path::PathBuf;
+
+use strandfs_fuse::{MountError, SessionError};
+use strandfs_lab::BenchError;
+use strandfs_options::{ConfigErrors, OptionError};
+use strandfs_pool::PoolError;
+use strandfs_volume::VolumeError;
+
+/// Exit code for what the user can set right.
+pub const USAGE: u8 = 2;
+/// It works, with a warning that matters.
+pub const DEGRADED: u8 = 3;
+/// Exit code for what went wrong by itself.
+pub const FAILED: u8 = 1;
+
+/// Each is one sentence that says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// An option or branch is at fault.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A configuration file is at fault; a line for each error.
+    #[error(transparent)]
+    Config(ConfigErrors),
+    /// A branch cannot be opened.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// Mounting failed.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Serving failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A volume cannot be had.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// What was asked for does not go with the state of a volume.
+    #[error("{path}: {why}")]
+    VolumeUse {
+        /// The volume, or what is on it, as named by the user.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// Nothing can be done with a record of a move.
+    #[error("{branch}: {why}")]
+    Records {
+        /// Where it lies.
+        branch: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// No volume goes by that name.
+    #[error("{0} is no volume that is served; `strandfs volume list` shows those that are")]
+    NoVolume(PathBuf),
+    /// Another program failed.
+    #[error("{program} failed: {why}")]
+    Tool {
+        /// Its name.
+        program: String,
+        /// What came of it.
+        why: String,
+    },
+    /// A measurement failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// No branches were given.
+    #[error("no branches given: name at least one directory before the mountpoint")]
+    NoBranches,
+    /// No mountpoint was given.
+    #[error("no mountpoint given: name it after the branches, or with -o mountpoint=DIR")]
+    NoMountpoint,
+    /// A word that names neither branches nor a configuration.
+    #[error(
+        "{name} is no directory, there is no {file}, and it is no command: name the branches, or \
+         write that file"
+    )]
+    NoSource {
+        /// As written.
+        name: PathBuf,
+        /// Where its configuration would be.
+        file: PathBuf,
+    },
+    /// mount(8) asks for another type.
+    #[error("cannot mount type {0}: the types here are strandfs and fuse.strandfs")]
+    MountType(String),
+    /// An option that only a new mount can change.
+    #[error(
+        "option {option} cannot change from {before:?} to {now:?} while mounted: unmount the \
+         pool and mount it again"
+    )]
+    Remount {
+        /// Canonical name.
+        option: &'static str,
+        /// Its value now.
+        before: String,
+        /// The value asked for.
+        now: String,
+    },
+    /// Nothing can be translated.
+    #[error("{what} cannot be translated: {why}")]
+    Import {
+        /// The file or line.
+        what: String,
+        /// Why not.
+        why: String,
+    },
+    /// The mountpoint cannot be used.
+    #[error("mountpoint {path}: {why}")]
+    Mountpoint {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// A pool is mounted on the mountpoint.
+    #[error(
+        "mountpoint {path}: a pool ({kind}) is mounted here already; unmount it first, or give \
+         -o lazy-umount-mountpoint to replace it or -o mount-over to mount over it"
+    )]
+    Held {
+        /// The mountpoint.
+        path: PathBuf,
+        /// The type of what is mounted there.
+        kind: String,
+    },
+    /// The server cannot run as the user it was told to.
+    #[error("setuid={user}: {why}")]
+    SwitchUser {
+        /// As given.
+        user: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// A branch cannot be used.
+    #[error("branch {path}: {why}")]
+    Branch {
+        /// The branch.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// A branch is not mounted.
+    #[error("branch {path}: {why}")]
+    BranchMissing {
+        /// The branch.
+        path: PathBuf,
+        /// Since when, and what to do.
+        why: String,
+    },
+    /// Nothing of ours is mounted there.
+    #[error("{0} is not a strandfs mount; `strandfs status` lists them")]
+    NotMounted(PathBuf),
+    /// The server refused; its sentence says why.
+    #[error("{0}")]
+    Refused(String),
+    /// A change cannot be saved.
+    #[error("{path}: {why}")]
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The server cannot be reached.
+    #[error("the pool mounted at {mountpoint} does not answer: {why}")]
+    NoAnswer {
+        /// The pool.
+        mountpoint: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The path lies in no pool.
+    #[error("{0} is not in a strandfs pool; `strandfs status` lists the pools")]
+    NotInPool(PathBuf),
+    /// The pool would not answer.
+    #[error("{path}: {why}")]
+    Unanswered {
+        /// What it was asked about.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// Unmounting failed.
+    #[error("cannot unmount {path}: {why}")]
+    Unmount {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The server in the background ended before it served; it has said why.
+    #[error("the server ended before it was ready{0}")]
+    Background(String),
+    /// Something of the system's failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    /// 2 for what the user can set right, 1 otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Volume(error) if error.is_usage() => USAGE,
+            Failure::Option(_)
+            | Failure::Pool(_)
+            | Failure::VolumeUse { .. }
+            | Failure::NoVolume(_)
+            | Failure::Records { .. }
+            | Failure::Mount(_)
+            | Failure::Bench(BenchError::Usage(_))
+            | Failure::NoBranches
+            | Failure::NoMountpoint
+            | Failure::SwitchUser { .. }
+            | Failure::Config(_)
+            | Failure::NoSource { .. }
+            | Failure::MountType(_)
+            | Failure::Remount { .. }
+            | Failure::Import { .. }
+            | Failure::Mountpoint { .. }
+            | Failure::Held { .. }
+            | Failure::Branch { .. }
+            | Failure::Refused(_)
+            | Failure::Save { .. } => USAGE,
+            Failure::Session(_)
+            | Failure::Volume(_)
+            | Failure::Tool { .. }
+            | Failure::Bench(_)
+            | Failure::BranchMissing { .. }
+            | Failure::NotMounted(_)
+            | Failure::NoAnswer { .. }
+            | Failure::NotInPool(_)
+            | Failure::Unanswered { .. }
+            | Failure::Unmount { .. }
+            | Failure::Background(_)
+            | Failure::System { .. } => FAILED,
+        }
+    }
+
+    /// For `map_err`.
+    pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Failure {
+        move |source| Failure::System { what, source }
+    }
+}

@@ -1,0 +1,232 @@
+//! `strandfs mount`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals};
+use strandfs_options::{OptionError, Settings};
+use strandfs_pool::Pool;
+use strandfs_pool::state::mounts::Forbids;
+
+use crate::args::MountArgs;
+use crate::failure::Failure;
+use crate::plan::{self, Plan};
+use crate::turn::Turn;
+use crate::{
+    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, privileges,
+    resources,
+};
+
+/// `strandfs mount`.
+///
+/// # Errors
+/// As [`start`].
+pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
+    start(args).map(ExitCode::from)
+}
+
+/// Mounts a pool and returns the exit code; in the foreground, when the mount has ended.
+///
+/// # Errors
+/// Anything that keeps the pool from being mounted; nothing is mounted then.
+pub fn start(args: &MountArgs) -> Result<u8, Failure> {
+    let mut plan = plan::make(args)?;
+    let user = plan.settings.setuid.as_deref();
+    if as_user::is_to_switch(args, user)? {
+        return as_user::mount(args, user.unwrap_or_default());
+    }
+    if !args.foreground && !args.background_server {
+        return daemon::start_server(args);
+    }
+    let mut waited = branch_mounts::wait(&plan.settings, &plan.mountpoint)?;
+    plan.said.append(&mut waited.notices);
+    for line in &plan.said {
+        eprintln!("strandfs: {line}");
+    }
+    serve(args, plan, waited)
+}
+
+fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<u8, Failure> {
+    let Plan {
+        layers,
+        settings,
+        mountpoint,
+        forbids,
+        said,
+    } = plan;
+    let mountpoint = mountpoint.as_path();
+    let over = settings.mount_over || settings.lazy_umount_mountpoint;
+    let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
+    // Before the first thread, the log's.
+    let refused_priority = resources::set_priority(&settings);
+    resources::lift_file_size_limit();
+    let still_had = privileges::give_up(settings.core_dumps, privileges::FOR_POOL);
+    if args.background_server {
+        start_log(logging::Home::Background, &settings, mountpoint)?;
+        if settings.log_file.is_none() && !logging::system_log_exists() {
+            // What was said is where this goes: to the terminal.
+            tracing::warn!(
+                "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
+            );
+        } else {
+            for line in said {
+                tracing::warn!("{line}");
+            }
+        }
+    } else {
+        start_log(logging::Home::Foreground, &settings, mountpoint)?;
+    }
+    waited.reap();
+    resources::raise_descriptor_limit();
+    for refusal in still_had {
+        tracing::warn!("more privileges than the server needs: {refusal}");
+    }
+    if let Some(refusal) = refused_priority {
+        tracing::warn!("{refusal}");
+    }
+    let options = mount_options(&settings, forbids);
+    let config = resources::session_config(&settings);
+    let auto_unmount = settings.auto_unmount;
+    let detach_first = settings.lazy_umount_mountpoint;
+    let pool = Pool::new(settings)?;
+    pool.set_mountpoint(mountpoint);
+    pool.mounted_so(forbids);
+    let below = mountpoint.to_path_buf();
+    pool.watch(Box::new(move |old, new| {
+        check_log_file(new, &below)?;
+        logging::follow(old, new).map_err(|error| log_file_error(new, error.to_string()))
+    }));
+    let turn = Turn::take(mountpoint);
+    if detach_first {
+        detach(mountpoint)?;
+    }
+    // Somebody may have been faster.
+    check::is_free(mountpoint, over)?;
+    let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    strandfs_pool::watch::start(&pool).map_err(Failure::system("watching the branches"))?;
+    strandfs_pool::health::start(&pool).map_err(Failure::system("looking after the branches"))?;
+    strandfs_pool::start_ahead(&pool).map_err(Failure::system("moving files ahead of time"))?;
+    drop(turn);
+    live::control(&pool, &mut session, layers);
+    tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+    deaths::tell(mountpoint);
+    deaths::forget(mountpoint);
+    if args.background_server {
+        last_words::keep().map_err(Failure::system("keeping what the server says last"))?;
+    }
+    let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
+    pool.set_guardian(Box::new(move || guard.pid()));
+    if args.background_server {
+        session.on_ready(daemon::report_ready);
+    }
+    let end = session
+        .serve_with_signals(signals)
+        .inspect_err(|error| last_words::note(&error.to_string()))?;
+    tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
+    logging::finish();
+    Ok(match end {
+        End::Unmounted | End::Signal(_) => {
+            last_words::end_in_order();
+            0
+        }
+        other => {
+            last_words::note(&format!("the connection to the kernel ended: {other:?}"));
+            crate::failure::FAILED
+        }
+    })
+}
+
+/// Detaches what is mounted on the mountpoint; it lives on for those who use it.
+fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
+    let is_pool = || crate::mounts::find(mountpoint).is_ok_and(|found| found.is_some());
+    if !rustix::process::geteuid().is_root() && !is_pool() {
+        // fusermount3 would complain of what is not there; it detaches nothing else anyway.
+        return Ok(());
+    }
+    match strandfs_fuse::unmount(mountpoint, true) {
+        Ok(()) => {
+            tracing::info!(mountpoint = %mountpoint.display(), "detached what was mounted here");
+            Ok(())
+        }
+        // Nothing is mounted here.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        Err(error) => Err(Failure::Unmount {
+            path: mountpoint.to_path_buf(),
+            why: error.to_string(),
+        }),
+    }
+}
+
+fn start_log(home: logging::Home, settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
+    check_log_file(settings, mountpoint)?;
+    logging::start(home, settings)
+        .map_err(|error| Failure::Option(log_file_error(settings, error.to_string())))
+}
+
+/// A log file in the pool would make the server wait for itself.
+fn check_log_file(settings: &Settings, mountpoint: &Path) -> Result<(), OptionError> {
+    let Some(path) = settings.log_file.as_deref().map(Path::new) else {
+        return Ok(());
+    };
+    let parent = path.parent().and_then(|dir| dir.canonicalize().ok());
+    let why = if !path.is_absolute() {
+        "it is not an absolute path"
+    } else if parent.is_some_and(|dir| dir.starts_with(mountpoint)) {
+        "it lies in the pool"
+    } else {
+        return Ok(());
+    };
+    Err(log_file_error(settings, why.to_owned()))
+}
+
+fn log_file_error(settings: &Settings, why: String) -> OptionError {
+    OptionError::File {
+        option: "log.file",
+        path: settings.log_file.clone().unwrap_or_default(),
+        why,
+    }
+}
+
+/// The kernel's side of the options.
+fn mount_options(settings: &Settings, forbids: Forbids) -> MountOptions {
+    let given = &settings.mount_flags;
+    let mut flags = MountFlags::empty();
+    let pairs = [
+        (given.read_only, MountFlags::READ_ONLY),
+        (forbids.contains(Forbids::SUID), MountFlags::NOSUID),
+        (forbids.contains(Forbids::DEV), MountFlags::NODEV),
+        (forbids.contains(Forbids::EXEC), MountFlags::NOEXEC),
+        (given.sync, MountFlags::SYNC),
+        (given.dirsync, MountFlags::DIRSYNC),
+        (given.noatime, MountFlags::NOATIME),
+        (given.nodiratime, MountFlags::NODIRATIME),
+        (given.relatime, MountFlags::RELATIME),
+        (given.strictatime, MountFlags::STRICTATIME),
+        (given.lazytime, MountFlags::LAZYTIME),
+    ];
+    for (wanted, flag) in pairs {
+        flags.set(flag, wanted);
+    }
+    let contexts = &settings.contexts;
+    let labels = [
+        ("context", &contexts.context),
+        ("fscontext", &contexts.fscontext),
+        ("defcontext", &contexts.defcontext),
+        ("rootcontext", &contexts.rootcontext),
+    ];
+    MountOptions {
+        fsname: settings.source_name(),
+        subtype: settings.subtype.to_string(),
+        allow_other: settings
+            .allow_other
+            .unwrap_or_else(|| rustix::process::geteuid().is_root()),
+        default_permissions: settings.kernel_permissions_check,
+        flags,
+        extra_data: labels
+            .iter()
+            .filter_map(|(name, label)| label.as_ref().map(|label| format!("{name}={label}")))
+            .collect(),
+        ..MountOptions::default()
+    }
+}

@@ -1,0 +1,151 @@
+//! From the arguments of a mount to its settings and mountpoint.
+
+use std::path::{Path, PathBuf};
+
+use strandfs_options::layers::LoadError;
+use strandfs_options::{BranchError, Layers, OptionError, Origin, Settings, config};
+use strandfs_pool::admin::features;
+use strandfs_pool::state::mounts::{Forbids, survey};
+
+use crate::args::MountArgs;
+use crate::check;
+use crate::failure::Failure;
+
+/// What is to be mounted, and where.
+pub struct Plan {
+    /// What the settings are made of, to make them again.
+    pub layers: Layers,
+    /// Complete and without conflicts.
+    pub settings: Settings,
+    /// Absolute and without symlinks.
+    pub mountpoint: PathBuf,
+    /// What the pool's mount forbids.
+    pub forbids: Forbids,
+    /// What to tell the user, a sentence each.
+    pub said: Vec<String>,
+}
+
+/// Reads the options and files, and looks at the mountpoint and the branches. Changes nothing,
+/// except that a dead mount on the mountpoint is cleared away.
+///
+/// # Errors
+/// Anything in them that keeps the pool from being mounted.
+pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
+    let (layers, mountpoint) = layers(args)?;
+    let loaded = layers.load().map_err(|error| explain(error, args))?;
+    let layers = layers.settle(&loaded);
+    let mut settings = loaded.settings;
+    let mountpoint = check::mountpoint(
+        &mountpoint,
+        settings.mount_over || settings.lazy_umount_mountpoint,
+    )?;
+    settings.mountpoint = mountpoint.to_str().map(str::to_owned);
+    check::branches(&settings, &mountpoint)?;
+    if args.from_mount && rustix::process::geteuid().is_root() {
+        // As for any filesystem in fstab; whoever does not want it writes nosuid or nodev.
+        settings.mount_flags.suid.get_or_insert(true);
+        settings.mount_flags.dev.get_or_insert(true);
+    }
+    if let Some(file) = &settings.log_file {
+        // The server in the background has another working directory.
+        let file = std::path::absolute(file).map_err(Failure::system("finding log.file"))?;
+        settings.log_file = file.to_str().map(str::to_owned);
+    }
+    let mut said = features::settle(&mut settings);
+    let conflicts = settings.check()?;
+    let notices = loaded.notices.iter().chain(&conflicts);
+    said.extend(notices.map(ToString::to_string));
+    said.extend(without_root(&settings));
+    said.extend(check::surprises(&settings, &mountpoint));
+    let survey = survey(&settings, Forbids::all().difference(forbidden(&settings)));
+    said.extend(survey.said);
+    Ok(Plan {
+        forbids: survey.forbidden_by_all | forbidden(&settings),
+        layers,
+        settings,
+        mountpoint,
+        said,
+    })
+}
+
+/// What the options forbid.
+fn forbidden(settings: &Settings) -> Forbids {
+    let flags = &settings.mount_flags;
+    // `fusermount3` allows neither.
+    let is_root = rustix::process::geteuid().is_root();
+    let mut forbids = Forbids::empty();
+    forbids.set(Forbids::SUID, !is_root || !flags.suid.unwrap_or(false));
+    forbids.set(Forbids::DEV, !is_root || !flags.dev.unwrap_or(false));
+    forbids.set(Forbids::EXEC, flags.noexec);
+    forbids
+}
+
+/// The layers, and the mountpoint as it was given.
+fn layers(args: &MountArgs) -> Result<(Layers, String), Failure> {
+    let file = args
+        .paths
+        .first()
+        .and_then(|source| config::named_by(source));
+    let paths = match file {
+        Some(_) => args.paths.get(1..).unwrap_or_default(),
+        None => args.paths.as_slice(),
+    };
+    let mut options = args.options.clone();
+    if args.read_only {
+        options.push("ro".to_owned());
+    }
+    let mut layers = Layers {
+        origin: match args.from_mount {
+            true => Origin::MountOptions,
+            false => Origin::CommandLine,
+        },
+        options,
+        sloppy: args.sloppy,
+        ..Layers::default()
+    };
+    layers.file.clone_from(&file);
+    let set = layers.load().map_err(|error| explain(error, args))?;
+    let set = set.settings.mountpoint;
+    // Behind the name of a file, and from mount(8), the mountpoint always comes last.
+    let last_is_mountpoint = args.from_mount || file.is_some() || set.is_none();
+    let (branches, mountpoint) = match (paths.split_last(), set) {
+        (Some((last, branches)), _) if last_is_mountpoint => (branches, last.clone()),
+        (_, Some(set)) => (paths, set),
+        (_, None) => return Err(Failure::NoMountpoint),
+    };
+    layers.branches = branches.to_vec();
+    Ok((layers, mountpoint))
+}
+
+/// A bare word that stands for nothing may have been meant as any of three things.
+fn explain(error: LoadError, args: &MountArgs) -> Failure {
+    match error {
+        LoadError::Config(errors) => Failure::Config(errors),
+        LoadError::Option(OptionError::Branch(BranchError::Missing { path }))
+            if args.paths.first().map(Path::new) == Some(&path) =>
+        {
+            match config::place_of(&path.to_string_lossy()) {
+                Some(file) => Failure::NoSource { name: path, file },
+                None => OptionError::Branch(BranchError::Missing { path }).into(),
+            }
+        }
+        LoadError::Option(error) => Failure::Option(error),
+    }
+}
+
+/// What a pool loses when its server is not root.
+fn without_root(settings: &Settings) -> Option<String> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return None;
+    }
+    let others = match settings.allow_other {
+        Some(true) => "other users act with this user's rights on the branches",
+        _ => "other users cannot enter",
+    };
+    Some(format!(
+        "mounted by user {user}, not by root: no passthrough, so data takes the way through the \
+         server; no notice of changes made on the branches behind the pool's back; files of other \
+         users only as far as this user may touch them, and none can be given to others; {others}"
+    ))
+}

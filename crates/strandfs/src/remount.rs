@@ -1,0 +1,150 @@
+//! `mount -o remount`: changes of a pool that is mounted.
+
+use std::path::{Path, PathBuf};
+
+use rustix::mount::MountFlags as Flags;
+use serde_json::Value;
+use strandfs_options::table::{self, Group, Kind, OptionDef, Status, TABLE};
+use strandfs_options::{Settings, mount_items};
+use strandfs_pool::admin::control::request::Request;
+
+use crate::control::client;
+use crate::failure::Failure;
+use crate::mounts;
+
+/// Words the kernel shows among a mount's options, which mount(8) hands back on a remount.
+const OF_THE_KERNEL: [&str; 6] = ["remount", "rw", "user_id", "group_id", "rootmode", "fd"];
+
+/// Whether options ask for a remount.
+///
+/// # Errors
+/// They cannot be told apart.
+pub fn is_asked_for(options: &[String]) -> Result<bool, Failure> {
+    for text in options {
+        if mount_items(text)?.iter().any(|(name, _)| name == "remount") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the options hold: mount flags by a remount, those that can change while mounted by the
+/// server. mount(8) gives all options of fstab with the new ones, so what the pool has already is
+/// no change.
+///
+/// # Errors
+/// No pool is mounted there, or an option is refused: nothing is changed then.
+pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> {
+    let mountpoint = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
+    if mounts::find(&mountpoint)
+        .map_err(Failure::system("reading /proc/self/mountinfo"))?
+        .is_none()
+    {
+        return Err(Failure::NotMounted(mountpoint));
+    }
+    let live = mounts::ask(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
+    let live: Value = serde_json::from_str(&live).unwrap_or_default();
+    let before = present(&live);
+    let mut after = before.clone();
+    for text in options {
+        for (name, value) in mount_items(text)? {
+            if value.is_none() && name == "rw" {
+                after.mount_flags.read_only = false;
+            }
+            if !OF_THE_KERNEL.contains(&name.as_str()) && !is_of_mount_time(&name) {
+                after.set(&name, value.as_deref())?;
+            }
+        }
+    }
+    let options = changes(&before, &after)?;
+    if fake {
+        return Ok(());
+    }
+    if !options.is_empty() {
+        let answer = client::ask(&mountpoint, &Request::Set { options })?;
+        if let Some(error) = answer.error {
+            return Err(Failure::Refused(error));
+        }
+    }
+    set_flags(&mountpoint, &after)
+}
+
+/// The settings of the pool as far as they can be set from their text.
+fn present(live: &Value) -> Settings {
+    let mut settings = Settings::default();
+    for option in changeable() {
+        if let Some(text) = live_value(live, option.name) {
+            // What the server reports it also takes; a server of another version may not.
+            let _ = settings.set(option.name, Some(text));
+        }
+    }
+    settings
+}
+
+/// Everything but the branches, whose text would be looked up on this side.
+fn changeable() -> impl Iterator<Item = &'static OptionDef> {
+    TABLE
+        .iter()
+        .filter(|option| option.status == Status::Active && option.name != "branches")
+}
+
+fn live_value<'a>(live: &'a Value, name: &str) -> Option<&'a str> {
+    live.get("options")?.get(name)?.as_str()
+}
+
+/// What a pool is made of: fstab names it again, and `strandfs branch` and `strandfs reload` change
+/// it.
+fn is_of_mount_time(name: &str) -> bool {
+    let option = table::find(name).map(|(option, _)| option.name);
+    option.is_some_and(|name| matches!(name, "branches" | "config" | "mountpoint"))
+}
+
+/// What the server is to change.
+fn changes(before: &Settings, after: &Settings) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let mut changes = Vec::new();
+    for option in changeable() {
+        let (old, new) = ((option.value.get)(before), (option.value.get)(after));
+        // A category is the sum of its functions, which are all looked at.
+        if old == new || option.name.starts_with("category.") || is_flag(option) {
+            continue;
+        }
+        if !option.run_time {
+            return Err(Failure::Remount {
+                option: option.name,
+                before: old,
+                now: new,
+            });
+        }
+        changes.push((option.name.to_owned(), Some(new)));
+    }
+    Ok(changes)
+}
+
+/// Whether mount(2) can change it. Labels and who may enter are fixed.
+fn is_flag(option: &OptionDef) -> bool {
+    option.group == Group::Mount
+        && matches!(option.value.kind, Kind::Bool | Kind::AutoBool)
+        && !matches!(option.name, "allow-other" | "auto-unmount")
+}
+
+/// mount(2) with MS_REMOUNT replaces all flags at once.
+fn set_flags(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
+    let given = &settings.mount_flags;
+    let pairs = [
+        (given.read_only, Flags::RDONLY),
+        (!given.suid.unwrap_or(false), Flags::NOSUID),
+        (!given.dev.unwrap_or(false), Flags::NODEV),
+        (given.noexec, Flags::NOEXEC),
+        (given.sync, Flags::SYNCHRONOUS),
+        (given.dirsync, Flags::DIRSYNC),
+        (given.noatime, Flags::NOATIME),
+        (given.nodiratime, Flags::NODIRATIME),
+        (given.relatime, Flags::RELATIME),
+        (given.strictatime, Flags::STRICTATIME),
+        (given.lazytime, Flags::LAZYTIME),
+    ];
+    let wanted = pairs.into_iter().filter(|(on, _)| *on);
+    let flags = wanted.fold(Flags::empty(), |flags, (_, flag)| flags | flag);
+    rustix::mount::mount_remount(mountpoint, flags, c"")
+        .map_err(|errno| Failure::system("changing the flags of the mount")(errno.into()))
+}
