@@ -11,8 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a request fails, and because of which branch.
 ///
-/// Made from the errno of a system call by `?`, or by [`Error::at`] where a branch is to be named.
-/// Only [`crate::ops::dispatch`] turns it into an errno, a line of the log and a note of the
+/// Made from the errno of a system call by `?`, or by `Error::at` where a branch is to be named.
+/// Only `ops::answer` turns it into an errno, a line of the log and a note of the
 /// branch's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {

@@ -288,9 +288,13 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
             stat: copy.before.as_ref(),
         };
         let outcome = change.way_back(now).and_then(|way| {
-            change.make(copy.fd.as_fd(), role)?;
-            done.push((copy, way));
-            Ok(())
+            let outcome = change.make(copy.fd.as_fd(), role);
+            // btrfs at its quota makes the change, and then cannot note it.
+            let is_made = matches!(outcome, Ok(()) | Err(Errno::NOSPC | Errno::DQUOT));
+            if is_made {
+                done.push((copy, way));
+            }
+            outcome
         });
         match outcome {
             Ok(()) => {}
