@@ -419,6 +419,11 @@ impl Worker {
     }
 
     pub fn punch_or_zero(&mut self) -> Step {
+        // Refused half-way, btrfs has zeros in its page cache and the old bytes on disk, and no room
+        // for them to be written again.
+        if self.config.has_quota() {
+            return Ok(());
+        }
         let Some((id, file)) = self.any_open()? else {
             return Ok(());
         };

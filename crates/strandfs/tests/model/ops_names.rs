@@ -391,6 +391,10 @@ impl Worker {
     }
 
     pub fn change_mode(&mut self) -> Step {
+        // btrfs at its quota changes the mode and says that it has not.
+        if self.config.has_quota() {
+            return Ok(());
+        }
         // A copy of a directory on a read-only branch keeps its mode, and may be the first one day.
         let what = if self.random.bool() || self.config.modes {
             What::File
@@ -417,6 +421,10 @@ impl Worker {
     }
 
     pub fn set_times(&mut self) -> Step {
+        // As for modes.
+        if self.config.has_quota() {
+            return Ok(());
+        }
         let Some(name) = self.any_name(What::File) else {
             return Ok(());
         };
