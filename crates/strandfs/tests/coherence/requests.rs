@@ -1,5 +1,5 @@
 //! How many requests the kernel sends for what programs do. Each number here is a promise; why
-//! each request is needed stands in docs/requests.md.
+//! each request is needed stands in docs/measurements/requests.md.
 
 use crate::need_root;
 use std::collections::BTreeMap;
