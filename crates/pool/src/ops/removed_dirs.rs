@@ -62,12 +62,13 @@ impl Pool {
         opened
     }
 
-    /// Gives nodes whose name is gone their descriptors, which cannot be opened anew: they wait in
-    /// no queue to make room for others.
+    /// Gives nodes whose name is gone their descriptors. These cannot be opened anew, and wait in no
+    /// queue to make room for others, as long as others have room.
     pub(super) fn hold_removed(&self, opened: Opened) {
         for (node, held) in opened {
             let count = held.entries.len();
             if !self.dir_fds.take_for_good(count) {
+                let _ = self.install(&node, held, None);
                 continue;
             }
             let mut place = node.place_mut();

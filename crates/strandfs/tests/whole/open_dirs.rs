@@ -116,3 +116,17 @@ fn nothing_is_held_of_removed_directories_that_nobody_has_open() {
         || open() < before + 20,
     );
 }
+
+/// The descriptors of other directories may have taken all the room there is for them.
+#[test]
+fn an_open_directory_outlives_its_name_where_many_others_are_known() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).nofile(128).prepare();
+    pool.start();
+    for number in 0..200 {
+        put(pool.path(format!("d{number}/sub/f")), "x");
+    }
+    let dir = made(&pool, "gone", false);
+    fs::remove_dir(pool.path("gone")).unwrap();
+    goes_on(&dir);
+}
