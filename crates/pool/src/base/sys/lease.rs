@@ -1,9 +1,9 @@
 //! Whether a file is open for writing anywhere on this machine, asked by way of a lease.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
 use rustix::io::Errno;
 
 use super::Result;
@@ -12,15 +12,46 @@ use super::raw::last_errno;
 /// From `asm-generic/fcntl.h`; not in `libc`.
 const F_SETSIG: libc::c_int = 10;
 
-/// Held for reading while a lease of this process stands.
-static ASKING: RwLock<()> = RwLock::new(());
-/// How long one side waits for the other: a branch that hangs must not hold up the others.
+/// Leases of this process that stand this moment.
+static STANDING: AtomicUsize = AtomicUsize::new(0);
+/// Leases that this process has asked for so far.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+/// How long own leases are waited for. Nothing is held meanwhile that a branch which hangs in an
+/// open, or in a lease, could keep from the others.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Opens while this process has no lease: what refuses with EAGAIN is somebody else's.
-pub fn without_own_leases<T>(open: impl FnOnce() -> T) -> T {
-    let _none = ASKING.try_write_for(PATIENCE);
-    open()
+/// Opens, again while a lease of this process may be what refuses: EAGAIN is somebody else's then.
+pub fn without_own_leases<T>(open: impl Fn() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        let asked = ASKED.load(Ordering::SeqCst);
+        let stands = STANDING.load(Ordering::SeqCst) > 0;
+        let outcome = open();
+        let is_own = stands || ASKED.load(Ordering::SeqCst) != asked;
+        if !matches!(outcome, Err(Errno::AGAIN)) || !is_own || start.elapsed() > PATIENCE {
+            return outcome;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// One lease of this process, from before it is asked for.
+struct Standing;
+
+impl Standing {
+    fn begin() -> Standing {
+        // In this order, and all in one (hence SeqCst): an opener who sees none standing sees the
+        // next one begin.
+        STANDING.fetch_add(1, Ordering::SeqCst);
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        Standing
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        STANDING.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// How `fd` is open.
@@ -47,10 +78,7 @@ pub fn written_by_others(fd: BorrowedFd<'_>, own: Own) -> Result<bool> {
     // Whoever opens the file in this very moment makes the kernel send a signal: one that is
     // ignored, where the usual SIGIO would end the server.
     control(fd, F_SETSIG, libc::SIGURG)?;
-    let Some(_asking) = ASKING.try_read_for(PATIENCE) else {
-        // Somebody is opening a file, of all the files there are perhaps this one.
-        return Ok(true);
-    };
+    let _standing = Standing::begin();
     match control(fd, libc::F_SETLEASE, lease) {
         Ok(()) => control(fd, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
         Err(Errno::AGAIN) => Ok(true),
@@ -72,6 +100,24 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_lease_of_somebody_else_is_met_once_and_an_own_one_until_it_is_over() {
+        let opens = std::cell::Cell::new(0);
+        let refused = || {
+            opens.set(opens.get() + 1);
+            match opens.get() {
+                5 => Ok(()),
+                _ => Err(Errno::AGAIN),
+            }
+        };
+        let own = Standing::begin();
+        assert_eq!(without_own_leases(refused), Ok(()));
+        drop(own);
+        opens.set(10);
+        // Other tests of this process may ask for leases of their own in this moment.
+        assert_eq!(without_own_leases(refused), Err(Errno::AGAIN));
+    }
 
     #[test]
     fn writers_are_found_and_the_asker_is_none() {
