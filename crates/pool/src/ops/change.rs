@@ -336,3 +336,67 @@ fn put_back(done: SmallVec<[(&Holder, Way<'_>); 2]>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::fd::BorrowedFd;
+
+    use strandfs_options::Settings;
+
+    use super::*;
+
+    /// A change of mode that the second copy makes, and then refuses.
+    struct MadeAndRefused(Cell<usize>);
+
+    impl Alteration for MadeAndRefused {
+        fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
+            sys::chmod(fd, Mode::from_raw_mode(0o711))?;
+            self.0.set(self.0.get() + 1);
+            match self.0.get() {
+                2 => Err(Errno::DQUOT),
+                _ => Ok(()),
+            }
+        }
+
+        fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+            let mode = rustix::fs::fstat(now.fd)?.st_mode & 0o7777;
+            Ok(Box::new(move |fd| {
+                sys::chmod(fd, Mode::from_raw_mode(mode))
+            }))
+        }
+    }
+
+    #[test]
+    fn a_change_that_a_full_quota_refused_is_taken_back_on_every_copy() {
+        let house = tempfile::tempdir().unwrap();
+        let mut settings = Settings::default();
+        for name in ["a", "b"] {
+            let branch = house.path().join(name);
+            std::fs::create_dir(&branch).unwrap();
+            settings.add_branches(branch.to_str().unwrap()).unwrap();
+        }
+        let holder = |at: usize| {
+            let branch = Branch::open(BranchId(at as u16), &settings.branches[at]).unwrap();
+            let fd = branch.root_shared();
+            sys::chmod(fd.as_fd(), Mode::from_raw_mode(0o750)).unwrap();
+            Holder {
+                branch: Arc::new(branch),
+                fd,
+                primary: at == 0,
+                stat: None,
+                before: None,
+            }
+        };
+        let copies = [holder(0), holder(1)];
+        let refused = change_each(&copies, &MadeAndRefused(Cell::new(0))).unwrap_err();
+        assert_eq!(
+            (refused.errno, refused.branch),
+            (Errno::DQUOT, Some(BranchId(1)))
+        );
+        for copy in &copies {
+            let mode = rustix::fs::fstat(&copy.fd).unwrap().st_mode & 0o7777;
+            assert_eq!(mode, 0o750);
+        }
+    }
+}
