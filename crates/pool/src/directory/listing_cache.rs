@@ -86,13 +86,13 @@ impl ListingCache {
             readers: AtomicU32::new(readers.saturating_add(u32::from(begins))),
             used_ms: AtomicU64::new(now_ms),
         });
-        let share_move_lock = |held: Option<(&NodeId, &Arc<Snapshot>)>| match held {
+        let hold = |held: Option<(&NodeId, &Arc<Snapshot>)>| match held {
             Some((_, held)) if held.listing.number > snapshot.listing.number => {
                 Operation::Abort(Arc::clone(held))
             }
             _ => Operation::Insert(Arc::clone(&snapshot)),
         };
-        match self.latest.compute(directory, share_move_lock, &guard) {
+        match self.latest.compute(directory, hold, &guard) {
             Compute::Aborted(held) => {
                 held.readers.fetch_add(u32::from(begins), Ordering::Relaxed);
                 return snapshot;

@@ -48,7 +48,7 @@ impl Pool {
         if view.settings.nullrw {
             return Some(args.data.len());
         }
-        let _held = opened.node.try_hold()?;
+        let _held = opened.node.try_share_move_lock()?;
         let (how, file) = opened.at_once()?;
         sys::want_fsetid(!self.write_clears_set_id(cx, args)).ok()?;
         proxy_io_priority(cx, &view);

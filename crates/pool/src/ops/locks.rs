@@ -62,8 +62,8 @@ impl Pool {
             let (locks, attempt) = attempted;
             match attempt {
                 Attempt::Done => return answered(token, Ok(())),
-                Attempt::SharedMoveLock | Attempt::HeldOutside if wait => {}
-                Attempt::Leased | Attempt::SharedMoveLock | Attempt::HeldOutside => {
+                Attempt::Held | Attempt::HeldOutside if wait => {}
+                Attempt::Leased | Attempt::Held | Attempt::HeldOutside => {
                     return answered(token, Err(Errno::AGAIN.into()));
                 }
             }

@@ -347,7 +347,7 @@ impl Node {
     }
 
     /// Keeps the file from moving, unless it does at the moment.
-    pub fn try_hold(&self) -> Option<SharedMoveLock<'_>> {
+    pub fn try_share_move_lock(&self) -> Option<SharedMoveLock<'_>> {
         self.move_lock.try_read()
     }
 

@@ -77,7 +77,7 @@ impl Drop for Kept {
 /// Whose descriptor it is.
 enum Holder {
     Handle(Arc<OpenFile>),
-    ExclusiveMoveLock(Arc<Mutex<Descriptor>>),
+    Alone(Arc<Mutex<Descriptor>>),
 }
 
 impl Holder {
@@ -85,7 +85,7 @@ impl Holder {
     fn try_with<T>(&self, act: impl FnOnce(&mut Descriptor) -> T) -> Option<T> {
         match self {
             Holder::Handle(file) => file.try_with_descriptor(act),
-            Holder::ExclusiveMoveLock(descriptor) => descriptor.try_lock().as_deref_mut().map(act),
+            Holder::Alone(descriptor) => descriptor.try_lock().as_deref_mut().map(act),
         }
     }
 }
@@ -139,7 +139,7 @@ impl OpenFiles {
             let alone = self.alone.pin();
             alone
                 .get(&number)
-                .map(|kept| Holder::ExclusiveMoveLock(Arc::clone(kept)))
+                .map(|kept| Holder::Alone(Arc::clone(kept)))
         })
     }
 

@@ -34,7 +34,7 @@ pub enum Attempt {
     /// It is so now.
     Done,
     /// Another owner of the pool stands against it.
-    SharedMoveLock,
+    Held,
     /// Somebody else does, on the branch.
     HeldOutside,
     /// The branch file cannot be opened before somebody gives up a lease on it.
@@ -167,7 +167,7 @@ impl NodeLocks {
                 // flock(2): what is held goes before another kind of it is waited for.
                 self.release_in(&side, asked.owner, (Sort::Whole, Span::ALL), answers);
             }
-            return Ok(Attempt::SharedMoveLock);
+            return Ok(Attempt::Held);
         }
         let before = table.held.held_within(asked.owner, asked.span);
         table.held.set(asked.owner, asked.span, Some(kind));

@@ -142,8 +142,7 @@ impl Listener {
         if let Ok(fd) = self.open_held(pool, file.0, &id.handle) {
             let mut work = self.shared.work.lock();
             let opened = (&id.handle, fd.as_fd());
-            work.storms
-                .share_move_lock(&pool.coherence.hot, file, opened, now);
+            work.storms.hold(&pool.coherence.hot, file, opened, now);
         }
     }
 

@@ -47,7 +47,7 @@ impl HotFiles {
 }
 
 /// A file whose reports are held back.
-struct SharedMoveLock {
+struct Held {
     file: FileKey,
     handle: RawHandle,
     until: Instant,
@@ -58,7 +58,7 @@ pub(super) struct Storms {
     group: Arc<OwnedFd>,
     seen: HashMap<FileKey, u32>,
     window_end: Instant,
-    held: Vec<SharedMoveLock>,
+    held: Vec<Held>,
 }
 
 impl Storms {
@@ -84,7 +84,7 @@ impl Storms {
 
     /// Holds reports of a file back, which is open as `fd`. What changed before is still to be
     /// told.
-    pub fn share_move_lock(
+    pub fn hold(
         &mut self,
         hot: &HotFiles,
         file: FileKey,
@@ -97,7 +97,7 @@ impl Storms {
             hot.remove(file);
             return;
         }
-        self.held.push(SharedMoveLock {
+        self.held.push(Held {
             file,
             handle: *handle,
             until: now + HOLD,
@@ -180,7 +180,7 @@ mod tests {
         let (mut storms, hot) = (Storms::new(Arc::clone(&group)), HotFiles::default());
         let (key, now) = ((VolumeId(0), 1), Instant::now());
         let again = File::open(dir.path().join("f")).unwrap();
-        storms.share_move_lock(&hot, key, (&handle, again.as_fd()), now);
+        storms.hold(&hot, key, (&handle, again.as_fd()), now);
         drop(again);
         write();
         assert!(!reported(&group, &handle) && hot.holds(key.0, key.1));

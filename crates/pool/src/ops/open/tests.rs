@@ -6,9 +6,9 @@ use strandfs_options::Settings;
 
 use super::*;
 
-struct ExclusiveMoveLock;
+struct Alone;
 
-impl Worker for ExclusiveMoveLock {
+impl Worker for Alone {
     fn may_block(&self) {}
 
     fn interrupted(&self) -> bool {
@@ -38,7 +38,7 @@ fn request() -> Context<'static> {
         gid: 0,
         pid: 0,
         supplementary_gid: None,
-        worker: &ExclusiveMoveLock,
+        worker: &Alone,
     }
 }
 

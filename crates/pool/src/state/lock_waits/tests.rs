@@ -14,9 +14,9 @@ const BYTES: u64 = 6;
 const OWNERS: u64 = 4;
 const NODES: usize = 2;
 
-struct ExclusiveMoveLock;
+struct Alone;
 
-impl Worker for ExclusiveMoveLock {
+impl Worker for Alone {
     fn may_block(&self) {}
 
     fn interrupted(&self) -> bool {
@@ -31,7 +31,7 @@ fn request() -> Context<'static> {
         gid: 0,
         pid: 0,
         supplementary_gid: None,
-        worker: &ExclusiveMoveLock,
+        worker: &Alone,
     }
 }
 
@@ -96,11 +96,7 @@ impl Real {
         if attempt == Attempt::Done {
             return Some(Ok(()));
         }
-        assert_eq!(
-            attempt,
-            Attempt::SharedMoveLock,
-            "nobody outside locks here"
-        );
+        assert_eq!(attempt, Attempt::Held, "nobody outside locks here");
         let token = Deferred::new(unique, self.answered.clone());
         match self.waits.enqueue(locks, asked, (token, true, false)) {
             Queued::Waits => None,
