@@ -257,7 +257,15 @@ impl NodeLocks {
         while let Some((_, class)) = fronts.pop_first() {
             let mut tables = self.tables.lock();
             let Table { held, waiting } = tables.of(sort);
-            let Some((turn, waiter)) = waiting.take_grantable(&class, held) else {
+            let Some(turn) = waiting.grantable(&class, held) else {
+                continue;
+            };
+            // Not the first of its class: others may have come before it.
+            if fronts.first().is_some_and(|(first, _)| *first < turn) {
+                fronts.insert((turn, class));
+                continue;
+            }
+            let Some(waiter) = waiting.remove(class.0, class.1, turn) else {
                 continue;
             };
             let (asked, kind) = (&waiter.asked, class.1);
@@ -279,7 +287,14 @@ impl NodeLocks {
                         false => tables.of(sort).waiting.put_back(turn, waiter),
                     }
                 }
-                outcome => answers.push((waiter.token, outcome)),
+                outcome => {
+                    // Who wanted less than before makes room for those passed over above.
+                    if outcome.is_ok() && before.iter().any(|piece| piece.kind > kind) {
+                        let mut tables = self.tables.lock();
+                        fronts.extend(tables.of(sort).waiting.fronts(&asked.span));
+                    }
+                    answers.push((waiter.token, outcome));
+                }
             }
         }
         outside

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use rustix::process::Resource;
 
 use crate::need_root;
 use crate::people::{ALICE, MALLORY, act_as, command_as};
@@ -29,10 +30,10 @@ fn pool(options: &str, nofile: u64) -> Pool {
 }
 
 /// Makes and opens files until that is refused, at most so many; the refusal with them.
-fn hoard(pool: &Pool, most: usize) -> (Vec<File>, Option<io::Error>) {
+fn hoard(pool: &Pool, name: &str, most: usize) -> (Vec<File>, Option<io::Error>) {
     let mut held = Vec::new();
     for number in 0..most {
-        let path = pool.path(format!("hoard{number}"));
+        let path = pool.path(format!("{name}{number}"));
         match OpenOptions::new()
             .read(true)
             .write(true)
@@ -75,7 +76,7 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
     need_root!();
     for options in WAYS {
         let pool = pool(options, NOFILE);
-        let (held, refusal) = act_as(MALLORY, || hoard(&pool, 1500));
+        let (held, refusal) = act_as(MALLORY, || hoard(&pool, "hoard", 1500));
         let error = refusal.expect("there is an end to it");
         assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{options}");
         assert!(
@@ -107,7 +108,7 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
         eventually(
             "the share to be given back",
             Duration::from_secs(30),
-            || act_as(MALLORY, || hoard(&pool, 300).1.is_none()),
+            || act_as(MALLORY, || hoard(&pool, "hoard", 300).1.is_none()),
         );
         let told = pool.log().matches("one user may have").count();
         assert_eq!(told, 1, "{}", pool.log());
@@ -117,19 +118,28 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
 #[test]
 fn users_in_league_leave_descriptors_to_the_others() {
     need_root!();
-    let pool = pool(WAYS[0], 4 * NOFILE);
-    let held: Vec<_> = (MALLORY + 10..MALLORY + 20)
+    const USERS: usize = 10;
+    // All of them act in this process, whose own limit is not what is tried here.
+    let own = rustix::process::getrlimit(Resource::Nofile);
+    let own = usize::try_from(own.current.unwrap_or(u64::MAX)).unwrap();
+    let most = (own.saturating_sub(250) / USERS).min(400);
+    let pool = pool(WAYS[0], NOFILE);
+    let mut refused = 0;
+    let held: Vec<_> = (MALLORY + 10..)
+        .take(USERS)
         .map(|user| {
-            act_as(user, || {
-                let open = |number| {
-                    let name = pool.path(format!("{user}-{number}"));
-                    File::create(name).ok()
-                };
-                (0..4000).map_while(open).collect::<Vec<_>>()
-            })
+            let (held, refusal) = act_as(user, || hoard(&pool, &user.to_string(), most));
+            if let Some(error) = refusal {
+                assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{user}");
+                refused += 1;
+            }
+            held
         })
         .collect();
     assert!(held.iter().all(|held| !held.is_empty()));
+    // Together they want far more than the server may have.
+    let total: usize = held.iter().map(Vec::len).sum();
+    assert!(refused > 0 || total > 4 * NOFILE as usize, "{total}");
     act_as(ALICE, || daily_work(&pool, "alice"));
 }
 
@@ -159,7 +169,7 @@ fn locks_of_one_user_leave_descriptors_to_the_others() {
     for options in WAYS {
         let pool = pool(options, NOFILE);
         let held = act_as(MALLORY, || {
-            let (held, _) = hoard(&pool, 400);
+            let (held, _) = hoard(&pool, "hoard", 400);
             for file in &held {
                 // Refused or granted, it is hers alone.
                 let _ = rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive);

@@ -267,6 +267,23 @@ proptest! {
 const FIRST: Span = Span { start: 0, end: 0 };
 
 #[test]
+fn a_waiter_that_lowers_its_lock_when_granted_lets_an_earlier_one_in() {
+    let real = Real::new();
+    let span = |start, end| Span { start, end };
+    let (shared, exclusive) = (Some(Kind::Shared), Some(Kind::Exclusive));
+    assert_eq!(real.ask(0, asked(0, FIRST, exclusive), 0), Some(Ok(())));
+    assert_eq!(
+        real.ask(0, asked(2, span(1, 3), exclusive), 2),
+        Some(Ok(()))
+    );
+    assert_eq!(real.ask(0, asked(1, span(0, 1), shared), 4), None);
+    assert_eq!(real.ask(0, asked(2, span(0, 2), shared), 6), None);
+    assert_eq!(real.ask(0, asked(0, FIRST, None), 8), Some(Ok(())));
+    let all = BTreeMap::from([(4, Ok(())), (6, Ok(()))]);
+    assert_eq!(*real.answered.0.lock(), all);
+}
+
+#[test]
 fn what_somebody_outside_gives_up_is_granted_by_itself() {
     let real = Real::new();
     let outside = real._files[0].reopen().unwrap();

@@ -128,28 +128,19 @@ impl Waiting {
         firsts.map(|(_, waiter)| waiter.asked.clone()).collect()
     }
 
-    /// Takes the first of a class out that nobody stands against. Where one owner stands against
-    /// all others, its own requests are free to go: those of other threads of the same process.
-    pub(super) fn take_grantable(
-        &mut self,
-        class: &Class,
-        held: &LockTable,
-    ) -> Option<(u64, Waiter)> {
+    /// The first of a class that nobody stands against. Where one owner stands against all others,
+    /// its own requests are free to go: those of other threads of the same process.
+    pub(super) fn grantable(&self, class: &Class, held: &LockTable) -> Option<u64> {
         let members = self.classes.get(class)?;
         let (first, waiter) = members.first()?;
         let (span, kind) = *class;
         let mut against = held.against(waiter.asked.owner, span, kind);
-        let turn = match against.next() {
-            None => first,
-            Some(blocker) => {
-                if against.any(|other| other != blocker) {
-                    return None;
-                }
-                members.first_of(blocker)?
-            }
+        let Some(blocker) = against.next() else {
+            return Some(first);
         };
-        drop(against);
-        let waiter = self.remove(span, kind, turn)?;
-        Some((turn, waiter))
+        if against.any(|other| other != blocker) {
+            return None;
+        }
+        members.first_of(blocker)
     }
 }
