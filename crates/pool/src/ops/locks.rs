@@ -100,7 +100,8 @@ impl Pool {
         let locks = {
             let mut open = opened.node.open.lock();
             let state = open.as_mut().ok_or(Errno::BADF)?;
-            Arc::clone(state.locks.get_or_insert_default())
+            let new = || self.lock_waits.new_node();
+            Arc::clone(state.locks.get_or_insert_with(new))
         };
         let (branch, file) = opened.opened_on().ok_or(Errno::BADF)?;
         let model: (&OwnedFd, bool) = (&file, branch.medium().latency.may_hang());

@@ -75,6 +75,18 @@ impl LockTable {
         self.owners.contains_key(&owner)
     }
 
+    /// How many separate ranges this owner holds.
+    pub fn count(&self, owner: LockOwner) -> usize {
+        self.owners.get(&owner).map_or(0, BTreeMap::len)
+    }
+
+    /// Whether this owner holds bytes before and behind `span` as one range with it.
+    pub fn is_within(&self, owner: LockOwner, span: Span) -> bool {
+        let held = self.owners.get(&owner);
+        let range = held.and_then(|held| held.range(..span.start).next_back());
+        range.is_some_and(|(_, (end, _))| *end > span.end)
+    }
+
     /// Everybody who holds something.
     #[cfg(test)]
     pub fn holders(&self) -> impl Iterator<Item = LockOwner> + '_ {

@@ -16,7 +16,7 @@ use strandfs_fuse::{Deferred, LockOwner};
 
 use crate::base::blocking_pool::BlockingPool;
 use crate::state::lock_table::{Kind, Span};
-use crate::state::range_locks::{Answers, Asked, NodeLocks, Sort, Waiter};
+use crate::state::range_locks::{Answers, Asked, NodeLocks, RangeCounts, Sort, Waiter};
 
 /// How many requests of one user may wait. Whoever has more gets ENOLCK. Not root.
 const MOST_OF_USER: usize = if cfg!(test) { 2000 } else { 200_000 };
@@ -152,6 +152,7 @@ pub struct LockWaits {
     clock: Mutex<Clock>,
     changed: Condvar,
     blocking_pool: BlockingPool,
+    held: Arc<RangeCounts>,
 }
 
 /// Nodes to be looked at again.
@@ -164,6 +165,11 @@ struct Clock {
 }
 
 impl LockWaits {
+    /// The locks of one more node.
+    pub fn new_node(&self) -> Arc<NodeLocks> {
+        Arc::new(NodeLocks::new(Arc::clone(&self.held)))
+    }
+
     /// Lets a request wait: `outside` if the branch said no to it. `of_process` if its owner is a
     /// process, which cannot unlock anything while it waits.
     pub fn enqueue(
@@ -202,6 +208,9 @@ impl LockWaits {
             return Queued::Free(token);
         }
         drop(against);
+        if asked.uid != 0 && table.waiting.is_full_for(&asked) {
+            return Queued::Refused(token, Errno::NOLCK);
+        }
         let waiter = Waiter {
             asked,
             token,

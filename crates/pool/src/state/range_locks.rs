@@ -8,10 +8,12 @@
 //! a branch.
 
 mod asked;
+mod counts;
 mod tables;
 mod waiting;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -25,6 +27,7 @@ use crate::state::open_files::Kept;
 
 pub use asked::{Asked, Sort};
 pub(crate) use asked::{from_range, to_range};
+pub use counts::RangeCounts;
 pub use tables::{Table, Tables};
 pub use waiting::{Waiter, Waiting};
 
@@ -117,6 +120,14 @@ fn set_on(file: &OwnedFd, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Re
 }
 
 impl NodeLocks {
+    /// Nothing is locked. What each user holds is counted in `counts`.
+    pub fn new(counts: Arc<RangeCounts>) -> NodeLocks {
+        NodeLocks {
+            side: Mutex::default(),
+            tables: Mutex::new(Tables::new(counts)),
+        }
+    }
+
     /// The tables.
     pub fn tables(&self) -> parking_lot::MutexGuard<'_, Tables> {
         self.tables.lock()
@@ -143,7 +154,12 @@ impl NodeLocks {
             self.side.lock()
         });
         let Some(kind) = asked.kind else {
+            // An unlock in the middle of a range makes two of it.
+            if self.tables.lock().is_full_for(asked, 2) {
+                return Err(Errno::NOLCK);
+            }
             self.release_in(&side, asked.owner, (asked.sort, asked.span), answers);
+            self.tables.lock().count(asked.owner, asked.uid);
             return Ok(Attempt::Done);
         };
         match side.open(model, may_hang) {
@@ -169,8 +185,12 @@ impl NodeLocks {
             }
             return Ok(Attempt::Held);
         }
-        let before = table.held.held_within(asked.owner, asked.span);
-        table.held.set(asked.owner, asked.span, Some(kind));
+        if tables.is_full_for(asked, 1) {
+            return Err(Errno::NOLCK);
+        }
+        let held = &mut tables.of(asked.sort).held;
+        let before = held.held_within(asked.owner, asked.span);
+        held.set(asked.owner, asked.span, Some(kind));
         drop(tables);
         let outcome = self.confirm(&side, asked, kind, &before);
         let lowers = before.iter().any(|piece| piece.kind > kind);
@@ -196,7 +216,10 @@ impl NodeLocks {
         let outcome = side.set(asked.sort, asked.span, Some(kind));
         let mut tables = self.tables.lock();
         match outcome {
-            Ok(()) => tables.note(asked),
+            Ok(()) => {
+                tables.note(asked);
+                tables.count(asked.owner, asked.uid);
+            }
             Err(_) => {
                 let held = &mut tables.of(asked.sort).held;
                 match asked.sort {
@@ -223,6 +246,9 @@ impl NodeLocks {
         }
         table.held.set(owner, span, None);
         let parts = table.held.union(span);
+        if sort == Sort::Range {
+            tables.recount(owner);
+        }
         if sort == Sort::Range && !tables.range.held.holds(owner) {
             tables.forget(owner);
         }
@@ -272,6 +298,11 @@ impl NodeLocks {
             if let Some(next) = waiting.front(&class) {
                 fronts.insert((next, class));
             }
+            if tables.is_full_for(asked, 1) {
+                answers.push((waiter.token, Err(Errno::NOLCK)));
+                continue;
+            }
+            let held = &mut tables.of(sort).held;
             let before = held.held_within(asked.owner, asked.span);
             held.set(asked.owner, asked.span, Some(kind));
             drop(tables);

@@ -378,3 +378,46 @@ fn a_waiter_that_somebody_outside_overtakes_is_tried_again() {
     assert_eq!(real.answered.0.lock().get(&4), Some(&Ok(())));
     real.waits.end();
 }
+
+/// A crowd that wants many different ranges, most of which have nothing to do with each other.
+#[test]
+fn one_user_waits_for_so_many_different_ranges_of_a_file() {
+    let real = Real::new();
+    let most = 1000;
+    let exclusive = Some(Kind::Exclusive);
+    let byte = |at| Span { start: at, end: at };
+    let all = Span {
+        start: 0,
+        end: 1 << 40,
+    };
+    assert_eq!(real.ask(0, asked(1, all, exclusive), 2), Some(Ok(())));
+    let wait = |uid: u32, at: u64, unique: u64| {
+        let asked = Asked {
+            uid,
+            ..asked(10 + unique, byte(at), exclusive)
+        };
+        let token = Deferred::new(unique, real.answered.clone());
+        real.waits
+            .enqueue(&real.nodes[0], asked, (token, false, false))
+    };
+    for at in 0..most {
+        assert!(matches!(wait(6101, at, 10 + at), Queued::Waits));
+    }
+    assert!(matches!(
+        wait(6101, most, 4),
+        Queued::Refused(_, Errno::NOLCK)
+    ));
+    // What somebody waits for already costs nothing more.
+    assert!(matches!(wait(6101, 7, 5), Queued::Waits));
+    assert!(matches!(wait(6102, most, 6), Queued::Waits));
+    assert!(matches!(wait(0, most + 1, 7), Queued::Waits));
+    // One byte is unlocked: who waits for it is granted, nobody else.
+    assert_eq!(real.ask(0, asked(1, byte(500), None), 3), Some(Ok(())));
+    let answered = real.answered.0.lock().clone();
+    let granted: Vec<_> = answered.iter().filter(|(_, it)| it.is_ok()).collect();
+    assert_eq!(granted, [(&510, &Ok(()))]);
+    // There is room for another wish.
+    assert!(matches!(wait(6101, most + 2, 8), Queued::Waits));
+    real.waits.end();
+    assert_eq!(real.waits.count(), 0);
+}

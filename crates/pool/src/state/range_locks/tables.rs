@@ -1,6 +1,7 @@
 //! Who holds what of a node and who waits for it. A branch is never asked here.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -8,6 +9,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::LockOwner;
 
 use super::asked::{Asked, Sort};
+use super::counts::{FREE_OF_OWNER, RangeCounts};
 use super::waiting::Waiting;
 use crate::state::lock_table::{Kind, LockTable};
 
@@ -35,6 +37,9 @@ pub struct Tables {
     pub(super) owners: HashMap<LockOwner, Owned>,
     /// Owners of byte ranges by the open files they locked through.
     pub(super) through: HashMap<usize, SmallVec<[LockOwner; 1]>>,
+    /// Owners with so many ranges that these are counted, and for which user.
+    counted: HashMap<LockOwner, (u32, usize)>,
+    counts: Arc<RangeCounts>,
     /// Somebody outside stands against one who waits: to be looked at again.
     pub outside: bool,
     /// It is on its way to be looked at again.
@@ -44,6 +49,44 @@ pub struct Tables {
 }
 
 impl Tables {
+    /// Nothing is held; what each user holds is counted in `counts`.
+    pub(super) fn new(counts: Arc<RangeCounts>) -> Tables {
+        let mut tables = Tables::default();
+        tables.counts = counts;
+        tables
+    }
+
+    /// Whether this makes one range more (an unlock: if it leaves `parts` of one) than the user may
+    /// have.
+    pub(super) fn is_full_for(&self, asked: &Asked, parts: usize) -> bool {
+        let held = &self.range.held;
+        asked.sort == Sort::Range
+            && held.count(asked.owner) >= FREE_OF_OWNER
+            && (parts == 1 || held.is_within(asked.owner, asked.span))
+            && self.counts.is_full(asked.uid)
+    }
+
+    /// Counts the ranges of an owner, which this user has changed.
+    pub(super) fn count(&mut self, owner: LockOwner, uid: u32) {
+        let (uid, before) = self.counted.get(&owner).copied().unwrap_or((uid, 0));
+        let after = self.range.held.count(owner).saturating_sub(FREE_OF_OWNER);
+        if before == after {
+            return;
+        }
+        self.counts.change(uid, before, after);
+        match after {
+            0 => self.counted.remove(&owner),
+            _ => self.counted.insert(owner, (uid, after)),
+        };
+    }
+
+    /// Counts the ranges of an owner again, of which some may have gone.
+    pub(super) fn recount(&mut self, owner: LockOwner) {
+        if let Some((uid, _)) = self.counted.get(&owner) {
+            self.count(owner, *uid);
+        }
+    }
+
     /// One sort.
     pub fn of(&mut self, sort: Sort) -> &mut Table {
         match sort {
@@ -134,6 +177,14 @@ impl Tables {
         };
         let mut against = self.range.held.against(asked.owner, asked.span, kind);
         against.any(|owner| self.is_unseen(owner))
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        for (uid, count) in self.counted.values() {
+            self.counts.change(*uid, *count, 0);
+        }
     }
 }
 

@@ -143,3 +143,69 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
     assert!(!tables.range.held.holds(asked.owner));
     assert!(tables.owners.is_empty() && tables.through.is_empty());
 }
+
+/// One user's locks on one file; another node of the same user shares `counts`.
+fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
+    move |start, end, kind| Asked {
+        owner: LockOwner(owner),
+        sort: Sort::Range,
+        span: Span { start, end },
+        kind,
+        pid: 1,
+        uid,
+        through: 8,
+        unseen_since: None,
+    }
+}
+
+#[test]
+fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_same() {
+    struct Alone;
+    impl strandfs_fuse::Worker for Alone {
+        fn may_block(&self) {}
+        fn interrupted(&self) -> bool {
+            false
+        }
+    }
+    let cx = Context {
+        unique: 1,
+        uid: 6101,
+        gid: 0,
+        pid: 0,
+        supplementary_gid: None,
+        worker: &Alone,
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let model = OwnedFd::from(file.reopen().unwrap());
+    let counts = Arc::new(RangeCounts::default());
+    let locks = NodeLocks::new(Arc::clone(&counts));
+    let mut answers = Answers::new();
+    let mut ask = |asked: Asked| locks.attempt(&cx, (&model, false), &asked, &mut answers);
+    let lock = |at: u64| (at * 10, at * 10 + 4);
+    let mallory = locked_by(6101, 1);
+    let taken = (0..2000)
+        .take_while(|at| {
+            let (start, end) = lock(*at);
+            ask(mallory(start, end, Some(Kind::Exclusive))) == Ok(Attempt::Done)
+        })
+        .count();
+    assert_eq!(taken, 1000 + counts::FREE_OF_OWNER);
+    assert_eq!(counts.total(), 1000);
+    // No way around it by an unlock in the middle of a range, but every other unlock is possible.
+    assert_eq!(ask(mallory(2, 2, None)), Err(Errno::NOLCK));
+    let alice = locked_by(6102, 2);
+    for at in 3000..3100 {
+        let (start, end) = lock(at);
+        assert_eq!(
+            ask(alice(start, end, Some(Kind::Shared))),
+            Ok(Attempt::Done)
+        );
+    }
+    assert_eq!(ask(mallory(0, 4, None)), Ok(Attempt::Done));
+    assert_eq!(ask(mallory(12, 12, None)), Ok(Attempt::Done));
+    assert_eq!(counts.total(), 1000 + 100 - counts::FREE_OF_OWNER);
+    locks.release(LockOwner(1), Sort::Range, &mut answers);
+    assert_eq!(counts.total(), 100 - counts::FREE_OF_OWNER);
+    drop(locks);
+    assert_eq!(counts.total(), 0);
+}

@@ -13,6 +13,10 @@ use crate::state::lock_waits::Wait;
 /// Who want the same.
 type Class = (Span, Kind);
 
+/// So many different wishes of one user may wait for one file. Not root. All that may have become
+/// free are looked at with each unlock, while others wait to lock the file.
+const MOST_WISHES_OF_USER: usize = if cfg!(test) { 1000 } else { 4096 };
+
 /// A request that waits.
 pub struct Waiter {
     /// What for.
@@ -33,6 +37,8 @@ impl Waiter {
 /// Those who want the same, by turn, and the turns of each owner.
 #[derive(Default)]
 struct Members {
+    /// The user who was the first to want it.
+    uid: u32,
     by_turn: BTreeMap<u64, Waiter>,
     of_owner: HashMap<LockOwner, BTreeSet<u64>>,
 }
@@ -71,6 +77,10 @@ impl Members {
 #[derive(Default)]
 pub struct Waiting {
     classes: HashMap<Class, Members>,
+    /// The classes by their bytes: by the binary logarithm of how many, then by the first one.
+    by_size: BTreeMap<u32, BTreeSet<Class>>,
+    /// How many classes a user was the first to want.
+    of_user: HashMap<u32, usize>,
     turns: u64,
 }
 
@@ -88,7 +98,27 @@ impl Waiting {
         let kind = waiter.asked.kind.unwrap_or(Kind::Exclusive);
         let class = (waiter.asked.span, kind);
         waiter.wait.set_turn(turn);
-        self.classes.entry(class).or_default().insert(turn, waiter);
+        let members = self.classes.entry(class).or_insert_with(|| {
+            let uid = waiter.asked.uid;
+            *self.of_user.entry(uid).or_default() += 1;
+            self.by_size
+                .entry(size(&class.0))
+                .or_default()
+                .insert(class);
+            Members {
+                uid,
+                ..Members::default()
+            }
+        });
+        members.insert(turn, waiter);
+    }
+
+    /// Whether this user may not want one more thing that nobody wants so far.
+    pub fn is_full_for(&self, asked: &Asked) -> bool {
+        let class = (asked.span, asked.kind.unwrap_or(Kind::Exclusive));
+        let count = self.of_user.get(&asked.uid);
+        count.is_some_and(|count| *count >= MOST_WISHES_OF_USER)
+            && !self.classes.contains_key(&class)
     }
 
     /// Takes this one out, if it is (still) here.
@@ -96,8 +126,21 @@ impl Waiting {
         let class = (span, kind);
         let members = self.classes.get_mut(&class)?;
         let waiter = members.remove(turn);
-        if members.by_turn.is_empty() {
-            self.classes.remove(&class);
+        if !members.by_turn.is_empty() {
+            return waiter;
+        }
+        if let Some(count) = self.of_user.get_mut(&members.uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_user.remove(&members.uid);
+            }
+        }
+        self.classes.remove(&class);
+        if let Some(classes) = self.by_size.get_mut(&size(&span)) {
+            classes.remove(&class);
+            if classes.is_empty() {
+                self.by_size.remove(&size(&span));
+            }
         }
         waiter
     }
@@ -115,8 +158,16 @@ impl Waiting {
     }
 
     /// The first of each class that wants any of these bytes, in the order they came.
-    pub(super) fn fronts(&self, span: &Span) -> BTreeSet<(u64, Class)> {
-        let classes = self.classes.keys().filter(|(wanted, _)| wanted.meets(span));
+    pub(super) fn fronts<'a>(&'a self, span: &Span) -> BTreeSet<(u64, Class)> {
+        let of_size = |(size, classes): (&u32, &'a BTreeSet<Class>)| {
+            // No longer than this, so the others of this size end before.
+            let longest = u64::MAX >> (u64::BITS - 1 - size);
+            let at = |start, end| (Span { start, end }, Kind::Shared);
+            let from = at(span.start.saturating_sub(longest), 0);
+            classes.range(from..at(span.end.saturating_add(1), 0))
+        };
+        let classes = self.by_size.iter().flat_map(of_size);
+        let classes = classes.filter(|(wanted, _)| wanted.meets(span));
         classes
             .filter_map(|class| Some((self.front(class)?, *class)))
             .collect()
@@ -143,4 +194,10 @@ impl Waiting {
         }
         members.first_of(blocker)
     }
+}
+
+/// The binary logarithm of how many bytes it has.
+fn size(span: &Span) -> u32 {
+    let last = span.end.saturating_sub(span.start);
+    last.saturating_add(1).ilog2()
 }
