@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::delay_fs::DelayFs;
 use crate::support::files::{put, read_all};
-use crate::support::{Pool, say};
+use crate::support::{Kind, Pool, say};
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Uid, XattrFlags, chownat, linkat, mkdirat,
     open, openat, openat2, renameat, renameat_with, symlinkat, unlinkat,
@@ -231,6 +231,53 @@ fn nothing_outside_is_touched_while_directories_become_symlinks() {
     race("category.create=rand");
     race("category.create=rand,category.action=all,coherence=timeout,cache.entry=60,cache.attr=60");
     race("category.create=mfs,coherence=strict,passthrough.io=off");
+}
+
+/// Files grow and move to the other branch, whose directories they lie in are symlinks half of the
+/// time, at the beginning of a move, in its middle and at its end.
+#[test]
+fn nothing_outside_is_touched_while_files_move_between_directories_that_become_symlinks() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branches([Kind::Tmpfs("16m"), Kind::Tmpfs("16m")])
+        .option("category.create=ff,minfreespace=0,moveonenospc=ff,passthrough.io=off")
+        .prepare();
+    let outside = lay_traps(&pool, 2);
+    put(pool.on(0, "ballast"), vec![1; 13 << 20]);
+    pool.start();
+    let root = open(pool.root(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let held = directory(&root, "p/q/a").expect("not swapped yet");
+    let (stop, swaps, grown) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for branch in [pool.on(0, ""), pool.on(1, "")] {
+            let (stop, swaps) = (&stop, &swaps);
+            scope.spawn(move || swap(&branch.join("p"), "q", "trap", stop, swaps));
+        }
+        let deadline = Instant::now() + duration() * 2;
+        for round in 0u64.. {
+            if Instant::now() > deadline {
+                break;
+            }
+            let found = directory(&root, "p/q/a");
+            for (number, dir) in found.iter().chain([&held]).enumerate() {
+                let name = format!("grows{}", (round + number as u64) % 4);
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let Ok(file) = openat(dir, &name, flags, Mode::from_raw_mode(0o666)) else {
+                    continue;
+                };
+                let block = vec![2; 1 << 20];
+                let whole = (0..4).all(|at| rustix::io::pwrite(&file, &block, at << 20).is_ok());
+                grown.fetch_add(u64::from(whole), Ordering::Relaxed);
+                unlinkat(dir, &name, AtFlags::empty()).ok();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let moved = pool.status()["moved_files"].as_u64().unwrap();
+    let (swaps, grown) = (swaps.into_inner(), grown.into_inner());
+    say(&format!("{swaps} swaps, {grown} files grew, {moved} moved"));
+    assert!(swaps > 0 && moved > 0, "{swaps} {moved}");
+    assert_eq!(describe(&outside.dir), outside.before);
 }
 
 /// The same race on a server that joins paths and follows what it meets there: it is lost, so the

@@ -10,7 +10,7 @@ use crate::need_root;
 use crate::people::{MALLORY, act_as};
 use crate::support::command::binary;
 use crate::support::files::{get, names, put};
-use crate::support::{Pool, Run, run, strandfs};
+use crate::support::{Kind, Pool, Run, run, strandfs};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
 const STATE: &str = "STRANDFS_STATE_DIR";
@@ -349,4 +349,59 @@ fn a_key_that_others_could_have_put_there_is_not_used() {
     let doctor = strandfs(["doctor", pool.root().to_str().unwrap()]).stdout;
     assert!(doctor.contains("records of moves"), "{doctor}");
     pool.stop();
+}
+
+/// Without a key nobody could tell a record of the pool's from a forged one, so none is made: files
+/// stay where they are, and the writer hears what the branch says.
+#[test]
+fn without_a_key_nothing_moves_and_nothing_is_lost() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branches([Kind::Tmpfs("8m"), Kind::Tmpfs("64m")])
+        .option("category.create=ff,minfreespace=0,moveonenospc=true,passthrough.io=off")
+        .prepare();
+    let state = pool.outside("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, Permissions::from_mode(0o777)).unwrap();
+    // In the test's own mount namespace: neither is there a place until the next boot.
+    run("mount", ["-t", "tmpfs", "none", "/run"]).ok();
+    fs::create_dir("/run/strandfs").unwrap();
+    chown("/run/strandfs", Some(MALLORY), None).unwrap();
+    pool.start();
+    let log = pool.log();
+    assert!(
+        log.contains("there is no key for records of moves"),
+        "{log}"
+    );
+    let trouble = pool.status()["records"]["trouble"].to_string();
+    assert!(trouble.contains("could put a key"), "{trouble}");
+
+    let mut file = fs::File::create(pool.path("f")).unwrap();
+    let block = vec![7; 1 << 20];
+    let mut written = 0;
+    let error = loop {
+        match std::io::Write::write(&mut file, &block) {
+            Ok(bytes) => written += bytes,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    drop(file);
+    assert!(written >= 7 << 20, "{written}");
+    assert_eq!(get(pool.path("f")), vec![7; written]);
+    assert!(!pool.on(1, "f").exists());
+    assert_eq!(names(pool.on(0, "")), ["f"], "and no record");
+    fs::remove_file(pool.path("f")).unwrap();
+    // A rename over several branches needs none as long as nothing interrupts it.
+    for branch in 0..2 {
+        put(pool.on(branch, "d/new"), format!("replaced on {branch}"));
+        put(pool.on(branch, "d/old"), format!("moved on {branch}"));
+    }
+    fs::rename(pool.path("d/old"), pool.path("d/new")).unwrap();
+    assert_eq!(get(pool.path("d/new")), b"moved on 0");
+    assert_eq!(names(pool.path("d")), ["new"]);
+    for branch in 0..2 {
+        assert!(parts(&pool.on(branch, "")).is_empty());
+        assert!(parts(&pool.on(branch, "d")).is_empty());
+    }
 }
