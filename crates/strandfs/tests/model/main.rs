@@ -32,7 +32,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use config::{Config, Theme};
 use support::mounts::{loop_works, uring_is_on};
-use support::{Kind, say};
+use support::{Kind, Pool, say};
 
 /// One run of a short test, and of a long one.
 /// New seeds are looked for by `make model` and by everybody who runs the tests.
@@ -169,6 +169,28 @@ fn many(theme: Theme) {
         failed.is_empty(),
         "of {runs} runs failed those of seeds {failed:?}"
     );
+}
+
+#[test]
+fn whoever_waits_for_a_name_notices_that_the_server_has_died() {
+    need_root!();
+    let mut pool = Pool::build().branch(Kind::Tmpfs("8m"), "").prepare();
+    pool.start();
+    support::files::put(pool.path("there"), "");
+    let look = |pool: &Pool| std::fs::symlink_metadata(pool.path("there"));
+    look(&pool).unwrap();
+    worker::ask_server(pool.root()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pool.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while worker::ask_server(pool.root()).is_ok() {
+        assert!(Instant::now() < deadline, "the dead server answers");
+    }
+    // By that alone nobody would ever notice.
+    assert!(look(&pool).is_ok(), "the kernel keeps the name no more");
+    let error = worker::ask_server(pool.root()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+    pool.bury();
 }
 
 /// Not a test: what the processes that a run starts do.

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::tree::{Node, What, children};
-use super::worker::{Step, Worker};
+use super::worker::{Step, Worker, ask_server};
 
 impl Worker {
     /// A directory comes to be on further branches, made there by hand.
@@ -75,6 +75,7 @@ impl Worker {
             if found == there {
                 return Ok(());
             }
+            self.sort("statfs", id, ask_server(&self.own_dir()))?.ok();
             if start.elapsed().as_secs() > 20 {
                 return self.wrong_node(
                     id,
