@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -20,7 +20,11 @@ const UNNAMED: u32 = u32::MAX;
 /// A user who goes on asking does not fill the log.
 const TELL_EVERY_MS: u64 = 60_000;
 /// Descriptors that are opened once more requests come, by threads and queues.
-const TO_COME: usize = 8;
+const TO_COME: usize = 8 + KEPT_MAX;
+/// Directories of processes that threads keep open, see [`Asked`].
+const KEPT_MAX: usize = 16;
+/// How many there are.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// When a refusal was logged last.
 #[derive(Default)]
@@ -45,6 +49,8 @@ impl Pool {
     /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
     pub(crate) fn admit(&self, cx: &Context<'_>) -> Result<Share> {
         let uid = match cx.uid {
+            // To ask /proc costs a thirtieth of an open.
+            UNNAMED if self.files.has_plenty() => UNNAMED,
             UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
             uid => uid,
         };
@@ -126,8 +132,15 @@ impl Asked {
     /// A process number given anew is taken for the process of before no longer than this.
     const VALID_MS: u64 = 1000;
 
+    /// None if the process hides, or enough threads keep one.
     fn open(pid: u32, now_ms: u64) -> Option<Self> {
-        let dir = File::open(format!("/proc/{pid}")).ok()?;
+        let one_more = |kept: usize| (kept < KEPT_MAX).then_some(kept + 1);
+        KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        let Ok(dir) = File::open(format!("/proc/{pid}")) else {
+            KEPT.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        };
         Some(Self {
             pid,
             dir,
@@ -139,12 +152,23 @@ impl Asked {
         self.pid == pid && now_ms.saturating_sub(self.since_ms) < Self::VALID_MS
     }
 
-    /// The user of the process now. One that has ended is shown as root's (fs/proc/base.c,
-    /// `pid_getattr`), and root is nobody in particular.
+    /// The user of the process now.
     fn user(&self) -> u32 {
-        let uid = self.dir.metadata().map(|process| process.uid());
-        uid.ok().filter(|uid| *uid != 0).unwrap_or(UNNAMED)
+        named(self.dir.metadata())
     }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A process that has ended is shown as root's (fs/proc/base.c, `pid_getattr`), and root is nobody
+/// in particular.
+fn named(process: std::io::Result<std::fs::Metadata>) -> u32 {
+    let uid = process.map(|process| process.uid());
+    uid.ok().filter(|uid| *uid != 0).unwrap_or(UNNAMED)
 }
 
 /// Who runs a process, as far as anybody can see: an idmapped mount does not say whose request it
@@ -152,9 +176,14 @@ impl Asked {
 fn user_of(pid: u32, now_ms: u64) -> u32 {
     LAST_ASKED.with_borrow_mut(|last| {
         if !last.as_ref().is_some_and(|last| last.is_about(pid, now_ms)) {
+            // Given back before another one is wanted.
+            *last = None;
             *last = Asked::open(pid, now_ms);
         }
-        last.as_ref().map_or(UNNAMED, Asked::user)
+        match last {
+            Some(last) => last.user(),
+            None => named(std::fs::metadata(format!("/proc/{pid}"))),
+        }
     })
 }
 
@@ -197,6 +226,23 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(user_of(other, 1202), UNNAMED);
+    }
+
+    #[test]
+    fn of_very_many_threads_each_knows_the_user_and_few_keep_a_descriptor() {
+        let own = rustix::process::geteuid().as_raw();
+        let me = std::process::id();
+        let barrier = std::sync::Barrier::new(3 * KEPT_MAX);
+        std::thread::scope(|scope| {
+            for _ in 0..3 * KEPT_MAX {
+                scope.spawn(|| {
+                    assert_eq!(user_of(me, 1), expected(own));
+                    barrier.wait();
+                    assert!(KEPT.load(Ordering::Relaxed) <= KEPT_MAX);
+                    barrier.wait();
+                });
+            }
+        });
     }
 
     #[test]

@@ -46,6 +46,8 @@ struct Queue {
 
 /// After all were found in use, nobody looks again for so long.
 const FUTILE_FOR_MS: u64 = 20;
+/// With fewer files open than this part of what is possible nobody counts whose they are.
+const UNNAMED_PART: usize = 16;
 
 /// The descriptor of a file that is open for another reason than a handle, a lock for example.
 pub struct Kept {
@@ -240,6 +242,12 @@ impl OpenFiles {
         taken.ok_or_else(|| Refused::Share {
             has: self.shares.of(uid),
         })
+    }
+
+    /// Whether so few files are open that nobody has to know whose they are.
+    pub(crate) fn has_plenty(&self) -> bool {
+        let capacity = self.capacity();
+        capacity.saturating_sub(self.free()) < capacity / UNNAMED_PART
     }
 
     /// Makes room in the table if there is too little, for who opened a file of the branch where

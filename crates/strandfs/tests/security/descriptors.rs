@@ -101,7 +101,14 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
         let status = pool.status();
         let most = &status["descriptors"]["most_open_files"];
         assert_eq!(most["uid"], MALLORY, "{status}");
-        assert_eq!(most["files"], held.len(), "{status}");
+        // Those of before there was reason to ask whose they are may be missing.
+        let unasked = status["descriptors"]["open_files_limit"].as_u64().unwrap() as usize / 16;
+        let counted = most["files"].as_u64().unwrap() as usize;
+        assert!(
+            (held.len() - unasked..=held.len()).contains(&counted),
+            "{} {status}",
+            held.len()
+        );
         drop(held);
         assert_eq!(get(pool.path("hoard77")), b"77");
         // And there is room again.
