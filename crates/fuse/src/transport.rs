@@ -2,6 +2,7 @@
 //! handed on, and [`ring`], io_uring with a queue for each CPU.
 
 mod buffer;
+mod caller;
 mod crew;
 mod device;
 mod interrupt;

@@ -194,7 +194,7 @@ fn answer(
     seat.note_asker(header.uid, header.pid);
     seat.enter(header.unique);
     crew.watchdog.note_work();
-    if crew.puts_aside(header, bytes) {
+    if crew.puts_aside(seat, header, bytes) {
         return None;
     }
     carry_out(crew, seat, &message, (bytes, None), reply)

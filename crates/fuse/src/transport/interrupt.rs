@@ -1,6 +1,22 @@
 //! INTERRUPT: the caller of a request got a signal and wants EINTR.
 
+use zerocopy::FromBytes;
+
 use super::crew::Crew;
+use crate::abi::{LkIn, Opcode};
+
+/// Whether a request is carried out though its caller does not wait any more: what it gives back (locks,
+/// an open file) others may want, and nobody asks a second time. `argument` is the first one.
+pub(super) fn has_to_be_done(opcode: u32, argument: &[u8]) -> bool {
+    const ALWAYS: [Opcode; 3] = [Opcode::Flush, Opcode::Release, Opcode::Releasedir];
+    const LOCKS: [Opcode; 2] = [Opcode::Setlk, Opcode::Setlkw];
+    let is = |kind: &Opcode| *kind as u32 == opcode;
+    let unlocks = || {
+        let asked = LkIn::read_from_prefix(argument);
+        asked.is_ok_and(|(asked, _)| asked.lk.kind == libc::F_UNLCK as u32)
+    };
+    ALWAYS.iter().any(is) || LOCKS.iter().any(is) && unlocks()
+}
 
 impl Crew {
     /// The kernel wants this request interrupted. One that runs while another thread reads this

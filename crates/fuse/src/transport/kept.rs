@@ -5,6 +5,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use zerocopy::FromBytes;
+
+use super::interrupt::has_to_be_done;
+use crate::abi::InHeader;
+
 /// Bytes that the kept requests of one user may take. Whoever has more gets EAGAIN.
 const MOST_BYTES_OF_USER: usize = 64 << 20;
 /// A request is tried again after such a part of the time it has waited already, at most.
@@ -25,6 +30,12 @@ pub(super) struct KeptRequest {
 }
 
 impl KeptRequest {
+    /// Whether it is carried out, interrupted or not.
+    pub(super) fn has_to_be_done(&self) -> bool {
+        let header = InHeader::read_from_prefix(&self.bytes);
+        header.is_ok_and(|(header, argument)| has_to_be_done(header.opcode, argument))
+    }
+
     fn weight(&self) -> usize {
         self.bytes.len() + OVERHEAD_BYTES
     }
@@ -182,12 +193,28 @@ impl Kept {
         self.places.is_empty()
     }
 
+    /// This one, wherever it waits.
+    pub(super) fn get(&self, unique: u64) -> Option<&KeptRequest> {
+        match *self.places.get(&unique)? {
+            Place::Due(at) => self.due.get(&(at, unique)),
+            Place::Ready(turn) => self.ready.get(&turn),
+            Place::Share(uid, turn) => self.of_share.get(&uid)?.get(&turn),
+        }
+    }
+
     /// Takes this one out, wherever it waits: false if it is not kept (any more).
     pub(super) fn take(&mut self, unique: u64) -> bool {
         let request = match self.places.get(&unique).copied() {
             None => None,
             Some(Place::Due(at)) => self.due.remove(&(at, unique)),
-            Some(Place::Ready(turn)) => self.ready.remove(&turn),
+            Some(Place::Ready(turn)) => {
+                let request = self.ready.remove(&turn);
+                // A thread is on its way to it: the turn is the next one's.
+                if let Some(request) = &request {
+                    self.let_go(request.uid);
+                }
+                request
+            }
             Some(Place::Share(uid, turn)) => {
                 let queue = self.of_share.get_mut(&uid);
                 let request = queue.and_then(|queue| queue.remove(&turn));
@@ -244,6 +271,47 @@ mod tests {
             .collect();
         assert_eq!(order, [2, 6]);
         assert!(kept.is_empty() && kept.of_share.is_empty());
+    }
+
+    /// The one that was let go is interrupted before a thread takes it: nobody else would wake the next.
+    #[test]
+    fn the_turn_of_an_interrupted_request_is_the_next_ones() {
+        let mut kept = Kept::default();
+        for unique in [2, 4] {
+            assert!(kept.keep_for_share(request(unique, 7, 10)).is_ok());
+        }
+        assert!(kept.let_go(7) && kept.take(2));
+        assert_eq!(kept.take_ready().map(|it| it.unique), Some(4));
+        assert!(kept.is_empty() && kept.of_share.is_empty());
+    }
+
+    #[test]
+    fn what_gives_back_a_lock_is_not_ended_before_it_is_begun() {
+        use crate::abi::{FileLock, LkIn, Opcode};
+        use zerocopy::IntoBytes;
+
+        let asked = |opcode: Opcode, kind: i32| {
+            let header = InHeader {
+                opcode: opcode as u32,
+                ..InHeader::default()
+            };
+            let lock = LkIn {
+                lk: FileLock {
+                    kind: kind.cast_unsigned(),
+                    ..FileLock::default()
+                },
+                ..LkIn::default()
+            };
+            let bytes = [header.as_bytes(), lock.as_bytes()].concat();
+            KeptRequest {
+                bytes: bytes.into(),
+                ..request(2, 7, 0)
+            }
+        };
+        assert!(asked(Opcode::Flush, 0).has_to_be_done());
+        assert!(asked(Opcode::Setlkw, libc::F_UNLCK).has_to_be_done());
+        assert!(!asked(Opcode::Setlkw, libc::F_WRLCK).has_to_be_done());
+        assert!(!asked(Opcode::Open, libc::F_UNLCK).has_to_be_done());
     }
 
     #[test]

@@ -43,7 +43,12 @@ impl AnswerLater for OverDevice {
 impl Crew {
     /// Whether a request was put aside, or refused, because its user's requests block as many
     /// threads as they may. A load, while few threads are blocked.
-    pub(super) fn puts_aside(self: &Arc<Self>, header: &InHeader, bytes: &[u8]) -> bool {
+    pub(super) fn puts_aside(
+        self: &Arc<Self>,
+        seat: &Seat,
+        header: &InHeader,
+        bytes: &[u8],
+    ) -> bool {
         if !self.crowded.load(Ordering::Relaxed) || is_never_kept(header.opcode) {
             return false;
         }
@@ -62,6 +67,12 @@ impl Crew {
             since: Instant::now(),
             bytes: bytes.into(),
         };
+        // Another thread reads already, if this one was slow.
+        if seat.was_interrupted(request.unique) && !request.has_to_be_done() {
+            drop(roster);
+            self.late.answer(header.unique, Err(Errno::INTR));
+            return true;
+        }
         // With the roster's lock: the thread whose end it waits for has not ended yet.
         let kept = self.kept.lock().keep_for_share(request);
         drop(roster);
@@ -185,12 +196,17 @@ impl Crew {
         self.kept.lock().is_ready().then_some(Next::Work)
     }
 
-    /// Ends a kept request with EINTR; false if it is not kept. Under the roster's lock.
+    /// Ends a kept request with EINTR, unless it gives back what others wait for; false if it is not
+    /// kept. Under the roster's lock.
     pub(super) fn interrupt_kept(&self, unique: u64) -> bool {
-        let taken = self.kept.lock().take(unique);
-        if taken {
+        let mut kept = self.kept.lock();
+        let Some(request) = kept.get(unique) else {
+            return false;
+        };
+        if !request.has_to_be_done() && kept.take(unique) {
+            drop(kept);
             self.late.answer(unique, Err(Errno::INTR));
         }
-        taken
+        true
     }
 }

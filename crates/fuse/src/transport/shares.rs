@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::abi::{InHeader, Opcode};
 
 /// One user's requests may block one in so many threads.
-const SHARE: usize = 3;
+pub(super) const SHARE: usize = 3;
 /// One in so many threads is left to users none of whose requests blocks.
 const RESERVE: usize = 4;
 /// The user the kernel does not name.

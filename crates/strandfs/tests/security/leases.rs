@@ -4,15 +4,18 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::Child;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::locks::{alice_works, open_pool, transports};
 use super::people::{MALLORY, act_as, command_as};
 use crate::need_root;
+use crate::need_tool;
 use crate::support::files::{errno, open_with};
 use crate::support::{Pool, eventually};
 
@@ -137,6 +140,27 @@ fn who_does_not_want_to_wait_for_a_lease_is_told_at_once() {
     assert_eq!(fs::read(pool.path("leased")).unwrap(), b"data");
 }
 
+/// Far less than a lease may stand.
+const SOON: Duration = Duration::from_secs(25);
+
+/// A process in the middle of a system call of this number.
+fn is_in(child: &Child, call: libc::c_long) -> bool {
+    let line = fs::read_to_string(format!("/proc/{}/syscall", child.id()));
+    line.is_ok_and(|line| line.starts_with(&format!("{call} ")))
+}
+
+/// Kills what waits, and sees it end long before the lease does.
+fn kill_and_wait(waiting: &mut Child, between: impl FnOnce()) {
+    let pid = Pid::from_raw(waiting.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    between();
+    let began = Instant::now();
+    eventually("a killed process to end", PATIENCE, || {
+        waiting.try_wait().unwrap().is_some()
+    });
+    assert!(began.elapsed() < SOON, "not by itself");
+}
+
 #[test]
 fn an_open_that_waits_for_a_lease_ends_with_its_process() {
     need_root!();
@@ -146,18 +170,87 @@ fn an_open_that_waits_for_a_lease_ends_with_its_process() {
         let lease = Lease::take(&pool.on(0, "leased"));
         let mut command = command_as(MALLORY, "cat");
         let mut reader = command.arg(pool.path("leased")).spawn().unwrap();
-        let waits = || {
-            let call = fs::read_to_string(format!("/proc/{}/syscall", reader.id()));
-            call.is_ok_and(|call| call.starts_with(&format!("{} ", libc::SYS_openat)))
-        };
-        eventually("the open to wait", PATIENCE, waits);
-        let pid = Pid::from_raw(reader.id().cast_signed()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
-        let began = Instant::now();
-        eventually("the reader to end", PATIENCE, || {
-            reader.try_wait().unwrap().is_some()
+        eventually("the open to wait", PATIENCE, || {
+            is_in(&reader, libc::SYS_openat)
         });
-        assert!(began.elapsed() < Duration::from_secs(30), "not by itself");
+        kill_and_wait(&mut reader, || ());
         lease.give_up();
+    }
+}
+
+/// Ended, and let go on, however the test ends.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pool: &Pool) -> Stopped {
+        let server = Pid::from_raw(pool.pid().cast_signed()).unwrap();
+        kill_process(server, Signal::STOP).unwrap();
+        Stopped(server)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+/// Over io_uring the kernel does not tell the server of a signal that comes before the server has taken
+/// the request: whoever was killed then waited for as long as the lease stood.
+#[test]
+fn an_open_killed_before_the_server_has_taken_it_ends_with_its_process() {
+    need_root!();
+    for transport in transports() {
+        let pool = open_pool(&format!("threads=8,transport={transport}"));
+        own_file(&pool);
+        let lease = Lease::take(&pool.on(0, "leased"));
+        // Its name is known, so that the first request is the open.
+        act_as(MALLORY, || fs::metadata(pool.path("leased")).unwrap());
+        let stopped = Stopped::new(&pool);
+        let mut command = command_as(MALLORY, "cat");
+        let mut reader = command.arg(pool.path("leased")).spawn().unwrap();
+        let state = || fs::read_to_string(format!("/proc/{}/stat", reader.id())).unwrap();
+        eventually("the open to be asked for", PATIENCE, || {
+            is_in(&reader, libc::SYS_openat) && state().contains(") S ")
+        });
+        kill_and_wait(&mut reader, || {
+            // The reader sees the signal first.
+            thread::sleep(Duration::from_millis(200));
+            drop(stopped);
+        });
+        lease.give_up();
+    }
+}
+
+/// The same for who waits for a lock, which nothing ends by itself.
+#[test]
+fn a_lock_killed_before_the_server_has_taken_it_ends_with_its_process() {
+    need_root!();
+    need_tool!("flock");
+    for transport in transports() {
+        let pool = open_pool(&format!("threads=8,transport={transport}"));
+        own_file(&pool);
+        let held = open_with(pool.path("leased"), 0).unwrap();
+        rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
+        // Stopped by itself between the open and the lock.
+        let mut command = command_as(MALLORY, "sh");
+        let script = "exec 9<\"$0\"; kill -STOP $$; exec flock 9";
+        command.args(["-c", script]).arg(pool.path("leased"));
+        let mut waiting = command.spawn().unwrap();
+        let pid = Pid::from_raw(waiting.id().cast_signed()).unwrap();
+        let state = || fs::read_to_string(format!("/proc/{}/stat", waiting.id())).unwrap();
+        eventually("a process that stops", PATIENCE, || {
+            state().contains(") T ")
+        });
+        let stopped = Stopped::new(&pool);
+        kill_process(pid, Signal::CONT).unwrap();
+        eventually("the lock to be asked for", PATIENCE, || {
+            is_in(&waiting, libc::SYS_flock) && state().contains(") S ")
+        });
+        kill_and_wait(&mut waiting, || {
+            thread::sleep(Duration::from_millis(200));
+            drop(stopped);
+        });
+        drop(held);
     }
 }

@@ -24,6 +24,7 @@ use super::post::Post;
 use super::probe::Prepared;
 use super::queue::Ring;
 use super::returned::Returned;
+use super::shares::Shares;
 use super::work::{self, Begin, Scratch};
 use super::{start, watch, wide};
 use crate::session::Life;
@@ -41,6 +42,8 @@ pub(crate) struct RingCrew {
     pub(super) nudges: Arc<Nudges>,
     /// Requests that no thread is with.
     pub(super) late: Arc<Late>,
+    /// Whose requests have threads away; locked after a queue.
+    pub(super) shares: Shares,
     placement: Placement,
     /// Where this process was put: no thread leaves it.
     allowed: Option<CpuSet>,
@@ -59,6 +62,8 @@ pub(super) struct Queue {
     pub(super) state: Mutex<QueueState>,
     /// Entries on their way to a thread with several.
     pub(super) returned: Returned,
+    /// How many threads it has.
+    pub(super) threads: AtomicUsize,
 }
 
 /// The threads of a queue.
@@ -93,6 +98,7 @@ impl RingCrew {
         let tools = Mutex::new(tools.collect());
         let late = Late::new(prepared.entries.len())?;
         Ok(Arc::new(Self {
+            shares: Shares::new(max_threads, prepared.entries.len()),
             late,
             server,
             life,
@@ -201,7 +207,15 @@ impl RingCrew {
         }
         state.posts.push(post);
         state.present += 1;
+        self.note_threads(queue, state);
         Ok(())
+    }
+
+    /// The threads of a queue are more or fewer.
+    pub(super) fn note_threads(&self, queue: usize, state: &QueueState) {
+        if let Some(queue) = self.queues.get(queue) {
+            queue.threads.store(state.posts.len(), Ordering::Relaxed);
+        }
     }
 
     /// Has what a further thread works with ready.
@@ -218,6 +232,12 @@ impl RingCrew {
         self.threads.lock().buffer_bytes += entry.bytes();
         self.report();
         Ok(entry)
+    }
+
+    /// An entry that was not needed after all.
+    pub(super) fn drop_entry(&self, entry: RingEntry) {
+        self.threads.lock().buffer_bytes -= entry.bytes();
+        self.report();
     }
 
     /// A second thread for a queue whose callers are faster than one. They share a CPU, so two are
@@ -266,6 +286,7 @@ impl RingCrew {
             return false;
         }
         state.present = state.present.saturating_sub(1);
+        self.shares.note_blocked(post);
         self.put(post, Role::Working);
         self.server.connection.counter().count_relief();
         if state.present > 0 || self.life.has_ended() {
@@ -286,6 +307,7 @@ impl RingCrew {
         if post.finish_relieved() {
             self.interrupts.fetch_sub(1, Ordering::Relaxed);
         }
+        self.note_unblocked(post);
         state.present += 1;
         post.become_reader();
         self.put(post, Role::Reading);

@@ -27,6 +27,7 @@ impl RingCrew {
         if let Some(mut state) = self.queue(post.queue) {
             let before = state.posts.len();
             state.posts.retain(|known| !Arc::ptr_eq(known, post));
+            self.note_threads(post.queue, &state);
             if state.posts.len() < before && post.relieved_request() == 0 {
                 state.present = state.present.saturating_sub(1);
             }

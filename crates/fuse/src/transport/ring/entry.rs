@@ -105,6 +105,11 @@ impl RingEntry {
         InHeader::read_from_prefix(&headers.in_out).map_or(0, |(header, _)| header.unique)
     }
 
+    /// The request's payload.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.parts().0.ring_ent_in_out.payload_sz as usize
+    }
+
     /// What the kernel knows the request by.
     pub(super) fn commit_id(&self) -> u64 {
         self.parts().0.ring_ent_in_out.commit_id

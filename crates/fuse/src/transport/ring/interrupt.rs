@@ -1,32 +1,44 @@
 //! INTERRUPT for requests that came over a ring. It comes over `/dev/fuse`, to another thread, and
 //! may overtake its request.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::super::caller;
 use super::crew::{QueueState, RingCrew};
 use super::post::Post;
+use crate::abi::InHeader;
 
-/// How long an interrupt may be ahead of its request.
-const AHEAD: Duration = Duration::from_secs(1);
+/// How long an interrupt may be ahead of its request: as long as a request may be on its way to a
+/// thread. The kernel sends no second one.
+const AHEAD: Duration = Duration::from_secs(20);
 /// How many may be.
-const MOST: usize = 256;
+const MOST: usize = 8192;
 
 /// Interrupts whose request nobody has begun, or everybody is done with.
 #[derive(Default)]
 pub(super) struct Unmatched {
     count: AtomicUsize,
-    list: Mutex<VecDeque<(Instant, u64)>>,
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    known: HashSet<u64>,
+    /// In the order they came; those that have been taken stay until they are old.
+    by_age: VecDeque<(Instant, u64)>,
 }
 
 impl Unmatched {
     fn add(&self, unique: u64) {
         let mut list = self.list.lock();
-        list.push_back((Instant::now(), unique));
+        if list.known.insert(unique) {
+            list.by_age.push_back((Instant::now(), unique));
+        }
         self.tidy(&mut list);
     }
 
@@ -36,20 +48,19 @@ impl Unmatched {
             return false;
         }
         let mut list = self.list.lock();
-        let place = list.iter().position(|(_, known)| *known == unique);
-        if let Some(place) = place {
-            list.remove(place);
-        }
+        let known = list.known.remove(&unique);
         self.tidy(&mut list);
-        place.is_some()
+        known
     }
 
-    fn tidy(&self, list: &mut VecDeque<(Instant, u64)>) {
+    fn tidy(&self, list: &mut List) {
         let old = |(since, _): &(Instant, u64)| since.elapsed() > AHEAD;
-        while list.len() > MOST || list.front().is_some_and(old) {
-            list.pop_front();
+        while list.by_age.len() > MOST || list.by_age.front().is_some_and(old) {
+            if let Some((_, unique)) = list.by_age.pop_front() {
+                list.known.remove(&unique);
+            }
         }
-        self.count.store(list.len(), Ordering::SeqCst);
+        self.count.store(list.known.len(), Ordering::SeqCst);
     }
 }
 
@@ -71,6 +82,12 @@ impl RingCrew {
         post.was_interrupted(unique) || self.unmatched.take(unique)
     }
 
+    /// The same of one that a thread has just left, or should have come: see [`caller`].
+    pub(super) fn is_to_be_interrupted(&self, post: &Post, header: &InHeader) -> bool {
+        self.was_interrupted(post, header.unique) || caller::is_interrupted(caller::of(header))
+    }
+
+    /// Whether a thread has the request, and knows now.
     fn interrupt_known(self: &Arc<Self>, unique: u64) -> bool {
         for number in 0..self.queues.len() {
             let Some(mut state) = self.queue(number) else {
@@ -78,27 +95,47 @@ impl RingCrew {
             };
             let post = state.posts.iter().find(|post| post.works_on(unique));
             if let Some(post) = post.cloned() {
-                self.interrupt_in(&mut state, &post, unique);
+                let known = self.interrupt_in(&mut state, &post, unique);
                 drop(state);
                 self.watchdog.wake();
-                return true;
+                return known;
             }
         }
         false
     }
 
     /// Under the queue's lock, which the thread takes before it goes on to another request once it
-    /// is relieved.
-    fn interrupt_in(self: &Arc<Self>, state: &mut QueueState, post: &Arc<Post>, unique: u64) {
+    /// is relieved. False if it is done with this one: whoever has the request now is to be told.
+    fn interrupt_in(
+        self: &Arc<Self>,
+        state: &mut QueueState,
+        post: &Arc<Post>,
+        unique: u64,
+    ) -> bool {
         self.relieve_in(state, post, post.word());
         if post.relieved_request() != unique {
-            return;
+            return false;
         }
         if post.interrupt(unique) {
             self.interrupts.fetch_add(1, Ordering::Relaxed);
         }
         if post.wants_signal() {
             post.signal();
+        }
+        true
+    }
+
+    /// Interrupts a request that a thread is away with, if its caller waits for that and the kernel
+    /// has not said so. Without the queue's lock.
+    pub(super) fn look_at_caller(self: &Arc<Self>, post: &Arc<Post>, unique: u64) {
+        let thread = post.caller.load(Ordering::Relaxed);
+        if caller::is_interrupted(thread)
+            && let Some(mut state) = self.queue(post.queue)
+        {
+            // Its thread may have gone on to another request, which the look was not about.
+            if post.relieved_request() == unique && !post.was_interrupted(unique) {
+                self.interrupt_in(&mut state, post, unique);
+            }
         }
     }
 

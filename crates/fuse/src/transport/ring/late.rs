@@ -13,17 +13,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use zerocopy::FromBytes;
 
-use super::crew::RingCrew;
+use super::super::interrupt::has_to_be_done;
 use super::entry::RingEntry;
-use super::headcount::Admission;
-use super::queue::{Completion, Ring};
-use super::work::Begin;
+use crate::abi::InHeader;
 use crate::deferred::AnswerLater;
 use crate::types::Errno;
 
@@ -31,10 +29,8 @@ use crate::types::Errno;
 const MOST_OF_USER: usize = 4096;
 /// How many of all users.
 const MOST: usize = 32_768;
-/// Replies that are committed with one call.
-const COMMITS: u32 = 64;
-/// Pause before a thread is looked for again, for a request that has none.
-const RETRY: Duration = Duration::from_millis(10);
+/// Payload of one user's requests that wait for the user's share. What is more gets EAGAIN.
+const MOST_BYTES_OF_USER: usize = 64 << 20;
 /// A request is tried again after such a part of the time it has waited already, at most.
 const PART_OF_TIME: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -51,6 +47,8 @@ enum Place {
     Waits(RingEntry),
     /// It is carried out again then.
     Again(RingEntry, Instant),
+    /// It waits for a thread of its user's share.
+    Share(RingEntry),
 }
 
 #[derive(Default)]
@@ -58,6 +56,12 @@ struct State {
     places: HashMap<u64, (u32, Place)>,
     of_user: HashMap<u32, usize>,
     due: BTreeMap<(Instant, u64), ()>,
+    /// Who waits for their user's share, in turn.
+    of_share: HashMap<u32, VecDeque<u64>>,
+    /// Those that need not any more and have not been begun.
+    let_go: HashMap<u64, u32>,
+    /// Payload of what waits for its user's share.
+    share_bytes: HashMap<u32, usize>,
     /// When those came that are carried out again.
     since: HashMap<u64, Instant>,
     /// Replies for the keeper to commit.
@@ -83,6 +87,92 @@ impl State {
         self.places.insert(unique, (uid, place));
     }
 
+    /// Has the first of this user's that wait for their share begun next; whether there is any.
+    fn let_go(&mut self, uid: u32) -> bool {
+        let Some(queue) = self.of_share.get_mut(&uid) else {
+            return false;
+        };
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.of_share.remove(&uid);
+        }
+        let Some((unique, place)) =
+            first.and_then(|unique| Some((unique, &mut self.places.get_mut(&unique)?.1)))
+        else {
+            return false;
+        };
+        let now = Instant::now();
+        let mut bytes = 0;
+        *place = match std::mem::replace(place, Place::Begun) {
+            Place::Share(entry) => {
+                bytes = entry.payload_bytes();
+                Place::Again(entry, now)
+            }
+            other => other,
+        };
+        self.lighten(uid, bytes);
+        self.due.insert((now, unique), ());
+        self.let_go.insert(unique, uid);
+        true
+    }
+
+    fn lighten(&mut self, uid: u32, bytes: usize) {
+        if let Some(load) = self.share_bytes.get_mut(&uid) {
+            *load = load.saturating_sub(bytes);
+            if *load == 0 {
+                self.share_bytes.remove(&uid);
+            }
+        }
+    }
+
+    /// The request that no thread is with, unless somebody else answers it.
+    fn entry(&self, unique: u64) -> Option<&RingEntry> {
+        match self.places.get(&unique) {
+            Some((_, Place::Again(entry, _) | Place::Share(entry))) => Some(entry),
+            Some(_) => None,
+            None => {
+                let mut stranded = self.requests.iter().flatten();
+                stranded.find(|entry| entry.unique() == unique)
+            }
+        }
+    }
+
+    /// Takes that request away from where it waits.
+    fn withdraw(&mut self, unique: u64) -> Option<RingEntry> {
+        let uid = self.places.get(&unique).map(|(uid, _)| *uid);
+        let entry = match (uid, self.remove(unique)) {
+            (_, Some(Place::Again(entry, at))) => {
+                self.due.remove(&(at, unique));
+                entry
+            }
+            (Some(uid), Some(Place::Share(entry))) => {
+                self.lighten(uid, entry.payload_bytes());
+                self.forget_of_share(uid, unique);
+                entry
+            }
+            _ => self.requests.iter_mut().find_map(|queue| {
+                let place = queue.iter().position(|entry| entry.unique() == unique)?;
+                queue.remove(place)
+            })?,
+        };
+        self.since.remove(&unique);
+        if let Some(uid) = self.let_go.remove(&unique) {
+            // Its turn is the next one's.
+            self.let_go(uid);
+        }
+        Some(entry)
+    }
+
+    /// This one waits no more.
+    fn forget_of_share(&mut self, uid: u32, unique: u64) {
+        if let Some(queue) = self.of_share.get_mut(&uid) {
+            queue.retain(|waiting| *waiting != unique);
+            if queue.is_empty() {
+                self.of_share.remove(&uid);
+            }
+        }
+    }
+
     fn has_room(&self, uid: u32) -> bool {
         let own = self.of_user.get(&uid).copied().unwrap_or_default();
         uid == 0 || own < MOST_OF_USER && self.places.len() < MOST
@@ -98,9 +188,11 @@ pub(super) struct Late {
     stranded: Box<[AtomicUsize]>,
     /// Requests that are known to have been tried before.
     tried: AtomicUsize,
+    /// How many have been let go and not begun.
+    let_go: AtomicUsize,
     /// Wakes the keeper.
-    news: Arc<OwnedFd>,
-    runs: AtomicBool,
+    pub(super) news: Arc<OwnedFd>,
+    pub(super) runs: AtomicBool,
 }
 
 /// What a thread does with an entry whose request waits.
@@ -123,6 +215,7 @@ impl Late {
             spare: counts(),
             stranded: counts(),
             tried: AtomicUsize::new(0),
+            let_go: AtomicUsize::new(0),
             news: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?),
             runs: AtomicBool::new(false),
         }))
@@ -198,17 +291,79 @@ impl Late {
         self.wake();
     }
 
-    /// Ends one that waits to be carried out again; false if there is none such.
-    pub(super) fn interrupt(&self, unique: u64) -> bool {
+    /// A request is to wait for its user's share; it comes back if too many do.
+    pub(super) fn park_for_share(
+        &self,
+        unique: u64,
+        uid: u32,
+        entry: RingEntry,
+    ) -> Result<(), RingEntry> {
         let mut state = self.state.lock();
-        if !matches!(state.places.get(&unique), Some((_, Place::Again(..)))) {
+        if !state.has_room(uid) {
+            return Err(entry);
+        }
+        let load = state.share_bytes.get(&uid).copied().unwrap_or_default();
+        if load + entry.payload_bytes() > MOST_BYTES_OF_USER {
+            return Err(entry);
+        }
+        *state.share_bytes.entry(uid).or_default() += entry.payload_bytes();
+        state.add(unique, uid, Place::Share(entry));
+        state.of_share.entry(uid).or_default().push_back(unique);
+        Ok(())
+    }
+
+    /// One request of each user who may begin another goes on, of those that wait for their share.
+    pub(super) fn let_go(&self, may_begin: impl Fn(u32) -> bool) {
+        let mut state = self.state.lock();
+        if state.of_share.is_empty() {
+            return;
+        }
+        let users: Vec<u32> = state.of_share.keys().copied().collect();
+        for uid in users.into_iter().filter(|uid| may_begin(*uid)) {
+            state.let_go(uid);
+        }
+        self.let_go.store(state.let_go.len(), Ordering::Relaxed);
+        drop(state);
+        self.wake();
+    }
+
+    /// Whether any has been let go and not begun.
+    pub(super) fn has_let_go(&self) -> bool {
+        self.let_go.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether this one has been let go; it is begun now.
+    pub(super) fn take_let_go(&self, unique: u64) -> bool {
+        if !self.has_let_go() {
             return false;
         }
-        let Some(Place::Again(mut entry, at)) = state.remove(unique) else {
+        let mut state = self.state.lock();
+        let was = state.let_go.remove(&unique).is_some();
+        self.let_go.store(state.let_go.len(), Ordering::Relaxed);
+        was
+    }
+
+    /// Ends one that no thread is with and nobody else answers, unless it gives back what others wait
+    /// for; false if there is none such.
+    pub(super) fn interrupt(&self, unique: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(entry) = state.entry(unique) else {
             return false;
         };
-        state.due.remove(&(at, unique));
-        state.since.remove(&unique);
+        let headers = entry.parts().0;
+        let header = InHeader::read_from_prefix(&headers.in_out);
+        if header.is_ok_and(|(header, _)| has_to_be_done(header.opcode, &headers.op_in)) {
+            return true;
+        }
+        let Some(mut entry) = state.withdraw(unique) else {
+            return false;
+        };
+        self.let_go.store(state.let_go.len(), Ordering::Relaxed);
+        for (count, requests) in self.stranded.iter().zip(&state.requests) {
+            count.store(requests.len(), Ordering::Relaxed);
+        }
+        // What was sent with it needs no memory any more.
+        entry.trim();
         entry.set_reply(unique, Some(Errno::INTR), 0);
         state.replies.push(entry);
         drop(state);
@@ -247,7 +402,7 @@ impl Late {
         entry
     }
 
-    fn strand(&self, entry: RingEntry) {
+    pub(super) fn strand(&self, entry: RingEntry) {
         let queue = usize::from(entry.queue());
         let mut state = self.state.lock();
         if let (Some(requests), Some(count)) =
@@ -258,13 +413,18 @@ impl Late {
         }
     }
 
+    /// The replies that are to be committed.
+    pub(super) fn take_replies(&self) -> Vec<RingEntry> {
+        std::mem::take(&mut self.state.lock().replies)
+    }
+
     fn wake(&self) {
         // Fails only if the counter is full, and then the keeper is awake.
         let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
     }
 
     /// What is due now, and when the next is.
-    fn take_due(&self, now: Instant) -> (Vec<RingEntry>, Option<Duration>) {
+    pub(super) fn take_due(&self, now: Instant) -> (Vec<RingEntry>, Option<Duration>) {
         let mut due = Vec::new();
         let mut state = self.state.lock();
         while let Some(first) = state.due.first_entry() {
@@ -280,7 +440,7 @@ impl Late {
         (due, None)
     }
 
-    fn count_spare(&self, queue: u16, more: bool) {
+    pub(super) fn count_spare(&self, queue: u16, more: bool) {
         if let Some(spare) = self.spare.get(usize::from(queue)) {
             match more {
                 true => spare.fetch_add(1, Ordering::SeqCst),
@@ -309,110 +469,98 @@ impl AnswerLater for Late {
     }
 }
 
-impl RingCrew {
-    /// Sees to it that the keeper runs; false if it cannot.
-    pub(super) fn has_keeper(self: &Arc<Self>) -> bool {
-        if self.late.runs.swap(true, Ordering::SeqCst) {
-            return true;
-        }
-        let started = self.start_keeper();
-        if let Err(error) = &started {
-            tracing::warn!(%error, "no thread to answer waiting requests: each keeps its own");
-            self.late.runs.store(false, Ordering::SeqCst);
-        }
-        started.is_ok()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Opcode;
+    use zerocopy::IntoBytes;
 
-    fn start_keeper(self: &Arc<Self>) -> std::io::Result<()> {
-        let ring = Ring::new(self.server.connection.clone(), COMMITS)?;
-        self.threads.lock().admit(Admission::Further)?;
-        let crew = self.clone();
-        let spawned = thread::Builder::new()
-            .name("strandfs-keeper".to_owned())
-            .spawn(move || {
-                if let Err(errno) = keep(&crew, ring) {
-                    crew.end(errno);
-                }
-                crew.depart();
-            });
-        spawned.map(drop).inspect_err(|_| self.depart())
-    }
+    const MALLORY: u32 = 6101;
 
-    /// Finds a thread for a request that came in an entry of the keeper's, or is due again.
-    fn deliver(self: &Arc<Self>, entry: RingEntry) {
-        let queue = usize::from(entry.queue());
-        let Some(mut state) = self.queue(queue) else {
-            return;
+    fn entry(unique: u64, opcode: Opcode, payload: u32) -> RingEntry {
+        let mut entry = RingEntry::new(0, 8192).unwrap();
+        let header = InHeader {
+            unique,
+            opcode: opcode as u32,
+            ..InHeader::default()
         };
-        if let Some(idle) = state.idle.pop() {
-            state.present += 1;
-            drop(state);
-            return idle.give(Begin::Answer(entry));
+        let (headers, _) = entry.parts_mut();
+        headers.in_out[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+        headers.ring_ent_in_out.payload_sz = payload;
+        entry
+    }
+
+    fn waits_for_share(late: &Late, unique: u64) {
+        let parked = late.park_for_share(unique, MALLORY, entry(unique, Opcode::Open, 0));
+        assert!(parked.is_ok());
+    }
+
+    fn answered(late: &Late) -> Vec<u64> {
+        let replies = late.take_replies();
+        // The header of a reply has the number where that of a request has.
+        replies.iter().map(RingEntry::unique).collect()
+    }
+
+    #[test]
+    fn an_interrupt_finds_a_request_wherever_it_waits() {
+        let late = Late::new(1).unwrap();
+        late.park_for(2, MALLORY, entry(2, Opcode::Open, 0), LONGEST_PAUSE);
+        waits_for_share(&late, 4);
+        // Many came at once, and no thread was left for this one.
+        late.strand(entry(6, Opcode::Open, 0));
+        for unique in [2, 4, 6] {
+            assert!(late.interrupt(unique) && !late.interrupt(unique));
         }
-        let Err((begin, error)) = self.recruit(queue, &mut state, Begin::Answer(entry)) else {
-            return;
-        };
-        tracing::debug!(%error, queue, "a request waits for a thread");
-        if let Begin::Answer(entry) = begin {
-            self.late.strand(entry);
-        }
-        // One that waits for requests looks for it when it is woken.
-        let waiting = state.posts.iter().find(|post| post.is_at_rest());
-        if let Some(post) = waiting {
-            post.signal();
+        assert_eq!(answered(&late), [2, 4, 6]);
+        let state = late.state.lock();
+        assert!(state.places.is_empty() && state.due.is_empty());
+        assert!(state.of_share.is_empty() && state.of_user.is_empty());
+        drop(state);
+        assert!(!late.is_stranded(0));
+    }
+
+    #[test]
+    fn what_has_to_be_done_goes_on_though_it_is_interrupted() {
+        let late = Late::new(1).unwrap();
+        let parked = late.park_for_share(2, MALLORY, entry(2, Opcode::Flush, 0));
+        assert!(parked.is_ok());
+        late.strand(entry(4, Opcode::Flush, 0));
+        assert!(late.interrupt(2) && late.interrupt(4));
+        assert_eq!(answered(&late), []);
+        late.let_go(|_| true);
+        assert_eq!(late.take_due(Instant::now()).0.len(), 1);
+        assert!(late.take_stranded(0).is_some());
+    }
+
+    /// The one that was let go is interrupted before a thread begins it: nobody else would wake the next.
+    #[test]
+    fn the_turn_of_an_interrupted_request_is_the_next_ones() {
+        for stranded in [false, true] {
+            let late = Late::new(1).unwrap();
+            waits_for_share(&late, 2);
+            waits_for_share(&late, 4);
+            late.let_go(|_| true);
+            if stranded {
+                let (due, _) = late.take_due(Instant::now());
+                due.into_iter().for_each(|entry| late.strand(entry));
+            }
+            assert!(late.interrupt(2));
+            let (due, _) = late.take_due(Instant::now());
+            assert_eq!(due.iter().map(RingEntry::unique).collect::<Vec<_>>(), [4]);
+            assert!(late.take_let_go(4) && !late.has_let_go());
         }
     }
 
-    /// Looks for threads for those that have none.
-    fn deliver_stranded(self: &Arc<Self>) -> bool {
-        let mut left = false;
-        for queue in 0..self.queues.len() {
-            if let Some(entry) = self.late.take_stranded(queue) {
-                self.deliver(entry);
-                left |= self.late.is_stranded(queue);
-            }
-        }
-        left
+    #[test]
+    fn what_waits_for_a_share_takes_a_share_of_memory() {
+        let late = Late::new(1).unwrap();
+        let half = (MOST_BYTES_OF_USER / 2) as u32;
+        let park =
+            |unique, uid| late.park_for_share(unique, uid, entry(unique, Opcode::Write, half));
+        assert!(park(2, MALLORY).is_ok() && park(4, MALLORY).is_ok());
+        assert!(park(6, MALLORY).is_err() && park(8, 6102).is_ok());
+        assert!(late.interrupt(2) && park(6, MALLORY).is_ok());
+        late.let_go(|uid| uid == MALLORY);
+        assert!(park(10, MALLORY).is_ok());
     }
-}
-
-/// The life of the keeper.
-fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
-    let late = Arc::clone(&crew.late);
-    ring.start()?;
-    // Room for the count that an eventfd gives.
-    let count = RingEntry::new(0, rustix::param::page_size())?;
-    ring.read_file(count, &late.news, 0, 0..size_of::<u64>());
-    while !crew.life.has_ended() {
-        let replies = std::mem::take(&mut late.state.lock().replies);
-        for entry in replies {
-            late.count_spare(entry.queue(), true);
-            ring.commit(entry);
-        }
-        let (due, mut patience) = late.take_due(Instant::now());
-        due.into_iter().for_each(|entry| crew.deliver(entry));
-        if crew.deliver_stranded() || (0..crew.queues.len()).any(|queue| late.is_stranded(queue)) {
-            patience = Some(patience.map_or(RETRY, |patience| patience.min(RETRY)));
-        }
-        match ring.wait(patience) {
-            Ok(()) | Err(Errno::TIME) => {}
-            Err(Errno::INTR) if !crew.life.has_ended() => {}
-            Err(errno) => return Err(errno),
-        }
-        while let Some(completion) = ring.next() {
-            match completion {
-                Completion::Request(entry) => {
-                    late.count_spare(entry.queue(), false);
-                    crew.deliver(entry);
-                }
-                Completion::Transferred(entry, _) => {
-                    ring.read_file(entry, &late.news, 0, 0..size_of::<u64>());
-                }
-                // Nobody waited for that reply: the entry is offered anew.
-                Completion::Lost(entry, Errno::NOENT) => ring.register(entry),
-                Completion::Lost(_, errno) => return Err(errno),
-            }
-        }
-    }
-    Ok(())
 }

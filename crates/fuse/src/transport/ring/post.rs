@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use parking_lot::Mutex;
 
@@ -20,6 +20,10 @@ pub(super) struct Post {
     pub(super) held: Mutex<Option<RingEntry>>,
     /// The regular file it had to do with last, 0 for none yet.
     pub(super) file: AtomicU64,
+    /// Its next request has waited for its user's share: it counts as away from the beginning.
+    pub(super) of_share: AtomicBool,
+    /// The thread that waits for its request, see [`caller`](super::super::caller); 0 for none.
+    pub(super) caller: AtomicU32,
     /// The watchdog's: the word it saw last, and how often in a row.
     pub(super) seen: AtomicU64,
     pub(super) same: AtomicU32,
@@ -32,6 +36,8 @@ impl Post {
             queue,
             held: Mutex::new(None),
             file: AtomicU64::new(0),
+            of_share: AtomicBool::new(false),
+            caller: AtomicU32::new(0),
             seen: AtomicU64::new(0),
             same: AtomicU32::new(0),
         }

@@ -81,6 +81,7 @@ impl RingCrew {
         if back.is_none() {
             state.posts.retain(|known| !Arc::ptr_eq(known, post));
             state.present -= 1;
+            self.note_threads(post.queue, &state);
             self.threads.lock().promise_again();
         }
         back

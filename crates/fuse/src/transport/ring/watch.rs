@@ -8,6 +8,10 @@ use super::super::seat::Seat;
 use super::super::watchdog::{BUSY_TICKS, PRESS_TICKS, QUIET_TICKS, TICK};
 use super::crew::RingCrew;
 
+/// Looks at a thread that is away with the same request, after which it is asked once whether the
+/// caller still waits.
+const CALLER_TICKS: u32 = 32;
+
 /// Until the mount ends.
 pub(super) fn watch(crew: &Arc<RingCrew>) {
     let (mut quiet, mut ticks) = (0, 0_u32);
@@ -38,6 +42,7 @@ fn look(crew: &Arc<RingCrew>, queue: usize) -> bool {
     };
     let mut moved = false;
     let mut stuck = None;
+    let mut away = Vec::new();
     for post in &state.posts {
         let word = post.word();
         let same = if post.seen.swap(word, Ordering::Relaxed) == word {
@@ -52,12 +57,18 @@ fn look(crew: &Arc<RingCrew>, queue: usize) -> bool {
             if same > 0 {
                 stuck = Some((post.clone(), word, same));
             }
+        } else if same == CALLER_TICKS && post.relieved_request() != 0 {
+            away.push((post.clone(), post.relieved_request()));
         }
     }
     if let Some((post, word, same)) = stuck
         && (same >= BUSY_TICKS || state.is_busy() && post.is_sleeping())
     {
         crew.relieve_in(&mut state, &post, word);
+    }
+    drop(state);
+    for (post, unique) in away {
+        crew.look_at_caller(&post, unique);
     }
     moved
 }

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod carry_out;
+mod put_aside;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -280,7 +281,9 @@ impl Serving<'_> {
     /// Sees to it that a request is answered: by this thread, unless it must not wait.
     fn answer(&mut self, mut entry: RingEntry) -> Result<(), Errno> {
         let is_wide = self.ring.entries() > 0;
-        if let Some(bytes) = wide::transfer_bytes(entry.parts().0) {
+        // One that has waited for its user's share is begun as such: its end lets the next one go.
+        let is_plain = !self.crew.late.has_let_go();
+        if is_plain && let Some(bytes) = wide::transfer_bytes(entry.parts().0) {
             if !is_wide && !self.looks {
                 match self.crew.give_back(self.post, entry) {
                     None => return Ok(()),
@@ -309,6 +312,10 @@ impl Serving<'_> {
         let headers = *entry.parts().0;
         let Ok((header, _)) = InHeader::read_from_prefix(&headers.in_out) else {
             return Err(Errno::PROTO);
+        };
+        let entry = match self.put_aside(entry, &header)? {
+            Some(entry) => entry,
+            None => return Ok(()),
         };
         let sent = headers.ring_ent_in_out.payload_sz as usize;
         if sent > HALF_BYTES || reply_bytes(&header, &headers) > HALF_BYTES {
@@ -434,7 +441,7 @@ impl Serving<'_> {
             Parked::Kept => {}
         }
         // An interrupt that found the thread at it, where it is no more.
-        if self.crew.was_interrupted(self.post, unique) {
+        if self.crew.is_to_be_interrupted(self.post, header) {
             self.crew.server.filesystem.interrupt(unique);
         }
         self.go_on(fresh)
@@ -450,7 +457,7 @@ impl Serving<'_> {
     ) -> Result<(), Errno> {
         let (crew, unique) = (self.crew, header.unique);
         crew.late.park_for(unique, header.uid, entry, after);
-        if crew.was_interrupted(self.post, unique) {
+        if crew.is_to_be_interrupted(self.post, header) {
             crew.late.interrupt(unique);
         }
         self.go_on(fresh)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::super::super::caller;
 use super::super::crew::RingCrew;
 use super::super::entry::RingEntry;
 use super::super::post::Post;
@@ -140,8 +141,16 @@ fn in_sight<T>(
     if is_about_a_file(message.header.opcode) {
         post.file.store(message.header.nodeid, Ordering::Relaxed);
     }
+    post.note_asker(message.header.uid, message.header.pid);
+    post.caller
+        .store(caller::of(&message.header), Ordering::Relaxed);
     post.enter(message.header.unique);
     crew.watchdog.note_work();
+    if post.of_share.load(Ordering::Relaxed) {
+        // Its end lets the next one go.
+        post.of_share.store(false, Ordering::Relaxed);
+        crew.relieve(post, post.word());
+    }
     let made = work(worker);
     if !post.leave() {
         crew.rejoin(post);
@@ -196,6 +205,22 @@ impl<'a> RingWorker<'a> {
             later: Cell::new(Later::No),
             fresh: RefCell::new(None),
         }
+    }
+
+    /// What a thread goes on with that has an entry wait; none where it needs nothing.
+    pub(super) fn go_on_without(
+        crew: &'a Arc<RingCrew>,
+        post: &'a Arc<Post>,
+        has_others: bool,
+    ) -> Result<Option<RingEntry>, Errno> {
+        let worker = Self::new(crew, post);
+        let (unique, uid) = (0, 0);
+        worker.provide(&Asker {
+            unique,
+            uid,
+            has_others,
+        })?;
+        Ok(worker.fresh.take())
     }
 
     /// Has all that the thread needs to go on without the request's entry.
