@@ -192,7 +192,8 @@ fn few_threads_mean_few_entries() {
     let load = Load::start(open(&pool));
     let before = load.requests();
     eventually("many requests", Duration::from_secs(60), || {
-        assert!(further_entries(&pool) <= 4, "a quarter of the threads");
+        let further = further_entries(&pool);
+        assert!(further <= 4, "a quarter of the threads: {further}");
         load.requests() > before + 20_000
     });
     at_rest(&pool.on(0, "f"), &load.end());

@@ -81,8 +81,13 @@ impl Headcount {
     /// Keeps a place for one more; false if there is no room, or if too much of it would be kept
     /// from branches that block.
     pub(super) fn promise(&mut self) -> bool {
-        let fits =
-            !self.closed && self.room() > 0 && self.promised < self.max_threads / PROMISED_SHARE;
+        !self.closed && self.room() > 0 && self.keep_place()
+    }
+
+    /// Keeps the place of a thread that is about to end; false if enough are kept. Since that thread
+    /// took its place over, others may have been kept.
+    pub(super) fn keep_place(&mut self) -> bool {
+        let fits = self.promised < self.max_threads / PROMISED_SHARE;
         self.promised += usize::from(fits);
         fits
     }
@@ -121,6 +126,23 @@ mod tests {
         assert!(promised(&mut head) && promised(&mut head));
         assert_eq!(head.running, 8);
         assert!(!head.promise(), "no room");
+    }
+
+    /// A thread with several entries gave three away, got three more, and had the first three back.
+    #[test]
+    fn no_more_places_are_kept_for_entries_that_come_back_than_for_new_ones() {
+        let mut head = Headcount::new(1, 16, 0);
+        head.admit(Admission::First).unwrap();
+        for _ in 0..4 {
+            assert!(head.promise());
+        }
+        for _ in 0..3 {
+            assert!(promised(&mut head));
+        }
+        assert!(head.promise() && head.promise() && head.promise());
+        assert!(!head.keep_place(), "a quarter is kept");
+        assert!(promised(&mut head));
+        assert!(head.keep_place() && !head.keep_place());
     }
 
     #[test]

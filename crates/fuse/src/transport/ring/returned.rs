@@ -6,13 +6,16 @@
 //! before it waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use super::crew::{CREW_OF_BACKLOG, RingCrew};
 use super::entry::RingEntry;
 use super::post::Post;
+
+/// Requests after one that found no place kept, before the next looks.
+const PAUSE: u32 = 1024;
 
 /// What a queue's threads with several entries are to take.
 #[derive(Default)]
@@ -21,6 +24,8 @@ pub(super) struct Returned {
     looking: AtomicUsize,
     /// The data they are asked for has been at hand for a while: they need not pass requests on.
     wanted: AtomicBool,
+    /// Requests until it is tried again, after there was no place: about, for many threads count.
+    pause: AtomicU32,
     entries: Mutex<Vec<RingEntry>>,
 }
 
@@ -67,6 +72,11 @@ impl RingCrew {
             return Some(entry);
         };
         let returned = &queue.returned;
+        let pause = returned.pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            returned.pause.store(pause - 1, Ordering::Relaxed);
+            return Some(entry);
+        }
         if returned.looking.load(Ordering::Relaxed) == 0 || !returned.wanted.load(Ordering::Relaxed)
         {
             return Some(entry);
@@ -77,14 +87,23 @@ impl RingCrew {
         if state.posts.len() <= CREW_OF_BACKLOG || state.present < 2 {
             return Some(entry);
         }
-        let back = returned.put(entry);
-        if back.is_none() {
-            state.posts.retain(|known| !Arc::ptr_eq(known, post));
-            state.present -= 1;
-            self.note_threads(post.queue, &state);
-            self.threads.lock().promise_again();
+        // It may have to be taken over again.
+        if !self.threads.lock().keep_place() {
+            returned.pause.store(PAUSE, Ordering::Relaxed);
+            return Some(entry);
         }
-        back
+        match returned.put(entry) {
+            None => {
+                state.posts.retain(|known| !Arc::ptr_eq(known, post));
+                state.present -= 1;
+                self.note_threads(post.queue, &state);
+                None
+            }
+            back => {
+                self.threads.lock().release();
+                back
+            }
+        }
     }
 }
 
