@@ -15,7 +15,7 @@ use crate::ops::privilege;
 use crate::pool::{Pool, View};
 use crate::state::node::Node;
 use crate::state::open_file::OpenFile;
-use crate::state::range_locks::{Answers, Sort};
+use crate::state::range_locks::Answers;
 
 /// Requests from this size on may keep a disk busy long enough to let others go ahead.
 const LARGE_BYTES: usize = 256 << 10;
@@ -117,7 +117,8 @@ impl Pool {
             .and_then(|open| open.locks.clone());
         if let Some(locks) = locks {
             let mut answers = Answers::new();
-            locks.release(owner, Sort::Range, &mut answers);
+            locks.release(owner, &mut answers);
+            locks.close_told(opened.address());
             self.lock_waits.settle(&locks, &mut answers);
         }
         if opened.writable && opened.branch().is_some_and(|on| on.reports_at_close()) {

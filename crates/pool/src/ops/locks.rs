@@ -18,7 +18,7 @@ impl Pool {
     /// GETLK.
     pub(crate) fn do_getlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<Lock> {
         let opened = self.opened(args.handle)?;
-        let asked = Asked::new(cx, args, opened.address(), false);
+        let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), false);
         let locks = opened
             .node
             .open
@@ -26,7 +26,14 @@ impl Pool {
             .as_ref()
             .and_then(|open| open.locks.clone());
         let held = match locks {
-            Some(locks) => locks.first_against(cx, &asked)?,
+            Some(locks) => loop {
+                let held = locks.first_against(cx, &asked)?;
+                match held.map(|_| put_aside(cx, &locks, &asked)) {
+                    Some(Aside::Later) => return Err(Errno::AGAIN.into()),
+                    Some(Aside::Now) => {}
+                    Some(Aside::No) | None => break held,
+                }
+            },
             None => None,
         };
         let held = match (held, asked.kind) {
@@ -45,7 +52,7 @@ impl Pool {
     pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<()> {
         let opened = self.opened(args.handle)?;
         let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
-        let asked = Asked::new(cx, args, opened.address(), unseen);
+        let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), unseen);
         let wait = args.wait && asked.kind.is_some();
         let mut token = None;
         loop {
@@ -63,7 +70,11 @@ impl Pool {
             match attempt {
                 Attempt::Done => return answered(token, Ok(())),
                 Attempt::Held | Attempt::HeldOutside if wait => {}
-                Attempt::Leased | Attempt::Held | Attempt::HeldOutside => {
+                Attempt::Held => match put_aside(cx, &locks, &asked) {
+                    Aside::Now => continue,
+                    Aside::Later | Aside::No => return answered(token, Err(Errno::AGAIN.into())),
+                },
+                Attempt::Leased | Attempt::HeldOutside => {
                     return answered(token, Err(Errno::AGAIN.into()));
                 }
             }
@@ -166,6 +177,34 @@ fn answered(token: Option<Deferred>, outcome: Result<()>) -> Result<()> {
         token.answer(outcome.map_err(|error| error.errno));
     }
     outcome
+}
+
+/// What becomes of a request that others stood against.
+enum Aside {
+    /// It is carried out again, after a while: what it is answered now is ignored.
+    Later,
+    /// Nobody stands against it any more.
+    Now,
+    /// It is refused.
+    No,
+}
+
+/// Puts a request aside that others stand against if all of them may have closed their files already:
+/// the kernel does not wait for the answer to a last close.
+fn put_aside(cx: &Context<'_>, locks: &NodeLocks, asked: &Asked) -> Aside {
+    /// Between looks.
+    const PAUSE: Duration = Duration::from_millis(1);
+    let Some(patience) = locks.patience(cx, asked) else {
+        return Aside::Now;
+    };
+    if patience.is_zero() {
+        return Aside::No;
+    }
+    if cx.again(PAUSE, patience) {
+        return Aside::Later;
+    }
+    locks.waited_in_vain(asked);
+    Aside::No
 }
 
 /// A lock of somebody outside the pool that stands against this one.

@@ -425,7 +425,8 @@ impl Pool {
         let mut open = node.open.lock();
         let locks = open.as_ref().and_then(|state| state.locks.clone());
         if let Some(locks) = &locks {
-            locks.close(opened.address(), args.flock_owner, &mut answers);
+            let flocked = args.flock_owner.is_some();
+            locks.close(opened.address(), flocked, &mut answers);
         }
         if let Some(state) = open.as_mut() {
             let this = Arc::as_ptr(&opened);

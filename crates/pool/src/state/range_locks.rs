@@ -8,12 +8,14 @@
 //! a branch.
 
 mod asked;
+mod closing;
 mod counts;
 mod tables;
 mod waiting;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -257,21 +259,53 @@ impl NodeLocks {
         self.wake_in(side, sort, span, answers);
     }
 
-    /// Ends all that an owner holds of one sort.
-    pub fn release(&self, owner: LockOwner, sort: Sort, answers: &mut Answers) {
+    /// Ends all byte ranges that an owner holds.
+    pub fn release(&self, owner: LockOwner, answers: &mut Answers) {
         let side = self.side.lock();
-        self.release_in(&side, owner, (sort, Span::ALL), answers);
+        self.release_in(&side, owner, (Sort::Range, Span::ALL), answers);
     }
 
-    /// An open file is used no more: its locks end, and those of this owner of `flock`s.
-    pub fn close(&self, through: usize, whole: Option<LockOwner>, answers: &mut Answers) {
+    /// An open file is used no more: its locks end, its `flock` among them if `flocked` says that it
+    /// may have one.
+    pub fn close(&self, through: usize, flocked: bool, answers: &mut Answers) {
+        // From before the look: an owner's word may be another's from here on, who locks meanwhile.
+        let side = self.side.lock();
         let ended = self.tables.lock().end_of(through);
         for owner in ended {
-            self.release(owner, Sort::Range, answers);
+            self.release_in(&side, owner, (Sort::Range, Span::ALL), answers);
         }
-        if let Some(owner) = whole {
-            self.release(owner, Sort::Whole, answers);
+        if flocked {
+            let owner = asked::flock_owner(through);
+            self.release_in(&side, owner, (Sort::Whole, Span::ALL), answers);
         }
+    }
+
+    /// A close of an open file was told, perhaps its last.
+    pub fn close_told(&self, through: usize) {
+        let mut tables = self.tables.lock();
+        if !tables.range.held.is_empty() || !tables.whole.held.is_empty() {
+            tables.closing.told(through, sys::mono_coarse_ms());
+        }
+    }
+
+    /// How long somebody whom others stand against may be put aside: all of them may have closed
+    /// their files already. `None` if nobody stands against it any more.
+    pub fn patience(&self, cx: &Context<'_>, asked: &Asked) -> Option<Duration> {
+        let kind = asked.kind.unwrap_or(Kind::Exclusive);
+        // Nobody is half released then.
+        let _side = self.side.try_lock().unwrap_or_else(|| {
+            cx.may_block();
+            self.side.lock()
+        });
+        let tables = self.tables.lock();
+        tables.patience(asked, kind, sys::mono_coarse_ms())
+    }
+
+    /// They had not.
+    pub fn waited_in_vain(&self, asked: &Asked) {
+        let kind = asked.kind.unwrap_or(Kind::Exclusive);
+        let mut tables = self.tables.lock();
+        tables.waited_in_vain(asked, kind, sys::mono_coarse_ms());
     }
 
     /// Grants what can be granted of this sort to those who wait for any of these bytes, in the

@@ -228,14 +228,8 @@ impl Worker {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // The kernel tells of an earlier close without waiting for the answer.
-        let begun = std::time::Instant::now();
-        let again = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
-        let mut own = lock(&two[0], libc::LOCK_EX);
-        while own.as_ref().is_err_and(again) && begun.elapsed().as_secs() < 5 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            own = lock(&two[0], libc::LOCK_EX);
-        }
+        // An earlier close, of which the kernel tells without waiting for the answer, is waited for.
+        let own = lock(&two[0], libc::LOCK_EX);
         if let Err(code) = self.sort("flock", id, own)? {
             return self.wrong_node(id, &format!("flock: error {code}"));
         }

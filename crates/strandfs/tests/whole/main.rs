@@ -7,6 +7,7 @@ mod support;
 mod access_lists;
 mod added_branches;
 mod blame;
+mod closed_locks;
 mod dead_branches;
 mod deaths;
 mod descriptors;

@@ -64,6 +64,7 @@ fn asked(owner: u64, span: Span, kind: Option<Kind>) -> Asked {
         uid: 6101,
         through: owner as usize,
         unseen_since: None,
+        untold: false,
     }
 }
 

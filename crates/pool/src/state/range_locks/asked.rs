@@ -38,17 +38,27 @@ pub struct Asked {
     /// The process itself is the owner, and locks through a handle whose closes are not reported:
     /// when it began.
     pub unseen_since: Option<u64>,
+    /// The closes of that open file are not reported.
+    pub untold: bool,
 }
 
 impl Asked {
     /// What a request asks for, through the open file at this address.
-    pub fn new(cx: &Context<'_>, args: &LockRequest, through: usize, unseen: bool) -> Asked {
+    pub fn new(
+        cx: &Context<'_>,
+        args: &LockRequest,
+        (through, untold): (usize, bool),
+        unseen: bool,
+    ) -> Asked {
         // It waits for the answer, so it is there; where `/proc` does not show it, its number is one
         // of another pid namespace, and says nothing of its death.
         let since = unseen.then(|| began(args.lock.pid).ok().flatten());
         let sort = if args.flock { Sort::Whole } else { Sort::Range };
         Asked {
-            owner: args.owner,
+            owner: match sort {
+                Sort::Whole => flock_owner(through),
+                Sort::Range => args.owner,
+            },
             sort,
             span: match sort {
                 Sort::Whole => Span::ALL,
@@ -59,8 +69,16 @@ impl Asked {
             uid: cx.uid,
             through,
             unseen_since: since.flatten(),
+            untold,
         }
     }
+}
+
+/// Who has the `flock` that is held through the open file at this address. The kernel's own word for
+/// it is made of an address of its own, which the next open file may have while the close of the one
+/// before is still being told.
+pub(super) fn flock_owner(through: usize) -> LockOwner {
+    LockOwner(through as u64)
 }
 
 /// The bytes of a lock.

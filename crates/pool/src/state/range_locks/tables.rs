@@ -9,9 +9,15 @@ use smallvec::SmallVec;
 use strandfs_fuse::LockOwner;
 
 use super::asked::{Asked, Sort};
+use super::closing::Closing;
 use super::counts::{FREE_OF_OWNER, RangeCounts};
 use super::waiting::Waiting;
 use crate::state::lock_table::{Kind, LockTable};
+
+/// Open files that hold a lock against one who asks, of which it is asked whether they are closed.
+const MOST_CLOSING: usize = 16;
+/// No open file, which nothing is known of.
+const UNKNOWN: usize = 0;
 
 /// One owner of byte ranges and the process that locked last.
 pub(super) struct Owned {
@@ -37,6 +43,8 @@ pub struct Tables {
     pub(super) owners: HashMap<LockOwner, Owned>,
     /// Owners of byte ranges by the open files they locked through.
     pub(super) through: HashMap<usize, SmallVec<[LockOwner; 1]>>,
+    /// Which open files may be closed already.
+    pub(super) closing: Closing,
     /// Owners with so many ranges that these are counted, and for which user.
     counted: HashMap<LockOwner, (u32, usize)>,
     counts: Arc<RangeCounts>,
@@ -97,6 +105,9 @@ impl Tables {
 
     /// Notes who was granted a lock.
     pub(super) fn note(&mut self, asked: &Asked) {
+        if asked.kind.is_some() {
+            self.closing.locks(asked.through, asked.untold);
+        }
         if asked.sort == Sort::Whole {
             return;
         }
@@ -138,6 +149,7 @@ impl Tables {
     /// An open file is used no more: the owners who used no other. Those of a process that has
     /// locked through another one since may be new.
     pub(super) fn end_of(&mut self, through: usize) -> SmallVec<[LockOwner; 1]> {
+        self.closing.over(through);
         let mut owners = self.through.remove(&through).unwrap_or_default();
         owners.retain(|owner| {
             let Some(owned) = self.owners.get_mut(owner) else {
@@ -147,6 +159,46 @@ impl Tables {
             owned.through.is_empty()
         });
         owners
+    }
+
+    /// The open files of all who stand against this; of many, one that nothing is known of.
+    fn files_against(&self, asked: &Asked, kind: Kind) -> SmallVec<[usize; 2]> {
+        let held = match asked.sort {
+            Sort::Range => &self.range.held,
+            Sort::Whole => &self.whole.held,
+        };
+        let mut files = SmallVec::new();
+        for owner in held.against(asked.owner, asked.span, kind) {
+            match asked.sort {
+                Sort::Range => match self.owners.get(&owner) {
+                    Some(owned) => files.extend_from_slice(&owned.through),
+                    None => files.push(UNKNOWN),
+                },
+                // It is the owner.
+                Sort::Whole => files.push(usize::try_from(owner.0).unwrap_or(UNKNOWN)),
+            }
+            if files.len() > MOST_CLOSING {
+                return SmallVec::from_slice(&[UNKNOWN]);
+            }
+        }
+        files
+    }
+
+    /// How long it may take until all who stand against this are known to have closed their files, or
+    /// not to have; `None` if nobody does any more.
+    pub(super) fn patience(&self, asked: &Asked, kind: Kind, now_ms: u64) -> Option<Duration> {
+        let files = self.files_against(asked, kind);
+        let each = files
+            .iter()
+            .map(|through| self.closing.patience(*through, now_ms));
+        each.min()
+    }
+
+    /// They have not.
+    pub(super) fn waited_in_vain(&mut self, asked: &Asked, kind: Kind, now_ms: u64) {
+        for through in self.files_against(asked, kind) {
+            self.closing.in_vain(through, now_ms);
+        }
     }
 
     /// Of those who stand against this, the owners whose process is gone, if its closes were not

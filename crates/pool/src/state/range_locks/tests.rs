@@ -87,6 +87,7 @@ fn is_found_dead(pid: u32, since: Option<u64>) -> bool {
         uid: 0,
         through: owner as usize,
         unseen_since: since,
+        untold: false,
     };
     let first = asked(1);
     tables.range.held.set(first.owner, first.span, first.kind);
@@ -130,18 +131,41 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
         uid: 0,
         through: 8,
         unseen_since: None,
+        untold: false,
     };
     let mut tables = locks.tables();
     tables.range.held.set(asked.owner, asked.span, asked.kind);
     tables.note(&asked);
     drop(tables);
     let mut answers = Answers::new();
-    locks.close(7, None, &mut answers);
+    locks.close(7, false, &mut answers);
     assert!(locks.tables().range.held.holds(asked.owner));
-    locks.close(8, None, &mut answers);
+    locks.close(8, false, &mut answers);
     let tables = locks.tables();
     assert!(!tables.range.held.holds(asked.owner));
     assert!(tables.owners.is_empty() && tables.through.is_empty());
+}
+
+/// A transport that has nothing to offer.
+struct Alone;
+
+impl strandfs_fuse::Worker for Alone {
+    fn may_block(&self) {}
+
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+fn request() -> Context<'static> {
+    Context {
+        unique: 1,
+        uid: 6101,
+        gid: 0,
+        pid: 0,
+        supplementary_gid: None,
+        worker: &Alone,
+    }
 }
 
 /// One user's locks on one file; another node of the same user shares `counts`.
@@ -155,26 +179,13 @@ fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
         uid,
         through: 8,
         unseen_since: None,
+        untold: false,
     }
 }
 
 #[test]
 fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_same() {
-    struct Alone;
-    impl strandfs_fuse::Worker for Alone {
-        fn may_block(&self) {}
-        fn interrupted(&self) -> bool {
-            false
-        }
-    }
-    let cx = Context {
-        unique: 1,
-        uid: 6101,
-        gid: 0,
-        pid: 0,
-        supplementary_gid: None,
-        worker: &Alone,
-    };
+    let cx = request();
     let file = tempfile::NamedTempFile::new().unwrap();
     let model = OwnedFd::from(file.reopen().unwrap());
     let counts = Arc::new(RangeCounts::default());
@@ -204,8 +215,44 @@ fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_sam
     assert_eq!(ask(mallory(0, 4, None)), Ok(Attempt::Done));
     assert_eq!(ask(mallory(12, 12, None)), Ok(Attempt::Done));
     assert_eq!(counts.total(), 1000 + 100 - counts::FREE_OF_OWNER);
-    locks.release(LockOwner(1), Sort::Range, &mut answers);
+    locks.release(LockOwner(1), &mut answers);
     assert_eq!(counts.total(), 100 - counts::FREE_OF_OWNER);
     drop(locks);
     assert_eq!(counts.total(), 0);
+}
+
+/// The kernel's word for who has a `flock` is made of the address of the open file, which the next one
+/// may have while the close of the one before is still being told.
+#[test]
+fn the_close_of_a_file_ends_no_flock_of_one_that_was_opened_after_it() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let model = OwnedFd::from(file.reopen().unwrap());
+    let locks = NodeLocks::default();
+    let cx = request();
+    let reused = LockOwner(1);
+    let mut answers = Answers::new();
+    let lock_through = |through, owner| {
+        let args = strandfs_fuse::LockRequest {
+            handle: strandfs_fuse::Handle(0),
+            owner,
+            lock: lock(0, Span::ALL.end),
+            flock: true,
+            wait: false,
+        };
+        let asked = Asked::new(&cx, &args, (through, false), false);
+        locks.attempt(&cx, (&model, false), &asked, &mut Answers::new())
+    };
+    assert_eq!(lock_through(7, reused), Ok(Attempt::Done));
+    assert_eq!(
+        lock_through(8, reused),
+        Ok(Attempt::Held),
+        "it is another open file"
+    );
+    locks.close(7, true, &mut answers);
+    assert_eq!(lock_through(8, reused), Ok(Attempt::Done));
+    // Told late, or twice.
+    locks.close(7, true, &mut answers);
+    assert_eq!(lock_through(9, LockOwner(2)), Ok(Attempt::Held));
+    locks.close(8, true, &mut answers);
+    assert_eq!(lock_through(9, LockOwner(2)), Ok(Attempt::Done));
 }
