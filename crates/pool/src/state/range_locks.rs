@@ -268,6 +268,10 @@ impl NodeLocks {
     /// An open file is used no more: its locks end, its `flock` among them if `flocked` says that it
     /// may have one.
     pub fn close(&self, through: usize, flocked: bool, answers: &mut Answers) {
+        // Whoever asks the branch need not be waited for where nothing was locked through the file.
+        if !flocked && !self.tables.lock().is_known(through) {
+            return;
+        }
         // From before the look: an owner's word may be another's from here on, who locks meanwhile.
         let side = self.side.lock();
         let ended = self.tables.lock().end_of(through);

@@ -146,6 +146,11 @@ impl Tables {
         }
     }
 
+    /// Whether byte ranges were locked through this open file.
+    pub(super) fn is_known(&self, through: usize) -> bool {
+        self.through.contains_key(&through)
+    }
+
     /// An open file is used no more: the owners who used no other. Those of a process that has
     /// locked through another one since may be new.
     pub(super) fn end_of(&mut self, through: usize) -> SmallVec<[LockOwner; 1]> {

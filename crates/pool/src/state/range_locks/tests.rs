@@ -1,5 +1,7 @@
 //! Locks of a node against a branch file that others lock, too.
 
+use std::time::Duration;
+
 use strandfs_fuse::LockKind;
 
 use super::asked::{kind_of, span_of};
@@ -114,6 +116,45 @@ fn the_locks_of_a_process_end_when_it_has_ended() {
     sleeper.wait().unwrap();
     assert!(!while_alive);
     assert!(is_found_dead(sleeper.id(), since));
+}
+
+/// The close of a file that was told late met a lock that its process took by another file just then,
+/// between the look whose locks end and their end: the new lock went, too.
+#[test]
+fn a_lock_taken_while_a_close_is_told_stays() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let locks = NodeLocks::default();
+    let span = Span { start: 0, end: 9 };
+    let asked = |through| Asked {
+        owner: LockOwner(1),
+        sort: Sort::Range,
+        span,
+        kind: Some(Kind::Exclusive),
+        pid: 0,
+        uid: 0,
+        through,
+        unseen_since: None,
+    };
+    let grant = |tables: &mut Tables, through| {
+        tables
+            .range
+            .held
+            .set(LockOwner(1), span, Some(Kind::Exclusive));
+        tables.note(&asked(through));
+    };
+    let mut side = locks.side.lock();
+    side.open(&file.reopen().unwrap().into(), false).unwrap();
+    grant(&mut locks.tables(), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| locks.close(1, false, &mut Answers::new()));
+        // The close goes as far as it gets while a lock is on its way.
+        std::thread::sleep(Duration::from_millis(100));
+        grant(&mut locks.tables(), 2);
+        drop(side);
+    });
+    assert!(locks.tables().range.held.holds(LockOwner(1)));
+    locks.close(2, false, &mut Answers::new());
+    assert!(!locks.tables().range.held.holds(LockOwner(1)));
 }
 
 #[test]
