@@ -134,6 +134,7 @@ fn a_lock_taken_while_a_close_is_told_stays() {
         uid: 0,
         through,
         unseen_since: None,
+        untold: false,
     };
     let grant = |tables: &mut Tables, through| {
         tables
