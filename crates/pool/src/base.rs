@@ -12,4 +12,5 @@ pub(crate) mod overflow;
 pub mod policy;
 pub mod rights;
 pub mod shares;
+pub mod status;
 pub mod sys;

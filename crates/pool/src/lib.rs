@@ -11,5 +11,6 @@ pub mod state;
 pub mod watch;
 
 pub use admin::control::{Changed, ReconfigureError};
+pub use base::status;
 pub use mover::{key, records, start_ahead};
 pub use pool::{PassthroughVerdict, Pool, PoolError};

@@ -15,7 +15,7 @@ use crate::admin::control::request::Reload;
 use crate::admin::control::{Changes, Recall};
 use crate::admin::explain::Parts;
 use crate::admin::features::passthrough_ruled_out;
-use crate::admin::status::Guardian;
+use crate::admin::status::AskGuardian;
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
 use crate::base::sys;
@@ -112,7 +112,7 @@ pub struct Pool {
     pub(crate) recall: Recall,
     pub(crate) socket: OnceLock<String>,
     pub(crate) reload: OnceLock<Reload>,
-    pub(crate) guardian: OnceLock<Guardian>,
+    pub(crate) guardian: OnceLock<AskGuardian>,
     pub(crate) preload_told: PreloadTold,
     pub(crate) me: OnceLock<Weak<Pool>>,
     pub(crate) crews: Crews,

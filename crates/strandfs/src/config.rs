@@ -90,18 +90,16 @@ fn of_settings(settings: &Settings) -> Vec<Found> {
 
 /// What the server of a pool has in force.
 fn pool(mountpoint: PathBuf) -> Result<Shown, Failure> {
-    let answer = mounts::ask(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-    let text = |table: &str, name: &str| {
-        let value = answer.get(table)?.get(name)?.as_str()?;
-        Some(value.to_owned())
-    };
+    let live = mounts::status(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
     let values = active()
         .filter_map(|name| {
             Some(Found {
                 name,
-                value: text("options", name)?,
-                origin: text("origins", name).unwrap_or_else(|| "default".to_owned()),
+                value: live.options.get(name)?.clone(),
+                origin: match live.origins.get(name) {
+                    Some(origin) => origin.clone(),
+                    None => "default".to_owned(),
+                },
             })
         })
         .collect();

@@ -3,14 +3,17 @@
 pub mod client;
 mod save;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::io::Errno;
-use serde_json::{Map, Value};
-use strandfs_options::table::{Status, TABLE, find};
+use serde::Deserialize;
+use serde_json::Value;
+use strandfs_options::table::{Status as OptionStatus, TABLE, find};
 use strandfs_options::{OptionError, table};
 use strandfs_pool::admin::control::request::{Answer, Request};
+use strandfs_pool::status::Status;
 
 use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
 use crate::failure::Failure;
@@ -23,15 +26,15 @@ use crate::mounts;
 /// No pool is mounted there, its server cannot be asked, or an option does not exist.
 pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
     let mountpoint = mounted(&args.mountpoint)?;
-    let mut values = Map::new();
+    let mut values = BTreeMap::new();
     if args.keys.is_empty() {
         let active = TABLE
             .iter()
-            .filter(|option| option.status == Status::Active);
+            .filter(|option| option.status == OptionStatus::Active);
         for option in active {
             // A server of another version may lack it.
             if let Ok(value) = client::value(&mountpoint, option.name) {
-                values.insert(option.name.to_owned(), value.into());
+                values.insert(option.name.to_owned(), value);
             }
         }
     }
@@ -41,16 +44,16 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
             error if Errno::from_io_error(&error) == Some(Errno::NODATA) => unknown(key).into(),
             error => Failure::system("asking the pool's server for an option")(error),
         })?;
-        values.insert(key.clone(), value.into());
+        values.insert(key.clone(), value);
     }
     match (args.json, args.keys.len()) {
-        (true, _) => println!("{:#}", Value::Object(values)),
+        (true, _) => println!("{:#}", Value::from_iter(values)),
         (false, 1) => values
             .values()
-            .for_each(|value| println!("{}", one_line(text(value)))),
+            .for_each(|value| println!("{}", one_line(value))),
         (false, _) => values
             .iter()
-            .for_each(|(key, value)| println!("{key}={}", one_line(text(value)))),
+            .for_each(|(key, value)| println!("{key}={}", one_line(value))),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,14 +140,20 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
 fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
     let status =
         mounts::ask(&mounted(mountpoint)?).map_err(Failure::system("asking the pool's server"))?;
-    let status: Value = serde_json::from_str(&status).unwrap_or_default();
-    let branches = status.get("branches").cloned().unwrap_or_default();
+    let misread =
+        |error: serde_json::Error| Failure::system("asking the pool's server")(error.into());
     if json {
-        println!("{branches:#}");
+        /// As they came: a newer server says more than this program knows.
+        #[derive(Deserialize)]
+        struct Whole {
+            branches: Value,
+        }
+        let whole: Whole = serde_json::from_str(&status).map_err(misread)?;
+        println!("{:#}", whole.branches);
     } else {
-        for branch in branches.as_array().unwrap_or(&Vec::new()) {
-            let field = |name: &str| branch.get(name).map_or("?", text);
-            println!("{}={}", one_line(field("path")), one_line(field("mode")));
+        let status: Status = serde_json::from_str(&status).map_err(misread)?;
+        for branch in status.branches {
+            println!("{}={}", one_line(&branch.path), one_line(&branch.mode));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -222,14 +231,10 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 fn canonical(name: &str) -> &'static str {
     let target = |name| table::find(name).map(|(option, _)| option);
     match target(name).map(|option| (option.name, option.status)) {
-        Some((_, Status::Renamed { to })) => target(to).map_or(to, |option| option.name),
+        Some((_, OptionStatus::Renamed { to })) => target(to).map_or(to, |option| option.name),
         Some((name, _)) => name,
         None => "",
     }
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
 }
 
 fn unknown(name: &str) -> OptionError {

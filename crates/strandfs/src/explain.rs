@@ -9,7 +9,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use strandfs_pool::status::InParts;
 
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
@@ -35,23 +37,39 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(why) = pool.as_deref().and_then(mounts::hindrance) {
         return Err(Failure::Unanswered { path, why });
     }
-    let (nearest, mut answer) = patiently(&path, pool.as_deref())?;
+    let (nearest, answer) = patiently(&path, pool.as_deref())?;
     let missing = path.strip_prefix(&nearest).unwrap_or(Path::new(""));
-    if let Some(answer) = answer.as_object_mut() {
-        let asked = path.to_string_lossy().into_owned();
-        answer.insert("asked".to_owned(), Value::from(asked));
-        let answered = nearest.to_string_lossy().into_owned();
-        answer.insert("answered".to_owned(), Value::from(answered));
-        let missing = missing.to_string_lossy().into_owned();
-        answer.insert("missing".to_owned(), Value::from(missing));
-    }
+    let explained = Explained {
+        asked: path.to_string_lossy().into_owned(),
+        answered: nearest.to_string_lossy().into_owned(),
+        missing: missing.to_string_lossy().into_owned(),
+        answer,
+    };
+    let misread = Failure::system("reading the server's answer");
+    let mut whole = serde_json::to_value(explained).map_err(|error| misread(error.into()))?;
     if args.json {
-        println!("{answer:#}");
+        println!("{whole:#}");
     } else {
-        make_plain(&mut answer);
-        print!("{}", show::text(&answer));
+        make_plain(&mut whole);
+        let misread = Failure::system("reading the server's answer");
+        let explained = serde_json::from_value(whole).map_err(|error| misread(error.into()))?;
+        print!("{}", show::text(&explained));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was asked, and the answer.
+#[derive(Serialize, Deserialize)]
+struct Explained<A> {
+    /// The path asked about.
+    asked: String,
+    /// The nearest path above it that exists, which the answer is about.
+    answered: String,
+    /// What lies between them.
+    missing: String,
+    /// As it came, or read: a newer server says more than this program knows.
+    #[serde(flatten)]
+    answer: A,
 }
 
 /// As [`ask`], with a word to the user when it takes long.
@@ -81,19 +99,15 @@ fn silent(path: &Path, waits_for: &str) -> Failure {
 
 /// The branches of a pool that are not well, after a colon.
 fn unwell(pool: &Path) -> String {
-    let status = mounts::ask(pool);
-    let status: Value = match &status {
-        Ok(text) => serde_json::from_str(text).unwrap_or_default(),
+    let status = match mounts::status(pool) {
+        Ok(status) => status,
         Err(error) => return format!(": {error}"),
     };
-    let branches = status["branches"].as_array().into_iter().flatten();
-    let unwell = branches.filter(|branch| branch["health"] != "ok");
+    let unwell = status.branches.iter().filter(|branch| !branch.is_well());
     let said: Vec<String> = unwell
         .map(|branch| {
-            let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-            let (path, health) = (word(&branch["path"]), word(&branch["health"]));
-            let reason = word(&branch["condition"]["reason"]);
-            format!("branch {path} is {health} ({reason})")
+            let (path, health) = (&branch.path, &branch.health);
+            format!("branch {path} is {health} ({})", branch.condition.reason)
         })
         .collect();
     match said.is_empty() {
@@ -159,9 +173,8 @@ fn in_a_pool(path: &Path) -> bool {
 
 fn ask_exactly(path: &Path) -> io::Result<Value> {
     let answer = probe::attribute(path, "system.strandfs.explain", PATIENCE)?;
-    let answer: Value = serde_json::from_slice(&answer)?;
-    let (Some(token), Some(parts)) = (answer["token"].as_str(), answer["parts"].as_u64()) else {
-        return Ok(answer);
+    let Ok(InParts { token, parts }) = serde_json::from_slice(&answer) else {
+        return Ok(serde_json::from_slice(&answer)?);
     };
     // Whoever mounted what is asked may not be a friend.
     if parts > PARTS_MAX {

@@ -142,12 +142,8 @@ fn is_same(args: &MountArgs, mountpoint: &Path) -> bool {
     let wanted = plan::make(&args)
         .ok()
         .and_then(|plan| plan.settings.get("branches"));
-    let answer = mounts::ask(mountpoint).unwrap_or_default();
-    let live: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
-    let live = live
-        .get("options")
-        .and_then(|options| options.get("branches"));
-    wanted.is_some() && live.and_then(serde_json::Value::as_str) == wanted.as_deref()
+    let live = mounts::status(mountpoint).unwrap_or_default();
+    wanted.is_some() && live.options.get("branches") == wanted.as_ref()
 }
 
 /// Moves into a mount namespace, for what is started from here too.

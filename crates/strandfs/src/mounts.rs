@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strandfs_fuse::Hindrance;
 use strandfs_pool::admin::control::request::Request;
+use strandfs_pool::status::Status;
 
 use crate::control::client;
 use crate::probe;
@@ -243,6 +244,14 @@ pub fn ask(mountpoint: &Path) -> io::Result<String> {
             _ => Err(error),
         },
     }
+}
+
+/// As [`ask`], read. Of what a server of another version says, that is what this one knows.
+///
+/// # Errors
+/// As [`ask`], or the answer is not one of a pool.
+pub fn status(mountpoint: &Path) -> io::Result<Status> {
+    Ok(serde_json::from_str(&ask(mountpoint)?)?)
 }
 
 fn is_late(error: &io::Error) -> bool {

@@ -10,7 +10,6 @@ use strandfs_pool::records::{Listed, accept, discard, list};
 use crate::args::records::RecordsCommand;
 use crate::failure::{DEGRADED, Failure};
 use crate::mounts;
-use crate::status::text;
 
 /// `strandfs records`.
 ///
@@ -134,14 +133,9 @@ fn branches_of(targets: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             branches.push(target.to_owned());
             continue;
         }
-        let answer = mounts::ask(target).map_err(Failure::system("asking the pool's server"))?;
-        let status: Value = serde_json::from_str(&answer).unwrap_or_default();
-        let listed = status.get("branches").and_then(Value::as_array);
-        let paths = listed
-            .into_iter()
-            .flatten()
-            .map(|branch| PathBuf::from(text(branch, "path")));
-        branches.extend(paths);
+        let status = mounts::status(target).map_err(Failure::system("asking the pool's server"))?;
+        let listed = status.branches.into_iter();
+        branches.extend(listed.map(|branch| PathBuf::from(branch.path)));
     }
     Ok(branches)
 }

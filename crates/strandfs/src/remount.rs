@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags as Flags;
-use serde_json::Value;
-use strandfs_options::table::{self, Group, Kind, OptionDef, Status, TABLE};
+use strandfs_options::table::{self, Group, Kind, OptionDef, Status as OptionStatus, TABLE};
 use strandfs_options::{Settings, mount_items};
 use strandfs_pool::admin::control::request::Request;
+use strandfs_pool::status::Status;
 
 use crate::control::client;
 use crate::failure::Failure;
@@ -42,8 +42,7 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
     {
         return Err(Failure::NotMounted(mountpoint));
     }
-    let live = mounts::ask(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
-    let live: Value = serde_json::from_str(&live).unwrap_or_default();
+    let live = mounts::status(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
     let before = present(&live);
     let mut after = before.clone();
     for text in options {
@@ -70,10 +69,10 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
 }
 
 /// The settings of the pool as far as they can be set from their text.
-fn present(live: &Value) -> Settings {
+pub fn present(live: &Status) -> Settings {
     let mut settings = Settings::default();
     for option in changeable() {
-        if let Some(text) = live_value(live, option.name) {
+        if let Some(text) = live.options.get(option.name) {
             // What the server reports it also takes; a server of another version may not.
             let _ = settings.set(option.name, Some(text));
         }
@@ -85,11 +84,7 @@ fn present(live: &Value) -> Settings {
 fn changeable() -> impl Iterator<Item = &'static OptionDef> {
     TABLE
         .iter()
-        .filter(|option| option.status == Status::Active && option.name != "branches")
-}
-
-fn live_value<'a>(live: &'a Value, name: &str) -> Option<&'a str> {
-    live.get("options")?.get(name)?.as_str()
+        .filter(|option| option.status == OptionStatus::Active && option.name != "branches")
 }
 
 /// What a pool is made of: fstab names it again, and `strandfs branch` and `strandfs reload` change

@@ -5,11 +5,14 @@ mod show;
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use strandfs_pool::status::{Branch, Status};
 
 use crate::args::StatusArgs;
 use crate::deaths;
 use crate::failure::{DEGRADED, FAILED, Failure};
+use crate::logging::one_line;
 use crate::mounts::{self, Mounted};
 use crate::output::make_plain;
 
@@ -31,26 +34,15 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         }
     }
     let named = args.mountpoint.is_some();
-    let pools: Vec<Value> = found.iter().map(|pool| look(pool, named)).collect();
-    let well = |pool: &Value| {
-        let mut branches = pool
-            .get("branches")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        branches.all(|branch| text(branch, "health") == "ok")
-    };
-    let all_well = pools.iter().all(well);
-    let all_answer = pools.iter().all(|pool| pool.get("error").is_none());
+    let shown: Vec<Shown> = found.iter().map(|pool| look(pool, named, args)).collect();
+    let all_well = shown.iter().all(Shown::is_well);
+    let all_answer = !shown.iter().any(|it| matches!(it, Shown::Silent { .. }));
     if args.json {
-        println!("{:#}", Value::Array(pools));
-    } else if pools.is_empty() {
+        println!("{:#}", serde_json::to_value(&shown).unwrap_or_default());
+    } else if shown.is_empty() {
         println!("no strandfs pool is mounted");
     } else {
-        pools.into_iter().for_each(|mut pool| {
-            make_plain(&mut pool);
-            show::print(&pool);
-        });
+        shown.iter().for_each(show::print);
     }
     Ok(match (all_answer, all_well) {
         (false, _) => ExitCode::from(FAILED),
@@ -59,50 +51,95 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What is to be shown of a pool. One of another user is asked only if it was named: there may be
-/// any number of them, each of which lets whoever asks wait.
-fn look(pool: &Mounted, named: bool) -> Value {
-    match pool.stranger() {
-        Some(owner) if !named => json!({
-            "mountpoint": pool.mountpoint.to_string_lossy(),
-            "owner_uid": owner,
-            "not_asked": format!("mounted by user {owner}; name it to have it asked"),
-        }),
-        _ => ask(&pool.mountpoint),
+/// What is shown of one mount.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shown {
+    /// Its server's answer.
+    Pool {
+        /// As it came: a newer server says more than this program knows.
+        #[serde(flatten)]
+        answer: Value,
+        #[serde(skip)]
+        status: Box<Status>,
+    },
+    /// Its server has not answered.
+    Silent {
+        mountpoint: String,
+        error: String,
+        death: Option<Vec<String>>,
+    },
+    /// Its server was not asked.
+    NotAsked {
+        mountpoint: String,
+        owner_uid: u32,
+        not_asked: String,
+    },
+}
+
+impl Shown {
+    fn is_well(&self) -> bool {
+        match self {
+            Self::Pool { status, .. } => status.branches.iter().all(Branch::is_well),
+            Self::Silent { .. } | Self::NotAsked { .. } => true,
+        }
     }
 }
 
-fn ask(mountpoint: &Path) -> Value {
-    let answer = mounts::ask(mountpoint)
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));
-    answer.unwrap_or_else(|error| {
-        json!({
-            "mountpoint": mountpoint.to_string_lossy(),
-            "error": error,
-            "death": deaths::word_of(mountpoint),
-        })
-    })
+/// What is to be shown of a pool. One of another user is asked only if it was named: there may be
+/// any number of them, each of which lets whoever asks wait.
+fn look(pool: &Mounted, named: bool, args: &StatusArgs) -> Shown {
+    let plain = |text: String| match args.json {
+        true => text,
+        false => one_line(&text),
+    };
+    let mountpoint = plain(pool.mountpoint.to_string_lossy().into_owned());
+    match pool.stranger() {
+        Some(owner_uid) if !named => Shown::NotAsked {
+            mountpoint,
+            owner_uid,
+            not_asked: format!("mounted by user {owner_uid}; name it to have it asked"),
+        },
+        _ => ask(&pool.mountpoint, args).unwrap_or_else(|error| Shown::Silent {
+            mountpoint,
+            error: plain(error.to_string()),
+            death: deaths::word_of(&pool.mountpoint),
+        }),
+    }
 }
 
-/// A text of an answer.
-pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or("?")
+fn ask(mountpoint: &Path, args: &StatusArgs) -> std::io::Result<Shown> {
+    let mut answer: Value = serde_json::from_str(&mounts::ask(mountpoint)?)?;
+    if !args.json {
+        make_plain(&mut answer);
+    }
+    let status = Box::new(Status::deserialize(&answer)?);
+    Ok(Shown::Pool { answer, status })
 }
 
-/// A number of an answer.
-pub fn number(value: &Value, key: &str) -> u64 {
-    value.get(key).and_then(Value::as_u64).unwrap_or(0)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
 
-/// "on", or "off: reason".
-fn switch(value: &Value, key: &str) -> String {
-    let state = value.get(key).cloned().unwrap_or_default();
-    let on = state.get("on").and_then(Value::as_bool);
-    let reason = state.get("reason").and_then(Value::as_str);
-    match (on, reason) {
-        (Some(true), _) => "on".to_owned(),
-        (Some(false), Some(reason)) => format!("off: {reason}"),
-        (_, reason) => reason.unwrap_or("unknown").to_owned(),
+    #[test]
+    fn programs_get_also_what_only_a_newer_server_says() {
+        let answer = json!({ "pid": 7, "moon": "full", "branches": [{ "path": "/a", "red": 9 }] });
+        let status = Box::new(Status::deserialize(&answer).unwrap());
+        let shown = [
+            Shown::Pool {
+                answer: answer.clone(),
+                status,
+            },
+            Shown::Silent {
+                mountpoint: "/m".to_owned(),
+                error: "dead".to_owned(),
+                death: None,
+            },
+        ];
+        assert_eq!(
+            serde_json::to_value(&shown).unwrap(),
+            json!([answer, { "mountpoint": "/m", "error": "dead", "death": null }])
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What the pool says of one path (`strandfs explain`), as JSON: its copies, how they differ, and
+//! What the pool says of one path (`strandfs explain`): its copies, how they differ, and
 //! what each operation would do on which branch, asked of the policies in force.
 
 mod decisions;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use rustix::fs::Statx;
 use rustix::io::Errno;
-use serde_json::{Value, json};
 use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::base::branch::Branch;
 use crate::base::error::Result;
+use crate::base::status::{CopyFacts, Explanation, FoundCopy, count};
 use crate::base::sys;
 use crate::directory::set::{Freshness, SlowBranches};
 use crate::ops::privilege::caller_uid;
@@ -89,26 +89,27 @@ impl Pool {
     /// # Errors
     /// ENODATA if it has no name any more; ENOENT if it is gone from every branch; the error of
     /// the branch that could not answer.
-    pub(crate) fn explain(&self, node: &Arc<Node>) -> Result<Value> {
+    pub(crate) fn explain(&self, node: &Arc<Node>) -> Result<Explanation> {
         let view = self.view();
         let here = self.on_every_branch(&view, node)?;
         let relative = self.relative_path(node).ok_or(Errno::NODATA)?;
         let shown = self.shown(node, &here);
-        let copies: Vec<Value> = here
+        let copies = here
             .iter()
             .enumerate()
             .filter_map(|(index, on)| copy(index, on, node.kind, &relative, shown))
             .collect();
-        let branches = self.branches_status(&view);
-        Ok(json!({
-            "mountpoint": self.mountpoint.get().map(|path| path.to_string_lossy()),
-            "path": relative.to_string_lossy(),
-            "kind": kind_name(node.kind),
-            "copies": copies,
-            "differences": differences(&here, node.kind),
-            "branches": branches,
-            "decisions": self.decisions(&view, node, &here, shown)?,
-        }))
+        let differences = differences(&here, node.kind).into_iter();
+        let mountpoint = self.mountpoint.get();
+        Ok(Explanation {
+            mountpoint: mountpoint.map(|path| path.to_string_lossy().into_owned()),
+            path: relative.to_string_lossy().into_owned(),
+            kind: kind_name(node.kind).to_owned(),
+            copies,
+            differences: differences.map(str::to_owned).collect(),
+            branches: self.branches_status(&view),
+            decisions: self.decisions(&view, node, &here, shown)?,
+        })
     }
 
     /// What each branch has under the node's newest name.
@@ -176,32 +177,35 @@ fn copy(
     kind: FileKind,
     relative: &Path,
     shown: Option<usize>,
-) -> Option<Value> {
+) -> Option<FoundCopy> {
+    let (error, facts) = match &on.found {
+        Err(Errno::NOENT | Errno::NOTDIR) => return None,
+        Err(errno) => (Some(errno.to_string()), None),
+        Ok(stat) => {
+            let facts = CopyFacts {
+                kind: kind_name(kind_of(stat)).to_owned(),
+                shown: shown == Some(index),
+                hidden: kind_of(stat) != kind,
+                inode: stat.stx_ino,
+                links: stat.stx_nlink.into(),
+                mode: format!("{:04o}", stat.stx_mode & 0o7777),
+                uid: stat.stx_uid,
+                gid: stat.stx_gid,
+                size_bytes: stat.stx_size,
+                allocated_bytes: stat.stx_blocks.saturating_mul(512),
+                modified_s: stat.stx_mtime.tv_sec,
+                modified_ns: stat.stx_mtime.tv_nsec,
+            };
+            (None, Some(facts))
+        }
+    };
     let path = on.branch.full_path(relative);
-    match &on.found {
-        Err(Errno::NOENT | Errno::NOTDIR) => None,
-        Err(errno) => Some(json!({
-            "branch": index,
-            "path": path.to_string_lossy(),
-            "error": errno.to_string(),
-        })),
-        Ok(stat) => Some(json!({
-            "branch": index,
-            "path": path.to_string_lossy(),
-            "kind": kind_name(kind_of(stat)),
-            "shown": shown == Some(index),
-            "hidden": kind_of(stat) != kind,
-            "inode": stat.stx_ino,
-            "links": stat.stx_nlink,
-            "mode": format!("{:04o}", stat.stx_mode & 0o7777),
-            "uid": stat.stx_uid,
-            "gid": stat.stx_gid,
-            "size_bytes": stat.stx_size,
-            "allocated_bytes": stat.stx_blocks.saturating_mul(512),
-            "modified_s": stat.stx_mtime.tv_sec,
-            "modified_ns": stat.stx_mtime.tv_nsec,
-        })),
-    }
+    Some(FoundCopy {
+        branch: count(index),
+        path: path.to_string_lossy().into_owned(),
+        error,
+        facts,
+    })
 }
 
 /// In what the copies differ that should be alike. Directories have sizes and times of their own.

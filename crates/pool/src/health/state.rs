@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use serde_json::{Value, json};
+
+use crate::base::status::Condition;
 
 /// What a branch is fit for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,15 +175,15 @@ impl Health {
     }
 
     /// For `status`, beside the state's name.
-    pub fn describe(&self) -> Value {
+    pub fn describe(&self) -> Condition {
         let told = self.told.lock();
-        json!({
-            "state": told.state.name(),
-            "reason": told.reason,
-            "since_seconds": told.since_seconds,
-            "io_errors": self.io_errors.load(Ordering::Relaxed),
-            "last_error": told.last_error.map(|errno| errno.to_string()),
-        })
+        Condition {
+            state: told.state.name().to_owned(),
+            reason: told.reason.clone(),
+            since_seconds: told.since_seconds,
+            io_errors: self.io_errors.load(Ordering::Relaxed),
+            last_error: told.last_error.map(|errno| errno.to_string()),
+        }
     }
 }
 
@@ -231,7 +232,7 @@ mod tests {
         health.note(Errno::NOENT);
         health.note(Errno::IO);
         health.note(Errno::NOSPC);
-        assert_eq!(health.describe()["io_errors"], 1);
+        assert_eq!(health.describe().io_errors, 1);
         assert_eq!(health.state().0, State::Ok);
         health.note(Errno::ROFS);
         assert!(health.is_read_only() && !health.is_slow());

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::Statx;
 use rustix::io::Errno;
-use serde_json::{Value, json};
 use strandfs_fuse::NodeId;
 use strandfs_options::Policy;
 use strandfs_options::size::MinFreeSpace;
@@ -26,6 +25,7 @@ use super::source::Source;
 use super::{MoveError, lacks_a_branch};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::policy::Space;
+use crate::base::status::RelocateAhead;
 use crate::base::sys;
 use crate::pool::{Pool, View};
 use crate::state::node::Node;
@@ -330,23 +330,23 @@ impl Pool {
     }
 
     /// For `strandfs status`.
-    pub(crate) fn ahead_status(&self) -> Value {
+    pub(crate) fn ahead_status(&self) -> RelocateAhead {
         let view = self.view();
         let state = self.ahead.state.lock();
-        let held_up: serde_json::Map<String, Value> = state
+        let held_up = state
             .held_up
             .iter()
             .filter_map(|(id, why)| {
                 let path = view.branch(*id)?.path.to_string_lossy().into_owned();
-                Some((path, Value::from(why.as_str())))
+                Some((path, why.clone()))
             })
             .collect();
-        json!({
-            "moved_files": self.ahead.files.load(Ordering::Relaxed),
-            "moved_bytes": self.ahead.bytes.load(Ordering::Relaxed),
-            "moving": state.moving,
-            "held_up": held_up,
-        })
+        RelocateAhead {
+            moved_files: self.ahead.files.load(Ordering::Relaxed),
+            moved_bytes: self.ahead.bytes.load(Ordering::Relaxed),
+            moving: state.moving.clone(),
+            held_up,
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use serde_json::{Value, json};
 use strandfs_fuse::Context;
 
 use crate::base::error::{Error, Result};
 use crate::base::shares::Share;
+use crate::base::status::{Descriptors, UserShare, count};
 use crate::base::sys;
 use crate::pool::Pool;
 use crate::state::open_files::Refused;
@@ -94,23 +94,26 @@ impl Pool {
     }
 
     /// What the server has of descriptors, for `strandfs status`.
-    pub(crate) fn descriptors_status(&self) -> Value {
+    pub(crate) fn descriptors_status(&self) -> Descriptors {
         let (here, away) = self.files.counts();
         let budget = self.files.budget();
         let largest = self.files.largest_share();
-        json!({
-            "limit": budget.limit(),
-            "files": here,
-            "files_limit": budget.files(),
-            "files_in_other_tables": away,
-            "other_tables": self.files.tables(),
-            "other_tables_refused": self.files.stuck().map(|errno| errno.to_string()),
-            "directories": self.dir_fds.open_count(),
-            "directories_limit": budget.directories(),
-            "open_files_limit": self.files.capacity(),
-            "open_files_of_one_user_limit": self.files.share(),
-            "most_open_files": largest.map(|(uid, files)| json!({ "uid": uid, "files": files })),
-        })
+        Descriptors {
+            limit: count(budget.limit()),
+            files: count(here),
+            files_limit: count(budget.files()),
+            files_in_other_tables: count(away),
+            other_tables: count(self.files.tables()),
+            other_tables_refused: self.files.stuck().map(|errno| errno.to_string()),
+            directories: count(self.dir_fds.open_count()),
+            directories_limit: count(budget.directories()),
+            open_files_limit: count(self.files.capacity()),
+            open_files_of_one_user_limit: count(self.files.share()),
+            most_open_files: largest.map(|(uid, files)| UserShare {
+                uid,
+                files: count(files),
+            }),
+        }
     }
 }
 

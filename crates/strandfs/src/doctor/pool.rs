@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use strandfs_fuse::Hindrance;
+use strandfs_options::{CacheFiles, PassthroughIo, Settings};
+use strandfs_pool::status::{Branch, Status, Switch};
 
 use super::machine::Machine;
 use super::{Check, branches};
-use crate::status::{number, text};
-use crate::{deaths, mounts};
+use crate::{deaths, mounts, remount};
 
 /// Checks the pool and its branches.
 pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) {
@@ -35,10 +35,7 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
         }
         Ok(None) | Err(_) => {}
     }
-    let answer = mounts::ask(mountpoint)
-        .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str::<Value>(&text).map_err(|error| error.to_string()));
-    let status = match answer {
+    let status = match mounts::status(mountpoint) {
         Ok(status) => status,
         Err(error) => {
             let shown = mountpoint.display();
@@ -58,49 +55,41 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
         take(check);
     }
     // What is wrong with the others has been said, and they may let us wait.
-    let paths: Vec<PathBuf> = listed(&status)
-        .filter(|branch| matches!(text(branch, "health"), "ok" | "read-only"))
-        .map(|branch| PathBuf::from(text(branch, "path")))
+    let branches = status.branches.iter();
+    let paths: Vec<PathBuf> = branches
+        .filter(|branch| matches!(branch.health.as_str(), "ok" | "read-only"))
+        .map(|branch| PathBuf::from(&branch.path))
         .collect();
     let paths = super::answering(paths, take);
     branches::check(machine, &paths, take);
 }
 
-fn listed(status: &Value) -> impl Iterator<Item = &Value> {
-    let branches = status.get("branches").and_then(Value::as_array);
-    branches.into_iter().flatten()
-}
-
-fn option<'a>(status: &'a Value, name: &str) -> &'a str {
-    status
-        .get("options")
-        .map_or("?", |options| text(options, name))
-}
-
 /// What can be told from the pool's own words.
-fn of_status(machine: &Machine, mountpoint: &Path, status: &Value) -> Vec<Check> {
-    let mut found = vec![passthrough(status), mapping(machine, status), room(status)];
+fn of_status(machine: &Machine, mountpoint: &Path, status: &Status) -> Vec<Check> {
+    let settings = remount::present(status);
+    let mut found = vec![
+        passthrough(status, &settings),
+        mapping(machine, status, &settings),
+        room(status),
+    ];
     found.extend(refusals(status));
     found.extend(health(status));
     found.extend(records(status));
-    found.extend(nfs(machine, mountpoint, status));
+    found.extend(nfs(machine, mountpoint, &settings));
     found
 }
 
-fn state(value: &Value) -> (Option<bool>, &str) {
-    let state = value.get("passthrough").unwrap_or(&Value::Null);
-    let on = state.get("on").and_then(Value::as_bool);
-    (on, text(state, "reason"))
+fn reason(of: &Switch) -> &str {
+    of.reason.as_deref().unwrap_or("?")
 }
 
-fn passthrough(status: &Value) -> Check {
+fn passthrough(status: &Status, settings: &Settings) -> Check {
     const NAME: &str = "passthrough of the pool";
-    match state(status) {
-        (Some(true), _) => Check::pass(NAME, "on"),
-        (_, reason) if option(status, "passthrough.io") == "off" => {
-            Check::pass(NAME, format!("off, as asked for ({reason})"))
-        }
-        (_, reason) => Check::warn(
+    let reason = reason(&status.passthrough);
+    match settings.passthrough_io {
+        _ if status.passthrough.is_on() => Check::pass(NAME, "on"),
+        PassthroughIo::Off => Check::pass(NAME, format!("off, as asked for ({reason})")),
+        _ => Check::warn(
             NAME,
             format!("off: {reason}"),
             "reads and writes take the way through the server; remove the reason to be faster",
@@ -109,16 +98,17 @@ fn passthrough(status: &Value) -> Check {
 }
 
 /// Branches that cannot do what the pool can.
-fn refusals(status: &Value) -> Vec<Check> {
-    if state(status).0 != Some(true) {
+fn refusals(status: &Status) -> Vec<Check> {
+    if !status.passthrough.is_on() {
         return Vec::new();
     }
-    listed(status)
-        .filter(|branch| state(branch).0 == Some(false))
+    let refused = status.branches.iter();
+    refused
+        .filter(|branch| branch.passthrough.is_off())
         .map(|branch| {
             Check::warn(
                 "passthrough of a branch",
-                format!("{}: {}", text(branch, "path"), state(branch).1),
+                format!("{}: {}", branch.path, reason(&branch.passthrough)),
                 "its files take the way through the server",
             )
         })
@@ -126,18 +116,15 @@ fn refusals(status: &Value) -> Vec<Check> {
 }
 
 /// Branches that the server has trouble with.
-fn health(status: &Value) -> Vec<Check> {
-    listed(status)
-        .filter(|branch| text(branch, "health") != "ok")
+fn health(status: &Status) -> Vec<Check> {
+    let unwell = status.branches.iter().filter(|branch| !branch.is_well());
+    unwell
         .map(|branch| {
-            let condition = branch.get("condition").unwrap_or(&Value::Null);
             Check::fail(
                 "health of a branch",
                 format!(
                     "{}: {}: {}",
-                    text(branch, "path"),
-                    text(branch, "health"),
-                    text(condition, "reason")
+                    branch.path, branch.health, branch.condition.reason
                 ),
                 &remedy(branch),
             )
@@ -146,11 +133,12 @@ fn health(status: &Value) -> Vec<Check> {
 }
 
 /// What to look at depends on what the branch is made of.
-fn remedy(branch: &Value) -> String {
-    let (filesystem, source) = (text(branch, "filesystem"), text(branch, "source"));
+fn remedy(branch: &Branch) -> String {
+    let filesystem = branch.filesystem.as_deref().unwrap_or("?");
+    let source = branch.source.as_deref().unwrap_or("?");
     let kind = filesystem.strip_prefix("fuse.").unwrap_or(filesystem);
-    let state = text(branch, "health");
-    let look = match text(branch, "latency") {
+    let state = branch.health.as_str();
+    let look = match branch.latency.as_deref().unwrap_or("?") {
         _ if state == "replaced" => {
             return "mount what was there before, or take the branch out of the pool and in again \
                     (strandfs branch remove, strandfs branch add)"
@@ -167,26 +155,22 @@ fn remedy(branch: &Value) -> String {
 }
 
 /// Records of interrupted moves that nobody follows, and whether new ones can be proven.
-fn records(status: &Value) -> Vec<Check> {
+fn records(status: &Status) -> Vec<Check> {
     const NAME: &str = "records of moves";
-    let records = status.get("records").unwrap_or(&Value::Null);
-    let left = records.get("left_alone").and_then(Value::as_array);
-    let named = left.into_iter().flatten().map(|record| {
+    let named = status.records.left_alone.iter().map(|record| {
         Check::warn(
             NAME,
             format!(
                 "{} on {} is left alone: {}",
-                text(record, "name"),
-                text(record, "branch"),
-                text(record, "reason")
+                record.name, record.branch, record.reason
             ),
             "`strandfs records list` says what it is about, and how to accept or discard it",
         )
     });
-    let trouble = records.get("trouble").and_then(Value::as_str).map(|why| {
+    let trouble = status.records.trouble.as_ref().map(|why| {
         Check::warn(
             NAME,
-            why.to_owned(),
+            why.clone(),
             "a key that lasts needs a directory that is root's alone: /var/lib/strandfs, or another \
              named by STRANDFS_STATE_DIR",
         )
@@ -195,10 +179,10 @@ fn records(status: &Value) -> Vec<Check> {
 }
 
 /// Torrent clients and databases map files; without the page cache that needs a newer kernel.
-fn mapping(machine: &Machine, status: &Value) -> Check {
+fn mapping(machine: &Machine, status: &Status, settings: &Settings) -> Check {
     const NAME: &str = "mapped files";
-    let uncached = option(status, "cache.files") == "off" && state(status).0 != Some(true);
-    let allowed = option(status, "direct-io-allow-mmap") == "true" && machine.kernel() >= (6, 6);
+    let uncached = settings.cache_files == CacheFiles::Off && !status.passthrough.is_on();
+    let allowed = settings.direct_io_allow_mmap && machine.kernel() >= (6, 6);
     if uncached && !allowed {
         return Check::warn(
             NAME,
@@ -210,14 +194,14 @@ fn mapping(machine: &Machine, status: &Value) -> Check {
 }
 
 /// Whether anything can be made at all.
-fn room(status: &Value) -> Check {
+fn room(status: &Status) -> Check {
     const NAME: &str = "room";
-    let has_room = |branch: &&Value| {
-        text(branch, "mode") == "RW"
-            && number(branch, "available_bytes") >= number(branch, "min_free_bytes")
+    let has_room = |branch: &&Branch| {
+        let free = branch.available_bytes.zip(branch.min_free_bytes);
+        branch.mode == "RW" && free.is_some_and(|(free, least)| free >= least)
     };
-    let count = listed(status).count();
-    match listed(status).filter(has_room).count() {
+    let count = status.branches.len();
+    match status.branches.iter().filter(has_room).count() {
         0 => Check::fail(
             NAME,
             "no branch takes new files",
@@ -227,10 +211,10 @@ fn room(status: &Value) -> Check {
     }
 }
 
-fn nfs(machine: &Machine, mountpoint: &Path, status: &Value) -> Option<Check> {
+fn nfs(machine: &Machine, mountpoint: &Path, settings: &Settings) -> Option<Check> {
     const NAME: &str = "NFS";
     let export = machine.export_of(mountpoint)?;
-    if option(status, "export-support") == "false" {
+    if !settings.export_support {
         return Some(Check::fail(
             NAME,
             "the pool is exported, with export-support=false",
@@ -255,9 +239,8 @@ mod tests {
     use super::super::Verdict;
     use super::super::machine::tests::machine;
     use super::*;
-    use serde_json::json;
 
-    fn verdicts(status: &Value, files: &[(&str, &str)]) -> Vec<(&'static str, Verdict)> {
+    fn verdicts(status: &Status, files: &[(&str, &str)]) -> Vec<(&'static str, Verdict)> {
         let dir = tempfile::tempdir().unwrap();
         let machine = machine(dir.path(), true, files);
         let checks = of_status(&machine, Path::new("/pool"), status);
@@ -267,20 +250,34 @@ mod tests {
             .collect()
     }
 
-    fn status(available: u64) -> Value {
-        json!({
-            "passthrough": { "on": true },
-            "options": {
-                "passthrough.io": "auto", "cache.files": "off",
-                "direct-io-allow-mmap": "true", "export-support": "true",
-            },
-            "branches": [
-                { "path": "/a", "mode": "RW", "available_bytes": available, "min_free_bytes": 5,
-                  "health": "ok", "passthrough": { "on": true } },
-                { "path": "/b", "mode": "NC", "available_bytes": 9, "min_free_bytes": 5,
-                  "health": "ok", "passthrough": { "on": true } },
-            ],
-        })
+    fn status(available: u64) -> Status {
+        let options = [
+            ("passthrough.io", "auto"),
+            ("cache.files", "off"),
+            ("direct-io-allow-mmap", "true"),
+            ("export-support", "true"),
+        ];
+        let branch = |path: &str, mode: &str, available| Branch {
+            path: path.to_owned(),
+            mode: mode.to_owned(),
+            health: "ok".to_owned(),
+            available_bytes: Some(available),
+            min_free_bytes: Some(5),
+            passthrough: Switch::on(),
+            ..Branch::default()
+        };
+        Status {
+            passthrough: Switch::on(),
+            options: options
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            branches: vec![branch("/a", "RW", available), branch("/b", "NC", 9)],
+            ..Status::default()
+        }
+    }
+
+    fn set(status: &mut Status, name: &str, value: &str) {
+        status.options.insert(name.to_owned(), value.to_owned());
     }
 
     #[test]
@@ -295,10 +292,13 @@ mod tests {
     #[test]
     fn what_to_look_at_depends_on_the_branch() {
         let branch = |latency: &str, health: &str| {
-            remedy(&json!({
-                "latency": latency, "health": health, "filesystem": "fuse.sshfs",
-                "source": "nas:/films",
-            }))
+            remedy(&Branch {
+                latency: Some(latency.to_owned()),
+                health: health.to_owned(),
+                filesystem: Some("fuse.sshfs".to_owned()),
+                source: Some("nas:/films".to_owned()),
+                ..Branch::default()
+            })
         };
         let server = branch("server", "missing");
         assert!(server.contains("nas:/films (sshfs)"), "{server}");
@@ -309,11 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn a_branch_that_is_away_takes_no_new_files() {
+        let mut away = status(9);
+        away.branches[0].available_bytes = None;
+        away.branches[0].min_free_bytes = None;
+        assert!(verdicts(&away, &[]).contains(&("room", Verdict::Fail)));
+    }
+
+    #[test]
     fn each_fault_of_a_pool_is_found() {
         use Verdict::{Fail, Warn};
         assert!(verdicts(&status(4), &[]).contains(&("room", Fail)));
         let mut slow = status(9);
-        slow["passthrough"] = json!({ "on": false, "reason": "old kernel" });
+        slow.passthrough = Switch::off("old kernel");
         let old = [("/proc/sys/kernel/osrelease", "6.5.0")];
         let found = verdicts(&slow, &old);
         assert!(
@@ -321,22 +329,22 @@ mod tests {
             "{found:?}"
         );
         assert!(found.contains(&("mapped files", Warn)), "{found:?}");
-        slow["options"]["passthrough.io"] = json!("off");
-        slow["options"]["cache.files"] = json!("auto-full");
+        set(&mut slow, "passthrough.io", "off");
+        set(&mut slow, "cache.files", "auto-full");
         let found = verdicts(&slow, &old);
         assert!(
             found.iter().all(|(_, verdict)| *verdict == Verdict::Pass),
             "{found:?}"
         );
         let mut odd = status(9);
-        odd["branches"][1]["passthrough"] = json!({ "on": false, "reason": "stacked" });
+        odd.branches[1].passthrough = Switch::off("stacked");
         assert!(verdicts(&odd, &[]).contains(&("passthrough of a branch", Warn)));
-        odd["branches"][0]["health"] = json!("failed");
+        odd.branches[0].health = "failed".to_owned();
         assert!(verdicts(&odd, &[]).contains(&("health of a branch", Fail)));
         let exported = [("/etc/exports", "/pool *(rw)\n")];
         assert!(verdicts(&status(9), &exported).contains(&("NFS", Warn)));
         let mut bare = status(9);
-        bare["options"]["export-support"] = json!("false");
+        set(&mut bare, "export-support", "false");
         assert!(verdicts(&bare, &exported).contains(&("NFS", Fail)));
     }
 }

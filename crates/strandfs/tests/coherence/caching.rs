@@ -148,8 +148,8 @@ fn nullrw_moves_no_data_and_says_what_it_turns_off() {
     // It excludes passthrough: whichever gives way, the server says so.
     let pool = Pool::tmpfs(1).option("nullrw=true").mount();
     let status = pool.status();
-    assert_eq!(status["passthrough"]["on"], false, "{status}");
-    let reason = status["passthrough"]["reason"].as_str().unwrap_or_default();
+    assert!(status.passthrough.is_off(), "{status}");
+    let reason = status.passthrough.reason.as_deref().unwrap_or_default();
     assert!(reason.contains("nullrw"), "{status}");
 }
 

@@ -82,13 +82,11 @@ fn costs(
 
 /// Requests that somebody waits for, by operation. FORGET and RELEASE come when they come.
 fn counted(pool: &Pool) -> BTreeMap<String, u64> {
-    let status = pool.status();
-    let counted = status["connection"]["requests"].as_object().unwrap();
+    let counted = pool.connection().requests;
     let unawaited = ["forget", "batchforget", "release", "releasedir"];
     counted
-        .iter()
+        .into_iter()
         .filter(|(operation, _)| !unawaited.contains(&operation.as_str()))
-        .map(|(operation, count)| (operation.clone(), count.as_u64().unwrap()))
         .collect()
 }
 
@@ -144,10 +142,10 @@ fn forgets_gather_while_files_are_removed_over_io_uring() {
             Duration::from_secs(60),
             || {
                 let status = pool.status();
-                let requests = &status["connection"]["requests"];
-                let count = |kind: &str| requests[kind].as_u64().unwrap_or(0);
+                let requests = &status.connection.as_ref().unwrap().requests;
+                let count = |kind: &str| requests.get(kind).copied().unwrap_or(0);
                 messages = count("forget") + count("batchforget");
-                status["nodes"].as_u64().unwrap() < REMOVED / 10
+                status.nodes < REMOVED / 10
             },
         );
         match messages < REMOVED / 2 {

@@ -11,7 +11,7 @@ use crate::support::files::put;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn events(pool: &Pool) -> u64 {
-    pool.status()["coherence"]["events"].as_u64().unwrap()
+    pool.status().coherence.events
 }
 
 #[test]

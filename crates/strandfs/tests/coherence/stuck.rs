@@ -47,7 +47,7 @@ impl Hanging {
             pool,
         };
         let status = hanging.pool.status();
-        let watched = |branch: usize| status["branches"][branch]["watched"]["on"] == true;
+        let watched = |branch: usize| status.branches[branch].watched.is_on();
         assert!(watched(0) && !watched(1), "{status}");
         hanging
     }
@@ -83,7 +83,7 @@ impl Hanging {
             .unwrap();
         eventually("the branch to be asked", SOON, || self.branch.waiting() > 0);
         eventually("the branch to count as slow", SOON, || {
-            self.pool.status()["branches"][1]["health"] == "slow"
+            self.pool.branch_status(1).health == "slow"
         });
         reader
     }

@@ -47,9 +47,9 @@ fn served_with(offset_s: i64) {
 
     let status = pool.status();
     let namespace = |task: &str| fs::read_link(format!("/proc/{task}/ns/time")).unwrap();
-    assert_ne!(namespace(&status["pid"].to_string()), namespace("self"));
-    for branch in status["branches"].as_array().unwrap() {
-        assert_eq!(branch["health"], "ok", "{branch}");
+    assert_ne!(namespace(&status.pid.to_string()), namespace("self"));
+    for branch in &status.branches {
+        assert_eq!(branch.health, "ok", "{branch:?}");
     }
     // What the kernel may keep for a second is asked for again after it.
     put(pool.path("d/f"), "one");
@@ -67,7 +67,7 @@ fn served_with(offset_s: i64) {
     assert!(began.elapsed() < PATIENCE);
     // A vanished branch is noticed by a check that comes again and again.
     mounts::detach(&pool.on(1, ""));
-    let gone = || pool.status()["branches"][1]["health"] != "ok";
+    let gone = || pool.branch_status(1).health != "ok";
     eventually("the branch to be missed", PATIENCE, gone);
     strandfs(["umount", pool.root().to_str().unwrap()]).ok();
 }

@@ -125,7 +125,7 @@ fn a_move_dies(gone: Gone, meanwhile: Meanwhile, joins: bool) {
         if joins {
             parted.bring_back();
             eventually("the branch to be back", Duration::from_secs(30), || {
-                pool.status()["branches"][0]["health"] == "ok"
+                pool.branch_status(0).health == "ok"
             });
             assert!(get(pool.path("d/f"))[..done] == expected, "{context}");
         }
@@ -282,7 +282,7 @@ fn an_exchange_dies(gone: Gone, of: [usize; 2], joins: bool, meanwhile: Use) {
         if joins {
             parted.bring_back();
             eventually("the branch to be back", Duration::from_secs(30), || {
-                pool.status()["branches"][0]["health"] == "ok"
+                pool.branch_status(0).health == "ok"
             });
             check(&pool);
         }

@@ -64,10 +64,7 @@ fn a_watched_disk_that_takes_no_changes_holds_up_nothing_else() {
     pool.start();
     let status = pool.status();
     for branch in 0..2 {
-        assert_eq!(
-            status["branches"][branch]["watched"]["on"], true,
-            "{status}"
-        );
+        assert!(status.branches[branch].watched.is_on(), "{status}");
     }
     assert_eq!(get(pool.path("there/old")), b"old");
     let frozen = Frozen::new(pool.on(1, ""));
@@ -75,7 +72,7 @@ fn a_watched_disk_that_takes_no_changes_holds_up_nothing_else() {
     let there = pool.path("there/old");
     let writer = apart(move || fs::write(there, "new"));
     eventually("the disk to count as slow", PATIENCE, || {
-        pool.status()["branches"][1]["health"] == "slow"
+        pool.branch_status(1).health == "slow"
     });
     let (new, old) = (pool.path("here/new"), pool.path("here/old"));
     in_time("making a file elsewhere", move || put(new, "new"));
@@ -96,7 +93,7 @@ fn a_watched_disk_that_takes_no_changes_holds_up_nothing_else() {
     assert_eq!(get(pool.path("there/old")), b"new");
     assert_eq!(pool.holders("here/new"), [0]);
     eventually("the disk to be well", PATIENCE, || {
-        pool.status()["branches"][1]["health"] == "ok"
+        pool.branch_status(1).health == "ok"
     });
 }
 

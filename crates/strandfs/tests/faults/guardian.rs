@@ -22,9 +22,8 @@ fn send(pid: u32, signal: Signal) {
 }
 
 fn guardian(pool: &Pool) -> u32 {
-    let status = pool.status();
-    let pid = status["guardian"]["pid"].as_u64();
-    u32::try_from(pid.unwrap_or_else(|| panic!("{}", status["guardian"]))).unwrap()
+    let guardian = pool.status().guardian.unwrap();
+    guardian.pid.unwrap_or_else(|| panic!("{guardian:?}"))
 }
 
 /// Neither there nor a zombie.
@@ -311,8 +310,8 @@ fn status_and_ps_show_the_guardian() {
     send(guardian, Signal::KILL);
     eventually("the guardian to go", PATIENCE, || is_gone(guardian));
     eventually("another to be shown", PATIENCE, || {
-        let pid = pool.status()["guardian"]["pid"].as_u64();
-        pid.is_some_and(|pid| pid != u64::from(guardian))
+        let pid = pool.status().guardian.unwrap().pid;
+        pid.is_some_and(|pid| pid != guardian)
     });
 }
 
@@ -338,7 +337,7 @@ fn the_guardian_holds_nothing_but_its_pipe_and_the_abort_file() {
     }
     held.sort();
     // Signals are read by nobody: they are blocked.
-    let number = pool.status()["connection"]["number"].as_u64().unwrap();
+    let number = pool.connection().number.unwrap();
     let expected = [
         |name: &str| name == "/dev/null",
         |name: &str| name == "anon_inode:[signalfd]",

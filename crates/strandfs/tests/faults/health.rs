@@ -57,8 +57,7 @@ impl Disk {
     }
 
     fn health(&self) -> String {
-        let health = &self.pool.status()["branches"][1]["health"];
-        health.as_str().unwrap().to_owned()
+        self.pool.branch_status(1).health
     }
 
     fn expect(&self, health: &str) {
@@ -263,7 +262,7 @@ fn a_renamed_branch_directory_is_noticed_by_the_next_check() {
         .mount();
     put(pool.on(1, "f"), "f");
     let (branch, away) = (pool.on(1, ""), pool.outside("away"));
-    let health = || pool.status()["branches"][1]["health"].clone();
+    let health = || pool.branch_status(1).health.clone();
     fs::rename(&branch, &away).unwrap();
     eventually("it is missed", SOON, || health() == "missing");
     fs::create_dir(&branch).unwrap();
@@ -367,7 +366,7 @@ fn a_read_only_remount_sends_new_files_elsewhere_and_ends() {
         let target = pool.on(0, "");
         run("mount", ["-o", how, target.to_str().unwrap()]).ok();
     };
-    let health = || pool.status()["branches"][0]["health"].clone();
+    let health = || pool.branch_status(0).health.clone();
     remount("remount,ro");
     // At once, before any check has noticed.
     let data = pattern(1, 100_000);
@@ -418,7 +417,7 @@ fn an_ext4_that_stops_after_an_error_is_passed_over() {
     put(pool.path("after"), &data);
     assert_eq!(pool.holders("after"), [1]);
     eventually("it is noticed", SOON, || {
-        pool.status()["branches"][0]["health"] == "read-only"
+        pool.branch_status(0).health == "read-only"
     });
     assert_eq!(get(pool.path("before")), data);
     assert_eq!(get(pool.path("after")), data);
@@ -435,7 +434,7 @@ fn a_disk_that_was_plugged_in_again_is_the_same_branch() {
         .branch(Kind::Tmpfs("16m"), "")
         .option("category.create=ff")
         .mount();
-    let health = || pool.status()["branches"][0]["health"].clone();
+    let health = || pool.branch_status(0).health.clone();
     put(pool.path("dir/f"), "f");
     let number = |name: &str| {
         let stat = fs::metadata(pool.path(name)).unwrap();
@@ -471,14 +470,14 @@ fn a_disk_that_was_plugged_in_again_is_the_same_branch() {
 fn a_branch_that_is_back_is_watched_again() {
     need_root!();
     let disk = Disk::mounted("on-missing=degrade,coherence=watch");
-    let is_watched = || disk.pool.status()["branches"][1]["watched"]["on"] == true;
+    let is_watched = || disk.pool.branch_status(1).watched.is_on();
     assert!(is_watched());
     for round in 0..3 {
         disk.pull();
         disk.plug_in();
         disk.expect("ok");
         let status = disk.pool.status();
-        assert!(is_watched(), "{}", status["branches"][1]["watched"]);
+        assert!(is_watched(), "{}", status.branches[1].watched);
         // What the kernel was told of names and attributes there is kept for long again: a change
         // must reach it.
         let (new, far) = (format!("new{round}"), disk.path("d/far"));
@@ -503,9 +502,7 @@ fn a_branch_that_is_back_is_watched_again() {
 
 /// How many look-ups and questions for attributes the server has had.
 fn requests(pool: &Pool) -> u64 {
-    let requests = &pool.status()["connection"]["requests"];
-    let of = |name| requests[name].as_u64().unwrap_or(0);
-    ["lookup", "getattr", "statx"].map(of).iter().sum()
+    crate::support::traffic::requests(pool, &["lookup", "getattr", "statx"])
 }
 
 #[test]
@@ -516,7 +513,7 @@ fn a_pool_whose_only_branch_vanished_says_so() {
         put(pool.path("f"), "f");
         mounts::detach_once(&pool.on(0, ""));
         eventually("it is missed", SOON, || {
-            pool.status()["branches"][0]["health"] == "missing"
+            pool.branch_status(0).health == "missing"
         });
         assert!(fs::read(pool.path("f")).is_err());
         assert!(fs::metadata(pool.root()).unwrap().is_dir());

@@ -54,8 +54,7 @@ impl Hanging {
     }
 
     fn health(&self) -> String {
-        let health = &self.pool.status()["branches"][0]["health"];
-        health.as_str().unwrap().to_owned()
+        self.pool.branch_status(0).health
     }
 
     fn expect(&self, health: &str) {
@@ -213,12 +212,9 @@ fn a_file_that_one_branch_cannot_open_is_read_from_the_next() {
         assert_eq!(errno(write), Errno::IO);
         assert_eq!(errno(fs::read(hanging.path("there/f"))), Errno::IO);
         let status = hanging.pool.status();
-        let condition = &status["branches"][0]["condition"];
-        assert!(
-            condition["io_errors"].as_u64().unwrap() >= 3,
-            "{condition:#}"
-        );
-        assert_eq!(condition["state"], "ok", "errors alone fence nothing");
+        let condition = &status.branches[0].condition;
+        assert!(condition.io_errors >= 3, "{condition:?}");
+        assert_eq!(condition.state, "ok", "errors alone fence nothing");
         hanging.branch.set(Mood::Well);
         assert_eq!(get(hanging.path("both/f")), b"first");
         assert_eq!(get(hanging.pool.on(1, "both/f")), b"second");
@@ -342,10 +338,10 @@ fn every_thread_of_a_ring_has_a_buffer_that_is_counted() {
     let threads = || ring_threads(hanging.pool.pid()).len();
     // Bytes in all, and how many buffers that should be.
     let buffers = || {
-        let ring = &hanging.pool.status()["connection"]["ring"];
-        let queues = ring["queues"].as_u64().unwrap() as usize;
+        let ring = hanging.pool.connection().ring.unwrap();
+        let queues = ring.queues as usize;
         let without_thread = queues - cpus.len();
-        let bytes = ring["buffer_bytes"].as_u64().unwrap() as usize;
+        let bytes = ring.buffer_bytes as usize;
         (bytes, without_thread + threads())
     };
     let started = threads();

@@ -110,10 +110,8 @@ impl Swap {
         }
         let well = || {
             let status = pool.status();
-            let branches = status["branches"].as_array().unwrap();
-            branches
-                .iter()
-                .all(|branch| branch["condition"]["state"] == "ok")
+            let branches = &status.branches;
+            branches.iter().all(|branch| branch.condition.state == "ok")
         };
         eventually("the branch is back", Duration::from_secs(60), well);
         for number in 0..8 {

@@ -404,18 +404,18 @@ fn a_busy_pool_is_not_torn_away() {
 fn status_lists_pools_for_people_and_for_programs() {
     let pool = Pool::tmpfs(2).option("category.create=mfs").mount();
     let status = pool.status();
-    assert_eq!(status["mountpoint"], text(pool.root()));
-    assert_eq!(status["pid"], pool.pid());
-    let branches = status["branches"].as_array().unwrap();
+    assert_eq!(status.mountpoint.as_deref(), Some(text(pool.root())));
+    assert_eq!(status.pid, pool.pid());
+    let branches = &status.branches;
     assert_eq!(branches.len(), 2);
     for (number, branch) in branches.iter().enumerate() {
         assert_eq!(
-            branch["path"],
+            branch.path,
             text(&pool.on(number, "")).trim_end_matches('/')
         );
-        assert_eq!(branch["mode"], "RW");
+        assert_eq!(branch.mode, "RW");
     }
-    assert_eq!(status["options"]["category.create"], "mfs");
+    assert_eq!(status.options["category.create"], "mfs");
     let human = pool.status_among_all();
     assert!(human.contains("passthrough"), "{human}");
     let other = strandfs(["status", text(&pool.on(0, ""))]);

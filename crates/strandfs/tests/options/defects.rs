@@ -89,7 +89,7 @@ fn r3_switches_need_no_value() {
         .option("debug,allow-idmap,xattr=noattr")
         .mount();
     put(pool.path("f"), "served");
-    let option = |name: &str| pool.status()["options"][name].clone();
+    let option = |name: &str| pool.status().options[name].clone();
     assert!(
         pool.log().contains("DEBUG"),
         "debug is on: {}",
@@ -132,10 +132,8 @@ fn r4_branch_modes_are_read_in_either_case() {
     put(pool.path("f"), "x");
     assert_eq!(pool.holders("f"), [2]);
     assert_eq!(errno(fs::remove_file(pool.path("ro"))), Errno::ROFS);
-    let modes = pool.status();
-    let modes: Vec<&str> = (0..3)
-        .map(|branch| modes["branches"][branch]["mode"].as_str().unwrap())
-        .collect();
+    let modes = pool.status().branches.into_iter();
+    let modes: Vec<String> = modes.map(|branch| branch.mode).collect();
     assert_eq!(modes, ["RO", "NC", "RW"]);
 }
 

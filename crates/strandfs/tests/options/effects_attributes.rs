@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::support::files::{errno, get, name_to_handle, open_by_handle, put};
+use crate::support::traffic::requests_of as requests;
 use crate::support::{Kind, Pool, run};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr, statvfs};
 use rustix::io::Errno;
@@ -141,12 +142,6 @@ fn statfs_ignore_leaves_out_the_free_space_of_closed_branches() {
     assert_eq!(free_mib("statfs-ignore=nc"), 8);
 }
 
-/// How many requests of a kind the server has answered.
-fn requests(pool: &Pool, kind: &str) -> u64 {
-    let requests = &pool.status()["connection"]["requests"];
-    requests[kind].as_u64().unwrap_or(0)
-}
-
 /// Without passthrough, where the kernel would have to look after set-id bits itself.
 const CACHED: &str = "passthrough.io=off,cache.files=full";
 
@@ -216,11 +211,9 @@ fn handle_killpriv_is_agreed_with_the_kernel_or_not() {
         ("handle-killpriv-v2=false,handle-killpriv=false", vec![]),
     ] {
         let pool = Pool::tmpfs(1).option(options).mount();
-        let status = pool.status();
-        let features = status["connection"]["features"].as_array().unwrap();
-        let found: Vec<&str> = features
+        let features = pool.connection().features;
+        let found: Vec<&String> = features
             .iter()
-            .filter_map(|feature| feature.as_str())
             .filter(|feature| feature.starts_with("handle_killpriv"))
             .collect();
         assert_eq!(found, expected, "{options}");

@@ -19,7 +19,7 @@ fn the_mountpoint_can_be_an_option() {
     put(pool.on(1, "f"), "of the last branch");
     assert_eq!(get(pool.path("f")), b"of the last branch");
     assert_eq!(
-        pool.status()["options"]["mountpoint"],
+        pool.status().options["mountpoint"],
         pool.root().to_str().unwrap()
     );
     strandfs(["umount", pool.root().to_str().unwrap()]).ok();
@@ -156,10 +156,10 @@ fn passthrough_reaches_as_deep_as_it_is_told() {
         };
         pool.start();
         let status = pool.status();
-        if status["passthrough"]["on"] == true {
+        if status.passthrough.is_on() {
             put(pool.path("f"), "x");
-            let branch = &pool.status()["branches"][0]["passthrough"];
-            assert_eq!(branch["on"], on, "depth {depth}: {branch}");
+            let branch = &pool.branch_status(0).passthrough;
+            assert_eq!(branch.on, Some(on), "depth {depth}: {branch:?}");
         } else {
             // One branch that cannot do it may be said of the whole pool.
             assert!(!on, "depth {depth}: {status}");

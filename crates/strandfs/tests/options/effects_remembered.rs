@@ -7,12 +7,7 @@ use std::path::Path;
 
 use crate::support::Pool;
 use crate::support::files::put;
-
-/// How many requests of a kind the server has answered.
-fn requests(pool: &Pool, kind: &str) -> u64 {
-    let requests = &pool.status()["connection"]["requests"];
-    requests[kind].as_u64().unwrap_or(0)
-}
+use crate::support::traffic::requests_of as requests;
 
 #[test]
 fn cache_symlinks_keeps_the_targets_of_symlinks() {

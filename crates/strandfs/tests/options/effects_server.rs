@@ -13,17 +13,8 @@ use rustix::process::{Pid, Signal, getpriority_process, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn connection(pool: &Pool) -> serde_json::Value {
-    pool.status()["connection"].clone()
-}
-
 fn has_feature(pool: &Pool, name: &str) -> bool {
-    let features = &connection(pool)["features"];
-    features
-        .as_array()
-        .unwrap()
-        .iter()
-        .any(|feature| feature == name)
+    pool.connection().features.iter().any(|it| it == name)
 }
 
 #[test]
@@ -35,14 +26,14 @@ fn fuse_msg_size_bounds_each_message() {
             .mount();
         let file = open_with(pool.path("f"), 0).unwrap();
         file.write_all_at(block.slice(), 0).unwrap();
-        let agreed = connection(&pool);
-        assert_eq!(agreed["max_write_bytes"], bytes, "{agreed}");
-        assert_eq!(agreed["requests"]["write"], messages, "{agreed}");
+        let agreed = pool.connection();
+        assert_eq!(agreed.max_write_bytes, bytes, "{agreed:?}");
+        assert_eq!(agreed.requests["write"], messages, "{agreed:?}");
         let mut back = Aligned::new(&vec![0; 2 << 20]);
         file.read_exact_at(back.slice(), 0).unwrap();
         assert!(back.slice() == block.slice());
-        let read = connection(&pool)["requests"]["read"].as_u64();
-        assert_eq!(read, Some(messages), "fuse-msg-size={option}");
+        let read = pool.connection().requests["read"];
+        assert_eq!(read, messages, "fuse-msg-size={option}");
     }
 }
 
@@ -70,13 +61,13 @@ fn fuse_msg_size_raises_the_limit_of_pages_and_says_so() {
         "{}",
         pool.log()
     );
-    assert_eq!(connection(&pool)["max_pages"], 512);
+    assert_eq!(pool.connection().max_pages, 512);
     pool.stop();
     fs::write(&stand_in, "256\n").unwrap();
     run("mount", ["-o", "remount,bind,ro", limit]).ok();
     pool.start();
     assert!(pool.log().contains("cannot be raised"), "{}", pool.log());
-    assert_eq!(connection(&pool)["max_write_bytes"], 1 << 20);
+    assert_eq!(pool.connection().max_write_bytes, 1 << 20);
     pool.stop();
     mounts::detach(limit.as_ref());
 }
@@ -132,7 +123,7 @@ fn readahead_is_set_for_the_pool_and_its_branches() {
     let device = std::os::unix::fs::MetadataExt::dev(&device);
     let beneath = format!("{}:{}", libc::major(device), libc::minor(device));
     let before = readahead(&beneath);
-    let own = |pool: &Pool| format!("0:{}", connection(pool)["number"]);
+    let own = |pool: &Pool| format!("0:{}", pool.connection().number.unwrap());
     pool.start();
     assert_eq!(readahead(&beneath), before, "0 changes nothing");
     assert_ne!(readahead(&own(&pool)), "192");
@@ -345,7 +336,7 @@ fn auto_unmount_leaves_no_dead_mount_behind() {
         let mut pool = Pool::tmpfs(1)
             .option(&format!("auto-unmount={option}"))
             .mount();
-        let guardian = format!("/proc/{}", pool.status()["guardian"]["pid"]);
+        let guardian = format!("/proc/{}", pool.status().guardian.unwrap().pid.unwrap());
         let command = fs::read_to_string(format!("{guardian}/cmdline")).unwrap();
         assert_eq!(command.contains("--unmount"), option, "{command}");
         let gone = || fs::metadata(&guardian).is_err();
@@ -367,7 +358,7 @@ fn auto_unmount_leaves_no_dead_mount_behind() {
 fn auto_unmount_ends_with_a_clean_unmount() {
     need_root!();
     let mut pool = Pool::tmpfs(1).option("auto-unmount=true").mount();
-    let guardian = format!("/proc/{}", pool.status()["guardian"]["pid"]);
+    let guardian = format!("/proc/{}", pool.status().guardian.unwrap().pid.unwrap());
     pool.stop();
     eventually("the waiting process to end", PATIENCE, || {
         fs::metadata(&guardian).is_err()

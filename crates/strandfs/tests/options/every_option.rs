@@ -71,10 +71,10 @@ fn assignments(pool: &Pool, round: usize) -> Vec<(&'static str, String)> {
 /// Compares what the mounted pool says with what was set.
 #[track_caller]
 fn assert_read_back(pool: &Pool, assignments: &[(&'static str, String)]) {
-    let shown = &pool.status()["options"];
+    let shown = &pool.status().options;
     for (name, value) in assignments {
         let expected = values::canonical(name, value);
-        assert_eq!(shown[name], expected, "{name}={value}");
+        assert_eq!(shown[*name], expected, "{name}={value}");
     }
 }
 

@@ -24,4 +24,5 @@ mod mount_helper;
 mod policies;
 mod reload_load;
 mod status;
+mod status_keys;
 mod ways_in;

@@ -160,7 +160,7 @@ fn a_pool_can_show_the_type_of_mergerfs() {
         .into_iter()
         .find(|(path, ..)| path == pool.root());
     assert_eq!(shown.unwrap().1, "fuse.mergerfs");
-    assert_eq!(pool.status()["options"]["subtype"], "mergerfs");
+    assert_eq!(pool.status().options["subtype"], "mergerfs");
     let root = pool.root().to_str().unwrap().to_owned();
     pool.status_among_all();
     crate::support::strandfs(["umount", &root]).ok();

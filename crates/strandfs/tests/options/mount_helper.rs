@@ -64,9 +64,9 @@ fn a_line_of_mergerfs_mounts_with_only_its_type_changed() {
     let source = run("findmnt", ["-n", "-o", "SOURCE", text(pool.root())]).ok();
     assert_eq!(source.stdout.trim(), "pool");
     let status = pool.status();
-    assert_eq!(status["options"]["func.getattr"], "newest");
-    assert_eq!(status["origins"]["func.getattr"], "fstab");
-    assert_eq!(status["origins"]["func.open"], "default");
+    assert_eq!(status.options["func.getattr"], "newest");
+    assert_eq!(status.origins["func.getattr"], "fstab");
+    assert_eq!(status.origins["func.open"], "default");
     // As often as one likes; libmount does not recognise the line by its source.
     run("mount", ["-a"]).ok();
     assert_eq!(depth(pool.root()), 1);
@@ -159,7 +159,7 @@ fn a_name_stands_for_its_configuration() {
         &format!("media {root} strandfs cache.attr=9s 0 0\n"),
     );
     run("mount", ["-a"]).ok();
-    assert_eq!(pool.status()["options"]["cache.attr"], "9s");
+    assert_eq!(pool.status().options["cache.attr"], "9s");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_remount_changes_flags_and_what_can_change_while_mounted() {
         ["-o", "remount,category.create=ff,cache.entry=3s", root],
     )
     .ok();
-    let options = &pool.status()["options"];
+    let options = &pool.status().options;
     assert_eq!(
         (&options["func.mkdir"], &options["cache.entry"]),
         (&"ff".into(), &"3s".into())
@@ -251,9 +251,9 @@ fn a_remount_changes_flags_and_what_can_change_while_mounted() {
     assert!(refused.stderr.contains("fsname"), "{refused:?}");
     let slip = run("mount", ["-o", "remount,cache.atr=1", root]);
     assert!(slip.stderr.contains("cache.attr"), "{slip:?}");
-    assert_eq!(pool.status()["options"]["cache.attr"], "5s");
+    assert_eq!(pool.status().options["cache.attr"], "5s");
     // What neither fstab nor the remount names stays.
-    assert_eq!(pool.status()["options"]["cache.entry"], "3s");
+    assert_eq!(pool.status().options["cache.entry"], "3s");
 }
 
 /// Packages may install the helper as a copy or a hard link instead of a symlink.

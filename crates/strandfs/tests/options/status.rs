@@ -18,14 +18,14 @@ fn branches_have_a_medium_and_a_health() {
         .mount();
     put(pool.path("f"), "x");
     let status = pool.status();
-    for branch in status["branches"].as_array().unwrap() {
-        assert_eq!(branch["health"], "ok", "{branch:#}");
-        assert_eq!(branch["latency"], "memory", "{branch:#}");
-        assert_eq!(branch["filesystem"], "tmpfs", "{branch:#}");
+    for branch in &status.branches {
+        assert_eq!(branch.health, "ok", "{branch:?}");
+        assert_eq!(branch.latency.as_deref(), Some("memory"), "{branch:?}");
+        assert_eq!(branch.filesystem.as_deref(), Some("tmpfs"), "{branch:?}");
     }
     // The disk goes, and the bare directory beneath shows under its name.
     mounts::detach(&pool.on(1, ""));
-    let health = |branch: usize| pool.status()["branches"][branch]["health"].clone();
+    let health = |branch: usize| pool.branch_status(branch).health.clone();
     eventually("the loss is noticed", Duration::from_secs(30), || {
         health(1) == "missing"
     });
@@ -45,6 +45,12 @@ fn branches_have_a_medium_and_a_health() {
     ] {
         assert!(text.contains(part), "{part} not in\n{text}");
     }
+    let away = pool.on(1, "");
+    let away = away.to_str().unwrap().trim_end_matches('/');
+    assert!(
+        text.contains(&format!("branch {away} RW:\n    MISSING since 2")),
+        "its space is not known:\n{text}"
+    );
     assert!(
         !text.contains("cache.entry="),
         "a default is listed:\n{text}"
@@ -63,7 +69,7 @@ fn a_pool_without_attributes_still_answers() {
     kill_process(stopped, Signal::STOP).unwrap();
     // The first answer makes the kernel stop asking; the next goes another way.
     for _ in 0..2 {
-        assert_eq!(pool.status()["options"]["xattr"], "nosys");
+        assert_eq!(pool.status().options["xattr"], "nosys");
     }
     let refused = strandfs(["explain", pool.path("f").to_str().unwrap()]);
     let explained = refused.status.success();

@@ -96,11 +96,8 @@ fn options_come_from_the_file_that_config_names() {
     pool.start();
     let status = pool.status();
     let shown = |name: &str| {
-        let value = status["options"][name].as_str().unwrap().to_owned();
-        let origin = status["origins"][name]
-            .as_str()
-            .unwrap_or("none")
-            .to_owned();
+        let value = status.options[name].clone();
+        let origin = &status.origins[name];
         (value, origin.rsplit('/').next().unwrap().to_owned())
     };
     let pair = |value: &str, origin: &str| (value.to_owned(), origin.to_owned());
@@ -130,10 +127,10 @@ fn a_file_names_branches_and_mountpoint() {
     assert!(pool.on(0, "a:b,c=RO */f").exists());
     let status = pool.status();
     assert_eq!(
-        status["branches"][1]["path"],
+        status.branches[1].path,
         text(&pool.on(1, "")).trim_end_matches('/')
     );
-    assert_eq!(status["branches"][1]["mode"], "NC");
+    assert_eq!(status.branches[1].mode, "NC");
     // What is shown is a file again.
     let shown = strandfs(["config", "show", text(pool.root())]).ok();
     let again = pool.outside("again.toml");

@@ -49,11 +49,7 @@ fn look_up(directories: u64, files: u64) {
     let looked_up = directories * files;
     // The kernel lets go of inodes when memory is short, or when somebody on the machine drops its
     // caches; the server knows how many it holds.
-    let cached = || {
-        pool.status()["nodes"]
-            .as_u64()
-            .expect("the number of nodes")
-    };
+    let cached = || pool.status().nodes;
     for _ in 0..2 {
         if cached() < looked_up {
             look_at_all();

@@ -123,7 +123,7 @@ fn a_listing_leads_to_no_copy_that_is_hidden_since_it_was_made() {
     }
     eventually("the change is known", Duration::from_secs(30), || {
         let status = pool.status();
-        status["coherence"]["events"].as_u64().unwrap() >= FILES as u64
+        status.coherence.events >= FILES as u64
     });
     while next(true).is_some() {}
     assert_eq!(listed, FILES + 2);

@@ -26,7 +26,7 @@ fn the_server_runs_as_the_user_it_is_told_to() {
         let server = fs::metadata(format!("/proc/{pid}")).unwrap();
         assert_eq!(server.uid(), NOBODY, "process {pid}");
     }
-    assert_eq!(pool.status()["options"]["setuid"], "nobody");
+    assert_eq!(pool.status().options["setuid"], "nobody");
     let line = format!("echo x > {}/f", root.display());
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     run("setpriv", user.iter().chain(&["sh", "-c", &line])).ok();

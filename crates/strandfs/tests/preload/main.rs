@@ -60,7 +60,5 @@ pub fn opened(dir: &Path, name: &str, flags: &str) -> PathBuf {
 
 /// How many requests of this operation the server has had.
 pub fn requests(pool: &Pool, operation: &str) -> u64 {
-    pool.status()["connection"]["requests"][operation]
-        .as_u64()
-        .unwrap_or(0)
+    support::traffic::requests_of(pool, operation)
 }

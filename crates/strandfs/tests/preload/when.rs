@@ -59,7 +59,7 @@ fn what_passes_through_already_is_left_alone() {
     need_root!();
     need_tool!("python3");
     let pool = Pool::tmpfs(1).option("preload=true").mount();
-    if pool.status()["passthrough"]["on"] != true {
+    if !pool.status().passthrough.is_on() {
         crate::support::say("skipped: no passthrough here");
         return;
     }

@@ -27,7 +27,7 @@ fn builder(sizes: &[&'static str], options: &str) -> crate::support::Builder {
 
 /// Whether the kernel passes files through here, without which there is nothing to be seen.
 fn passes(pool: &Pool) -> bool {
-    let on = pool.status()["passthrough"]["on"] == true;
+    let on = pool.status().passthrough.is_on();
     if !on {
         crate::support::say("skipped: no passthrough here");
     }
@@ -41,16 +41,14 @@ fn set_option(pool: &Pool, name: &str, value: &str) {
 }
 
 fn moved(pool: &Pool) -> u64 {
-    pool.status()["relocate_ahead"]["moved_files"]
-        .as_u64()
-        .unwrap()
+    pool.status().relocate_ahead.moved_files
 }
 
 fn held_up(pool: &Pool, branch: usize) -> String {
     let path = pool.on(branch, "");
     let path = path.to_str().unwrap().trim_end_matches('/');
-    let why = &pool.status()["relocate_ahead"]["held_up"][path];
-    why.as_str().unwrap_or_default().to_owned()
+    let mut held_up = pool.status().relocate_ahead.held_up;
+    held_up.remove(path).unwrap_or_default()
 }
 
 fn until(what: &str, done: impl FnMut() -> bool) {
@@ -102,8 +100,8 @@ fn closed_files_make_way_for_one_that_cannot_move() {
     assert_eq!(pool.holders("w"), [0]);
     assert!(get(pool.path("w")) == pattern(9, 10 * MIB));
     let status = pool.status();
-    assert_eq!(status["moved_files"], 0);
-    assert_eq!(status["relocate_ahead"]["moved_files"], moved(&pool));
+    assert_eq!(status.moved_files, 0);
+    assert_eq!(status.relocate_ahead.moved_files, moved(&pool));
     for (name, mib) in files {
         assert_eq!(pool.holders(name).len(), 1, "{name}");
         assert!(get(pool.path(name)) == pattern(mib, mib as usize * MIB));
@@ -126,7 +124,7 @@ fn no_more_than_the_rate_is_moved_per_second() {
     let begun = Instant::now();
     let writer = open_with(pool.path("w"), 0).unwrap();
     until("the file to be on its way", || {
-        pool.status()["relocate_ahead"]["moving"] == "/f"
+        pool.status().relocate_ahead.moving.as_deref() == Some("/f")
     });
     until("the file to move", || moved(&pool) == 1);
     let taken = begun.elapsed();
@@ -247,7 +245,7 @@ fn who_opens_a_file_on_its_way_keeps_it_and_loses_nothing() {
         return;
     }
     let writer = open_with(pool.path("w"), 0).unwrap();
-    let on_its_way = || pool.status()["relocate_ahead"]["moving"] == "/f";
+    let on_its_way = || pool.status().relocate_ahead.moving.as_deref() == Some("/f");
     type Change = fn(&Path, &mut Vec<u8>);
     let changes: [Change; 3] = [
         |path, content| {
@@ -297,7 +295,7 @@ fn a_slow_move_leaves_directories_the_times_that_others_gave_them() {
     }
     let writer = open_with(pool.path("w"), 0).unwrap();
     until("the file to be on its way", || {
-        pool.status()["relocate_ahead"]["moving"] == "/d/f" && pool.on(1, "d").exists()
+        pool.status().relocate_ahead.moving.as_deref() == Some("/d/f") && pool.on(1, "d").exists()
     });
     put(pool.path("d/new"), "");
     let time = |branch| {
@@ -326,7 +324,7 @@ fn the_end_of_the_pool_does_not_wait_for_a_move() {
     }
     let writer = open_with(pool.path("w"), 0).unwrap();
     until("the file to be on its way", || {
-        pool.status()["relocate_ahead"]["moving"] == "/f"
+        pool.status().relocate_ahead.moving.as_deref() == Some("/f")
     });
     drop(writer);
     pool.stop();
@@ -405,7 +403,7 @@ fn a_directory_renamed_while_a_file_is_copied_keeps_nothing_of_a_copy_that_died(
     until("the file to be on its way", || {
         let used = rustix::fs::statvfs(pool.on(1, "")).unwrap();
         let used = (used.f_blocks - used.f_bfree) * used.f_frsize;
-        pool.status()["relocate_ahead"]["moving"] == "/above/d/f" && used > MIB as u64
+        pool.status().relocate_ahead.moving.as_deref() == Some("/above/d/f") && used > MIB as u64
     });
     fs::rename(pool.path("above"), pool.path("elsewhere")).unwrap();
     let server = rustix::process::Pid::from_raw(pool.pid().cast_signed()).unwrap();

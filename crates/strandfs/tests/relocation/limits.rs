@@ -36,7 +36,7 @@ fn set_option(pool: &Pool, name: &str, value: &str) {
 }
 
 fn passes(pool: &Pool) -> bool {
-    let on = pool.status()["passthrough"]["on"] == true;
+    let on = pool.status().passthrough.is_on();
     if !on {
         crate::support::say("skipped: no passthrough here");
     }
@@ -56,7 +56,7 @@ fn a_mapping_that_outlived_its_handle_is_not_left_behind() {
         SharedMap::new(&file, 8192).unwrap()
     };
     crate::support::eventually("the file to be closed", LONG, || {
-        pool.status()["open_files"] == 0
+        pool.status().open_files == 0
     });
     // From here on files are opened so that they could move.
     set_option(&pool, "passthrough.headroom", "1T");
@@ -74,7 +74,7 @@ fn a_mapping_that_outlived_its_handle_is_not_left_behind() {
     drop((map, second));
     // Nobody has it mapped any more: now it moves.
     crate::support::eventually("the file to be closed", LONG, || {
-        pool.status()["open_files"] == 1
+        pool.status().open_files == 1
     });
     write_from(&file, &content, 8192).unwrap();
     assert_eq!(pool.holders("f"), [1]);
@@ -271,5 +271,5 @@ fn a_file_moves_again_and_again_under_its_writers() {
         assert!(block == fill(number as u64), "block {number}");
     }
     assert_eq!(pool.holders("f"), [sizes.len() - 1]);
-    assert!(pool.status()["moved_files"].as_u64().unwrap() >= 4);
+    assert!(pool.status().moved_files >= 4);
 }

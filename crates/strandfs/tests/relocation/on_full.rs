@@ -84,7 +84,7 @@ fn r6_every_handle_follows_a_file_that_moves() {
         assert!(get(pool.on(1, "d/f")) == content, "{options}");
         assert_eq!(reader.metadata().unwrap().ino(), number, "{options}");
         assert_eq!(fs::metadata(pool.path("d/f")).unwrap().ino(), number);
-        assert_eq!(pool.status()["moved_files"], 1, "{options}");
+        assert_eq!(pool.status().moved_files, 1, "{options}");
         assert_eq!(leftovers(&pool, 2), Vec::<String>::new());
     }
 }
@@ -113,7 +113,7 @@ fn r8_a_file_moves_as_often_as_it_must() {
     write_from(&file, &content, 0).unwrap();
     assert!(get(pool.path("f")) == content);
     assert_eq!(pool.holders("f"), [3]);
-    assert_eq!(pool.status()["moved_files"], 3);
+    assert_eq!(pool.status().moved_files, 3);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn a_file_removed_while_open_moves_without_a_name() {
     write_from(&file, &content[MIB..], MIB).unwrap();
     assert!(read_all(&file).unwrap() == content);
     assert_eq!(names(pool.root()), Vec::<String>::new());
-    assert_eq!(pool.status()["moved_files"], 1);
+    assert_eq!(pool.status().moved_files, 1);
     drop(file);
     crate::support::eventually(
         "the space to come back",
@@ -492,7 +492,7 @@ fn writers_side_by_side_lose_nothing() {
         whole.for_each(|(index, block)| assert!(block.iter().all(|byte| *byte == index as u8 + 1)));
     }
     assert_eq!(leftovers(&pool, 3), Vec::<String>::new());
-    assert!(pool.status()["moved_files"].as_u64().unwrap() > 0);
+    assert!(pool.status().moved_files > 0);
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn files_are_created_under_the_servers_hand_below_the_headroom() {
                 "category.create=ff,passthrough.headroom={headroom}"
             ))
             .mount();
-        if pool.status()["passthrough"]["on"] != true {
+        if !pool.status().passthrough.is_on() {
             crate::support::say("skipped: no passthrough here");
             return;
         }

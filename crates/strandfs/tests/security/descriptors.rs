@@ -99,13 +99,13 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
             write!(file, "{number}").unwrap();
         }
         let status = pool.status();
-        let most = &status["descriptors"]["most_open_files"];
-        assert_eq!(most["uid"], MALLORY, "{status}");
+        let descriptors = &status.descriptors;
+        let most = descriptors.most_open_files.as_ref().unwrap();
+        assert_eq!(most.uid, MALLORY, "{status}");
         // Those of before there was reason to ask whose they are may be missing.
-        let unasked = status["descriptors"]["open_files_limit"].as_u64().unwrap() as usize / 16;
-        let counted = most["files"].as_u64().unwrap() as usize;
+        let unasked = descriptors.open_files_limit as usize / 16;
         assert!(
-            (held.len() - unasked..=held.len()).contains(&counted),
+            (held.len() - unasked..=held.len()).contains(&(most.files as usize)),
             "{} {status}",
             held.len()
         );

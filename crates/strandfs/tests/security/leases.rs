@@ -96,7 +96,7 @@ fn opens_that_wait_for_a_lease_hold_up_nobody() {
         // Not only when the kernel has taken the lease away.
         let wait = threads.iter().all(|thread| !thread.is_finished());
         assert!(wait, "the work of another user ends before their wait does");
-        let state = &pool.status()["branches"][0]["condition"]["state"];
+        let state = &pool.branch_status(0).condition.state;
         assert_eq!(state, "ok");
         lease.give_up();
         finish(threads);

@@ -74,7 +74,7 @@ pub fn threads_in(call: libc::c_long) -> usize {
 
 /// The branch of a pool is what it was.
 pub fn is_well(pool: &Pool) {
-    let state = &pool.status()["branches"][0]["condition"]["state"];
+    let state = &pool.branch_status(0).condition.state;
     assert_eq!(state, "ok", "a branch is taken for sick");
 }
 

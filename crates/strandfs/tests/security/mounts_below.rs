@@ -91,10 +91,9 @@ fn a_mount_of_a_user_below_a_branch_is_not_crossed() {
     // It is said: at mount, and by status.
     let log = pool.log();
     assert!(log.contains("cross-mounts"), "{log}");
-    let status = pool.status();
-    let mounts = &status["branches"][0]["mounts"];
-    assert_eq!(mounts[0]["user"], MALLORY, "{mounts}");
-    assert_eq!(mounts[0]["crossed"], false, "{mounts}");
+    let mounts = pool.branch_status(0).mounts.unwrap();
+    assert_eq!(mounts[0].user, Some(MALLORY), "{mounts:?}");
+    assert!(!mounts[0].crossed, "{mounts:?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rustix::fs::RenameFlags;
 use crate::evil_fs::EvilFs;
 use crate::people::{ALICE, MALLORY, command_as};
 use crate::support::system::{Daemons, pool_of, program};
+use crate::support::traffic::requests_of as requests;
 use crate::support::{Pool, command, mounts, run};
 use crate::{need_root, need_tool};
 
@@ -26,11 +27,6 @@ fn library() -> PathBuf {
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
-}
-
-fn requests(pool: &Pool, operation: &str) -> u64 {
-    let requests = &pool.status()["connection"]["requests"];
-    requests[operation].as_u64().unwrap_or(0)
 }
 
 /// Whether this command reads `file` of the pool without the server.

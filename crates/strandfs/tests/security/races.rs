@@ -273,7 +273,7 @@ fn nothing_outside_is_touched_while_files_move_between_directories_that_become_s
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let moved = pool.status()["moved_files"].as_u64().unwrap();
+    let moved = pool.status().moved_files;
     let (swaps, grown) = (swaps.into_inner(), grown.into_inner());
     say(&format!("{swaps} swaps, {grown} files grew, {moved} moved"));
     assert!(swaps > 0 && moved > 0, "{swaps} {moved}");

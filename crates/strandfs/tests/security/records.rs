@@ -164,7 +164,7 @@ fn attack(way: Way, when: When) {
     fs::set_permissions(honest.join("secret"), Permissions::from_mode(0o600)).unwrap();
     // The key that this machine has, whose number anybody can read in a record.
     pool.start();
-    let number = pool.status()["records"]["key"].as_str().map(str::to_owned);
+    let number = pool.status().records.key;
     pool.stop();
     match way {
         Way::OpenRoot => fs::set_permissions(&root, Permissions::from_mode(0o777)).unwrap(),
@@ -184,7 +184,7 @@ fn attack(way: Way, when: When) {
     let before = everywhere();
     let branch = root.display().to_string();
     if when == When::AtMount {
-        pool.add_option(&format!("branches=+>{branch}"));
+        pool.add_option(&format!("branches=+>{branch:?}"));
     }
     let mountpoint = pool.root().to_str().unwrap().to_owned();
     pool.start();
@@ -193,10 +193,7 @@ fn attack(way: Way, when: When) {
     }
     let context = format!("{way:?}, {when:?}");
     let shown = pool.status();
-    let left = shown["records"]["left_alone"]
-        .as_array()
-        .unwrap_or(&Vec::new())
-        .len();
+    let left = shown.records.left_alone.len();
     let text = strandfs(["status", &mountpoint]).stdout;
     let listed = strandfs(["records", "list", &branch]);
     let log = pool.log();
@@ -276,10 +273,7 @@ fn what_is_no_file_but_has_a_records_name_is_left_alone() {
     chown(at(6), Some(MALLORY), Some(MALLORY)).unwrap();
     let paths: Vec<PathBuf> = (1..=6).map(at).collect();
     pool.start();
-    let left = pool.status()["records"]["left_alone"]
-        .as_array()
-        .unwrap()
-        .len();
+    let left = pool.status().records.left_alone.len();
     assert_eq!(left, 6, "{}", pool.log());
     pool.stop();
     for path in paths {

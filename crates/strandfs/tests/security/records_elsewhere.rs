@@ -30,7 +30,7 @@ fn interrupted() -> Option<Pool> {
                 fs::remove_dir_all(pool.on(branch, name)).ok();
             }
             fs::create_dir_all(pool.on(branch, "d")).unwrap();
-            put(pool.on(branch, "d/new"), format!("replaced on {branch}"));
+            put(pool.on(branch, "d/new"), format!("replaced on {branch:?}"));
         }
         put(pool.on(0, "d/old"), "moved");
         pool.set_env(DIE_AT, &step.to_string());
@@ -90,10 +90,7 @@ fn assert_whole(pool: &Pool) {
 }
 
 fn left_alone(pool: &Pool) -> usize {
-    pool.status()["records"]["left_alone"]
-        .as_array()
-        .unwrap()
-        .len()
+    pool.status().records.left_alone.len()
 }
 
 /// The command, on the machine with this state.
@@ -338,7 +335,7 @@ fn a_key_that_others_could_have_put_there_is_not_used() {
     fs::set_permissions(&state, Permissions::from_mode(0o777)).unwrap();
     act_as(MALLORY, || fs::write(state.join("key"), [7; 32]).unwrap());
     pool.start();
-    let trouble = pool.status()["records"]["trouble"].to_string();
+    let trouble = pool.status().records.trouble.unwrap();
     assert!(
         trouble.contains("could put a key of their own"),
         "{trouble}"
@@ -373,7 +370,7 @@ fn without_a_key_nothing_moves_and_nothing_is_lost() {
         log.contains("there is no key for records of moves"),
         "{log}"
     );
-    let trouble = pool.status()["records"]["trouble"].to_string();
+    let trouble = pool.status().records.trouble.unwrap();
     assert!(trouble.contains("could put a key"), "{trouble}");
 
     let mut file = fs::File::create(pool.path("f")).unwrap();

@@ -130,7 +130,7 @@ fn requests_that_wait_leave_a_thread_with_several_entries() {
         })
         .collect();
     eventually("all to wait", Duration::from_secs(30), || {
-        let health = pool.status()["branches"][1]["health"].clone();
+        let health = pool.branch_status(1).health.clone();
         branch.waiting() >= WAITING as u64 && health == "slow"
     });
     // Beside them everything else goes on: data, names, new files.

@@ -63,7 +63,7 @@ fn a_pool_is_there_when_it_is_mounted_right_after_its_server_was_killed() {
         let pool = Pool::tmpfs(1).prepare();
         for round in 0..rounds(15) {
             mount(&pool, options, round);
-            let pid = pool.status()["pid"].as_i64().unwrap();
+            let pid = pool.status().pid;
             let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         }

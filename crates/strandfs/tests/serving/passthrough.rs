@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::support::files::{Aligned, SharedMap, get, open_with, pattern, put, read_all};
 use crate::support::{Kind, Pool};
 use rustix::process::{Pid, Signal, kill_process};
+use strandfs_pool::status::{Status, Switch};
 
 const MODES: [&str; 5] = ["auto", "off", "ro", "wo", "rw"];
 
@@ -24,7 +25,7 @@ fn pool(mode: &str) -> Pool {
 
 /// Whether passthrough is to be had at all here: the kernel and the privilege.
 fn possible() -> bool {
-    crate::support::is_root() && pool("auto").status()["passthrough"]["on"] == true
+    crate::support::is_root() && pool("auto").status().passthrough.is_on()
 }
 
 /// The ways a program opens a file.
@@ -64,24 +65,22 @@ fn exercise(file: &File, flags: i32, content: &[u8]) -> io::Result<()> {
 }
 
 /// The status once every probe has an answer.
-fn settled(pool: &Pool) -> serde_json::Value {
+fn settled(pool: &Pool) -> Status {
     let mut status = pool.status();
     crate::support::eventually("every branch probed", Duration::from_secs(3), || {
         status = pool.status();
-        let branches = status["branches"].as_array().unwrap();
+        let branches = &status.branches;
         branches
             .iter()
-            .all(|branch| branch["passthrough"]["on"].is_boolean())
+            .all(|branch| branch.passthrough.on.is_some())
     });
     status
 }
 
 /// `{on, reason}`: off has to say why.
-fn explained(passthrough: &serde_json::Value) -> bool {
-    passthrough["on"] == true
-        || passthrough["reason"]
-            .as_str()
-            .is_some_and(|why| !why.is_empty())
+fn explained(passthrough: &Switch) -> bool {
+    let why = passthrough.reason.as_ref();
+    passthrough.is_on() || why.is_some_and(|why| !why.is_empty())
 }
 
 #[test]
@@ -89,13 +88,13 @@ fn status_says_whether_and_why() {
     need_root!();
     for mode in MODES {
         let status = settled(&pool(mode));
-        assert!(explained(&status["passthrough"]), "{mode}: {status}");
+        assert!(explained(&status.passthrough), "{mode}: {status}");
         assert!(
-            explained(&status["branches"][0]["passthrough"]),
+            explained(&status.branches[0].passthrough),
             "{mode}: {status}"
         );
     }
-    assert_eq!(settled(&pool("off"))["passthrough"]["on"], false);
+    assert!(settled(&pool("off")).passthrough.is_off());
 }
 
 #[test]
@@ -111,8 +110,8 @@ fn passthrough_is_on_for_root_on_this_kernel() {
         return;
     }
     let status = settled(&pool("auto"));
-    assert_eq!(status["passthrough"]["on"], true, "{status}");
-    assert_eq!(status["branches"][0]["passthrough"]["on"], true, "{status}");
+    assert!(status.passthrough.is_on(), "{status}");
+    assert!(status.branches[0].passthrough.is_on(), "{status}");
 }
 
 #[test]

@@ -200,9 +200,7 @@ fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiv
 fn a_blocked_branch_leaves_threads_for_the_others() {
     need_root!();
     let layers = Layered::new("");
-    let before = layers.upper.status()["connection"]["reliefs"]
-        .as_u64()
-        .unwrap();
+    let before = layers.upper.connection().reliefs;
     let stopped = layers.stop();
     let readers: Vec<_> = (0..6).map(|block| layers.read_slow(block)).collect();
     layers.wait_for_blocked(6);
@@ -212,17 +210,11 @@ fn a_blocked_branch_leaves_threads_for_the_others() {
     for reader in readers {
         assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
     }
-    let connection = &layers.upper.status()["connection"];
-    let reliefs = connection["reliefs"].as_u64().unwrap() - before;
-    assert!(reliefs >= 6, "{connection}");
-    assert!(
-        connection["most_threads_at_once"].as_u64() >= Some(7),
-        "{connection}"
-    );
-    assert!(
-        connection["requests"]["read"].as_u64() >= Some(56),
-        "{connection}"
-    );
+    let connection = &layers.upper.connection();
+    let reliefs = connection.reliefs - before;
+    assert!(reliefs >= 6, "{connection:?}");
+    assert!(connection.most_threads_at_once >= 7, "{connection:?}");
+    assert!(connection.requests["read"] >= 56, "{connection:?}");
 }
 
 /// Over io_uring a request belongs to the CPU its caller runs on: what blocks there must not keep
@@ -253,8 +245,12 @@ fn a_blocked_branch_leaves_its_cpu_to_the_others() {
         }
         rustix::thread::sched_setaffinity(None, &own).unwrap();
         drop(stopped);
-        let connection = &layers.upper.status()["connection"];
-        assert_eq!(connection["transport"], transport, "{connection}");
+        let connection = &layers.upper.connection();
+        assert_eq!(
+            connection.transport.as_deref(),
+            Some(transport),
+            "{connection:?}"
+        );
         // Asked for with nothing in the way, each time.
         layers.use_fast();
     }
@@ -326,9 +322,9 @@ fn there_are_never_more_threads_than_the_option_says() {
         assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
     }
     layers.use_fast();
-    let connection = &layers.upper.status()["connection"];
-    assert_eq!(connection["most_threads"], 3, "{connection}");
-    assert_eq!(connection["most_threads_at_once"], 3, "{connection}");
+    let connection = &layers.upper.connection();
+    assert_eq!(connection.most_threads, 3, "{connection:?}");
+    assert_eq!(connection.most_threads_at_once, 3, "{connection:?}");
 }
 
 #[test]
@@ -339,8 +335,8 @@ fn one_thread_is_enough_to_serve() {
         put(pool.path(&name), pattern(round, 300_000));
         assert!(get(pool.path(&name)) == pattern(round, 300_000));
     }
-    let connection = &pool.status()["connection"];
-    assert_eq!(connection["most_threads_at_once"], 1, "{connection}");
+    let connection = &pool.connection();
+    assert_eq!(connection.most_threads_at_once, 1, "{connection:?}");
     assert_eq!(serving(pool.pid()).len(), 1);
 }
 
@@ -352,8 +348,8 @@ fn both_thread_counts_are_added_up() {
         ("threads=0", 512),
     ] {
         let pool = Pool::tmpfs(1).option(options).mount();
-        let connection = &pool.status()["connection"];
-        assert_eq!(connection["most_threads"], most, "{options}: {connection}");
+        let connection = &pool.connection();
+        assert_eq!(connection.most_threads, most, "{options}: {connection:?}");
     }
 }
 

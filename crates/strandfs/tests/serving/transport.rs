@@ -30,11 +30,18 @@ fn status_says_which_transport_and_why() {
         let pool = Pool::tmpfs(1)
             .option(&format!("transport={transport}"))
             .mount();
-        let connection = &pool.status()["connection"];
-        assert_eq!(connection["transport"], transport, "{connection}");
-        assert_eq!(connection["transport_reason"].as_str(), reason);
-        let queues = connection["ring"]["queues"].as_u64();
-        assert_eq!(queues.is_some(), transport == "uring", "{connection}");
+        let connection = &pool.connection();
+        assert_eq!(
+            connection.transport.as_deref(),
+            Some(transport),
+            "{connection:?}"
+        );
+        assert_eq!(connection.transport_reason.as_deref(), reason);
+        assert_eq!(
+            connection.ring.is_some(),
+            transport == "uring",
+            "{connection:?}"
+        );
         let text = strandfs(["status", pool.root().to_str().unwrap()])
             .ok()
             .stdout;
@@ -117,7 +124,7 @@ fn a_server_killed_under_load_leaves_nobody_waiting() {
         in_time(move || users.into_iter().for_each(|user| user.join().unwrap()));
         pool.bury();
         pool.start();
-        assert_eq!(pool.status()["connection"]["transport"], "uring");
+        assert_eq!(pool.connection().transport.as_deref(), Some("uring"));
         assert!(get(pool.path("kept")) == pattern(round, 300_000));
     }
 }
@@ -141,9 +148,9 @@ fn a_ring_that_is_switched_off_is_not_used_and_said_to_be() {
     let dir = tempfile::tempdir().unwrap();
     switched_off(dir.path());
     pool.start();
-    let connection = &pool.status()["connection"];
-    assert_eq!(connection["transport"], "dev");
-    let reason = connection["transport_reason"].as_str().unwrap();
+    let connection = &pool.connection();
+    assert_eq!(connection.transport.as_deref(), Some("dev"));
+    let reason = connection.transport_reason.as_deref().unwrap();
     assert!(
         reason.contains(&format!("echo Y > {URING_SWITCH}")),
         "{reason}"
@@ -168,9 +175,9 @@ fn a_ring_needs_a_thread_for_each_cpu() {
         return;
     }
     let pool = Pool::tmpfs(1).option("transport=auto,threads=2").mount();
-    let connection = &pool.status()["connection"];
-    assert_eq!(connection["transport"], "dev");
-    let reason = connection["transport_reason"].as_str().unwrap();
+    let connection = &pool.connection();
+    assert_eq!(connection.transport.as_deref(), Some("dev"));
+    let reason = connection.transport_reason.as_deref().unwrap();
     assert!(reason.starts_with("2 threads are allowed"), "{reason}");
 }
 

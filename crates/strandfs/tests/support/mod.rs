@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 pub use command::{Run, is_root, run, say, strandfs};
+use strandfs_pool::status::{Branch, Connection, Status};
 use tempfile::TempDir;
 
 /// Ends the test with a line that the runner does not swallow when the test needs root.
@@ -394,15 +395,28 @@ impl Pool {
     }
 
     /// What `strandfs status --json` says about this pool.
-    pub fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> Status {
+        serde_json::from_value(self.status_json()).expect("a pool's status")
+    }
+
+    /// The same as it comes.
+    pub fn status_json(&self) -> serde_json::Value {
         let output = strandfs(["status", self.mountpoint.to_str().unwrap(), "--json"]);
         // 3: some branch is not well.
         assert!(matches!(output.code(), 0 | 3), "{output:?}");
-        let json: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
-        match json {
-            serde_json::Value::Array(mut mounts) => mounts.remove(0),
-            one => one,
-        }
+        let mut mounts: Vec<serde_json::Value> =
+            serde_json::from_str(&output.stdout).expect("JSON");
+        mounts.remove(0)
+    }
+
+    /// What it says of the connection.
+    pub fn connection(&self) -> Connection {
+        self.status().connection.expect("INIT is over")
+    }
+
+    /// What it says of a branch.
+    pub fn branch_status(&self, index: usize) -> Branch {
+        self.status().branches.remove(index)
     }
 
     /// What `strandfs status` says of this pool among all of the machine, in text. It must be a

@@ -212,8 +212,7 @@ impl Drop for Load {
 pub fn further_entries(pool: &Pool) -> usize {
     // Threads may come and go between the looks.
     let before = ring_threads(pool.pid()).len();
-    let ring = &pool.status()["connection"]["ring"];
-    let bytes = ring["buffer_bytes"].as_u64().unwrap() as usize;
+    let bytes = pool.connection().ring.unwrap().buffer_bytes as usize;
     let threads = ring_threads(pool.pid()).len().max(before);
     let entry_bytes = (1 << 20) + rustix::param::page_size();
     (bytes / entry_bytes).saturating_sub(threads)

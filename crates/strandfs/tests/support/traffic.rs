@@ -4,11 +4,14 @@ use super::Pool;
 
 /// Requests of these operations so far.
 pub fn requests(pool: &Pool, operations: &[&str]) -> u64 {
-    let counted = &pool.status()["connection"]["requests"];
-    operations
-        .iter()
-        .map(|operation| counted[operation].as_u64().unwrap_or(0))
-        .sum()
+    let counted = pool.connection().requests;
+    let of = |operation: &&str| counted.get(*operation).copied().unwrap_or(0);
+    operations.iter().map(of).sum()
+}
+
+/// Requests of one operation so far.
+pub fn requests_of(pool: &Pool, operation: &str) -> u64 {
+    requests(pool, &[operation])
 }
 
 /// How many requests of these operations `work` makes.

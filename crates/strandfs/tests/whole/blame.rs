@@ -9,10 +9,8 @@ use crate::need_root;
 
 /// How often each branch has failed, as status tells.
 fn failures(pool: &Pool) -> Vec<u64> {
-    let status = pool.status();
-    let branches = status["branches"].as_array().unwrap();
-    let errors = |branch: &serde_json::Value| branch["condition"]["io_errors"].as_u64().unwrap();
-    branches.iter().map(errors).collect()
+    let branches = pool.status().branches.into_iter();
+    branches.map(|branch| branch.condition.io_errors).collect()
 }
 
 #[test]

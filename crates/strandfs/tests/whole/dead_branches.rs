@@ -13,6 +13,7 @@ use crate::need_root;
 use crate::support::delay_fs::DelayFs;
 use crate::support::files::{errno, get, names, put};
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
+use strandfs_pool::status::Condition;
 
 const SOON: Duration = Duration::from_secs(60);
 /// No check comes by itself.
@@ -88,12 +89,12 @@ impl Mortal {
         self.pool.path(name)
     }
 
-    fn condition(&self) -> serde_json::Value {
-        self.pool.status()["branches"][self.at]["condition"].clone()
+    fn condition(&self) -> Condition {
+        self.pool.branch_status(self.at).condition
     }
 
     fn expect(&self, state: &str) {
-        eventually(state, SOON, || self.condition()["state"] == state);
+        eventually(state, SOON, || self.condition().state == state);
     }
 }
 
@@ -170,7 +171,7 @@ fn a_dead_server_makes_its_branch_missing_and_no_program_meets_it() {
                     }
                 }
                 mortal.expect("missing");
-                let reason = mortal.condition()["reason"].to_string();
+                let reason = mortal.condition().reason;
                 assert!(reason.contains("server"), "{reason}");
                 if index == 0 {
                     mortal.revive();
@@ -302,7 +303,7 @@ fn a_killed_pool_is_a_missing_branch_of_another() {
     inner.bury();
     assert_eq!(get(outer.path("d/near")), b"near");
     assert_eq!(errno(fs::metadata(outer.path("d/far"))), Errno::NOENT);
-    let state = || outer.status()["branches"][1]["condition"]["state"].clone();
+    let state = || outer.branch_status(1).condition.state.clone();
     eventually("it is missed", SOON, || state() == "missing");
     assert_eq!(names(outer.path("d")), ["near"]);
 }

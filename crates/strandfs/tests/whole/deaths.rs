@@ -21,7 +21,7 @@ fn mount(pool: &Pool, options: &str) -> (Pid, Run) {
     line.extend(pool.branch_args());
     line.push(pool.root().to_str().unwrap().to_owned());
     let mounted = strandfs(&line).ok();
-    let pid = pool.status()["pid"].as_u64().unwrap();
+    let pid = pool.status().pid;
     (Pid::from_raw(pid as i32).unwrap(), mounted)
 }
 
@@ -102,7 +102,7 @@ fn with_a_dead_server() -> (Pool, DelayFs) {
     fs::metadata(pool.path("d/far")).unwrap();
     mounts::abort(&served, &mounts::fuse_connections());
     eventually("it is missed", SOON, || {
-        pool.status()["branches"][1]["health"] == "missing"
+        pool.branch_status(1).health == "missing"
     });
     (pool, server)
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::need_root;
 use crate::support::files::{errno, get, name_to_handle, names, open_by_handle, put};
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
+use strandfs_pool::status::Condition;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -71,13 +72,13 @@ impl Disks {
         eventually("it is let go", SOON, || !held());
     }
 
-    fn condition(&self, branch: usize) -> serde_json::Value {
-        self.pool.status()["branches"][branch]["condition"].clone()
+    fn condition(&self, branch: usize) -> Condition {
+        self.pool.branch_status(branch).condition
     }
 
     fn expect(&self, branch: usize, state: &str) {
         eventually(&format!("{branch} {state}"), SOON, || {
-            self.condition(branch)["state"] == state
+            self.condition(branch).state == state
         });
     }
 
@@ -86,7 +87,7 @@ impl Disks {
     fn assert_refused(&self, branch: usize, what: &str) {
         self.expect(branch, "replaced");
         std::thread::sleep(Duration::from_secs(1));
-        assert_eq!(self.condition(branch)["state"], "replaced", "{what}");
+        assert_eq!(self.condition(branch).state, "replaced", "{what}");
         let before = names(self.pool.on(branch, ""));
         for number in 0..5 {
             put(self.pool.path(format!("new-{what}-{branch}-{number}")), "x");
@@ -95,10 +96,7 @@ impl Disks {
     }
 
     fn reason(&self, branch: usize) -> String {
-        self.condition(branch)["reason"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.condition(branch).reason
     }
 }
 

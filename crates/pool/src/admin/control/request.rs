@@ -86,7 +86,7 @@ impl Pool {
             Request::Hello => return self.signed(Answer::default()),
             Request::Status => {
                 return self.signed(Answer {
-                    status: Some(self.status()),
+                    status: serde_json::to_value(self.status()).ok(),
                     ..Answer::default()
                 });
             }

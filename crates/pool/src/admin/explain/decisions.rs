@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use rustix::fs::Statx;
 use rustix::io::Errno;
-use serde_json::{Value, json};
 use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::{Category, Function, Policy};
 
 use super::OnBranch;
 use crate::base::error::Result;
 use crate::base::policy::{self, BranchDecision, BranchFacts, PolicyTrace, Refusal, Space};
+use crate::base::status::{self, Prospect, count};
 use crate::pool::{Pool, View};
 use crate::state::node::Node;
 
@@ -28,14 +28,14 @@ const ALL_OR_NONE: &str = "a copy on a branch that may not be changed would show
 const SHOWN_KEPT: &str = "the copy that users see may not be changed";
 
 impl Pool {
-    /// The decisions of every function that applies to the node, as JSON.
+    /// The decisions of every function that applies to the node.
     pub(super) fn decisions(
         &self,
         view: &View,
         node: &Arc<Node>,
         here: &[OnBranch],
         shown: Option<usize>,
-    ) -> Result<Vec<Value>> {
+    ) -> Result<Vec<status::Decision>> {
         let mut told: Vec<Decision> = Vec::new();
         // Each policy is asked once: free space changes, and equal policies should agree.
         let mut asked: Vec<(Policy, Category, PolicyTrace)> = Vec::new();
@@ -78,7 +78,7 @@ impl Pool {
         }
         Ok(told
             .iter()
-            .map(|decision| decision.to_json(view, here, node.kind))
+            .map(|decision| decision.told(view, here, node.kind))
             .collect())
     }
 
@@ -190,26 +190,22 @@ fn settle(
 }
 
 impl Decision {
-    fn to_json(&self, view: &View, here: &[OnBranch], kind: FileKind) -> Value {
-        let names: Vec<&str> = self.functions.iter().map(|f| f.name()).collect();
-        let branches: Vec<Value> = self
+    fn told(&self, view: &View, here: &[OnBranch], kind: FileKind) -> status::Decision {
+        let branches = self
             .policy_trace
             .branches
             .iter()
             .enumerate()
             .map(|(index, prospect)| {
-                let path = view
-                    .branches
-                    .get(index)
-                    .map(|branch| branch.path.to_string_lossy());
+                let branch = view.branches.get(index);
                 let (verdict, chance, reason) = self.verdict(prospect, here.get(index), kind);
-                json!({
-                    "branch": index,
-                    "path": path,
-                    "verdict": verdict,
-                    "chance": chance,
-                    "reason": reason,
-                })
+                Prospect {
+                    branch: count(index),
+                    path: branch.map(|branch| branch.path.to_string_lossy().into_owned()),
+                    verdict: verdict.to_owned(),
+                    chance,
+                    reason,
+                }
             })
             .collect();
         let category = match self.category {
@@ -217,15 +213,17 @@ impl Decision {
             Category::Create => "create",
             Category::Search => "search",
         };
-        json!({
-            "functions": names,
-            "category": category,
-            "policy": self.policy.name(),
-            "error": self.policy_trace.errno.map(errno_name),
-            "note": self.note,
-            "directories_up": self.policy_trace.level,
-            "branches": branches,
-        })
+        let errno = self.policy_trace.errno;
+        let functions = self.functions.iter();
+        status::Decision {
+            functions: functions.map(|f| f.name().to_owned()).collect(),
+            category: category.to_owned(),
+            policy: self.policy.name().to_owned(),
+            error: errno.map(|errno| errno_name(errno).to_owned()),
+            note: self.note.map(str::to_owned),
+            directories_up: count(self.policy_trace.level),
+            branches,
+        }
     }
 
     fn verdict(

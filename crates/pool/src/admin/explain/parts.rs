@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use serde_json::json;
 use strandfs_fuse::NodeId;
 
 use crate::base::error::Result;
 use crate::base::policy;
+use crate::base::status::{InParts, count};
 
 /// Of one part; what Linux lets an attribute hold (`XATTR_SIZE_MAX` of linux/limits.h).
 pub(super) const PART_MAX_BYTES: usize = 65_536;
@@ -30,7 +30,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// What is answered in the place of `text`: itself if it is short enough, else where its parts
-    /// are (`{"token": …, "parts": …}`).
+    /// are.
     pub(super) fn fit(&self, node: NodeId, text: String) -> String {
         if text.len() <= PART_MAX_BYTES {
             return text;
@@ -40,7 +40,9 @@ impl Parts {
         let mut kept = self.kept.lock();
         kept.truncate(KEPT_MAX - 1);
         kept.push_front(Kept { token, node, text });
-        json!({ "token": format!("{token:016x}"), "parts": parts }).to_string()
+        let token = format!("{token:016x}");
+        let parts = count(parts);
+        InParts { token, parts }.to_string()
     }
 
     /// Part `TOKEN.NUMBER` of an answer about a node.
@@ -72,9 +74,11 @@ mod tests {
         assert_eq!(parts.fit(node, "short".to_owned()), "short");
         let long: String = ('a'..='z').cycle().take(PART_MAX_BYTES * 2 + 5).collect();
         let told = parts.fit(node, long.clone());
-        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(told["parts"], 3);
-        let token = told["token"].as_str().unwrap();
+        let InParts {
+            token,
+            parts: number,
+        } = serde_json::from_str(&told).unwrap();
+        assert_eq!(number, 3);
         let part = |node, number: usize| parts.part(node, format!("{token}.{number}").as_bytes());
         let whole: Vec<u8> = (0..3)
             .flat_map(|number| part(node, number).unwrap())

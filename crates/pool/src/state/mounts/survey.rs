@@ -4,10 +4,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
-use serde_json::{Value, json};
 use strandfs_options::{CrossMounts, Settings};
 
 use super::{Forbids, Line, Table, judge};
+use crate::base::status::MountBelow;
 
 /// What there is to know before a pool is mounted.
 pub struct Survey {
@@ -105,19 +105,26 @@ fn is_branch(settings: &Settings, line: &Line) -> bool {
 
 /// What status says of the mounts of one branch, whose root is on the mount `id`: what it forbids,
 /// and what is mounted below it.
-pub(crate) fn describe(table: &Table, path: &Path, id: u64, rule: CrossMounts) -> (Value, Value) {
+pub(crate) fn describe(
+    table: &Table,
+    path: &Path,
+    id: u64,
+    rule: CrossMounts,
+) -> (Vec<String>, Vec<MountBelow>) {
     let forbids = table.line(id).map(|line| judge(Some(line)).1);
-    let below: Vec<Value> = table
+    let below = table
         .below(path)
-        .map(|line| {
-            json!({
-                "mountpoint": line.mountpoint.to_string_lossy(),
-                "filesystem": line.kind,
-                "user": line.user,
-                "crossed": is_crossed(line, rule),
-                "forbids": judge(Some(line)).1.names(),
-            })
+        .map(|line| MountBelow {
+            mountpoint: line.mountpoint.to_string_lossy().into_owned(),
+            filesystem: line.kind.clone(),
+            user: line.user,
+            crossed: is_crossed(line, rule),
+            forbids: owned(judge(Some(line)).1.names()),
         })
         .collect();
-    (json!(forbids.unwrap_or_default().names()), json!(below))
+    (owned(forbids.unwrap_or_default().names()), below)
+}
+
+fn owned(words: Vec<&str>) -> Vec<String> {
+    words.into_iter().map(str::to_owned).collect()
 }

@@ -46,13 +46,13 @@ fn every_option_is_set_through_the_control_file() {
                 continue;
             }
             assert_eq!(set(&value), Ok(()), "{key}={value}");
-            let shown = pool.status()["options"][option.name].clone();
+            let shown = pool.status().options[option.name].clone();
             assert_eq!(shown, values::canonical(option.name, &value), "{key}");
             // Under the prefix of mergerfs numbers are bare; what is read can be set again.
             let now = read(&file, &key).unwrap();
             assert_ne!(now, before, "{key}");
             assert_eq!(set(&now), Ok(()), "{key}={now}");
-            assert_eq!(pool.status()["options"][option.name], shown, "{key}");
+            assert_eq!(pool.status().options[option.name], shown, "{key}");
             assert_eq!(set(&before), Ok(()), "{key}={before}");
         }
     }
@@ -75,13 +75,13 @@ fn every_option_is_set_through_the_control_socket() {
             assert_read_back(&pool, &live);
         }
         // One that cannot change is refused, with all that stands beside it.
-        let before = pool.status()["options"].clone();
+        let before = pool.status().options.clone();
         for (name, value) in fixed {
             let item = format!("{name}={value}");
             let refused = strandfs(["set", root, "cache.attr=77s", &item]);
             assert_eq!(refused.code(), 2, "{item}: {refused:?}");
             assert!(refused.stderr.contains(name), "{item}: {refused:?}");
         }
-        assert_eq!(pool.status()["options"], before);
+        assert_eq!(pool.status().options, before);
     }
 }

@@ -21,9 +21,9 @@ fn through_a_file(name: &str, write: fn(&[(&'static str, String)]) -> String) {
         assignments.retain(|(name, _)| *name != "minfreespace");
         pool.start();
         assert_read_back(&pool, &assignments);
-        let origins = &pool.status()["origins"];
+        let origins = &pool.status().origins;
         for (name, _) in &assignments {
-            let origin = origins[name].as_str().unwrap();
+            let origin = &origins[*name];
             assert!(
                 origin.starts_with(file.to_str().unwrap()),
                 "{name}: {origin}"
@@ -78,9 +78,9 @@ fn every_option_is_set_through_the_mount_helper() {
         let target = pool.root().to_str().unwrap();
         run(&helper, [&source, target, "-o", &options]).ok();
         assert_read_back(&pool, &assignments);
-        let origins = &pool.status()["origins"];
+        let origins = &pool.status().origins;
         for (name, _) in &assignments {
-            assert_eq!(origins[name], "fstab", "{name}");
+            assert_eq!(origins[*name], "fstab", "{name}");
         }
     }
 }
