@@ -269,7 +269,7 @@ impl NodeLocks {
     /// may have one.
     pub fn close(&self, through: usize, flocked: bool, answers: &mut Answers) {
         // Whoever asks the branch need not be waited for where nothing was locked through the file.
-        if !flocked && !self.tables.lock().is_known(through) {
+        if !flocked && self.tables.lock().ends_nothing(through) {
             return;
         }
         // From before the look: an owner's word may be another's from here on, who locks meanwhile.

@@ -146,9 +146,13 @@ impl Tables {
         }
     }
 
-    /// Whether byte ranges were locked through this open file.
-    pub(super) fn is_known(&self, through: usize) -> bool {
-        self.through.contains_key(&through)
+    /// An open file is used no more, if no byte range was locked through it: then it ends nothing.
+    pub(super) fn ends_nothing(&mut self, through: usize) -> bool {
+        let ends_nothing = !self.through.contains_key(&through);
+        if ends_nothing {
+            self.closing.over(through);
+        }
+        ends_nothing
     }
 
     /// An open file is used no more: the owners who used no other. Those of a process that has
