@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::locks::{alice_works, open_pool, transports};
+use super::locks::{alice_works, is_well, open_pool, threads_of, transports};
 use super::people::{MALLORY, act_as, command_as};
 use crate::need_root;
 use crate::need_tool;
@@ -20,6 +20,8 @@ use crate::support::files::{errno, open_with};
 use crate::support::{Pool, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Far less than a lease may stand (45 s).
+const SOON: Duration = Duration::from_secs(25);
 /// From `asm-generic/fcntl.h`; not in `libc`.
 const F_SETSIG: i32 = 10;
 
@@ -59,10 +61,12 @@ fn crowd(pool: &Pool, size: usize, act: fn(&Path)) -> Vec<JoinHandle<()>> {
     let threads = act_as(MALLORY, || {
         let start = |_| {
             let (path, began) = (path.clone(), began.clone());
-            thread::spawn(move || {
+            let small = thread::Builder::new().stack_size(128 << 10);
+            let waiter = small.spawn(move || {
                 began.send(()).unwrap();
                 act(&path);
-            })
+            });
+            waiter.unwrap()
         };
         (0..size).map(start).collect()
     });
@@ -81,6 +85,9 @@ fn finish(threads: Vec<JoinHandle<()>>) {
         .for_each(|thread| thread.join().unwrap());
 }
 
+/// As many as stopped everybody.
+const CROWD: usize = 700;
+
 /// 700 opens of one's own file stopped everybody for as long as a lease may stand.
 #[test]
 fn opens_that_wait_for_a_lease_hold_up_nobody() {
@@ -89,17 +96,60 @@ fn opens_that_wait_for_a_lease_hold_up_nobody() {
         let pool = open_pool(&format!("threads=8,transport={transport}"));
         own_file(&pool);
         let lease = Lease::take(&pool.on(0, "leased"));
-        let threads = crowd(&pool, 60, |path| {
+        let threads = crowd(&pool, CROWD, |path| {
             assert_eq!(fs::read(path).unwrap(), b"data");
         });
+        let began = Instant::now();
         alice_works(&pool, "beside opens of a leased file");
+        assert!(began.elapsed() < SOON, "another user's work is slow");
         // Not only when the kernel has taken the lease away.
         let wait = threads.iter().all(|thread| !thread.is_finished());
         assert!(wait, "the work of another user ends before their wait does");
-        let state = &pool.branch_status(0).condition.state;
-        assert_eq!(state, "ok");
+        is_well(&pool);
+        let began = Instant::now();
         lease.give_up();
         finish(threads);
+        assert!(
+            began.elapsed() < SOON,
+            "they wait for longer than the lease"
+        );
+    }
+}
+
+/// Threads of one process that open a file, and wait.
+const OPENERS: &str = "
+import os, sys, threading
+threading.stack_size(128 << 10)
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=os.open, args=(sys.argv[1], os.O_RDONLY)).start()
+print('started', flush=True)
+";
+
+/// Their process is gone when each of them has been answered.
+#[test]
+fn a_crowd_that_waits_for_a_lease_ends_when_it_is_killed() {
+    need_root!();
+    need_tool!("python3");
+    for transport in transports() {
+        let pool = open_pool(&format!("threads=8,transport={transport}"));
+        own_file(&pool);
+        let lease = Lease::take(&pool.on(0, "leased"));
+        let mut command = command_as(MALLORY, "python3");
+        let command = command.args(["-c", OPENERS]).arg(pool.path("leased"));
+        let command = command.arg(CROWD.to_string()).stdout(Stdio::piped());
+        let mut openers = command.spawn().unwrap();
+        let mut said = String::new();
+        let output = openers.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said).unwrap();
+        assert_eq!(said, "started\n");
+        eventually("all to wait", PATIENCE, || {
+            threads_of(openers.id(), libc::SYS_openat) >= CROWD
+        });
+        kill_and_wait(&mut openers, || ());
+        // Nothing of them is left that another would wait for.
+        alice_works(&pool, "after a crowd that was killed");
+        lease.give_up();
+        assert_eq!(fs::read(pool.path("leased")).unwrap(), b"data");
     }
 }
 
@@ -139,9 +189,6 @@ fn who_does_not_want_to_wait_for_a_lease_is_told_at_once() {
     lease.give_up();
     assert_eq!(fs::read(pool.path("leased")).unwrap(), b"data");
 }
-
-/// Far less than a lease may stand.
-const SOON: Duration = Duration::from_secs(25);
 
 /// A process in the middle of a system call of this number.
 fn is_in(child: &Child, call: libc::c_long) -> bool {

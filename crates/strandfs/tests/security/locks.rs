@@ -66,7 +66,12 @@ pub fn alice_works(pool: &Pool, what: &str) {
 
 /// Threads of this process that are in this system call.
 pub fn threads_in(call: libc::c_long) -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    threads_of(std::process::id(), call)
+}
+
+/// The same of another process.
+pub fn threads_of(process: u32, call: libc::c_long) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let calls = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("syscall")).ok());
     let call = format!("{call} ");
     calls.filter(|line| line.starts_with(&call)).count()
