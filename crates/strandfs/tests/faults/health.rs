@@ -5,11 +5,12 @@ use crate::need_root;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::files::{errno, get, names, pattern, put};
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -212,6 +213,42 @@ fn requests_can_wait_for_a_branch() {
         .unwrap();
     assert_eq!(content, b"far");
     assert!(reader.wait().unwrap().success());
+}
+
+/// Over io_uring the kernel does not tell the server of a signal that comes before the server has taken
+/// the request, on which a thread then stays.
+#[test]
+fn who_is_killed_before_the_server_knows_does_not_wait_for_a_branch() {
+    need_root!();
+    let disk = Disk::mounted("on-missing=wait");
+    disk.pull();
+    let server = Pid::from_raw(disk.pool.pid().cast_signed()).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    let mut reader = std::process::Command::new("cat")
+        .arg(disk.path("only-far/f"))
+        .spawn()
+        .unwrap();
+    let state = fs::read_to_string;
+    let stat = format!("/proc/{}/stat", reader.id());
+    let call = format!("/proc/{}/syscall", reader.id());
+    // In an open, which goes on only with the server.
+    let asks = || {
+        let open = format!("{} ", libc::SYS_openat);
+        state(&call).is_ok_and(|call| call.starts_with(&open))
+            && state(&stat).is_ok_and(|stat| stat.contains(") S "))
+    };
+    let began = Instant::now();
+    while !asks() && began.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    reader.kill().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    kill_process(server, Signal::CONT).unwrap();
+    eventually("the killed process to end", Duration::from_secs(20), || {
+        reader.try_wait().unwrap().is_some()
+    });
+    disk.plug_in();
+    disk.expect("ok");
 }
 
 #[test]
