@@ -5,22 +5,72 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, Mode, StatxAttributes};
+use rustix::fs::{AtFlags, Mode, RawDir, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use strandfs_fuse::FileKind;
 
 use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::{copy_metadata, set_times};
 use crate::base::sys;
 use crate::directory::reading::open_to_keep;
+use crate::mover::step;
+use crate::ops::lookup::Copies;
 use crate::pool::Pool;
+use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
 
 /// Renames of directories above that a clone of a path outlives.
 const RENAMES_MAX: usize = 1000;
+/// Room for a few names.
+const DENTS_BYTES: usize = 1024;
+
+/// The mode of a directory that is being made like another. Nobody but its owner gets in, so that the
+/// sticky bit is of no use: it says that a server died before the directory was finished.
+const UNFINISHED: Mode = Mode::RWXU.union(Mode::SVTX);
+
+/// Whether a directory may never have been finished. It may have inherited a set-group-id bit.
+pub(crate) fn is_unfinished(stat: &Statx) -> bool {
+    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+    mode.difference(Mode::SGID) == UNFINISHED && kind_of(stat) == FileKind::Directory
+}
 
 impl Pool {
+    /// Finishes what a server that died had begun to make like another copy of the same directory.
+    #[cold]
+    pub(crate) fn finish_clones(&self, name: &OsStr, copies: &mut Copies<'_>) {
+        let model = copies.iter().find(|copy| !is_unfinished(&copy.stat));
+        let Some((branch, dir, wanted)) = model.map(|copy| (&copy.dir.branch, copy.dir, copy.stat))
+        else {
+            return;
+        };
+        for copy in copies.iter_mut().filter(|copy| is_unfinished(&copy.stat)) {
+            let finish = || -> sys::Result<Statx> {
+                let model = self.open_dir_entry(branch, dir.fd.as_fd(), name)?;
+                let (at, found) = (&copy.dir.branch, copy.dir.fd.as_fd());
+                let entry = self.open_dir_entry(at, found, name)?;
+                let is_same = self.volumes.same(&model.identity, &wanted)
+                    && self.volumes.same(&entry.identity, &copy.stat);
+                let theirs = (wanted.stx_uid, rustix::process::geteuid().as_raw());
+                let ours = copy.stat.stx_uid == theirs.0 || copy.stat.stx_uid == theirs.1;
+                if !is_same || !ours || !is_empty(&entry)? {
+                    return Err(Errno::NOTEMPTY);
+                }
+                let (from, to) = (model.fd.as_fd(), entry.fd.as_fd());
+                copy_metadata((from, &wanted), (to, &copy.stat))?;
+                sys::statx_fd(to)
+            };
+            match finish() {
+                Ok(stat) => {
+                    tracing::info!(branch = %copy.dir.branch.path.display(), ?name, "a directory that a server had begun to make is finished");
+                    copy.stat = stat;
+                }
+                Err(errno) => tracing::debug!(%errno, ?name, "it is left as it is"),
+            }
+        }
+    }
+
     /// The directory of `node` on `branch`, made there (with its parents) if it is missing.
     ///
     /// # Errors
@@ -113,7 +163,7 @@ impl Pool {
         let made = keeping_times(above, parent, || {
             // Closed to others until its owner and ACL are in place.
             Ok(sys::for_owner_alone(|| {
-                rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU)
+                rustix::fs::mkdirat(&parent.fd, name, UNFINISHED)
             })?)
         });
         match made {
@@ -125,6 +175,7 @@ impl Pool {
             }) => return Ok(self.open_dir_entry(branch, parent.fd.as_fd(), name)?),
             Err(errno) => return Err(errno),
         }
+        step();
         let (fd, readable) = open_to_keep(&self.view(), branch, parent, name)?;
         let made = sys::statx_fd(fd.as_fd())?;
         let entry = DirEntry {
@@ -138,6 +189,7 @@ impl Pool {
             });
             return Err(errno.into());
         }
+        step();
         // Most of what is about to be looked for here is on the branch it was cloned from.
         self.learn_new(&entry);
         Ok(entry)
@@ -163,6 +215,18 @@ impl Pool {
             }
         }
     }
+}
+
+fn is_empty(dir: &DirEntry) -> sys::Result<bool> {
+    let reader = dir.reader()?;
+    let mut room = Vec::with_capacity(DENTS_BYTES);
+    let mut entries = RawDir::new(reader.as_fd(), room.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether one of the copies is immutable (`chattr +i`).

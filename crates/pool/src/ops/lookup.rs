@@ -17,6 +17,7 @@ use crate::base::sys;
 use crate::directory::set::is_absence;
 use crate::directory::set::{Freshness, SlowBranches};
 use crate::mover::own_name;
+use crate::ops::clone_path::is_unfinished;
 use crate::ops::do_without::rights_elsewhere;
 use crate::pool::{Pool, View};
 use crate::state::attr::merge_dirs;
@@ -268,6 +269,9 @@ impl Pool {
             self.prefer(view, rule, &mut copies)?;
         }
         keep_one_kind(&mut copies);
+        if copies.len() > 1 && copies.iter().any(|copy| is_unfinished(&copy.stat)) {
+            self.finish_clones(name, &mut copies);
+        }
         if let (Some(first), Some(error)) = (copies.first_mut(), error) {
             // One that refuses will refuse again: it hides nothing later.
             first.stands_in =
