@@ -148,7 +148,7 @@ impl Worker {
             Ok(found) => found,
             Err(code) => return self.wrong_node(id, &format!("{how}: error {code}")),
         };
-        match difference(&self.nodes[&id].bytes, &found) {
+        match self.nodes[&id].differs(&found) {
             None => Ok(()),
             Some(difference) => {
                 // Whether it goes away by itself.
@@ -210,10 +210,9 @@ impl Worker {
                     holders.push(path);
                 }
             }
-            let expected = &self.nodes[&id].bytes;
             let state = match holders.as_slice() {
                 [one] => match fs::read(one) {
-                    Ok(found) => difference(expected, &found),
+                    Ok(found) => self.nodes[&id].differs(&found),
                     Err(error) => Some(error.to_string()),
                 },
                 _ => Some(format!("{} copies", holders.len())),
@@ -293,8 +292,7 @@ impl Worker {
             let (id, file) = (self.kept[at].id, &self.kept[at].file);
             self.check_fstat(id, file)?;
             let found = self.sort("read of an open file", id, read_whole(file))?;
-            if let Some(different) = difference(&self.nodes[&id].bytes, &found.unwrap_or_default())
-            {
+            if let Some(different) = self.nodes[&id].differs(&found.unwrap_or_default()) {
                 return self.wrong_node(id, &format!("read of an open file: {different}"));
             }
         }

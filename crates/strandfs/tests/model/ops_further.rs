@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::ops_data::{MOST_BYTES, open_plain};
 use super::support::files::SharedMap;
-use super::tree::{What, difference};
+use super::tree::What;
 use super::worker::{Step, Worker, coarse_now};
 
 impl Worker {
@@ -34,6 +34,7 @@ impl Worker {
         let source = self.nodes[&from_id].bytes.clone();
         let there = source.len().saturating_sub(at).min(len);
         let mut post = pre.clone();
+        post.torn |= self.nodes[&from_id].torn;
         post.write(to, source.get(at..at + there).unwrap_or_default());
         post.solid = false;
         self.expect(id, post);
@@ -49,6 +50,7 @@ impl Worker {
             Ok(count) if count == there => self.commit(),
             Ok(count) if count > 0 && count < there => {
                 let mut post = pre;
+                post.torn |= self.nodes[&from_id].torn;
                 post.write(to, &source[at..at + count]);
                 self.expect(id, post);
                 self.commit();
@@ -117,7 +119,7 @@ impl Worker {
         if self.random.bool() {
             let found = self.sort("load from a mapping", id, map.try_bytes())?;
             let found = found.unwrap_or_default();
-            if let Some(different) = difference(&self.nodes[&id].bytes, &found) {
+            if let Some(different) = self.nodes[&id].differs(&found) {
                 return self.wrong_node(id, &format!("mapped: {different}"));
             }
         }

@@ -27,6 +27,8 @@ pub struct Node {
     pub floor: i128,
     /// Every byte has its room on the branch: storing there cannot fail.
     pub solid: bool,
+    /// A cut of it was refused by btrfs at its quota: what is in it is not known, until all is cut off.
+    pub torn: bool,
 }
 
 impl Node {
@@ -40,6 +42,15 @@ impl Node {
             set_time: None,
             floor: 0,
             solid: true,
+            torn: false,
+        }
+    }
+
+    /// How `found` differs from what is in it.
+    pub fn differs(&self, found: &[u8]) -> Option<String> {
+        match self.torn && self.bytes.len() == found.len() {
+            true => None,
+            false => difference(&self.bytes, found),
         }
     }
 
@@ -61,6 +72,7 @@ impl Node {
             self.solid = false;
         }
         self.bytes.resize(len, 0);
+        self.torn &= len > 0;
     }
 
     /// Whether `found` is a state on the way from this to `post`: every byte is the old or the new
@@ -77,6 +89,9 @@ impl Node {
                 self.bytes.len(),
                 post.bytes.len()
             ));
+        }
+        if self.torn {
+            return Ok(());
         }
         let byte = |of: &Node, at: usize| of.bytes.get(at).copied().unwrap_or(0);
         for (at, found) in found.iter().enumerate() {
