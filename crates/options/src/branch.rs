@@ -9,6 +9,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::size::MinFreeSpace;
 
 mod edit;
@@ -19,7 +21,7 @@ pub use edit::edit;
 pub use resolve::resolve;
 
 /// What may be done on a branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BranchMode {
     /// Search, action and create.
     ReadWrite,
@@ -30,9 +32,10 @@ pub enum BranchMode {
 }
 
 /// One branch as the user named it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BranchSpec {
     /// Absolute path, symlinks resolved at parse time where the path exists.
+    #[serde(with = "crate::wire::path")]
     pub path: PathBuf,
     /// Defaults to [`BranchMode::ReadWrite`].
     pub mode: BranchMode,

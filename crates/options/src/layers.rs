@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::branch;
 use crate::config::{ConfigErrors, ConfigFile};
 use crate::error::{Notice, OptionError};
@@ -13,9 +15,10 @@ use crate::table;
 /// What a pool's settings are made of, each overriding the one before: the defaults, a
 /// configuration file, files named by the option `config`, the other options, branch arguments.
 /// Kept by the server to make them anew when a file has changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layers {
     /// A file given in place of branches.
+    #[serde(with = "crate::wire::paths")]
     pub file: Option<PathBuf>,
     /// Who wrote `options` and `branches`.
     pub origin: Origin,
@@ -30,8 +33,9 @@ pub struct Layers {
 }
 
 /// What relative names stood for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
+    #[serde(with = "crate::wire::paths")]
     files: Vec<PathBuf>,
     /// The branches, unless they come from a file.
     branches: Option<String>,
@@ -65,6 +69,15 @@ impl Layers {
     /// # Errors
     /// The first option at fault, or everything at fault in a file.
     pub fn load(&self) -> Result<Loaded, LoadError> {
+        self.add_branches(self.load_options()?)
+    }
+
+    /// The first half of [`Layers::load`]: files and options. What they say decides which arguments
+    /// are branches.
+    ///
+    /// # Errors
+    /// As [`Layers::load`].
+    pub fn load_options(&self) -> Result<Loaded, LoadError> {
         let mut loaded = Loaded {
             settings: Settings::default(),
             notices: Vec::new(),
@@ -81,6 +94,14 @@ impl Layers {
         for options in &self.options {
             self.apply(options, &mut loaded)?;
         }
+        Ok(loaded)
+    }
+
+    /// The second half: the branches.
+    ///
+    /// # Errors
+    /// As [`Layers::load`].
+    pub fn add_branches(&self, mut loaded: Loaded) -> Result<Loaded, LoadError> {
         let settled = self.settled.as_ref();
         if let Some(list) = settled.and_then(|settled| settled.branches.as_ref()) {
             let list = format!("={list}");

@@ -35,6 +35,7 @@ pub mod settings;
 pub mod size;
 pub mod table;
 mod threads;
+mod wire;
 pub mod words;
 
 pub use branch::{BranchError, BranchMode, BranchSpec};

@@ -5,12 +5,14 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::policies::{Category, Function};
 use crate::settings::Settings;
 use crate::table::{OptionDef, Status, TABLE};
 
 /// Where a value comes from; each overrides those before it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// Nobody set it.
     #[default]
@@ -18,6 +20,7 @@ pub enum Origin {
     /// A configuration file.
     File {
         /// As it was opened.
+        #[serde(with = "crate::wire::shared_path")]
         path: Arc<Path>,
         /// Counted from 1.
         line: usize,
@@ -54,10 +57,24 @@ impl fmt::Display for Origin {
 }
 
 /// The origin of every option's value.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, Origin>")]
 pub struct Origins {
     /// By canonical name; what is not in it has its default.
+    #[serde(flatten)]
     known: BTreeMap<&'static str, Origin>,
+}
+
+impl From<BTreeMap<String, Origin>> for Origins {
+    fn from(known: BTreeMap<String, Origin>) -> Self {
+        let canonical = |(name, origin): (String, Origin)| {
+            let (option, _) = crate::table::find(&name)?;
+            Some((option.name, origin))
+        };
+        Self {
+            known: known.into_iter().filter_map(canonical).collect(),
+        }
+    }
 }
 
 /// Settings that hold the same values are the same, wherever the values were written.

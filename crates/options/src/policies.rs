@@ -1,5 +1,7 @@
 //! Which policy each function of the pool uses.
 
+use serde::{Deserialize, Serialize};
+
 use crate::policy::Policy;
 
 /// A group of functions that share a default policy.
@@ -55,7 +57,7 @@ macro_rules! functions {
         }
 
         /// The policy of every function.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Policies {
             $( #[doc = $doc] pub $field: Policy, )*
         }

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 macro_rules! policies {
     ($( $variant:ident $name:literal: $help:literal, )*) => {
         /// A rule that picks one or more branches; its meaning depends on the category it is used
         /// in (action, create or search).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Policy {
             $( #[doc = $help] $variant, )*
         }

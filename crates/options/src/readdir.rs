@@ -4,13 +4,15 @@ use std::fmt;
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// More threads than any listing has use for; a slip of the keyboard is likelier.
 const MOST_THREADS: i16 = 256;
 /// Directories that may wait for each thread.
 const MOST_WAITING: u16 = 1024;
 
 /// `func.readdir`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReaddirRule {
     /// One branch after another, by the thread that serves the request.
     Sequential,
@@ -21,7 +23,7 @@ pub enum ReaddirRule {
 }
 
 /// The threads that open or read directories.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workers {
     /// Threads; 0: one for each core, at most 8; negative: the cores divided by this.
     threads: i16,

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::branch::{self, BranchError, BranchSpec};
 use crate::error::{Effect, Notice, OptionError};
 use crate::mount_options;
@@ -24,7 +26,7 @@ pub use mount::{MountFlags, SecurityContexts};
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
 /// means is in the option's entry in [`TABLE`] (see [`crate::help_full`]).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // The table documents each option once; a test ties the two together.
 pub struct Settings {
     /// In order; paths are unique and real. Empty until `branches` is set.

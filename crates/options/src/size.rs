@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// What [`parse_size`] accepts, as a phrase for error messages and help.
 pub const SIZE_ACCEPTED: &str =
     "a whole number of bytes, or one with K, M, G or T (powers of 1024) such as 512M or 4GiB";
@@ -68,7 +70,7 @@ pub fn show_size(bytes: u64) -> String {
 /// with a slash (`4G/5%`, either order). The slash is chosen because it needs no quoting in a
 /// shell, in fstab, inside `-o` (which splits at commas) or in a branch list (which splits at
 /// colons).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MinFreeSpace {
     /// This many bytes.
     Size(u64),
@@ -162,7 +164,7 @@ fn parse_percent(text: &str) -> Result<u8, BadSize> {
 }
 
 /// The largest message exchanged with the kernel, which bounds one read or write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MessageSize {
     /// A number of memory pages, at least 1.
     Pages(u64),

@@ -1,5 +1,7 @@
 //! Options whose value is one word of a fixed set, and booleans.
 
+use serde::{Deserialize, Serialize};
+
 /// Declares an enum together with its option words, so that parsing, printing and the text that
 /// lists the accepted words cannot disagree.
 macro_rules! words {
@@ -11,7 +13,7 @@ macro_rules! words {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum $name {
             $(#[$first_meta])* $first,
             $( $(#[$item_meta])* $item, )*

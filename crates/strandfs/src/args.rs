@@ -86,7 +86,8 @@ pub struct MountArgs {
         help = "Branches, each PATH[=RW|RO|NC[,MINFREESPACE]] or several joined by ':', or NAME for /etc/strandfs/NAME.toml, or a TOML file; then the mountpoint"
     )]
     pub paths: Vec<String>,
-    /// Set for the server that `mount` starts in the background.
+    /// Set for the server that `mount` starts in the background, which reads its plan from standard
+    /// input.
     #[arg(long, hide = true)]
     pub background_server: bool,
     /// Set by the mount helper: the options come from mount(8).

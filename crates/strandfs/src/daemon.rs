@@ -9,32 +9,39 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
+use crate::plan::Plan;
 
 /// What the server writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready";
 
-/// Starts this program again as the server of a pool, see [`start`].
+/// Starts this program again as the server of a pool, see [`start`]: it gets the plan, and the
+/// mountpoint among its arguments for whoever lists processes.
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_server(args: &MountArgs) -> Result<u8, Failure> {
+pub fn start_server(plan: Plan) -> Result<u8, Failure> {
+    let mountpoint = plan.mountpoint.to_string_lossy().into_owned();
+    let plan = plan.send();
+    let plan = plan.map_err(Failure::system("handing the plan to the server"))?;
     start(
-        ["mount", "--background-server"]
-            .into_iter()
-            .chain(mount_arguments(args)),
+        ["mount", "--background-server", "--", &mountpoint],
+        plan.into(),
     )
 }
 
-/// Starts this program again with these arguments, as a server, and waits for it to be ready.
-/// Returns its exit code, 0 if it serves.
+/// Starts this program again with these arguments and this standard input, as a server, and waits
+/// for it to be ready. Returns its exit code, 0 if it serves.
 ///
 /// # Errors
 /// The child could not be started. A child that fails has said why on standard error.
-pub fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<u8, Failure> {
+pub fn start<A: AsRef<OsStr>>(
+    arguments: impl IntoIterator<Item = A>,
+    input: Stdio,
+) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
     let mut child = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(Failure::system("starting the server"))?;

@@ -31,14 +31,23 @@ pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
 pub fn start(args: &MountArgs) -> Result<u8, Failure> {
-    let mut plan = plan::make(args)?;
+    if args.background_server {
+        let plan = Plan::receive().map_err(Failure::system("reading the plan of the mount"))?;
+        return prepare(args, plan);
+    }
+    let plan = plan::make(args)?;
     let user = plan.settings.setuid.as_deref();
     if as_user::is_to_switch(args, user)? {
         return as_user::mount(args, user.unwrap_or_default());
     }
-    if !args.foreground && !args.background_server {
-        return daemon::start_server(args);
+    match args.foreground {
+        true => prepare(args, plan),
+        false => daemon::start_server(plan),
     }
+}
+
+/// Waits for the branches and serves.
+fn prepare(args: &MountArgs, mut plan: Plan) -> Result<u8, Failure> {
     let mut waited = branch_mounts::wait(&plan.settings, &plan.mountpoint)?;
     plan.said.append(&mut waited.notices);
     for line in &plan.said {

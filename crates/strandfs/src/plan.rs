@@ -1,9 +1,15 @@
 //! From the arguments of a mount to its settings and mountpoint.
 
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use serde::{Deserialize, Serialize};
 use strandfs_options::layers::LoadError;
-use strandfs_options::{BranchError, Layers, OptionError, Origin, Settings, config};
+use strandfs_options::{BranchError, Layers, Loaded, OptionError, Origin, Settings, config};
 use strandfs_pool::admin::features;
 use strandfs_pool::state::mounts::{Forbids, survey};
 
@@ -25,14 +31,62 @@ pub struct Plan {
     pub said: Vec<String>,
 }
 
+/// A plan on its way to the server in the background.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    layers: Layers,
+    settings: Settings,
+    /// Need not be text.
+    mountpoint: Vec<u8>,
+    forbids: u8,
+    said: Vec<String>,
+}
+
+impl Plan {
+    /// The plan as a file that the server gets as its standard input.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn send(self) -> io::Result<File> {
+        let sent = Sent {
+            layers: self.layers,
+            settings: self.settings,
+            mountpoint: self.mountpoint.into_os_string().into_vec(),
+            forbids: self.forbids.bits(),
+            said: self.said,
+        };
+        let mut file = File::from(memfd_create("strandfs-plan", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(&sent)?)?;
+        file.rewind()?;
+        Ok(file)
+    }
+
+    /// In the server: the plan it was started with. Standard input leads nowhere afterwards.
+    ///
+    /// # Errors
+    /// There is none: only [`crate::daemon`] starts a server so.
+    pub fn receive() -> io::Result<Plan> {
+        let sent: Sent = serde_json::from_reader(io::stdin().lock())?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let null = rustix::fs::open("/dev/null", flags, Mode::empty())?;
+        rustix::stdio::dup2_stdin(&null)?;
+        Ok(Plan {
+            layers: sent.layers,
+            settings: sent.settings,
+            mountpoint: OsString::from_vec(sent.mountpoint).into(),
+            forbids: Forbids::from_bits_truncate(sent.forbids),
+            said: sent.said,
+        })
+    }
+}
+
 /// Reads the options and files, and looks at the mountpoint and the branches. Changes nothing,
 /// except that a dead mount on the mountpoint is cleared away.
 ///
 /// # Errors
 /// Anything in them that keeps the pool from being mounted.
 pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
-    let (layers, mountpoint) = layers(args)?;
-    let loaded = layers.load().map_err(|error| explain(error, args))?;
+    let (layers, loaded, mountpoint) = load(args)?;
     let layers = layers.settle(&loaded);
     let mut settings = loaded.settings;
     let mountpoint = check::mountpoint(
@@ -80,8 +134,8 @@ fn forbidden(settings: &Settings) -> Forbids {
     forbids
 }
 
-/// The layers, and the mountpoint as it was given.
-fn layers(args: &MountArgs) -> Result<(Layers, String), Failure> {
+/// The layers, what they say, and the mountpoint as it was given.
+fn load(args: &MountArgs) -> Result<(Layers, Loaded, String), Failure> {
     let file = args
         .paths
         .first()
@@ -104,8 +158,9 @@ fn layers(args: &MountArgs) -> Result<(Layers, String), Failure> {
         ..Layers::default()
     };
     layers.file.clone_from(&file);
-    let set = layers.load().map_err(|error| explain(error, args))?;
-    let set = set.settings.mountpoint;
+    let loaded = layers.load_options();
+    let loaded = loaded.map_err(|error| explain(error, args))?;
+    let set = loaded.settings.mountpoint.clone();
     // Behind the name of a file, and from mount(8), the mountpoint always comes last.
     let last_is_mountpoint = args.from_mount || file.is_some() || set.is_none();
     let (branches, mountpoint) = match (paths.split_last(), set) {
@@ -114,7 +169,9 @@ fn layers(args: &MountArgs) -> Result<(Layers, String), Failure> {
         (_, None) => return Err(Failure::NoMountpoint),
     };
     layers.branches = branches.to_vec();
-    Ok((layers, mountpoint))
+    let loaded = layers.add_branches(loaded);
+    let loaded = loaded.map_err(|error| explain(error, args))?;
+    Ok((layers, loaded, mountpoint))
 }
 
 /// A bare word that stands for nothing may have been meant as any of three things.

@@ -1,7 +1,9 @@
 //! The part of the settings that mount(2) is told.
 
+use serde::{Deserialize, Serialize};
+
 /// What mount(2) is told. Everything off is the kernel's own default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountFlags {
     /// `ro`.
     pub read_only: bool,
@@ -29,7 +31,7 @@ pub struct MountFlags {
 }
 
 /// SELinux labels given at mount; `None` when not given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityContexts {
     /// Label of every file.
     pub context: Option<String>,

@@ -88,7 +88,7 @@ fn start(args: &AttachArgs) -> Result<Result<Found, u8>, Failure> {
         foreground: false,
         background_server: false,
     };
-    let code = daemon::start(serve::arguments(&serve));
+    let code = daemon::start(serve::arguments(&serve), Stdio::null());
     if !matches!(code, Ok(0)) {
         forget_directory(&place);
     }

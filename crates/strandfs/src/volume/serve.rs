@@ -1,7 +1,7 @@
 //! `strandfs volume serve`.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 
 use clap::ValueEnum;
 use strandfs_fuse::{End, Signals};
@@ -20,7 +20,7 @@ use crate::{check, daemon, guard, logging, privileges, resources};
 /// Anything that keeps it from being served; nothing is mounted then.
 pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     if !args.foreground && !args.background_server {
-        return daemon::start(arguments(args)).map(ExitCode::from);
+        return daemon::start(arguments(args), Stdio::null()).map(ExitCode::from);
     }
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     let home = match args.background_server {

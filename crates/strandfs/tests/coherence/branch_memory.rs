@@ -24,7 +24,7 @@ fn pool_on(kinds: [Kind; BRANCHES], options: &str) -> Pool {
     let mut pool = Pool::build().option(options).branches(kinds).prepare();
     for branch in 0..BRANCHES {
         fs::create_dir(pool.on(branch, "d")).unwrap();
-        put(pool.on(branch, format!("d/old{branch:?}")), "x");
+        put(pool.on(branch, format!("d/old{branch}")), "x");
     }
     pool.start();
     pool
@@ -111,9 +111,9 @@ fn a_directory_made_on_further_branches_is_remembered_as_empty_and_filled_behind
             (made.mode() & 0o7777, made.uid(), made.gid()),
             (0o2751, 1234, 4321)
         );
-        put(pool.on(branch, format!("d/old{branch:?}")), "x");
-        let shown = pool.path(format!("d/old{branch:?}"));
-        assert!(shown.exists(), "made on branch {branch:?}");
+        put(pool.on(branch, format!("d/old{branch}")), "x");
+        let shown = pool.path(format!("d/old{branch}"));
+        assert!(shown.exists(), "made on branch {branch}");
         let again = fs::File::create_new(shown);
         assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     }
@@ -147,7 +147,7 @@ fn find_what_is_made(pool: &Pool) {
                 1 => fs::rename(pool.on(branch, format!("d/new{}", number - 1)), &behind)
                     .or_else(|_| fs::write(&behind, "x"))
                     .unwrap(),
-                _ => fs::hard_link(pool.on(branch, format!("d/old{branch:?}")), &behind).unwrap(),
+                _ => fs::hard_link(pool.on(branch, format!("d/old{branch}")), &behind).unwrap(),
             }
             let shown = pool.path(format!("d/new{number}"));
             let found = fs::symlink_metadata(&shown);
@@ -174,7 +174,7 @@ fn every_copy_of_a_removed_name_goes_though_one_was_made_behind_the_mount() {
         }
         fs::remove_file(pool.path(&name)).unwrap();
         for branch in 0..BRANCHES {
-            assert!(!pool.on(branch, &name).exists(), "{name} on {branch:?}");
+            assert!(!pool.on(branch, &name).exists(), "{name} on {branch}");
         }
     }
 }
@@ -194,7 +194,7 @@ fn every_copy_of_a_file_changes_though_one_was_made_behind_the_mount() {
         fs::set_permissions(pool.path(&name), mode).unwrap();
         for branch in 0..BRANCHES {
             let found = fs::metadata(pool.on(branch, &name)).unwrap();
-            assert_eq!(found.mode() & 0o777, 0o600 | number, "{name} on {branch:?}");
+            assert_eq!(found.mode() & 0o777, 0o600 | number, "{name} on {branch}");
         }
     }
 }
@@ -274,8 +274,8 @@ fn nothing_is_remembered_where_nothing_is_watched() {
         }
         assert_eq!(remembered(&pool), 0, "{coherence}");
         for branch in 0..BRANCHES {
-            put(pool.on(branch, format!("d/new{branch:?}")), "x");
-            assert!(pool.path(format!("d/new{branch:?}")).exists());
+            put(pool.on(branch, format!("d/new{branch}")), "x");
+            assert!(pool.path(format!("d/new{branch}")).exists());
         }
     }
 }

@@ -166,7 +166,7 @@ fn settle(pool: &Pool, branches: usize, round: u64) {
     for branch in 0..branches {
         let (marker, steady) = (
             format!("settle-{branch}-{round}"),
-            format!("steady-{branch:?}"),
+            format!("steady-{branch}"),
         );
         let mode = 0o400 | (round % 0o200) as u32;
         assert!(!pool.path(&marker).exists());
@@ -186,9 +186,9 @@ fn settle(pool: &Pool, branches: usize, round: u64) {
 /// Makes what the markers need, and the kernel know it.
 fn prepare(pool: &Pool, branches: usize) {
     for branch in 0..branches {
-        put(pool.on(branch, format!("steady-{branch:?}")), "");
+        put(pool.on(branch, format!("steady-{branch}")), "");
         let nobody = fs::Permissions::from_mode(0o0);
-        fs::set_permissions(pool.on(branch, format!("steady-{branch:?}")), nobody).unwrap();
+        fs::set_permissions(pool.on(branch, format!("steady-{branch}")), nobody).unwrap();
     }
     let rules = fs::Permissions::from_mode(0o700);
     for dir in &DIRS[1..] {

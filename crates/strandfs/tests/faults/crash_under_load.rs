@@ -299,7 +299,7 @@ fn crash_again_and_again(sizes: &[&'static str], options: &str, moves: bool) {
         for branch in 0..sizes.len() {
             let left = names(pool.on(branch, ""));
             let left: Vec<_> = left.iter().filter(|name| name.starts_with('.')).collect();
-            assert!(left.is_empty(), "{context}: {left:?} on branch {branch:?}");
+            assert!(left.is_empty(), "{context}: {left:?} on branch {branch}");
         }
     }
     result.verified_bytes = writers.iter().map(|writer| writer.verified_bytes).sum();

@@ -212,8 +212,8 @@ fn branches_are_added_removed_and_replaced_in_the_notation_of_mergerfs() {
     let hour = "cache.entry=3600,cache.attr=3600,cache.negative-entry=3600";
     let mut pool = Pool::tmpfs(4).option(hour).prepare();
     for branch in 0..4 {
-        put(pool.on(branch, format!("only{branch:?}")), "");
-        put(pool.on(branch, format!("d/deep{branch:?}")), "");
+        put(pool.on(branch, format!("only{branch}")), "");
+        put(pool.on(branch, format!("d/deep{branch}")), "");
     }
     let path = |pool: &Pool, branch: usize| pool.on(branch, "").display().to_string();
     let trim = |text: String| text.trim_end_matches('/').to_owned();
@@ -222,7 +222,7 @@ fn branches_are_added_removed_and_replaced_in_the_notation_of_mergerfs() {
     let expect = |edit: &str, visible: &[usize]| {
         set(&pool, "branches", edit).unwrap_or_else(|errno| panic!("{edit}: {errno}"));
         for branch in 0..4 {
-            for name in [format!("only{branch:?}"), format!("d/deep{branch:?}")] {
+            for name in [format!("only{branch}"), format!("d/deep{branch}")] {
                 let there = visible.contains(&branch);
                 eventually(&format!("{edit}: {name} {there}"), LIMIT, || {
                     sees(&pool, &name) == there
@@ -230,7 +230,7 @@ fn branches_are_added_removed_and_replaced_in_the_notation_of_mergerfs() {
             }
         }
         let listed = names(pool.root());
-        let expected = visible.iter().map(|branch| format!("only{branch:?}"));
+        let expected = visible.iter().map(|branch| format!("only{branch}"));
         assert!(
             expected.into_iter().all(|name| listed.contains(&name)),
             "{edit}: {listed:?}"
@@ -311,7 +311,7 @@ fn what_is_open_outlives_its_branch() {
         });
         // A branch that comes back with other content is another branch.
         put(&second, "on the directory beneath");
-        set(&pool, "branches", &format!("+{branch:?}")).unwrap();
+        set(&pool, "branches", &format!("+{branch}")).unwrap();
         eventually("the new branch", LIMIT, || sees(&pool, "f"));
         assert_eq!(get(pool.path("f")), b"on the directory beneath");
     }
@@ -323,7 +323,7 @@ fn what_is_mounted_in_the_pool_and_who_stands_in_it_stay() {
     let mut pool = Pool::tmpfs(3).prepare();
     for branch in 0..3 {
         fs::create_dir_all(pool.on(branch, "a/b")).unwrap();
-        put(pool.on(branch, format!("a/b/f{branch:?}")), "");
+        put(pool.on(branch, format!("a/b/f{branch}")), "");
     }
     pool.start();
     let inside = pool.path("a/b");
@@ -334,7 +334,7 @@ fn what_is_mounted_in_the_pool_and_who_stands_in_it_stay() {
     let number = pool.path("a").metadata().unwrap().ino();
     let branch = pool.on(0, "").display().to_string();
     let branch = branch.trim_end_matches('/');
-    for edit in ["-<", "->", &format!("+<{branch:?}")] {
+    for edit in ["-<", "->", &format!("+<{branch}")] {
         set(&pool, "branches", edit).unwrap();
         for _ in 0..20 {
             assert_eq!(names(&inside), ["of the mount"], "after {edit}");

@@ -79,7 +79,7 @@ fn options_are_set_all_or_none() {
 fn branches_are_listed_added_changed_and_removed() {
     let mut pool = Pool::tmpfs(3).prepare();
     for branch in 0..3 {
-        put(pool.on(branch, format!("only{branch:?}")), "");
+        put(pool.on(branch, format!("only{branch}")), "");
     }
     pool.start();
     let path = |branch: usize| pool.on(branch, ".").canonicalize().unwrap();
@@ -125,7 +125,7 @@ fn a_changed_file_is_read_again_whole_or_not_at_all() {
     let pool = Pool::tmpfs(2).prepare();
     let _daemons = Daemons::at(pool.root());
     for branch in 0..2 {
-        put(pool.on(branch, format!("only{branch:?}")), "");
+        put(pool.on(branch, format!("only{branch}")), "");
     }
     let file = pool.outside("pool.toml");
     let write = |branches: &[usize], more: &str| {

@@ -2,12 +2,18 @@
 
 use crate::{need_root, need_tool};
 use std::fs;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use crate::support::command::binary;
 use crate::support::files::{get, put};
 use crate::support::system::{Daemons, System, program};
 use crate::support::{Pool, Run, mounts, run, strandfs};
+use rustix::fs::inotify;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -109,6 +115,82 @@ fn options_come_from_the_file_that_config_names() {
     // Its effect: the directory is made everywhere.
     fs::create_dir(pool.path("d")).unwrap();
     assert_eq!(pool.holders("d"), [0, 1]);
+}
+
+/// How often a file has been opened since the last question.
+struct Opened {
+    notices: OwnedFd,
+}
+
+impl Opened {
+    fn of(path: &Path) -> Opened {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let notices = inotify::init(flags).unwrap();
+        // Successive notices that are alike become one.
+        let each = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
+        inotify::add_watch(&notices, path, each).unwrap();
+        Opened { notices }
+    }
+
+    fn count(&self) -> usize {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let mut notices = inotify::Reader::new(&self.notices, &mut space);
+        let events = std::iter::from_fn(|| notices.next().ok().map(|notice| notice.events()));
+        events
+            .filter(|events| events.contains(inotify::ReadFlags::OPEN))
+            .count()
+    }
+}
+
+/// Read again, the file could say something else: what was found right is not what would be served.
+#[test]
+fn a_configuration_is_read_once_for_a_mount_in_the_background() {
+    let pool = Pool::tmpfs(2).prepare();
+    let toml = file(
+        &pool,
+        "pool.toml",
+        "branches = ['@/b0', '@/b1']\nmountpoint = '@/pool'\nminfreespace = 0\n[cache]\nattr = 7\n",
+    );
+    let opened = Opened::of(&toml);
+    let _daemons = Daemons::at(pool.root());
+    strandfs(["mount", text(&toml)]).ok();
+    assert_eq!(opened.count(), 1);
+    let status = pool.status();
+    assert_eq!(status.options["cache.attr"], "7s");
+    assert_eq!(status.origins["cache.attr"], format!("{}:5", text(&toml)));
+    // What it was mounted from is known still.
+    file(
+        &pool,
+        "pool.toml",
+        "branches = ['@/b0', '@/b1']\nmountpoint = '@/pool'\nminfreespace = 0\n[cache]\nattr = 8\n",
+    );
+    strandfs(["reload", text(pool.root())]).ok();
+    assert_eq!(pool.status().options["cache.attr"], "8s");
+}
+
+#[test]
+fn the_plan_of_a_mount_is_none_of_the_servers_input() {
+    let pool = Pool::tmpfs(1).prepare();
+    let _daemons = Daemons::at(pool.root());
+    let branch = &pool.branch_args()[0];
+    strandfs(["mount", "-o", "minfreespace=0", branch, text(pool.root())]).ok();
+    let server = pool.status().pid;
+    for number in 0..=2 {
+        let stream = fs::read_link(format!("/proc/{server}/fd/{number}")).unwrap();
+        assert_eq!(stream, Path::new("/dev/null"), "{number}");
+    }
+    let mut child = Command::new(binary())
+        .args(["mount", "--background-server", "--", text(pool.root())])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"{}").unwrap();
+    let refused = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("the plan of the mount"), "{said}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_directory_is_whole_or_an_error_however_few_descriptors_are_left() {
     let most = 24;
     for number in 0..most {
         for branch in 0..3 {
-            put(pool.on(branch, format!("d{number}/f{branch:?}")), "");
+            put(pool.on(branch, format!("d{number}/f{branch}")), "");
         }
     }
     let server = servers(pool.root())[0];

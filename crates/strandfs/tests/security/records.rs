@@ -184,7 +184,7 @@ fn attack(way: Way, when: When) {
     let before = everywhere();
     let branch = root.display().to_string();
     if when == When::AtMount {
-        pool.add_option(&format!("branches=+>{branch:?}"));
+        pool.add_option(&format!("branches=+>{branch}"));
     }
     let mountpoint = pool.root().to_str().unwrap().to_owned();
     pool.start();

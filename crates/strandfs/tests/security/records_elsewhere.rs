@@ -30,7 +30,7 @@ fn interrupted() -> Option<Pool> {
                 fs::remove_dir_all(pool.on(branch, name)).ok();
             }
             fs::create_dir_all(pool.on(branch, "d")).unwrap();
-            put(pool.on(branch, "d/new"), format!("replaced on {branch:?}"));
+            put(pool.on(branch, "d/new"), format!("replaced on {branch}"));
         }
         put(pool.on(0, "d/old"), "moved");
         pool.set_env(DIE_AT, &step.to_string());
