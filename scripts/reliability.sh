@@ -62,7 +62,7 @@ count_tests 'faults and crashes' coherence::stuck faults::{clocks,crash_absent,c
     volume::{crash,data,errors,life,precautions}
 # Hours: not by nextest, which would end it.
 if scripts/model.sh "$model_seconds"; then model_failed=0; else model_failed=1 failed=1; fi
-printf '{"suite":"faults and crashes","configuration":"model, %s s each theme","cases":9,"unit":"themes","failed":%d}\n' \
+printf '{"suite":"faults and crashes","configuration":"model, %s s each theme","cases":10,"unit":"themes","failed":%d}\n' \
     "$model_seconds" "$model_failed" >>"$STRANDFS_RESULTS"
 count_tests 'known defects of mergerfs' defects
 count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \

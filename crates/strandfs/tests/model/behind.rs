@@ -16,8 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Worker {
     pub fn behind_step(&mut self) -> Step {
+        let touched = self.change_behind()?;
+        self.until_shown(touched)
+    }
+
+    /// Makes one change, and says to which names.
+    pub fn change_behind(&mut self) -> Step<Vec<PathBuf>> {
+        let nothing = Ok(Vec::new());
         let Some(name) = self.any_name(What::File) else {
-            return Ok(());
+            return nothing;
         };
         let id = self.names[&name];
         // Programs that have it open are another matter.
@@ -29,7 +36,7 @@ impl Worker {
             .into_iter()
             .find(|path| fs::symlink_metadata(path).is_ok())
         else {
-            return Ok(());
+            return nothing;
         };
         let mut post = self.nodes[&id].clone();
         post.set_time = None;
@@ -68,7 +75,7 @@ impl Worker {
                 let number = self.random.u32(0..9);
                 let to = name.with_file_name(format!("f{number}"));
                 if self.names.contains_key(&to) {
-                    return Ok(());
+                    return nothing;
                 }
                 self.note(
                     id,
@@ -95,21 +102,19 @@ impl Worker {
         }
         self.drop_nameless();
         let touched: Vec<PathBuf> = old.keys().chain(self.names.keys()).cloned().collect();
-        let touched = touched
-            .into_iter()
-            .filter(|path| old.get(path) != self.names.get(path) || old.get(path) == Some(&id))
-            .collect();
-        self.until_shown(touched)
+        let is_touched =
+            |path: &PathBuf| old.get(path) != self.names.get(path) || old.get(path) == Some(&id);
+        Ok(touched.into_iter().filter(is_touched).collect())
     }
 
-    fn make_behind(&mut self, place: &Path, beside: &Path) -> Step {
+    fn make_behind(&mut self, place: &Path, beside: &Path) -> Step<Vec<PathBuf>> {
         let number = self.random.u32(0..9);
         let name = beside.with_file_name(format!("f{number}"));
         if self.names.contains_key(&name) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // The name is asked for first: that it is not there is remembered then.
-        if fs::symlink_metadata(self.path(&name)).is_ok() {
+        if self.root_fd.is_some() && fs::symlink_metadata(self.path(&name)).is_ok() {
             return wrong(format!(
                 "{} is there\n{}",
                 name.display(),
@@ -133,11 +138,12 @@ impl Worker {
         }
         self.nodes.insert(id, node);
         self.names.insert(name.clone(), id);
-        self.until_shown(vec![name])
+        Ok(vec![name])
     }
 
     /// Waits until the pool shows the model's state of these names.
-    fn until_shown(&mut self, names: Vec<PathBuf>) -> Step {
+    pub fn until_shown(&mut self, names: impl IntoIterator<Item = PathBuf>) -> Step {
+        let names: Vec<PathBuf> = names.into_iter().collect();
         let start = Instant::now();
         loop {
             let mut complaint = None;

@@ -23,6 +23,8 @@ pub enum Theme {
     Shared,
     /// Full inode tables and quotas, on further filesystems.
     Limits,
+    /// The pool starts while programs change files on the branches.
+    Starting,
 }
 
 #[derive(Clone)]
@@ -49,6 +51,8 @@ pub struct Config {
     pub drops_caches: bool,
     /// Workers change their files on the branches.
     pub behind: bool,
+    /// The pool starts again and again meanwhile.
+    pub starts: bool,
     /// Renames and links across branches may be refused.
     pub crosses: bool,
     pub writeback: bool,
@@ -69,6 +73,7 @@ impl Theme {
             Theme::Names,
             Theme::Shared,
             Theme::Limits,
+            Theme::Starting,
         ];
         let named = all.into_iter().find(|theme| format!("{theme:?}") == name);
         named.unwrap_or_else(|| panic!("no theme {name}"))
@@ -83,12 +88,13 @@ impl Config {
         let swaps = is(Theme::Swapped);
         let writeback = is(Theme::Any) && chance(12);
         let kills = is(Theme::Killed) || (is(Theme::Any) && !writeback && chance(35));
-        let behind = is(Theme::Behind) || (is(Theme::Any) && chance(20));
+        let starts = is(Theme::Starting);
+        let behind = is(Theme::Behind) || starts || (is(Theme::Any) && chance(20));
         let short =
             !writeback && !swaps && !behind && (is(Theme::Full) || is(Theme::Limits) || chance(50));
         let modes = !writeback && !swaps && (is(Theme::Changing) || (is(Theme::Any) && chance(25)));
         let leaves = is(Theme::Changing) || (is(Theme::Any) && chance(20));
-        let joins = !kills && !swaps && (is(Theme::Changing) || chance(20));
+        let joins = !kills && !swaps && (is(Theme::Changing) || chance(20)) && !starts;
         let flipping = is(Theme::Changing) || is(Theme::Names) || chance(45);
         let drops_caches = chance(30);
         let crosses = !is(Theme::Killed) && chance(15);
@@ -107,6 +113,7 @@ impl Config {
             swaps,
             drops_caches,
             behind,
+            starts,
             crosses,
             writeback,
             many_attrs: seed % 4 == 1,
@@ -274,6 +281,7 @@ impl Config {
             (self.swaps, "disks swapped"),
             (self.drops_caches, "caches dropped"),
             (self.behind, "changes on branches"),
+            (self.starts, "the pool starts amid them"),
             (self.many_attrs, "hundreds of attributes"),
         ];
         let traits = traits.iter().filter(|(is, _)| *is).map(|(_, what)| *what);

@@ -53,10 +53,14 @@ impl Word {
     }
 }
 
+/// Of `Word::Pause`: those who have let go of everything change their files on the branches meanwhile.
+pub const AMID_CHANGES: u64 = 2;
+
 /// What a worker is doing.
 pub const WORKING: u64 = 0;
 pub const PAUSED: u64 = 1;
 pub const WITHOUT_SERVER: u64 = 2;
+pub const CHANGING: u64 = 3;
 
 /// The mapping; never taken down, for the process ends with it.
 pub struct Control {

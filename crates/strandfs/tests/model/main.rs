@@ -254,6 +254,12 @@ fn everything_is_as_each_process_left_it_where_inode_tables_and_quotas_are_full(
 }
 
 #[test]
+fn everything_is_as_each_process_left_it_where_branches_are_changed_while_the_pool_starts() {
+    need_root!();
+    many(Theme::Starting);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     need_root!();
     for (seed, theme) in seeds(FORMER) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -34,22 +33,11 @@ impl Worker {
             if self.random.bool() {
                 continue;
             }
-            let mut place = branch.join(self.own_name());
-            let own = fs::DirBuilder::new().mode(0o777).create(&place);
-            let there = |done: io::Result<()>| {
-                done.is_ok() || done.is_err_and(|error| error.raw_os_error() == Some(libc::EEXIST))
-            };
-            let mut goes_on = there(own);
-            let mut below = PathBuf::new();
-            for part in dir.components() {
-                below.push(part);
-                place.push(part);
-                let mode = self.nodes[&self.names[&below]].mode;
-                goes_on = goes_on && there(fs::DirBuilder::new().mode(mode).create(&place));
-            }
-            let marker = place.join(&mark);
-            if goes_on && File::create(&marker).is_ok() {
-                markers.push(marker);
+            if let Some(place) = self.make_on(&branch, &dir) {
+                let marker = place.join(&mark);
+                if File::create(&marker).is_ok() {
+                    markers.push(marker);
+                }
             }
         }
         // What the pool does before it has heard of it is nothing to judge.
@@ -63,6 +51,23 @@ impl Worker {
         }
         shown?;
         self.until_there(id, &mark, false)
+    }
+
+    /// A directory on a branch, with those above it.
+    pub fn make_on(&self, branch: &Path, dir: &Path) -> Option<PathBuf> {
+        let mut place = branch.join(self.own_name());
+        let make = |place: &Path, mode| match fs::DirBuilder::new().mode(mode).create(place) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Some(()),
+            made => made.ok(),
+        };
+        make(&place, 0o777)?;
+        let mut below = PathBuf::new();
+        for part in dir.components() {
+            below.push(part);
+            place.push(part);
+            make(&place, self.nodes[&self.names[&below]].mode)?;
+        }
+        Some(place)
     }
 
     pub fn until_there(&self, id: u64, path: &Path, there: bool) -> Step {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::config::Config;
-use super::control::{Control, PAUSED, WITHOUT_SERVER, WORKING, Word};
+use super::control::{AMID_CHANGES, Control, PAUSED, WITHOUT_SERVER, WORKING, Word};
 use super::support::files::put;
 use super::support::{Pool, mounts, say, strandfs};
 use super::swap::Swap;
@@ -61,6 +61,16 @@ pub fn run(config: &Config, length: Duration) -> Outcome<Counts> {
                 "{what}\nthe server said at last:\n{}",
                 &log[from..]
             ))
+        }
+    }
+}
+
+/// Every name below a directory, whatever is found.
+fn look_at_all(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let _ = fs::read(entry.path());
+        if entry.metadata().is_ok_and(|stat| stat.is_dir()) {
+            look_at_all(&entry.path());
         }
     }
 }
@@ -264,6 +274,7 @@ impl Run {
         self.counts.disturbances += 1;
         let dice = self.random.u32(0..100);
         match dice {
+            0..40 if self.config.starts => self.start_amid_changes(),
             0..25 if self.config.short => self.fill(),
             25..40 if self.config.short => self.drain(),
             40..55 if !self.config.flips.is_empty() => self.flip(),
@@ -405,6 +416,34 @@ impl Run {
         self.pause()?;
         self.pool.stop();
         self.pool.start();
+        self.control.add(Word::Generation, 1);
+        self.go_on()
+    }
+
+    /// The pool starts, and is looked at, while the workers go on changing their files on the branches.
+    fn start_amid_changes(&mut self) -> Outcome {
+        self.pause()?;
+        self.pool.stop();
+        self.control.set(Word::Pause, AMID_CHANGES);
+        for _ in 0..self.random.u32(1..4) {
+            std::thread::sleep(Duration::from_millis(self.random.u64(0..10)));
+            self.pool.start();
+            let end = Instant::now() + Duration::from_millis(self.random.u64(0..60));
+            while Instant::now() < end {
+                look_at_all(self.pool.root());
+                self.look_after_workers()?;
+            }
+            self.control.set(Word::Pause, 1);
+            self.wait_for_state(PAUSED)?;
+            if self.random.bool() {
+                break;
+            }
+            self.pool.stop();
+            self.control.set(Word::Pause, AMID_CHANGES);
+        }
+        if !mounts::is_mounted(self.pool.root()) {
+            self.pool.start();
+        }
         self.control.add(Word::Generation, 1);
         self.go_on()
     }

@@ -1,7 +1,7 @@
 //! One process: it does things to files of its own, knows exactly what they have to be then, and
 //! looks.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::config::{Config, Theme};
-use super::control::{Control, PAUSED, WORKING, Word};
+use super::control::{AMID_CHANGES, CHANGING, Control, PAUSED, WORKING, Word};
 use super::shared::Shared;
 use super::support::files::pattern;
 use super::tree::{Id, Names, Node, What};
@@ -227,7 +227,21 @@ impl Worker {
     pub fn pause(&mut self) -> Step {
         self.let_go();
         self.control.set(Word::State(self.number), PAUSED);
+        let mut touched = BTreeSet::new();
         while self.control.get(Word::Pause) != 0 && self.control.get(Word::Abort) == 0 {
+            if self.control.get(Word::Pause) == AMID_CHANGES {
+                self.control.set(Word::State(self.number), CHANGING);
+                if self.random.u8(0..4) > 0 {
+                    touched.extend(self.change_behind()?);
+                } else {
+                    let at = self.random.usize(0..self.config.branches.len());
+                    let (branch, dir) = (self.branches[at].clone(), self.any_dir());
+                    self.make_on(&branch, &dir);
+                }
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            self.control.set(Word::State(self.number), PAUSED);
             std::thread::sleep(Duration::from_millis(2));
         }
         if self.control.get(Word::Abort) != 0 {
@@ -235,6 +249,7 @@ impl Worker {
         }
         self.open_root();
         self.control.set(Word::State(self.number), WORKING);
+        self.until_shown(touched)?;
         self.check_everything(false)
     }
 
