@@ -1,8 +1,8 @@
 //! What the kernel keeps, and how soon a change made behind the pool is seen.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
 
 mod branch_memory;
 mod caching;

@@ -6,8 +6,8 @@
 //! tried first. See docs/testing.md.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::need_root;
 
 mod aftermath;
 mod behind;

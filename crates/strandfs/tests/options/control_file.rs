@@ -130,9 +130,9 @@ fn every_key_is_listed_and_readable() {
     assert_eq!(Path::new(&plain), pool.on(0, ""));
 }
 
-/// R19: some run-time settings were accepted without having an effect.
+/// Some run-time settings were accepted without having an effect.
 #[test]
-fn r19_run_time_settings_take_effect_or_say_why_not() {
+fn run_time_settings_take_effect_or_say_why_not() {
     let pool = Pool::tmpfs(1).mount();
     for (key, value, expected) in [
         ("fuse-msg-size", "2M", Err(Errno::ROFS)),

@@ -29,9 +29,9 @@ fn cpu_ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// R1: with no branch to create on, the msp policies climbed past the root and spun for ever.
+/// With no branch to create on, the msp policies climbed past the root and spun for ever.
 #[test]
-fn r1_policies_that_climb_end_at_the_root() {
+fn policies_that_climb_end_at_the_root() {
     for policy in ["mspmfs", "msplfs", "msplus", "msppfrd"] {
         let mut pool = Pool::build()
             .branch(Kind::Dir, "=NC")
@@ -64,9 +64,9 @@ fn r1_policies_that_climb_end_at_the_root() {
     }
 }
 
-/// R2: misspelt options were ignored silently.
+/// Misspelt options were ignored silently.
 #[test]
-fn r2_misspelt_options_are_refused() {
+fn misspelt_options_are_refused() {
     let pool = Pool::tmpfs(1).prepare();
     let branch = pool.on(0, "");
     let run = strandfs([
@@ -81,9 +81,9 @@ fn r2_misspelt_options_are_refused() {
     assert!(!crate::support::mounts::is_mounted(pool.root()));
 }
 
-/// R3: options that are switches were fatal without a value.
+/// Options that are switches were fatal without a value.
 #[test]
-fn r3_switches_need_no_value() {
+fn switches_need_no_value() {
     need_root!();
     let pool = Pool::tmpfs(1)
         .option("debug,allow-idmap,xattr=noattr")
@@ -97,9 +97,9 @@ fn r3_switches_need_no_value() {
     );
 }
 
-/// R5: cache.statfs given at mount did nothing; given again while mounted it worked.
+/// Cache.statfs given at mount did nothing; given again while mounted it worked.
 #[test]
-fn r5_free_space_is_cached_as_the_mount_says() {
+fn free_space_is_cached_as_the_mount_says() {
     need_root!();
     let pool = Pool::build()
         .branch(Kind::Tmpfs("16m"), "")
@@ -118,9 +118,9 @@ fn r5_free_space_is_cached_as_the_mount_says() {
     assert_eq!(pool.holders("third"), [1], "asked again");
 }
 
-/// R4: branch modes in lower case were fatal.
+/// Branch modes in lower case were fatal.
 #[test]
-fn r4_branch_modes_are_read_in_either_case() {
+fn branch_modes_are_read_in_either_case() {
     let mut pool = Pool::build()
         .branch(Kind::Dir, "=ro")
         .branch(Kind::Dir, "=nc")
@@ -137,10 +137,10 @@ fn r4_branch_modes_are_read_in_either_case() {
     assert_eq!(modes, ["RO", "NC", "RW"]);
 }
 
-/// R7: after a rename the open file was looked up by its old path, and whichever file had that name
+/// After a rename the open file was looked up by its old path, and whichever file had that name
 /// meanwhile got the bytes.
 #[test]
-fn r7_an_open_file_is_itself_after_a_rename() {
+fn an_open_file_is_itself_after_a_rename() {
     for options in ["passthrough.io=auto", "passthrough.io=off"] {
         let pool = Pool::build()
             .branch(Kind::Tmpfs("24m"), "")
@@ -189,9 +189,9 @@ fn r7_an_open_file_is_itself_after_a_rename() {
     }
 }
 
-/// R10: "read-only filesystem" was reported when the one branch that takes files was full.
+/// "Read-only filesystem" was reported when the one branch that takes files was full.
 #[test]
-fn r10_a_full_branch_beside_a_closed_one_is_no_space() {
+fn a_full_branch_beside_a_closed_one_is_no_space() {
     need_root!();
     let pool = Pool::build()
         .branch(Kind::Tmpfs("16m"), "=NC")
@@ -203,9 +203,9 @@ fn r10_a_full_branch_beside_a_closed_one_is_no_space() {
     assert_eq!(errno(File::create(closed.path("f"))), Errno::ROFS);
 }
 
-/// R11: with a path-preserving policy every failing rename became EXDEV.
+/// With a path-preserving policy every failing rename became EXDEV.
 #[test]
-fn r11_rename_onto_a_full_directory_says_so_under_every_policy() {
+fn rename_onto_a_full_directory_says_so_under_every_policy() {
     for policy in ["epmfs", "mspmfs", "epff", "mfs", "ff", "pfrd"] {
         let pool = Pool::tmpfs(1)
             .option(&format!("category.create={policy}"))
@@ -224,9 +224,9 @@ fn r11_rename_onto_a_full_directory_says_so_under_every_policy() {
     }
 }
 
-/// R12: a directory renamed onto one that was full on another branch silently merged with it.
+/// A directory renamed onto one that was full on another branch silently merged with it.
 #[test]
-fn r12_rename_looks_for_contents_on_every_branch() {
+fn rename_looks_for_contents_on_every_branch() {
     for policy in ["mfs", "epmfs", "ff"] {
         let mut pool = Pool::tmpfs(2)
             .option(&format!("category.create={policy}"))
@@ -245,9 +245,9 @@ fn r12_rename_looks_for_contents_on_every_branch() {
     }
 }
 
-/// R13: a symlink planted on one branch beside a directory on another was followed as root.
+/// A symlink planted on one branch beside a directory on another was followed as root.
 #[test]
-fn r13_a_planted_symlink_leads_nowhere() {
+fn a_planted_symlink_leads_nowhere() {
     let mut pool = Pool::tmpfs(2).prepare();
     let outside = pool.outside("outside");
     put(outside.join("x"), "precious");
@@ -269,9 +269,9 @@ fn r13_a_planted_symlink_leads_nowhere() {
     assert!(!pool.on(0, "a/x").exists());
 }
 
-/// R17: reserved attribute names were stored on the branch, and then unreadable.
+/// Reserved attribute names were stored on the branch, and then unreadable.
 #[test]
-fn r17_reserved_attribute_names_are_refused_and_not_stored() {
+fn reserved_attribute_names_are_refused_and_not_stored() {
     let pool = Pool::tmpfs(1).mount();
     put(pool.path("f"), "x");
     fs::create_dir(pool.path("d")).unwrap();
@@ -298,9 +298,9 @@ fn r17_reserved_attribute_names_are_refused_and_not_stored() {
     }
 }
 
-/// R18: O_TMPFILE, renameat2 flags and holes were missing, and fsync of a directory did nothing.
+/// O_TMPFILE, renameat2 flags and holes were missing, and fsync of a directory did nothing.
 #[test]
-fn r18_what_the_branch_can_the_pool_can() {
+fn what_the_branch_can_the_pool_can() {
     let pool = Pool::tmpfs(1).mount();
     let unnamed = open(
         pool.root(),
@@ -325,9 +325,9 @@ fn r18_what_the_branch_can_the_pool_can() {
     File::open(pool.root()).unwrap().sync_all().unwrap();
 }
 
-/// R20: a pool without a usable branch looked like an empty one.
+/// A pool without a usable branch looked like an empty one.
 #[test]
-fn r20_a_pool_without_branches_does_not_pretend_to_be_empty() {
+fn a_pool_without_branches_does_not_pretend_to_be_empty() {
     need_root!();
     let pool = Pool::tmpfs(2).option("cache.attr=0,cache.entry=0").mount();
     put(pool.path("f"), "x");
@@ -350,9 +350,9 @@ fn r20_a_pool_without_branches_does_not_pretend_to_be_empty() {
     }
 }
 
-/// R21: the common prefix of the branches was cut inside a name: /mnt/n1,/mnt/n2 gave "1:2".
+/// The common prefix of the branches was cut inside a name: /mnt/n1,/mnt/n2 gave "1:2".
 #[test]
-fn r21_the_source_shown_has_whole_names() {
+fn the_source_shown_has_whole_names() {
     let pool = Pool::tmpfs(2).mount();
     // The harness's branches are .../b0 and .../b1.
     let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();

@@ -34,7 +34,7 @@ fn text(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn r14_links_between_branches_become_symbolic_ones() {
+fn links_between_branches_become_symbolic_ones() {
     need_root!();
     for idmap in ["true", "false"] {
         let options = format!("allow-idmap={idmap},link-exdev=");
@@ -65,7 +65,7 @@ fn r14_links_between_branches_become_symbolic_ones() {
 }
 
 #[test]
-fn r15_renames_between_branches_become_symbolic_links() {
+fn renames_between_branches_become_symbolic_links() {
     need_root!();
     for idmap in ["true", "false"] {
         let options = format!("allow-idmap={idmap},rename-exdev=");
@@ -95,7 +95,7 @@ fn r15_renames_between_branches_become_symbolic_links() {
 }
 
 #[test]
-fn r16_a_file_in_the_pools_root_is_set_aside_too() {
+fn a_file_in_the_pools_root_is_set_aside_too() {
     need_root!();
     let pool = pool("rename-exdev=rel-symlink");
     fs::rename(pool.path("a/deep/f"), pool.path("f")).unwrap();

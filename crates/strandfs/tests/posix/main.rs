@@ -1,8 +1,8 @@
 //! What a program may ask of a filesystem, and gets as from the bare one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
 
 mod basic;
 mod confinement;

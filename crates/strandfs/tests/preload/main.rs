@@ -2,9 +2,10 @@
 //! themselves, and every doubt leaves them with the pool's own descriptor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
+
 mod programs;
-#[path = "../support/mod.rs"]
-mod support;
 mod when;
 
 use std::ffi::OsStr;

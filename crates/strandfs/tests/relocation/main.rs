@@ -1,8 +1,8 @@
 //! Files that change branches while they are in use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
 
 mod ahead;
 mod limits;

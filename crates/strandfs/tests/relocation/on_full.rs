@@ -58,7 +58,7 @@ fn leftovers(pool: &Pool, branches: usize) -> Vec<String> {
 }
 
 #[test]
-fn r6_every_handle_follows_a_file_that_moves() {
+fn every_handle_follows_a_file_that_moves() {
     need_root!();
     for options in [
         "moveonenospc=mfs",
@@ -90,7 +90,7 @@ fn r6_every_handle_follows_a_file_that_moves() {
 }
 
 #[test]
-fn r7_a_renamed_file_is_the_one_that_moves() {
+fn a_renamed_file_is_the_one_that_moves() {
     need_root!();
     let pool = pool(&["4m", "32m"], "moveonenospc=mfs");
     let content = pattern(2, 8 * MIB);
@@ -105,7 +105,7 @@ fn r7_a_renamed_file_is_the_one_that_moves() {
 }
 
 #[test]
-fn r8_a_file_moves_as_often_as_it_must() {
+fn a_file_moves_as_often_as_it_must() {
     need_root!();
     let pool = pool(&["2m", "4m", "8m", "32m"], "moveonenospc=ff");
     let content = pattern(3, 20 * MIB);
@@ -117,7 +117,7 @@ fn r8_a_file_moves_as_often_as_it_must() {
 }
 
 #[test]
-fn r9_the_policy_chooses_by_the_files_directory() {
+fn the_policy_chooses_by_the_files_directory() {
     need_root!();
     for (policy, goes_to) in [("epmfs", 2), ("lfs", 1), ("mfs", 3)] {
         let pool = pool(

@@ -2,8 +2,8 @@
 //! scenes of one way in, played as unprivileged users; `SECURITY.md` lists them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool, people};
 
 mod commands;
 mod control;
@@ -17,7 +17,6 @@ mod locks;
 mod merged_dirs;
 mod mounts_below;
 mod names_shown;
-mod people;
 mod preload;
 mod races;
 mod records;

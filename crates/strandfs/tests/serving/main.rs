@@ -1,8 +1,8 @@
 //! How requests reach the server and are carried out: transports, threads, passthrough, mounts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
 
 mod deep_queue;
 mod locks_unreported;

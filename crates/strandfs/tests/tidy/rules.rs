@@ -125,13 +125,13 @@ pub fn complaints(path: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Integration tests, benches, fuzz targets and `tests.rs` modules are test code as a whole.
+/// Integration tests and their helpers, benches, fuzz targets and `tests.rs` modules are test code as a whole.
 fn is_test_path(path: &str) -> bool {
     let mut parts = path.split('/');
     parts.any(|part| {
         matches!(
             part,
-            "tests" | "benches" | "fuzz" | "tests.rs" | "testing.rs"
+            "tests" | "testkit" | "benches" | "fuzz" | "tests.rs" | "testing.rs"
         )
     })
 }

@@ -1,8 +1,8 @@
 //! Volumes: one file served as a block device, with what users put on it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool};
 
 mod crash;
 mod data;

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::people::{ALICE, MALLORY, act_as};
 use super::support::fault_fs::FaultFs;
 use super::support::files::{get, put};
 use super::support::{Kind, Pool, run, strandfs};
+use crate::people::{ALICE, MALLORY, act_as};
 use crate::{need_root, need_tool};
 
 /// Two branches, the second of which has no access lists. Files go to either.

@@ -5,10 +5,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use super::people::{ALICE, act_as};
 use super::support::files::names;
 use super::support::{Kind, Pool, eventually};
 use crate::need_root;
+use crate::people::{ALICE, act_as};
 
 const DIE_AT: &str = "STRANDFS_DIE_AT_MOVE_STEP";
 

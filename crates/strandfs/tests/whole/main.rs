@@ -1,8 +1,8 @@
 //! No wrong byte, no wrong disk, no wrong name: what independent examinations found, a test each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use strandfs_testkit as support;
+use strandfs_testkit::{need_root, need_tool, people};
 
 mod access_lists;
 mod added_branches;
@@ -19,8 +19,6 @@ mod listings;
 mod locks;
 mod open_dirs;
 #[allow(dead_code)]
-#[path = "../security/people.rs"]
-mod people;
 mod renamed_dirs;
 mod reservations;
 mod set_id_bits;

@@ -11,10 +11,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::people::{MALLORY, act_as};
 use super::support::files::{errno, put};
 use super::support::{Kind, Pool, mounts, run};
 use crate::need_root;
+use crate::people::{MALLORY, act_as};
 
 /// A version 2 file capability: CAP_NET_RAW permitted and effective.
 const CAPABILITY: [u8; 20] = [

@@ -28,7 +28,7 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "who_needs_a_stuck_branch_fails_at_the_deadline",
     ),
     ("minfreespace", "reserves_keep_branches_from_filling"),
-    ("fsname", "r21_the_source_shown_has_whole_names"),
+    ("fsname", "the_source_shown_has_whole_names"),
     ("subtype", "a_pool_can_show_the_type_of_mergerfs"),
     ("statfs", "statfs_adds_up_the_branches"),
     ("passthrough.io", "status_says_whether_and_why"),
@@ -265,19 +265,16 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "passthrough.headroom",
         "files_are_created_under_the_servers_hand_below_the_headroom",
     ),
-    ("moveonenospc", "r6_every_handle_follows_a_file_that_moves"),
+    ("moveonenospc", "every_handle_follows_a_file_that_moves"),
     (
         "relocate.ahead",
         "closed_files_make_way_for_one_that_cannot_move",
     ),
     ("relocate.rate", "no_more_than_the_rate_is_moved_per_second"),
-    (
-        "link-exdev",
-        "r14_links_between_branches_become_symbolic_ones",
-    ),
+    ("link-exdev", "links_between_branches_become_symbolic_ones"),
     (
         "rename-exdev",
-        "r15_renames_between_branches_become_symbolic_links",
+        "renames_between_branches_become_symbolic_links",
     ),
     ("xattr", "xattr_says_what_attribute_calls_see"),
     (

@@ -65,7 +65,7 @@ fn the_rule_of_the_policy_decides_on_a_level() {
     }
 }
 
-/// Defect R1 of mergerfs: with no branch for it even at the root it never ends.
+/// As mergerfs does: with no branch for it even at the root it never ends.
 #[test]
 fn the_climb_ends_at_the_root() {
     let refusing = [branch(9, 9).no_create(), branch(9, 9).read_only()];

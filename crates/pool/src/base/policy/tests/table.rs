@@ -160,11 +160,7 @@ fn create_names_the_gravest_refusal() {
     let cases: [(&str, &[BranchFacts], Errno); 12] = [
         ("no branch", &[], Errno::NOENT),
         ("full", &[full], Errno::NOSPC),
-        (
-            "one NC, one full (R10)",
-            &[full.no_create(), full],
-            Errno::NOSPC,
-        ),
+        ("one NC, one full", &[full.no_create(), full], Errno::NOSPC),
         ("one full, one RO", &[full, full.read_only()], Errno::NOSPC),
         (
             "full, fs read-only",

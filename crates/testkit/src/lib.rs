@@ -5,15 +5,9 @@
 //! seeing each other's mounts and even a killed test run leaves none behind.
 //!
 //! `STRANDFS_TEST_BIN` and `STRANDFS_TEST_FSTYPE` point the tests at another program with the same
-//! command line; `support/bare.sh` with type `tmpfs` shows what the bare filesystem does.
+//! command line; `bare.sh` with type `tmpfs` shows what the bare filesystem does.
 //! `STRANDFS_TEST_TRANSPORT` is the `transport` of the pools whose test does not choose one.
-#![allow(
-    dead_code,
-    unused_imports,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic
-)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod command;
 pub mod delay_fs;
@@ -23,6 +17,7 @@ pub mod laboratory;
 pub mod mounts;
 pub mod network;
 pub mod parts;
+pub mod people;
 pub mod system;
 pub mod throttle;
 pub mod traffic;
@@ -43,8 +38,8 @@ use tempfile::TempDir;
 #[macro_export]
 macro_rules! need_root {
     () => {
-        if !$crate::support::is_root() {
-            $crate::support::say(&format!("skipped: needs root ({})", module_path!()));
+        if !$crate::is_root() {
+            $crate::say(&format!("skipped: needs root ({})", module_path!()));
             return;
         }
     };
@@ -54,8 +49,8 @@ macro_rules! need_root {
 #[macro_export]
 macro_rules! need_tool {
     ($($tool:expr),+) => {
-        $(if !$crate::support::command::have($tool) {
-            $crate::support::say(&format!("skipped: needs {} ({})", $tool, module_path!()));
+        $(if !$crate::command::have($tool) {
+            $crate::say(&format!("skipped: needs {} ({})", $tool, module_path!()));
             return;
         })+
     };

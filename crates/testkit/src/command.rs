@@ -13,8 +13,18 @@ use rustix::thread::CapabilitySet;
 pub fn binary() -> PathBuf {
     match std::env::var_os("STRANDFS_TEST_BIN") {
         Some(path) => PathBuf::from(path),
-        None => PathBuf::from(env!("CARGO_BIN_EXE_strandfs")),
+        None => beside_the_tests(),
     }
+}
+
+/// Where cargo puts it: above the directory of the test that runs.
+fn beside_the_tests() -> PathBuf {
+    if let Some(path) = std::env::var_os("NEXTEST_BIN_EXE_strandfs") {
+        return PathBuf::from(path);
+    }
+    let test = std::env::current_exe().expect("the test's own path");
+    let built = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    built.join("strandfs")
 }
 
 /// Whether the tests may mount filesystems and act as other users.
