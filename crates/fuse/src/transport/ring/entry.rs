@@ -101,8 +101,13 @@ impl RingEntry {
 
     /// The number of the request in it, even if its message cannot be read.
     pub fn unique(&self) -> u64 {
-        let (headers, _) = self.parts();
-        InHeader::read_from_prefix(&headers.in_out).map_or(0, |(header, _)| header.unique)
+        self.header().map_or(0, |header| header.unique)
+    }
+
+    /// The header of the request in it.
+    pub(super) fn header(&self) -> Option<InHeader> {
+        let (header, _) = InHeader::read_from_prefix(&self.parts().0.in_out).ok()?;
+        Some(header)
     }
 
     /// The request's payload.

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use super::super::caller;
 use super::crew::{QueueState, RingCrew};
 use super::post::Post;
-use crate::abi::InHeader;
 
 /// How long an interrupt may be ahead of its request: as long as a request may be on its way to a
 /// thread. The kernel sends no second one.
@@ -80,11 +79,6 @@ impl RingCrew {
     /// Whether an interrupt of this request has come that nobody has seen to.
     pub(super) fn was_interrupted(&self, post: &Post, unique: u64) -> bool {
         post.was_interrupted(unique) || self.unmatched.take(unique)
-    }
-
-    /// The same of one that a thread has just left, or should have come: see [`caller`].
-    pub(super) fn is_to_be_interrupted(&self, post: &Post, header: &InHeader) -> bool {
-        self.was_interrupted(post, header.unique) || caller::is_interrupted(caller::of(header))
     }
 
     /// Whether a thread has the request, and knows now.

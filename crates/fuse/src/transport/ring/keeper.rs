@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::caller;
 use super::crew::RingCrew;
 use super::entry::RingEntry;
 use super::headcount::Admission;
@@ -85,6 +86,20 @@ impl RingCrew {
     }
 }
 
+impl RingCrew {
+    /// Interrupts those that have waited for a while whose callers wait for that, where the kernel has not
+    /// said so; when to look again.
+    fn look_at_callers(self: &Arc<Self>) -> Option<Duration> {
+        let (waiting, next) = self.late.take_looks(Instant::now());
+        for (unique, thread) in waiting {
+            if caller::is_interrupted(thread) && !self.server.filesystem.interrupt(unique) {
+                self.interrupt(unique);
+            }
+        }
+        next
+    }
+}
+
 /// The life of the keeper.
 fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
     let late = Arc::clone(&crew.late);
@@ -99,6 +114,9 @@ fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
         }
         let (due, mut patience) = late.take_due(Instant::now());
         due.into_iter().for_each(|entry| crew.deliver(entry));
+        if let Some(next) = crew.look_at_callers() {
+            patience = Some(patience.map_or(next, |patience| patience.min(next)));
+        }
         if crew.deliver_stranded() || (0..crew.queues.len()).any(|queue| late.is_stranded(queue)) {
             patience = Some(patience.map_or(RETRY, |patience| patience.min(RETRY)));
         }

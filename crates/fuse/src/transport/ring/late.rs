@@ -17,11 +17,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use zerocopy::FromBytes;
 
+use super::super::caller;
 use super::super::interrupt::has_to_be_done;
 use super::entry::RingEntry;
-use crate::abi::InHeader;
 use crate::deferred::AnswerLater;
 use crate::types::Errno;
 
@@ -36,6 +35,11 @@ const PART_OF_TIME: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The more requests wait to be tried again, the less often each is.
 const TIME_EACH: Duration = Duration::from_millis(1);
+
+/// After such a time of waiting the caller is looked at: most locks are free before.
+const LOOK_AFTER: Duration = Duration::from_millis(30);
+/// So many at a time.
+const LOOKS: usize = 64;
 
 /// Where a request is that no thread is with.
 enum Place {
@@ -62,6 +66,8 @@ struct State {
     let_go: HashMap<u64, u32>,
     /// Payload of what waits for its user's share.
     share_bytes: HashMap<u32, usize>,
+    /// Those that began to wait then: whether their callers still do is looked for once.
+    looks: VecDeque<(Instant, u64, u32)>,
     /// When those came that are carried out again.
     since: HashMap<u64, Instant>,
     /// Replies for the keeper to commit.
@@ -114,6 +120,20 @@ impl State {
         self.due.insert((now, unique), ());
         self.let_go.insert(unique, uid);
         true
+    }
+
+    /// Has the caller looked at after a while; whether nobody waits for that time yet.
+    fn look_later(&mut self, entry: &RingEntry) -> bool {
+        let Some(header) = entry.header() else {
+            return false;
+        };
+        let (is_first, thread) = (self.looks.is_empty(), caller::of(&header));
+        if thread == 0 {
+            return false;
+        }
+        let at = Instant::now() + LOOK_AFTER;
+        self.looks.push_back((at, header.unique, thread));
+        is_first
     }
 
     fn lighten(&mut self, uid: u32, bytes: usize) {
@@ -227,21 +247,32 @@ impl Late {
         if !state.has_room(uid) {
             return Err(Errno::NOLCK);
         }
+        // It is not carried out again any more.
+        state.since.remove(&unique);
+        self.tried.store(state.since.len(), Ordering::Relaxed);
         state.add(unique, uid, Place::Begun);
         Ok(())
     }
 
     /// Its thread has been answered for by somebody else.
     pub(super) fn forget(&self, unique: u64) {
+        self.is_over(unique);
         self.state.lock().remove(unique);
     }
 
     /// Its thread is done with it.
     pub(super) fn park(&self, unique: u64, entry: RingEntry) -> Parked {
         let mut state = self.state.lock();
-        match state.places.get_mut(&unique) {
-            Some((_, place @ Place::Begun)) => {
-                *place = Place::Waits(entry);
+        match state.places.get(&unique) {
+            Some((_, Place::Begun)) => {
+                let is_first = state.look_later(&entry);
+                if let Some((_, place)) = state.places.get_mut(&unique) {
+                    *place = Place::Waits(entry);
+                }
+                drop(state);
+                if is_first {
+                    self.wake();
+                }
                 Parked::Kept
             }
             _ => {
@@ -285,6 +316,7 @@ impl Late {
         let crowd = TIME_EACH * u32::try_from(own).unwrap_or(u32::MAX);
         let patience = (waited / PART_OF_TIME).min(LONGEST_PAUSE);
         let at = Instant::now() + after.max(patience).max(crowd);
+        state.look_later(&entry);
         state.add(unique, uid, Place::Again(entry, at));
         state.due.insert((at, unique), ());
         drop(state);
@@ -307,8 +339,13 @@ impl Late {
             return Err(entry);
         }
         *state.share_bytes.entry(uid).or_default() += entry.payload_bytes();
+        let is_first = state.look_later(&entry);
         state.add(unique, uid, Place::Share(entry));
         state.of_share.entry(uid).or_default().push_back(unique);
+        drop(state);
+        if is_first {
+            self.wake();
+        }
         Ok(())
     }
 
@@ -350,9 +387,8 @@ impl Late {
         let Some(entry) = state.entry(unique) else {
             return false;
         };
-        let headers = entry.parts().0;
-        let header = InHeader::read_from_prefix(&headers.in_out);
-        if header.is_ok_and(|(header, _)| has_to_be_done(header.opcode, &headers.op_in)) {
+        let argument = &entry.parts().0.op_in;
+        if (entry.header()).is_some_and(|header| has_to_be_done(header.opcode, argument)) {
             return true;
         }
         let Some(mut entry) = state.withdraw(unique) else {
@@ -418,6 +454,26 @@ impl Late {
         std::mem::take(&mut self.state.lock().replies)
     }
 
+    /// Whose caller is to be looked at now, of those that still wait; and when the next is.
+    pub(super) fn take_looks(&self, now: Instant) -> (Vec<(u64, u32)>, Option<Duration>) {
+        let mut found = Vec::new();
+        let mut state = self.state.lock();
+        while let Some((at, unique, thread)) = state.looks.front().copied() {
+            if found.len() >= LOOKS {
+                return (found, Some(Duration::ZERO));
+            }
+            if at > now {
+                // All of a while together: most of them are answered by then.
+                return (found, Some(LOOK_AFTER));
+            }
+            state.looks.pop_front();
+            if state.places.contains_key(&unique) {
+                found.push((unique, thread));
+            }
+        }
+        (found, None)
+    }
+
     fn wake(&self) {
         // Fails only if the counter is full, and then the keeper is awake.
         let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
@@ -472,7 +528,7 @@ impl AnswerLater for Late {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::Opcode;
+    use crate::abi::{InHeader, Opcode};
     use zerocopy::IntoBytes;
 
     const MALLORY: u32 = 6101;
@@ -482,6 +538,7 @@ mod tests {
         let header = InHeader {
             unique,
             opcode: opcode as u32,
+            pid: 7,
             ..InHeader::default()
         };
         let (headers, _) = entry.parts_mut();
@@ -549,6 +606,38 @@ mod tests {
             assert_eq!(due.iter().map(RingEntry::unique).collect::<Vec<_>>(), [4]);
             assert!(late.take_let_go(4) && !late.has_let_go());
         }
+    }
+
+    #[test]
+    fn the_callers_of_those_that_wait_for_long_are_looked_at() {
+        let late = Late::new(1).unwrap();
+        for unique in [2, 4] {
+            late.begin(unique, MALLORY).unwrap();
+            assert!(matches!(
+                late.park(unique, entry(unique, Opcode::Setlkw, 0)),
+                Parked::Kept
+            ));
+        }
+        late.park_for(6, MALLORY, entry(6, Opcode::Open, 0), LONGEST_PAUSE);
+        late.park_for(8, MALLORY, entry(8, Opcode::Read, 0), LONGEST_PAUSE);
+        late.answer(2, Ok(()));
+        let now = Instant::now();
+        let (none, next) = late.take_looks(now);
+        assert!(none.is_empty() && next.is_some_and(|next| next <= LOOK_AFTER));
+        let (found, next) = late.take_looks(now + LOOK_AFTER);
+        // Nobody waits for what is read ahead.
+        assert_eq!(found, [(4, 7), (6, 7)]);
+        assert!(next.is_none());
+    }
+
+    #[test]
+    fn nothing_is_known_of_attempts_when_a_request_is_left_to_others() {
+        let late = Late::new(1).unwrap();
+        assert!(late.may_try_again(2, MALLORY, LONGEST_PAUSE));
+        late.begin(2, MALLORY).unwrap();
+        assert!(late.may_try_again(4, MALLORY, LONGEST_PAUSE));
+        late.forget(4);
+        assert_eq!(late.tried.load(Ordering::Relaxed), 0);
     }
 
     #[test]

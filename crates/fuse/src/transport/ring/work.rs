@@ -441,7 +441,7 @@ impl Serving<'_> {
             Parked::Kept => {}
         }
         // An interrupt that found the thread at it, where it is no more.
-        if self.crew.is_to_be_interrupted(self.post, header) {
+        if self.crew.was_interrupted(self.post, unique) {
             self.crew.server.filesystem.interrupt(unique);
         }
         self.go_on(fresh)
@@ -457,7 +457,7 @@ impl Serving<'_> {
     ) -> Result<(), Errno> {
         let (crew, unique) = (self.crew, header.unique);
         crew.late.park_for(unique, header.uid, entry, after);
-        if crew.is_to_be_interrupted(self.post, header) {
+        if crew.was_interrupted(self.post, unique) {
             crew.late.interrupt(unique);
         }
         self.go_on(fresh)

@@ -51,7 +51,7 @@ impl Serving<'_> {
             }
         }
         post.of_share.store(false, Ordering::Relaxed);
-        if crew.is_to_be_interrupted(post, header) {
+        if crew.was_interrupted(post, unique) {
             crew.late.interrupt(unique);
         }
         self.go_on(fresh)?;
