@@ -59,7 +59,9 @@ impl Pool {
                 }
                 let (from, to) = (model.fd.as_fd(), entry.fd.as_fd());
                 copy_metadata((from, &wanted), (to, &copy.stat))?;
-                sys::statx_fd(to)
+                let finished = sys::statx_fd(to)?;
+                entry.memory.note_rights(&finished);
+                Ok(finished)
             };
             match finish() {
                 Ok(stat) => {
@@ -190,6 +192,8 @@ impl Pool {
             return Err(errno.into());
         }
         step();
+        // What was seen of it before was nobody's.
+        entry.memory.note_rights(&stat);
         // Most of what is about to be looked for here is on the branch it was cloned from.
         self.learn_new(&entry);
         Ok(entry)

@@ -2,7 +2,7 @@
 
 use crate::need_root;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -137,6 +137,36 @@ fn a_stuck_branch_delays_only_those_who_need_it() {
     hanging.expect("ok");
     assert_eq!(names(&mountpoint), ["both", "here", "there"]);
     assert_eq!(get(hanging.path("both/f")), b"first");
+}
+
+/// What was last seen of a slow branch's copy counts, and of one just made that is what it was made to.
+#[test]
+fn a_directory_just_made_on_a_branch_that_turns_slow_lets_in_whom_it_did() {
+    need_root!();
+    const SOMEBODY: u32 = 6102;
+    let mut hanging = Hanging::new("branch-deadline=0,on-missing=degrade,category.create=ff");
+    let pool = &mut hanging.pool;
+    fs::create_dir(pool.on(1, "closed")).unwrap();
+    chown(pool.on(1, "closed"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+    fs::set_permissions(pool.on(1, "closed"), PermissionsExt::from_mode(0o750)).unwrap();
+    let shown = |pool: &Pool| {
+        let stat = fs::metadata(pool.path("closed")).unwrap();
+        (stat.mode() & 0o7777, stat.uid(), stat.gid())
+    };
+    eventually("the directory", SOON, || pool.path("closed").exists());
+    // Nothing is asked of the copy after it was made.
+    put(pool.path("closed/f"), "on the first");
+    assert!(pool.on(0, "closed/f").exists());
+    hanging.branch.set(Mood::Stuck);
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut reader = hanging.reader("there/f");
+    hanging.expect("slow");
+    let expected = (0o750, SOMEBODY, SOMEBODY);
+    assert_eq!(promptly("stat", || shown(&hanging.pool)), expected);
+    hanging.branch.set(Mood::Well);
+    reader.wait().unwrap();
+    hanging.expect("ok");
+    assert_eq!(shown(&hanging.pool), expected);
 }
 
 #[test]
