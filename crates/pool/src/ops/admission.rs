@@ -22,7 +22,7 @@ const TELL_EVERY_MS: u64 = 60_000;
 /// Descriptors that are opened once more requests come, by threads and queues.
 const TO_COME: usize = 8 + KEPT_MAX;
 /// Directories of processes that threads keep open, see [`Asked`].
-const KEPT_MAX: usize = 16;
+const KEPT_MAX: usize = 4;
 /// How many there are.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
