@@ -2,13 +2,14 @@
 //! state before.
 
 use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::control::Word;
-use super::tree::What;
+use super::tree::{Id, What};
 use super::worker::{Step, Trouble, Worker, ask_server, wrong};
 
 /// Long for a machine under load; `SlowestMicros` says what it was.
@@ -138,7 +139,30 @@ impl Worker {
         }
         self.nodes.insert(id, node);
         self.names.insert(name.clone(), id);
+        if self.root_fd.is_some() && self.random.bool() {
+            self.open_what_appeared(id, &name)?;
+        }
         Ok(vec![name])
+    }
+
+    /// A program makes the file that has just appeared, before the pool may have heard of it.
+    fn open_what_appeared(&mut self, id: Id, name: &Path) -> Step {
+        self.note(id, "open with O_CREAT and O_TRUNC what appeared");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let opened = self.sort("open what appeared", id, options.open(self.path(name)))?;
+        let Ok(mut file) = opened else {
+            return self.wrong_node(id, "what appeared cannot be opened");
+        };
+        self.nodes.get_mut(&id).unwrap().resize(0);
+        let end = self.sort("SEEK_END", id, file.seek(SeekFrom::End(0)))?;
+        if end != Ok(0) {
+            return self.wrong_node(id, &format!("SEEK_END of what appeared: {end:?}"));
+        }
+        let len = self.random.usize(0..9000);
+        let data = self.data(len);
+        self.write_to(id, &file, 0, &data)?;
+        self.read_back(id, &file, 0, len)
     }
 
     /// Waits until the pool shows the model's state of these names.
