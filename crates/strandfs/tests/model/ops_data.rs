@@ -225,7 +225,7 @@ impl Worker {
 
     /// Where the server died in a write, the kernel tells of the part that it had heard to be done;
     /// more of it may be.
-    fn written_in_part(
+    pub fn written_in_part(
         &mut self,
         id: Id,
         file: &File,

@@ -49,11 +49,10 @@ impl Worker {
         match self.sort("copy_file_range", id, copied.map_err(io::Error::from))? {
             Ok(count) if count == there => self.commit(),
             Ok(count) if count > 0 && count < there => {
-                let mut post = pre;
-                post.torn |= self.nodes[&from_id].torn;
-                post.write(to, &source[at..at + count]);
-                self.expect(id, post);
-                self.commit();
+                self.note(id, &format!("only {count} were copied"));
+                let mut pre = pre;
+                pre.torn |= self.nodes[&from_id].torn;
+                self.written_in_part(id, &file, (&pre, to), (count, &source[at..]))?;
             }
             Ok(count) => {
                 let text = format!(
