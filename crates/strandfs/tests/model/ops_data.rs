@@ -348,7 +348,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Room for bytes; where there is none, the size may be any between the old and the new one.
+    /// Room for bytes; where there is none, the size is what it was.
     pub fn allocate(&mut self) -> Step {
         let Some((id, file)) = self.any_open()? else {
             return Ok(());
@@ -392,6 +392,10 @@ impl Worker {
             Err(code) => {
                 self.note(id, &format!("refused: {code}"));
                 self.adopt(id, &file, "fallocate")?;
+                let now = self.nodes[&id].bytes.len();
+                if now != was {
+                    return self.wrong_node(id, &format!("a refused fallocate: {now} bytes"));
+                }
             }
         }
         self.check_fstat(id, &file)?;
