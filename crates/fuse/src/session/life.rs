@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Life {
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(crate) fn new() -> Result<Self, Errno> {
         Ok(Self {
             state: Mutex::default(),
             changed: Condvar::new(),

@@ -163,7 +163,156 @@ impl RingCrew {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+    use std::sync::atomic::AtomicU64;
+    use std::thread;
+
+    use zerocopy::IntoBytes;
+
     use super::*;
+    use crate::abi::{InHeader, Opcode};
+    use crate::connection::Connection;
+    use crate::filesystem::Filesystem;
+    use crate::request::Dialect;
+    use crate::session::Life;
+    use crate::transport::Server;
+    use crate::transport::placement::Placement;
+    use crate::transport::ring::entry::RingEntry;
+    use crate::transport::ring::probe;
+
+    struct Nothing;
+
+    impl Filesystem for Nothing {}
+
+    /// Threads that no kernel gives requests; none where io_uring is forbidden.
+    fn crew() -> Option<Arc<RingCrew>> {
+        const PAYLOAD_BYTES: usize = 8192;
+        let device = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let connection = Connection::from_device(Arc::new(device));
+        let prepared = probe::prepare(&connection, PAYLOAD_BYTES).ok()?;
+        let server = Arc::new(Server {
+            filesystem: Arc::new(Nothing),
+            connection,
+            dialect: Dialect::INITIAL,
+            payload_bytes: PAYLOAD_BYTES,
+        });
+        let life = Arc::new(Life::new().unwrap());
+        let (at, placement) = (Path::new("/"), Placement::default());
+        RingCrew::new(server, life, at, &prepared, 64, placement).ok()
+    }
+
+    fn post(crew: &Arc<RingCrew>) -> Arc<Post> {
+        let counts = crew.server.connection.counter().join();
+        let post = Arc::new(Post::new(0, 0, counts));
+        post.become_reader();
+        let mut state = crew.queue(0).unwrap();
+        state.posts.push(Arc::clone(&post));
+        // Another one waits for requests.
+        state.present += 2;
+        drop(state);
+        post
+    }
+
+    fn note(entry: &mut RingEntry, unique: u64) {
+        let header = InHeader {
+            unique,
+            opcode: Opcode::Open as u32,
+            ..InHeader::default()
+        };
+        let (headers, _) = entry.parts_mut();
+        headers.in_out[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+    }
+
+    /// It takes the queue's lock when the thread has left the request already, and the request waits
+    /// elsewhere in a moment.
+    #[test]
+    fn an_interrupt_of_a_request_that_its_thread_has_just_left_is_not_the_threads() {
+        let Some(crew) = crew() else { return };
+        let post = post(&crew);
+        post.enter(2);
+        assert!(post.works_on(2) && post.leave());
+        let mut state = crew.queue(0).unwrap();
+        assert!(!crew.interrupt_in(&mut state, &post, 2));
+        post.enter(4);
+        assert!(!crew.interrupt_in(&mut state, &post, 2), "it is at another");
+        assert!(crew.interrupt_in(&mut state, &post, 4) && post.was_interrupted(4));
+    }
+
+    /// A request is begun, left, and waits, while the kernel wants it interrupted at any moment.
+    #[test]
+    fn no_interrupt_is_lost_while_a_request_moves() {
+        const ROUNDS: u64 = 20_000;
+        const OVER: u64 = u64::MAX;
+        let Some(crew) = crew() else { return };
+        let post = post(&crew);
+        let (begun, interrupted) = (AtomicU64::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1.. {
+                    if wait_for_change(&begun, 2 * (round - 1)) == OVER {
+                        return;
+                    }
+                    pause(round, 8);
+                    crew.interrupt(2 * round);
+                    interrupted.store(2 * round, Ordering::SeqCst);
+                }
+            });
+            let mut entry = RingEntry::new(0, 8192).ok();
+            for round in 1..=ROUNDS {
+                let Some(mut own) = entry.filter(|_| began.elapsed() < Duration::from_secs(3))
+                else {
+                    break;
+                };
+                let unique = 2 * round;
+                note(&mut own, unique);
+                begun.store(unique, Ordering::SeqCst);
+                pause(round, 16);
+                post.enter(unique);
+                crew.interrupt_early(&post, unique);
+                pause(round, 24);
+                if !post.leave() {
+                    crew.rejoin(&post);
+                }
+                pause(round, 32);
+                let hour = Duration::from_secs(3600);
+                crew.late.park_for(unique, 6101, own, hour);
+                if crew.was_interrupted(&post, unique) {
+                    crew.late.interrupt(unique);
+                }
+                wait_for_change(&interrupted, unique - 2);
+                entry = crew.late.take_replies().pop();
+                if entry.is_none() {
+                    begun.store(OVER, Ordering::SeqCst);
+                    panic!("round {round}: lost");
+                }
+            }
+            begun.store(OVER, Ordering::SeqCst);
+        });
+    }
+
+    /// Both threads are to run at the same time, where there are CPUs for it.
+    fn wait_for_change(what: &AtomicU64, from: u64) -> u64 {
+        for turn in 1_u32.. {
+            let now = what.load(Ordering::SeqCst);
+            if now != from {
+                return now;
+            }
+            match turn % 4096 {
+                0 => thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        from
+    }
+
+    /// Differs from round to round.
+    fn pause(round: u64, part: u64) {
+        for _ in 0..(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> part) % 64 {
+            std::hint::spin_loop();
+        }
+    }
 
     #[test]
     fn an_interrupt_ahead_of_its_request_is_kept_for_it() {

@@ -107,15 +107,17 @@ impl RingCrew {
         let Some(mut state) = self.queue(post.queue) else {
             return;
         };
-        if state.posts.len() < 2 {
-            return;
-        }
-        let posts = state.posts.clone();
-        for other in posts.iter().filter(|other| !std::ptr::eq(&***other, post)) {
-            let word = other.word();
-            if Seat::is_handling(word) && other.asker().0 == uid {
-                self.relieve_in(&mut state, other, word);
-            }
+        // Mostly none.
+        let same: Vec<_> = state
+            .posts
+            .iter()
+            .filter(|other| !std::ptr::eq(&raw const ***other, post))
+            .map(|other| (other, other.word()))
+            .filter(|(other, word)| Seat::is_handling(*word) && other.asker().0 == uid)
+            .map(|(other, word)| (Arc::clone(other), word))
+            .collect();
+        for (other, word) in same {
+            self.relieve_in(&mut state, &other, word);
         }
     }
 
