@@ -180,8 +180,10 @@ impl Tables {
         for owner in held.against(asked.owner, asked.span, kind) {
             match asked.sort {
                 Sort::Range => match self.owners.get(&owner) {
-                    Some(owned) => files.extend_from_slice(&owned.through),
-                    None => files.push(UNKNOWN),
+                    Some(owned) if !owned.through.is_empty() => {
+                        files.extend_from_slice(&owned.through);
+                    }
+                    _ => files.push(UNKNOWN),
                 },
                 // It is the owner.
                 Sort::Whole => files.push(usize::try_from(owner.0).unwrap_or(UNKNOWN)),
