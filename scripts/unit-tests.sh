@@ -34,6 +34,6 @@ if have cargo-nextest; then
     # The examples in the documentation are not among nextest's tests.
     cargo test --workspace --locked --doc </dev/null
 else
-    warn 'no cargo-nextest: tests share a process per file, and none is run again'
+    warn 'no cargo-nextest: tests share a process per file'
     cargo test --workspace --locked --no-fail-fast "$@" </dev/null
 fi

@@ -90,12 +90,15 @@ mod tests {
     #[test]
     fn layers_and_settings_arrive_as_they_were_sent() {
         let odd = from_bytes(b"/mnt/\xff\xfe,=:".to_vec());
-        let mut settings = Settings::default();
-        settings.branches = vec![BranchSpec {
+        let branch = BranchSpec {
             path: odd.clone(),
             mode: BranchMode::NoCreate,
             min_free_space: Some("4G/5%".parse().unwrap()),
-        }];
+        };
+        let mut settings = Settings {
+            branches: vec![branch],
+            ..Settings::default()
+        };
         let file = Origin::File {
             path: odd.clone().into(),
             line: 7,

@@ -7,7 +7,13 @@
 //! `STRANDFS_TEST_BIN` and `STRANDFS_TEST_FSTYPE` point the tests at another program with the same
 //! command line; `bare.sh` with type `tmpfs` shows what the bare filesystem does.
 //! `STRANDFS_TEST_TRANSPORT` is the `transport` of the pools whose test does not choose one.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    missing_docs,
+    clippy::new_without_default,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 pub mod command;
 pub mod delay_fs;

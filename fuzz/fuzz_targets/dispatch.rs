@@ -1,10 +1,10 @@
 //! Any bytes as a message, from the device or from a ring entry, against a filesystem that
-//! answers anything. Run it with `cargo +nightly fuzz run dispatch` in `crates/fuse`.
+//! answers anything.
 //!
 //! The first byte chooses the form and the dialect, the rest is the message.
 #![no_main]
 
-#[path = "../../tests/support/wild.rs"]
+#[path = "../../crates/fuse/tests/support/wild.rs"]
 mod wild;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! Feeding parsers with what nobody would write: mutations of a kept corpus, for a bounded time.
 //!
-//! The tools that are led by coverage need a nightly compiler; this needs none and runs with the
-//! other tests. `STRANDFS_FUZZ_SECONDS` says how long for each target (default 3), and
+//! The tool that is led by coverage needs a nightly compiler (`scripts/fuzz.sh`); this needs none
+//! and runs with the other tests. `STRANDFS_FUZZ_SECONDS` says how long for each target (default 3), and
 //! `STRANDFS_FUZZ_SEED` repeats a run; without either the seed is always the same.
 //!
 //! An input at which a target panics, or which it takes too long for, is printed in the form of
@@ -13,8 +13,9 @@
 mod corpus;
 mod mutate;
 mod results;
+pub mod targets;
 
-pub use corpus::{escape, unescape};
+pub use corpus::{escape, parse as inputs, unescape};
 pub use mutate::Mutator;
 pub use results::{FaultRun, TestResult};
 

@@ -2,7 +2,10 @@
 //! lines and those that begin with `#` are none.
 
 /// The inputs in a file.
-pub(crate) fn parse(text: &str) -> Result<Vec<Vec<u8>>, String> {
+///
+/// # Errors
+/// A line that is none of a corpus.
+pub fn parse(text: &str) -> Result<Vec<Vec<u8>>, String> {
     let lines = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));

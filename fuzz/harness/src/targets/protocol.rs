@@ -1,6 +1,5 @@
 //! What comes from the kernel: requests in whatever state, answered by a filesystem that always
 //! has more to say than there is room for.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,9 @@ use strandfs_fuse::{
 
 /// Bytes for answers, as a transport has them.
 const PAYLOAD_BYTES: usize = 1 << 16;
+
+/// What requests are made of besides.
+pub const WORDS: &[&str] = &["name\0", "user.x\0", "/", ".."];
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
@@ -161,8 +163,8 @@ impl Filesystem for Generous {
 }
 
 /// One request of each operation: its header, no arguments, room for them, and a name.
-fn corpus() -> String {
-    let mut lines = include_str!("../corpus/protocol.txt").to_owned();
+pub fn corpus() -> String {
+    let mut lines = include_str!("../../../corpus/protocol.txt").to_owned();
     for opcode in 1..=60u32 {
         for body in [&b""[..], &[0; 64], b"name\0second\0", &[1; 120]] {
             let mut request = Vec::new();
@@ -173,7 +175,7 @@ fn corpus() -> String {
             request.extend([0; 16]);
             request.extend(body);
             lines.push('\n');
-            lines.push_str(&strandfs_fuzz::escape(&request));
+            lines.push_str(&crate::escape(&request));
         }
     }
     lines
@@ -193,13 +195,17 @@ fn check(message: &Message<'_>, dialect: &Dialect, out: &mut [u8]) {
     assert_eq!(PANICS.load(Ordering::Relaxed), before, "a panic was caught");
 }
 
-#[test]
-fn requests() {
+/// `dispatch` turns a panic into EIO: from here on they are counted, and a fault of the target.
+pub fn count_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         print(info);
     }));
+}
+
+/// Any bytes as a message, from the device and from a ring entry, before and after INIT.
+pub fn requests(input: &[u8]) {
     let dialects = [
         Dialect::INITIAL,
         Dialect {
@@ -208,36 +214,26 @@ fn requests() {
         },
     ];
     let mut out = vec![0; PAYLOAD_BYTES];
-    let mut number = 0u64;
-    strandfs_fuzz::check(
-        "requests of the kernel",
-        &corpus(),
-        &["name\0", "user.x\0", "/", ".."],
-        |input| {
-            number += 1;
-            let mut input = input.to_vec();
-            // Mostly with the length right: what has it wrong is refused at once.
-            if !number.is_multiple_of(16)
-                && let Some(stated) = input.get(..4)
-            {
-                assert_eq!(stated.len(), 4);
-                let len = (input.len() as u32).to_le_bytes();
-                input[..4].copy_from_slice(&len);
-            }
-            for dialect in &dialects {
-                if let Ok(message) = Message::from_bytes(&input) {
-                    check(&message, dialect, &mut out);
-                }
-                // The same bytes as a ring has them: header and arguments apart from the payload.
-                let mut headers = UringReqHeader::default();
-                let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut headers);
-                let head = input.len().min(bytes.len());
-                bytes[..head].copy_from_slice(&input[..head]);
-                let payload = input.get(40..).unwrap_or_default();
-                if let Ok(message) = Message::from_ring(&headers, payload) {
-                    check(&message, dialect, &mut out);
-                }
-            }
-        },
-    );
+    let mut input = input.to_vec();
+    // Mostly with the length right: what has it wrong is refused at once.
+    if !input.len().is_multiple_of(16)
+        && let Ok(len) = u32::try_from(input.len())
+        && let Some(stated) = input.get_mut(..4)
+    {
+        stated.copy_from_slice(&len.to_le_bytes());
+    }
+    for dialect in &dialects {
+        if let Ok(message) = Message::from_bytes(&input) {
+            check(&message, dialect, &mut out);
+        }
+        // The same bytes as a ring has them: header and arguments apart from the payload.
+        let mut headers = UringReqHeader::default();
+        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut headers);
+        let head = input.len().min(bytes.len());
+        bytes[..head].copy_from_slice(&input[..head]);
+        let payload = input.get(40..).unwrap_or_default();
+        if let Ok(message) = Message::from_ring(&headers, payload) {
+            check(&message, dialect, &mut out);
+        }
+    }
 }
