@@ -5,3 +5,44 @@ pub(crate) mod explain;
 pub mod features;
 pub(crate) mod readahead;
 pub(crate) mod status;
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use crate::ops::Ops;
+use control::reconfigure::Watcher;
+use control::request::Reload;
+use explain::Parts;
+use status::AskGuardian;
+
+/// The pool as administrators see and change it.
+pub struct Admin {
+    ops: Ops,
+    socket: OnceLock<String>,
+    reload: OnceLock<Reload>,
+    guardian: OnceLock<AskGuardian>,
+    watcher: OnceLock<Watcher>,
+    explained: Parts,
+}
+
+impl Admin {
+    /// Nobody has asked yet.
+    pub(crate) fn new(ops: Ops) -> Arc<Admin> {
+        Arc::new(Admin {
+            ops,
+            socket: OnceLock::new(),
+            reload: OnceLock::new(),
+            guardian: OnceLock::new(),
+            watcher: OnceLock::new(),
+            explained: Parts::default(),
+        })
+    }
+}
+
+impl Deref for Admin {
+    type Target = Ops;
+
+    fn deref(&self) -> &Ops {
+        &self.ops
+    }
+}

@@ -1,10 +1,66 @@
 //! A directory of several branches: its copies, what is remembered of it, and its listing.
 
+pub(crate) mod attr;
+pub(crate) mod choose;
+pub(crate) mod clone_path;
 pub(crate) mod clones;
+pub(crate) mod copy;
+pub(crate) mod deadline;
+pub(crate) mod do_without;
 pub(crate) mod fds;
+pub(crate) mod follow;
+pub(crate) mod forget;
 pub(crate) mod listing;
 pub(crate) mod listing_cache;
 pub(crate) mod locate;
+pub(crate) mod lookup;
 pub(crate) mod reading;
+pub(crate) mod recall;
 pub(crate) mod set;
+pub(crate) mod symlinkify;
 pub(crate) mod workers;
+
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+
+use crate::coherence::Coherent;
+use clones::Clones;
+use fds::DirFdCache;
+use listing_cache::ListingCache;
+use recall::Recall;
+use workers::Crews;
+
+/// What the branches' directories are known to hold, and what is kept open of them.
+pub struct Directories {
+    coherent: Coherent,
+    pub(crate) dir_fds: DirFdCache,
+    pub(crate) listing_cache: ListingCache,
+    /// Directories that are being cloned.
+    pub(crate) clones: Clones,
+    pub(crate) crews: Crews,
+    pub(crate) recall: Recall,
+    pub(crate) me: Weak<Directories>,
+}
+
+impl Directories {
+    /// Of a pool that is being made, of which so many descriptors may be kept.
+    pub(crate) fn new(coherent: Coherent, descriptors: usize) -> Arc<Directories> {
+        Arc::new_cyclic(|me| Directories {
+            coherent,
+            dir_fds: DirFdCache::new(descriptors),
+            listing_cache: ListingCache::default(),
+            clones: Clones::default(),
+            crews: Crews::default(),
+            recall: Recall::default(),
+            me: me.clone(),
+        })
+    }
+}
+
+impl Deref for Directories {
+    type Target = Coherent;
+
+    fn deref(&self) -> &Coherent {
+        &self.coherent
+    }
+}

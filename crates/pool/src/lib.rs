@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod base;
+pub mod coherence;
 mod directory;
 pub mod health;
 mod mover;
@@ -10,7 +11,11 @@ pub mod pool;
 pub mod state;
 pub mod watch;
 
+pub use admin::Admin;
+pub use admin::control::reconfigure::reconfigure;
 pub use admin::control::{Changed, ReconfigureError};
 pub use base::status;
-pub use mover::{key, records, start_ahead};
-pub use pool::{PassthroughVerdict, Pool, PoolError};
+pub use mover::{key, records};
+pub use pool::Pool;
+pub use state::pool_error::PoolError;
+pub use state::view::PassthroughVerdict;

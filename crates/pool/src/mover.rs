@@ -14,13 +14,12 @@
 //! Before step 5 a crash leaves the original alone; after it two equal files, of which the next
 //! server removes the original if nobody touched either.
 
-mod ahead;
+pub(crate) mod ahead;
 mod copy;
 mod displaced;
 mod elsewhere;
 pub mod key;
-mod mend;
-mod names;
+pub(crate) mod mend;
 mod note;
 mod reader;
 mod record;
@@ -29,14 +28,15 @@ mod rename_record;
 mod seal;
 mod source;
 mod staging;
-mod step;
 mod switch;
 mod undo;
 
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::Context;
@@ -45,19 +45,61 @@ use strandfs_options::{OnMissing, Policy};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::policy::Space;
-use crate::pool::{Pool, View};
+use crate::directory::{choose, set};
+use crate::mover::mend::Mended;
 use crate::state::node::{ExclusiveMoveLock, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
+use crate::watch::Watch;
 pub(crate) use ahead::Ahead;
 pub use ahead::start as start_ahead;
 pub(crate) use copy::copy_data;
 pub(crate) use displaced::{Decisive, Displaced, Place};
 pub(crate) use key::{report as report_keys, unguessable};
 pub(crate) use mend::{Mending, Undecided, mend};
-pub(crate) use names::own_name;
 pub(crate) use record::Record;
+use records::LeftAlone;
 use source::Source;
-pub(crate) use step::step;
 pub(crate) use undo::Role;
+
+/// What moves files between branches, and what interrupted moves have left.
+pub struct Mover {
+    watch: Arc<Watch>,
+    pub(crate) ahead: Arc<Ahead>,
+    /// Files moved from full branches.
+    pub(crate) moved: AtomicU64,
+    undecided: Mutex<Vec<Undecided>>,
+    /// Records that nobody follows.
+    pub(crate) records_left: Mutex<Vec<LeftAlone>>,
+}
+
+impl Mover {
+    /// Of a pool whose branches have been mended so far.
+    pub(crate) fn new(watch: Arc<Watch>, mended: Mended) -> Arc<Mover> {
+        Arc::new(Mover {
+            watch,
+            ahead: Arc::default(),
+            moved: AtomicU64::new(0),
+            undecided: Mutex::new(mended.undecided),
+            records_left: Mutex::new(mended.left),
+        })
+    }
+}
+
+impl Mover {
+    /// What hears of the branches' changes.
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+}
+
+impl Deref for Mover {
+    type Target = Watch;
+
+    fn deref(&self) -> &Watch {
+        &self.watch
+    }
+}
 
 /// Why a file stays where it is.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +176,7 @@ trait MoveMode {
     /// file through the pool.
     fn close_in<'n>(
         &mut self,
-        pool: &Pool,
+        pool: &Mover,
         node: &'n Node,
         source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError>;
@@ -156,7 +198,7 @@ impl MoveMode for Awaited {
 
     fn close_in<'n>(
         &mut self,
-        _pool: &Pool,
+        _pool: &Mover,
         _node: &'n Node,
         _source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
@@ -164,107 +206,104 @@ impl MoveMode for Awaited {
     }
 }
 
-impl Pool {
-    /// Moves a file whose branch refused `need_bytes` more to one that takes them
-    /// (`moveonenospc`). Must be called without the node's gate; `moved` says whether another
-    /// request has moved it meanwhile.
-    ///
-    /// # Errors
-    /// `refusal`, if the file stays where it is.
-    pub(crate) fn make_room(
-        &self,
-        cx: &Context<'_>,
-        node: &Arc<Node>,
-        need_bytes: u64,
-        refusal: Error,
-        moved: impl Fn() -> bool,
-    ) -> Result<()> {
-        let view = self.view();
-        let rule = view.settings.moveonenospc.ok_or(refusal)?;
-        if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
-            return Err(refusal);
+/// Moves a file whose branch refused `need_bytes` more to one that takes them
+/// (`moveonenospc`). Must be called without the node's gate; `moved` says whether another
+/// request has moved it meanwhile.
+///
+/// # Errors
+/// `refusal`, if the file stays where it is.
+pub(crate) fn make_room(
+    pool: &Mover,
+    cx: &Context<'_>,
+    node: &Arc<Node>,
+    need_bytes: u64,
+    refusal: Error,
+    moved: impl Fn() -> bool,
+) -> Result<()> {
+    let view = pool.view();
+    let rule = view.settings.moveonenospc.ok_or(refusal)?;
+    if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
+        return Err(refusal);
+    }
+    cx.may_block();
+    let alone = node.lock_for_move();
+    if moved() {
+        return Ok(());
+    }
+    let mut move_mode = Awaited { need_bytes };
+    let outcome = Source::of(pool, &view, node)
+        .and_then(|source| move_by_policy(pool, &view, node, rule, &source, &mut move_mode));
+    match outcome {
+        Ok(branch) => {
+            pool.moved.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(path = shown_path(pool, node), to = %branch.path.display(), "moved a file from a full branch");
+            drop(alone);
+            attributes_are_elsewhere(pool, node);
+            Ok(())
         }
-        cx.may_block();
-        let alone = node.lock_for_move();
-        if moved() {
-            return Ok(());
+        Err(stay) => {
+            tracing::debug!(path = shown_path(pool, node), %stay, "a file on a full branch stays");
+            Err(refusal)
         }
-        let mut move_mode = Awaited { need_bytes };
-        let outcome = Source::of(self, &view, node)
-            .and_then(|source| self.move_by_policy(&view, node, rule, &source, &mut move_mode));
-        match outcome {
-            Ok(branch) => {
-                self.moved.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(path = self.shown_path(node), to = %branch.path.display(), "moved a file from a full branch");
-                drop(alone);
-                self.attributes_are_elsewhere(node);
-                Ok(())
+    }
+}
+
+fn shown_path(pool: &State, node: &Arc<Node>) -> Option<String> {
+    let path = paths::relative_path(pool, node)?;
+    Some(format!("/{}", path.display()))
+}
+
+/// Reports of changes do not find a file by its new inode, so what the kernel holds of it must
+/// not be kept for long. Attributes only: its pages are true still, and the writer waits with
+/// some of them locked.
+fn attributes_are_elsewhere(pool: &State, node: &Node) {
+    if let Some(connection) = pool.connection.get()
+        && let Err(errno) = connection.invalidate_inode(node.id, -1, 0)
+    {
+        tracing::debug!(%errno, "an inode could not be invalidated");
+    }
+}
+
+fn move_by_policy(
+    pool: &Mover,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+    source: &Source,
+    move_mode: &mut dyn MoveMode,
+) -> Result<Arc<Branch>, MoveError> {
+    let set = set::dir_set_now(pool, &source.parent)?;
+    let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
+    let mut last = None;
+    loop {
+        let picked = choose::pick_for_create(pool, view, rule, &source.parent, &set, &tried)
+            .map_err(|errno| MoveError::NoBranch(last.unwrap_or(errno)))?;
+        let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+        tried.push(branch.id);
+        match switch::move_to(pool, view, node, source, &branch, move_mode) {
+            Ok(()) => return Ok(branch),
+            Err(MoveError::Failed(errno)) => {
+                tracing::debug!(branch = %branch.path.display(), %errno, "cannot take a file");
+                branch.space().forget();
+                last = Some(errno);
             }
-            Err(stay) => {
-                tracing::debug!(path = self.shown_path(node), %stay, "a file on a full branch stays");
-                Err(refusal)
-            }
+            Err(stay) => return Err(stay),
         }
     }
+}
 
-    fn shown_path(&self, node: &Arc<Node>) -> Option<String> {
-        let path = self.relative_path(node)?;
-        Some(format!("/{}", path.display()))
+fn has_room(
+    pool: &State,
+    view: &View,
+    branch: &Branch,
+    source: &Source,
+    move_mode: &dyn MoveMode,
+) -> Result<()> {
+    branch.space().forget();
+    let space = choose::space(pool, view, branch)?;
+    let spare_bytes = move_mode.spare_bytes(&space);
+    if space.available_bytes < source.allocated_bytes().saturating_add(spare_bytes) {
+        return Err(Errno::NOSPC.into());
     }
-
-    /// Reports of changes do not find a file by its new inode, so what the kernel holds of it must
-    /// not be kept for long. Attributes only: its pages are true still, and the writer waits with
-    /// some of them locked.
-    fn attributes_are_elsewhere(&self, node: &Node) {
-        if let Some(connection) = self.connection.get()
-            && let Err(errno) = connection.invalidate_inode(node.id, -1, 0)
-        {
-            tracing::debug!(%errno, "an inode could not be invalidated");
-        }
-    }
-
-    fn move_by_policy(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        rule: Policy,
-        source: &Source,
-        move_mode: &mut dyn MoveMode,
-    ) -> Result<Arc<Branch>, MoveError> {
-        let set = self.dir_set_now(&source.parent)?;
-        let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
-        let mut last = None;
-        loop {
-            let picked = self
-                .pick_for_create(view, rule, &source.parent, &set, &tried)
-                .map_err(|errno| MoveError::NoBranch(last.unwrap_or(errno)))?;
-            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
-            tried.push(branch.id);
-            match self.move_to(view, node, source, &branch, move_mode) {
-                Ok(()) => return Ok(branch),
-                Err(MoveError::Failed(errno)) => {
-                    tracing::debug!(branch = %branch.path.display(), %errno, "cannot take a file");
-                    branch.space().forget();
-                    last = Some(errno);
-                }
-                Err(stay) => return Err(stay),
-            }
-        }
-    }
-
-    fn has_room(
-        &self,
-        view: &View,
-        branch: &Branch,
-        source: &Source,
-        move_mode: &dyn MoveMode,
-    ) -> Result<()> {
-        branch.space().forget();
-        let space = self.space(view, branch)?;
-        let spare_bytes = move_mode.spare_bytes(&space);
-        if space.available_bytes < source.allocated_bytes().saturating_add(spare_bytes) {
-            return Err(Errno::NOSPC.into());
-        }
-        Ok(())
-    }
+    Ok(())
 }

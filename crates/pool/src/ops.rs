@@ -2,44 +2,81 @@
 
 pub(crate) mod admission;
 mod alteration;
-mod answer;
-mod attributes;
+pub(crate) mod answer;
+pub(crate) mod attributes;
 mod change;
-mod choose;
-mod clone_path;
-mod create;
+pub(crate) mod control_names;
+pub(crate) mod create;
 mod create_existing;
-mod dispatch;
-mod do_without;
 mod durable;
 mod exdev;
-mod export;
-mod follow;
-mod forget;
-mod io;
-mod io_at_once;
-mod ioctl;
-mod leases;
-mod link;
+pub(crate) mod export;
+pub(crate) mod io;
+pub(crate) mod io_at_once;
+pub(crate) mod ioctl;
+pub(crate) mod leases;
+pub(crate) mod link;
 pub(crate) mod link_cow;
 pub(crate) mod list_branches;
 mod list_number;
-mod listing;
-mod locks;
-mod lookup;
+pub(crate) mod listing;
+pub(crate) mod locks;
 pub(crate) mod open;
 mod open_hack;
 mod preload;
 pub(crate) mod privilege;
-mod readlink;
-mod remove;
+pub(crate) mod readlink;
+pub(crate) mod remove;
+mod remove_shown;
 mod removed_dirs;
-mod rename;
+pub(crate) mod rename;
 mod rename_ends;
 mod rename_plan;
+pub(crate) mod retry;
 mod running;
-mod statfs;
-mod symlinkify;
+pub(crate) mod statfs;
 pub(crate) mod xattr;
 
-pub(crate) use preload::PreloadTold;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::health::Health;
+use admission::RefusalTold;
+use link_cow::LinkCow;
+
+/// What operations remember between requests, and all that they use.
+pub struct Ops {
+    health: Arc<Health>,
+    refusal_told: RefusalTold,
+    /// Creates that went to another branch than the policy's first choice.
+    pub(crate) relocated: AtomicU64,
+    pub(crate) link_cow: LinkCow,
+    pub(crate) mounted_at_seconds: i64,
+}
+
+impl Ops {
+    /// No request has come yet.
+    pub(crate) fn new(health: Arc<Health>) -> Ops {
+        Ops {
+            health,
+            refusal_told: RefusalTold::default(),
+            relocated: AtomicU64::new(0),
+            link_cow: LinkCow::default(),
+            mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
+        }
+    }
+
+    /// What the operations stand on, for threads that outlive a request.
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+}
+
+impl Deref for Ops {
+    type Target = Health;
+
+    fn deref(&self) -> &Health {
+        &self.health
+    }
+}

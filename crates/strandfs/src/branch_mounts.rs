@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use strandfs_options::words::OnMissing;
 use strandfs_options::{BranchSpec, Settings};
-use strandfs_pool::health;
+use strandfs_pool::base::branch;
 
 use crate::failure::Failure;
 
@@ -74,8 +74,8 @@ fn wait_for_marks(settings: &Settings) {
     }
     for branch in &settings.branches {
         let is_there = || {
-            let root = health::open(&branch.path);
-            root.is_ok_and(|root| health::is_marked(root.as_fd(), marker))
+            let root = branch::open(&branch.path);
+            root.is_ok_and(|root| branch::is_marked(root.as_fd(), marker))
         };
         if is_there() {
             continue;

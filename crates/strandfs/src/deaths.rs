@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
-use strandfs_pool::state::identity::stable_hash;
+use strandfs_pool::base::hash::stable_hash;
 
 use crate::logging::one_line;
 use crate::units;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use strandfs_fuse::Session;
 use strandfs_options::Layers;
-use strandfs_pool::{Changed, Pool};
+use strandfs_pool::{Admin, Changed, Pool, reconfigure};
 
 /// Opens the ways to change the pool while it serves.
 pub fn control(pool: &Arc<Pool>, session: &mut Session, layers: Layers) {
@@ -36,9 +36,9 @@ pub fn control(pool: &Arc<Pool>, session: &mut Session, layers: Layers) {
 
 /// Makes the settings anew from what the pool was mounted with; files as they are now. Changes
 /// made while mounted end with it.
-fn reload(pool: &Pool, layers: &Layers) -> Result<Changed, String> {
+fn reload(pool: &Admin, layers: &Layers) -> Result<Changed, String> {
     let loaded = layers.load().map_err(|error| error.to_string())?;
-    let changed = pool.reconfigure(move |settings| {
+    let changed = reconfigure(pool, move |settings| {
         let mut next = loaded.settings;
         // What the way in decided, and what was made of the name of the mountpoint.
         next.mount_flags.suid = next.mount_flags.suid.or(settings.mount_flags.suid);

@@ -113,9 +113,8 @@ fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<
     // Somebody may have been faster.
     check::is_free(mountpoint, over)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
-    strandfs_pool::watch::start(&pool).map_err(Failure::system("watching the branches"))?;
-    strandfs_pool::health::start(&pool).map_err(Failure::system("looking after the branches"))?;
-    strandfs_pool::start_ahead(&pool).map_err(Failure::system("moving files ahead of time"))?;
+    pool.start()
+        .map_err(|(what, error)| Failure::system(what)(error))?;
     drop(turn);
     live::control(&pool, &mut session, layers);
     tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");

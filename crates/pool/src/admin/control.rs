@@ -3,12 +3,9 @@
 
 pub(crate) mod file;
 mod keys;
-mod recall;
-mod reconfigure;
+pub(crate) mod reconfigure;
 pub mod request;
 pub mod socket;
 
-pub use recall::Recalled;
-pub(crate) use recall::{Reason, Recall};
-pub(crate) use reconfigure::Changes;
+pub use crate::directory::recall::Recalled;
 pub use reconfigure::{Changed, ReconfigureError};

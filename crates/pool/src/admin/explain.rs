@@ -14,16 +14,19 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, NodeId};
 
+use crate::admin::{Admin, status};
 use crate::base::branch::Branch;
 use crate::base::error::Result;
 use crate::base::status::{CopyFacts, Explanation, FoundCopy, count};
 use crate::base::sys;
-use crate::directory::set::{Freshness, SlowBranches};
+use crate::directory::set::{self, Freshness, SlowBranches};
+use crate::directory::{Directories, attr};
 use crate::ops::privilege::caller_uid;
 use crate::ops::xattr::give;
-use crate::pool::{Pool, View};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
 pub(crate) use parts::Parts;
 
 /// Attributes through which the pool speaks of itself. Unlike `user.*` the kernel hands
@@ -49,125 +52,126 @@ impl OnBranch {
     }
 }
 
-impl Pool {
-    /// GETXATTR of `system.strandfs.explain`, for root, the server's user and the file's owner. An
-    /// answer that no attribute can hold is given in parts, `explain.TOKEN.NUMBER`.
-    ///
-    /// # Errors
-    /// EACCES for others, ENODATA for another name, ERANGE if `out` is too short, ENODATA for what has no
-    /// name any more.
-    pub(crate) fn getxattr_of_self(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        name: &OsStr,
-        out: Option<&mut [u8]>,
-    ) -> Result<usize> {
-        let key = name.as_bytes().strip_prefix(SELF_PREFIX);
-        let part = key.and_then(|key| key.strip_prefix(b"explain."));
-        if part.is_none() && key != Some(b"explain") {
-            return Err(Errno::NODATA.into());
-        }
-        let node = self.node(id)?;
-        let uid = caller_uid(cx).ok_or(Errno::ACCESS)?;
-        let trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
-        if !trusted && self.attr(&node)?.uid != uid {
-            return Err(Errno::ACCESS.into());
-        }
-        let answer = match part {
-            Some(part) => self.explained.part(id, part)?,
-            None => {
-                let text = self.explain(&node)?.to_string();
-                self.explained.fit(id, text).into_bytes()
-            }
-        };
-        give(&answer, out)
+/// GETXATTR of `system.strandfs.explain`, for root, the server's user and the file's owner. An
+/// answer that no attribute can hold is given in parts, `explain.TOKEN.NUMBER`.
+///
+/// # Errors
+/// EACCES for others, ENODATA for another name, ERANGE if `out` is too short, ENODATA for what has no
+/// name any more.
+pub(crate) fn getxattr_of_self(
+    pool: &Admin,
+    cx: &Context<'_>,
+    id: NodeId,
+    name: &OsStr,
+    out: Option<&mut [u8]>,
+) -> Result<usize> {
+    let key = name.as_bytes().strip_prefix(SELF_PREFIX);
+    let part = key.and_then(|key| key.strip_prefix(b"explain."));
+    if part.is_none() && key != Some(b"explain") {
+        return Err(Errno::NODATA.into());
     }
-
-    /// All about the path of a node.
-    ///
-    /// # Errors
-    /// ENODATA if it has no name any more; ENOENT if it is gone from every branch; the error of
-    /// the branch that could not answer.
-    pub(crate) fn explain(&self, node: &Arc<Node>) -> Result<Explanation> {
-        let view = self.view();
-        let here = self.on_every_branch(&view, node)?;
-        let relative = self.relative_path(node).ok_or(Errno::NODATA)?;
-        let shown = self.shown(node, &here);
-        let copies = here
-            .iter()
-            .enumerate()
-            .filter_map(|(index, on)| copy(index, on, node.kind, &relative, shown))
-            .collect();
-        let differences = differences(&here, node.kind).into_iter();
-        let mountpoint = self.mountpoint.get();
-        Ok(Explanation {
-            mountpoint: mountpoint.map(|path| path.to_string_lossy().into_owned()),
-            path: relative.to_string_lossy().into_owned(),
-            kind: kind_name(node.kind).to_owned(),
-            copies,
-            differences: differences.map(str::to_owned).collect(),
-            branches: self.branches_status(&view),
-            decisions: self.decisions(&view, node, &here, shown)?,
-        })
+    let node = pool.node(id)?;
+    let uid = caller_uid(cx).ok_or(Errno::ACCESS)?;
+    let trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
+    if !trusted && attr::attr(pool, &node)?.uid != uid {
+        return Err(Errno::ACCESS.into());
     }
+    let answer = match part {
+        Some(part) => pool.explained.part(id, part)?,
+        None => {
+            let text = explain(pool, &node)?.to_string();
+            pool.explained.fit(id, text).into_bytes()
+        }
+    };
+    give(&answer, out)
+}
 
-    /// What each branch has under the node's newest name.
-    fn on_every_branch(&self, view: &View, node: &Arc<Node>) -> Result<Vec<OnBranch>> {
-        let parent = match node.id {
-            NodeId::ROOT => None,
-            _ => {
-                let name = node.name().ok_or(Errno::NODATA)?;
-                let parent = self.nodes.get(name.parent).ok_or(Errno::NODATA)?;
-                Some((
-                    self.dir_set_of(&parent, Freshness::Now, SlowBranches::Ask)?,
-                    name.name,
-                ))
-            }
-        };
-        let at = |branch: &Arc<Branch>| match &parent {
-            None => (true, sys::statx_fd(branch.root())),
-            Some((set, name)) => match set.on(branch.id) {
-                Some(dir) => (true, sys::statx_name(dir.fd.as_fd(), name)),
-                None => match set.probe_error {
-                    Some(error) if error.branch == Some(branch.id) => (false, Err(error.errno)),
-                    _ => (false, Err(Errno::NOENT)),
-                },
+/// All about the path of a node.
+///
+/// # Errors
+/// ENODATA if it has no name any more; ENOENT if it is gone from every branch; the error of
+/// the branch that could not answer.
+pub(crate) fn explain(pool: &Directories, node: &Arc<Node>) -> Result<Explanation> {
+    let view = pool.view();
+    let here = on_every_branch(pool, &view, node)?;
+    let relative = paths::relative_path(pool, node).ok_or(Errno::NODATA)?;
+    let shown = self::shown(pool, node, &here);
+    let copies = here
+        .iter()
+        .enumerate()
+        .filter_map(|(index, on)| copy(index, on, node.kind, &relative, shown))
+        .collect();
+    let differences = differences(&here, node.kind).into_iter();
+    let mountpoint = pool.mountpoint.get();
+    Ok(Explanation {
+        mountpoint: mountpoint.map(|path| path.to_string_lossy().into_owned()),
+        path: relative.to_string_lossy().into_owned(),
+        kind: kind_name(node.kind).to_owned(),
+        copies,
+        differences: differences.map(str::to_owned).collect(),
+        branches: status::branches_status(pool, &view),
+        decisions: decisions::decisions(pool, &view, node, &here, shown)?,
+    })
+}
+
+/// What each branch has under the node's newest name.
+fn on_every_branch(pool: &Directories, view: &View, node: &Arc<Node>) -> Result<Vec<OnBranch>> {
+    let parent = match node.id {
+        NodeId::ROOT => None,
+        _ => {
+            let name = node.name().ok_or(Errno::NODATA)?;
+            let parent = pool.nodes.get(name.parent).ok_or(Errno::NODATA)?;
+            Some((
+                set::dir_set_of(pool, &parent, Freshness::Now, SlowBranches::Ask)?,
+                name.name,
+            ))
+        }
+    };
+    let at = |branch: &Arc<Branch>| match &parent {
+        None => (true, sys::statx_fd(branch.root())),
+        Some((set, name)) => match set.on(branch.id) {
+            Some(dir) => (true, sys::statx_name(dir.fd.as_fd(), name)),
+            None => match set.probe_error {
+                Some(error) if error.branch == Some(branch.id) => (false, Err(error.errno)),
+                _ => (false, Err(Errno::NOENT)),
             },
-        };
-        Ok(view
-            .branches
-            .iter()
-            .map(|branch| {
-                let (parent, found) = at(branch);
-                OnBranch {
-                    branch: Arc::clone(branch),
-                    found,
-                    parent,
-                }
-            })
-            .collect())
-    }
-
-    /// The branch whose copy users see: for a directory the one whose attributes lead.
-    fn shown(&self, node: &Node, here: &[OnBranch]) -> Option<usize> {
-        let primary = node.primary()?;
-        here.iter().position(|on| {
-            on.holds(node.kind)
-                .is_some_and(|stat| self.volumes.same(&primary, stat))
+        },
+    };
+    Ok(view
+        .branches
+        .iter()
+        .map(|branch| {
+            let (parent, found) = at(branch);
+            OnBranch {
+                branch: Arc::clone(branch),
+                found,
+                parent,
+            }
         })
-    }
+        .collect())
+}
 
-    /// The directory in which new names beside or inside the node would be made.
-    pub(super) fn place_for_new(&self, node: &Arc<Node>) -> Result<(Arc<Node>, Arc<DirSet>)> {
-        let dir = if node.is_dir() {
-            Arc::clone(node)
-        } else {
-            self.parent_of(node).ok_or(Errno::NODATA)?
-        };
-        let set = self.dir_set_now(&dir)?;
-        Ok((dir, set))
-    }
+/// The branch whose copy users see: for a directory the one whose attributes lead.
+fn shown(pool: &State, node: &Node, here: &[OnBranch]) -> Option<usize> {
+    let primary = node.primary()?;
+    here.iter().position(|on| {
+        on.holds(node.kind)
+            .is_some_and(|stat| pool.volumes.same(&primary, stat))
+    })
+}
+
+/// The directory in which new names beside or inside the node would be made.
+pub(super) fn place_for_new(
+    pool: &Directories,
+    node: &Arc<Node>,
+) -> Result<(Arc<Node>, Arc<DirSet>)> {
+    let dir = if node.is_dir() {
+        Arc::clone(node)
+    } else {
+        paths::parent_of(pool, node).ok_or(Errno::NODATA)?
+    };
+    let set = set::dir_set_now(pool, &dir)?;
+    Ok((dir, set))
 }
 
 /// One copy; something of another kind under the name is listed too, as hidden.

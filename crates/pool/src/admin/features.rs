@@ -1,21 +1,12 @@
 //! What the pool asks of the kernel, and how options that exclude each other are settled: out
 //! loud, before the mount, never silently.
 
-use std::os::fd::AsFd;
-use std::sync::Arc;
-
-use rustix::fs::{Mode, OFlags};
+use strandfs_fuse::Wants;
 use strandfs_fuse::abi::InitFlags;
-use strandfs_fuse::{Connection, Negotiated, Wants};
 use strandfs_options::{CacheFiles, PassthroughIo, Settings};
-
-use crate::base::branch::{Branch, Latency};
-use crate::pool::{PassthroughVerdict, Pool};
 
 /// Requests in flight before the kernel holds background ones back; its own default is 12.
 const MAX_BACKGROUND: u16 = 256;
-
-const WRITEBACK: &str = "cache.writeback=true excludes it in the kernel";
 
 /// Settles options that exclude each other; returns what was changed and why, for the log.
 ///
@@ -54,20 +45,6 @@ pub fn settle(settings: &mut Settings) -> Vec<String> {
         settings.allow_idmap = false;
     }
     said
-}
-
-/// Why the options rule passthrough out, if they do.
-pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
-    if settings.passthrough_io == PassthroughIo::Off {
-        return Some("passthrough.io=off".to_owned());
-    }
-    if settings.nullrw {
-        return Some("nullrw=true needs every read and write to reach the server".to_owned());
-    }
-    if settings.cache_writeback {
-        return Some(WRITEBACK.to_owned());
-    }
-    None
 }
 
 /// What the session is to negotiate.
@@ -127,73 +104,10 @@ pub fn wants(settings: &Settings) -> Wants {
     }
 }
 
-/// Why no file of a FUSE branch is passed through.
-const BY_A_SERVER: &str = "the branch is served by FUSE: its calls could not be given up when its \
-                           server hangs or dies; passthrough.max-stack-depth=2 allows it";
-
-impl Pool {
-    /// INIT is agreed: decide on passthrough.
-    pub(crate) fn start(&self, negotiated: &Negotiated, connection: &Connection) {
-        let _ = self.connection.set(connection.clone());
-        let _ = self.negotiated.set(negotiated.clone());
-        let verdict = match self.view().settings.cache_writeback {
-            true => PassthroughVerdict::Off(WRITEBACK.to_owned()),
-            false if !negotiated.offered.contains(InitFlags::PASSTHROUGH) => PassthroughVerdict::Off(
-                "this kernel has no FUSE passthrough (Linux 6.9 or later with CONFIG_FUSE_PASSTHROUGH)".to_owned(),
-            ),
-            false if !negotiated.flags.contains(InitFlags::PASSTHROUGH) => {
-                PassthroughVerdict::Off("it could not be negotiated with the kernel".to_owned())
-            }
-            false => PassthroughVerdict::On,
-        };
-        *self.verdict.lock() = verdict;
-    }
-
-    /// INIT is answered: passthrough is tried on every branch, and what came of it is said.
-    pub(crate) fn try_passthrough(&self) {
-        if let (PassthroughVerdict::On, Some(connection)) =
-            (self.passthrough_verdict(), self.connection.get())
-        {
-            self.probe_passthrough(connection, &self.view().branches);
-        }
-        match self.passthrough_verdict() {
-            PassthroughVerdict::On => tracing::info!("passthrough is on"),
-            PassthroughVerdict::Off(reason) => tracing::info!(reason, "passthrough is off"),
-            PassthroughVerdict::Undecided => {}
-        }
-    }
-
-    /// Registers a nameless file on every branch and gives it back. A branch where none can be
-    /// made (read-only) is decided at its first open.
-    pub(crate) fn probe_passthrough(&self, connection: &Connection, branches: &[Arc<Branch>]) {
-        let mut refused_for_lack_of_power = false;
-        let deep = self.view().settings.passthrough_max_stack_depth > 1;
-        for branch in branches {
-            // What the kernel asks such a server for by itself can neither be given up when it
-            // hangs nor be answered otherwise when it is dead.
-            if branch.medium().latency == Latency::Server && !deep {
-                branch.refuse_passthrough(BY_A_SERVER);
-                continue;
-            }
-            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-            let Ok(file) = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR) else {
-                continue;
-            };
-            let outcome = connection.open_backing(file.as_fd());
-            refused_for_lack_of_power |= outcome == Err(rustix::io::Errno::PERM);
-            branch.note_passthrough(outcome.map(|id| connection.close_backing(id)));
-        }
-        if refused_for_lack_of_power {
-            *self.verdict.lock() = PassthroughVerdict::Off(
-                "the server lacks CAP_SYS_ADMIN (run it as root)".to_owned(),
-            );
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::passthrough::passthrough_ruled_out;
 
     #[test]
     fn passthrough_by_name_wins_and_says_so() {

@@ -4,54 +4,57 @@ use std::path::{Path, PathBuf};
 
 use crate::base::branch::Branch;
 use crate::base::sys;
-use crate::pool::{Pool, View};
+use crate::state::State;
+use crate::state::view::View;
 
 /// Where the kernel shows its devices.
 const SYSTEM: &str = "/sys";
 
-impl Pool {
-    /// Sets the readahead of the pool and its branches at mount; says what did not work.
-    pub(crate) fn start_readahead(&self) {
-        let view = self.view();
-        for refusal in self.set_readahead(&view, |_| true) {
-            tracing::warn!("{refusal}");
-        }
+/// Sets the readahead of the pool and its branches at mount; says what did not work.
+pub(crate) fn start_readahead(pool: &State) {
+    let view = pool.view();
+    for refusal in set_readahead(pool, &view, |_| true) {
+        tracing::warn!("{refusal}");
     }
+}
 
-    /// Sets it after a change: everywhere if it is another now, else on the branches that joined.
-    /// Returns what did not work.
-    pub(crate) fn change_readahead(&self, old: &View) -> Vec<String> {
-        let view = self.view();
-        let other = view.settings.readahead != old.settings.readahead;
-        self.set_readahead(&view, |branch| {
-            other || branch.is_none_or(|branch| old.branch(branch.id).is_none())
+/// Sets it after a change: everywhere if it is another now, else on the branches that joined.
+/// Returns what did not work.
+pub(crate) fn change_readahead(pool: &State, old: &View) -> Vec<String> {
+    let view = pool.view();
+    let other = view.settings.readahead != old.settings.readahead;
+    set_readahead(pool, &view, |branch| {
+        other || branch.is_none_or(|branch| old.branch(branch.id).is_none())
+    })
+}
+
+/// `wanted` is asked about the pool (`None`) and each branch.
+fn set_readahead(
+    pool: &State,
+    view: &View,
+    wanted: impl Fn(Option<&Branch>) -> bool,
+) -> Vec<String> {
+    let kib = view.settings.readahead;
+    if kib == 0 {
+        return Vec::new();
+    }
+    let number = pool.connection.get().and_then(|it| it.number());
+    let own = number
+        .filter(|_| wanted(None))
+        .map(|minor| ("the pool".to_owned(), (0, minor)));
+    let beneath = view.branches.iter().filter(|branch| wanted(Some(branch)));
+    let beneath = beneath.filter_map(|branch| {
+        let stat = sys::statx_fd(branch.root()).ok()?;
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        Some((format!("branch {}", branch.path.display()), device))
+    });
+    own.into_iter()
+        .chain(beneath)
+        .filter_map(|(what, device)| {
+            let refusal = set(Path::new(SYSTEM), device, kib)?;
+            Some(format!("the readahead of {what} stays as it is: {refusal}"))
         })
-    }
-
-    /// `wanted` is asked about the pool (`None`) and each branch.
-    fn set_readahead(&self, view: &View, wanted: impl Fn(Option<&Branch>) -> bool) -> Vec<String> {
-        let kib = view.settings.readahead;
-        if kib == 0 {
-            return Vec::new();
-        }
-        let number = self.connection.get().and_then(|it| it.number());
-        let own = number
-            .filter(|_| wanted(None))
-            .map(|minor| ("the pool".to_owned(), (0, minor)));
-        let beneath = view.branches.iter().filter(|branch| wanted(Some(branch)));
-        let beneath = beneath.filter_map(|branch| {
-            let stat = sys::statx_fd(branch.root()).ok()?;
-            let device = (stat.stx_dev_major, stat.stx_dev_minor);
-            Some((format!("branch {}", branch.path.display()), device))
-        });
-        own.into_iter()
-            .chain(beneath)
-            .filter_map(|(what, device)| {
-                let refusal = set(Path::new(SYSTEM), device, kib)?;
-                Some(format!("the readahead of {what} stays as it is: {refusal}"))
-            })
-            .collect()
-    }
+        .collect()
 }
 
 /// Where a device's readahead is set: at the device itself, or at the disk it is a partition of.

@@ -1,8 +1,7 @@
 //! Threads for calls that may never come back.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};

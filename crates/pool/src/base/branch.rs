@@ -1,13 +1,18 @@
 //! One branch of the pool: its root, mode, free space and what its filesystem can do.
 
+mod dead_server;
+mod drive;
+mod health;
+mod mark;
 mod medium;
+mod missing;
+mod root_id;
 mod space;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -16,11 +21,14 @@ use rustix::io::Errno;
 use strandfs_options::branch::{BranchMode, BranchSpec};
 use strandfs_options::size::MinFreeSpace;
 
-use crate::base::magic;
-use crate::base::sys;
-use crate::health::{Health, Mark, Missing};
-use crate::state::identity::stable_hash;
+use crate::base::hash::stable_hash;
+use crate::base::{magic, sys};
+pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
+pub use health::{BranchHealth, BranchState, is_dead_server, is_failure};
+pub use mark::{Found, Mark, is_marked, open};
 pub use medium::{Latency, Medium};
+pub use missing::Missing;
+pub use root_id::{FilesystemId, RootId, open_to_ask};
 pub use space::SpaceCache;
 
 /// Names a branch for the life of the pool; never reused.
@@ -64,7 +72,7 @@ struct Learnt {
     open_dirs_are_free: bool,
     medium: Medium,
     mark: Mark,
-    health: Arc<Health>,
+    health: Arc<BranchHealth>,
 }
 
 impl fmt::Debug for Branch {
@@ -79,7 +87,7 @@ impl Branch {
     /// # Errors
     /// Those of `open(2)`: ENOENT, ENOTDIR, EACCES.
     pub fn open(id: BranchId, spec: &BranchSpec) -> sys::Result<Branch> {
-        let health = Arc::new(Health::new(&spec.path));
+        let health = Arc::new(BranchHealth::new(&spec.path));
         Self::open_as(id, spec, &health)
     }
 
@@ -87,7 +95,11 @@ impl Branch {
     ///
     /// # Errors
     /// As [`Branch::open`].
-    pub fn open_as(id: BranchId, spec: &BranchSpec, health: &Arc<Health>) -> sys::Result<Branch> {
+    pub fn open_as(
+        id: BranchId,
+        spec: &BranchSpec,
+        health: &Arc<BranchHealth>,
+    ) -> sys::Result<Branch> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
         let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
@@ -127,7 +139,7 @@ impl Branch {
     }
 
     /// How it is.
-    pub fn health(&self) -> &Arc<Health> {
+    pub fn health(&self) -> &Arc<BranchHealth> {
         &self.learnt.health
     }
 

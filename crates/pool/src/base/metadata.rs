@@ -7,8 +7,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, StatxAttributes, Timespec, T
 use rustix::io::Errno;
 
 use crate::base::access_list::{ACCESS, DEFAULT};
-use crate::base::open::open_for_reading;
-use crate::base::open::reopen;
+use crate::base::open::{open_for_reading, reopen};
 use crate::base::sys;
 
 /// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows

@@ -44,6 +44,10 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 pub use strandfs_options::{Category, Policy};
 
+use plan::{Plan, graver};
+pub use policy_trace::{BranchDecision, PolicyTrace, Refusal, policy_trace};
+pub use random::random;
+
 mod pick;
 mod plan;
 mod policy_trace;
@@ -62,11 +66,6 @@ pub(crate) fn same_search(a: Policy, b: Policy) -> bool {
 
 #[cfg(test)]
 mod tests;
-
-pub use policy_trace::{BranchDecision, PolicyTrace, Refusal, policy_trace};
-pub use random::random;
-
-use plan::{Plan, graver};
 
 /// Indexes into the facts given, never empty. Of several, an operation that makes or changes one
 /// object takes the first; mkdir, mknod, symlink and actions take all, in this order.

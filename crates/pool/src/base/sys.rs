@@ -2,17 +2,7 @@
 //!
 //! The only module of this crate with `unsafe` code.
 
-mod credentials;
-mod extents;
-mod fanotify;
-mod filesystem_id;
-mod handle;
-mod heap;
-mod io_priority;
-mod lease;
-mod lock;
-mod own_table;
-mod raw;
+use rustix::fs::Statx;
 
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
 pub use extents::each_unwritten;
@@ -32,5 +22,28 @@ pub use raw::{
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
 
+mod credentials;
+mod extents;
+mod fanotify;
+mod filesystem_id;
+mod handle;
+mod heap;
+mod io_priority;
+mod lease;
+mod lock;
+mod own_table;
+mod raw;
+
 /// Result of a system call.
 pub type Result<T> = std::result::Result<T, rustix::io::Errno>;
+
+/// Birth time in nanoseconds, 0 if unknown.
+pub fn btime_ns(stat: &Statx) -> i64 {
+    if stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() == 0 {
+        return 0;
+    }
+    stat.stx_btime
+        .tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(i64::from(stat.stx_btime.tv_nsec))
+}

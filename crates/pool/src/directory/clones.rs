@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use strandfs_fuse::FileKind;
 
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::coherence::CachedLookups;
+use crate::directory::Directories;
 use crate::state::identity::{Identity, kind_of};
 use crate::state::node::DirEntry;
-use crate::watch::CachedLookups;
 
 /// A name in the directory above.
 type Place = (Identity, OsString);
@@ -89,26 +89,24 @@ impl Drop for Making<'_> {
     }
 }
 
-impl Pool {
-    /// What is under a name on a branch; nothing if it is a directory that is being cloned there.
-    ///
-    /// # Errors
-    /// Those of `statx(2)`.
-    pub(crate) fn look_at_finished(
-        &self,
-        remembered: &CachedLookups<'_>,
-        dir: &DirEntry,
-        name: &OsStr,
-    ) -> sys::Result<Statx> {
-        let watch = self.clones.watch();
-        let stat = remembered.look(dir, name)?;
-        if kind_of(&stat) != FileKind::Directory || !self.clones.disturbed(watch) {
-            return Ok(stat);
-        }
-        match self.clones.is_making(dir, name) {
-            true => Err(Errno::NOENT),
-            // It may have been finished since.
-            false => remembered.look(dir, name),
-        }
+/// What is under a name on a branch; nothing if it is a directory that is being cloned there.
+///
+/// # Errors
+/// Those of `statx(2)`.
+pub(crate) fn look_at_finished(
+    pool: &Directories,
+    remembered: &CachedLookups<'_>,
+    dir: &DirEntry,
+    name: &OsStr,
+) -> sys::Result<Statx> {
+    let watch = pool.clones.watch();
+    let stat = remembered.look(dir, name)?;
+    if kind_of(&stat) != FileKind::Directory || !pool.clones.disturbed(watch) {
+        return Ok(stat);
+    }
+    match pool.clones.is_making(dir, name) {
+        true => Err(Errno::NOENT),
+        // It may have been finished since.
+        false => remembered.look(dir, name),
     }
 }

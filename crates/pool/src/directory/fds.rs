@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use strandfs_fuse::NodeId;
 
-use crate::pool::Pool;
+use crate::directory::Directories;
 
 /// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
 ///
@@ -51,7 +51,13 @@ impl DirFdCache {
         true
     }
 
-    pub(crate) fn note(&self, pool: &Pool, id: NodeId, added: usize, removed: Option<usize>) {
+    pub(crate) fn note(
+        &self,
+        pool: &Directories,
+        id: NodeId,
+        added: usize,
+        removed: Option<usize>,
+    ) {
         self.open.fetch_add(added, Ordering::Relaxed);
         match removed {
             Some(count) => self.forget(count),
@@ -68,7 +74,7 @@ impl DirFdCache {
     }
 
     /// Forgotten directories leave their id behind; they are swept out before they pile up.
-    fn queue_up(&self, pool: &Pool, id: NodeId) {
+    fn queue_up(&self, pool: &Directories, id: NodeId) {
         let mut queue = self.queue.lock();
         queue.push_back(id);
         if queue.len() > self.limit().saturating_mul(2).saturating_add(1024) {
@@ -77,7 +83,7 @@ impl DirFdCache {
         }
     }
 
-    fn evict(&self, pool: &Pool, id: NodeId, keep: NodeId) {
+    fn evict(&self, pool: &Directories, id: NodeId, keep: NodeId) {
         let Some(node) = pool.nodes.get(id) else {
             return;
         };
@@ -103,6 +109,26 @@ impl DirFdCache {
             });
     }
 }
+
+/// Finds out what the server has open as long as it runs, and shares the rest of the limit out.
+pub(crate) fn count_descriptors(pool: &Directories) {
+    let Ok(open) = std::fs::read_dir("/proc/pool/fd") else {
+        return;
+    };
+    let (here, _) = pool.files.counts();
+    let fixed = open
+        .count()
+        .saturating_sub(here + pool.dir_fds.open_count());
+    let budget = pool.files.budget();
+    budget.note_fixed(fixed + TO_COME);
+    pool.dir_fds.set_limit(budget.directories());
+}
+
+/// Descriptors that are opened once more requests come, by threads and queues.
+const TO_COME: usize = 8 + ASKED_MAX;
+
+/// Directories of processes that threads keep open to ask for their users.
+pub(crate) const ASKED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

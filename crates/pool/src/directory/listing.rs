@@ -7,8 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use strandfs_fuse::FileKind;
 
 use crate::base::branch::BranchId;
-use crate::state::identity::{VolumeId, mix, stable_hash};
-use crate::watch::Epoch;
+use crate::base::hash::{mix, stable_hash};
+use crate::coherence::Epoch;
+use crate::coherence::series::Series;
+use crate::state::identity::VolumeId;
 
 /// One name in a listing.
 #[derive(Clone, Copy)]
@@ -36,35 +38,6 @@ const POSITION_MAX: u64 = (1 << POSITION_BITS) - 1;
 const HEADROOM: u64 = 1 << 24;
 /// Positions of `.` and `..`; names come after.
 pub const DOTS: [u64; 2] = [1, 2];
-const KEEPABLE: u64 = 1 << 11;
-const NUMBER_MASK: u64 = KEEPABLE - 1;
-
-/// Which listings belong together in the kernel's cache: it appends an entry to what it holds if
-/// the offsets meet, so entries of different series never do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series(u64);
-
-impl Series {
-    /// One whose listings the kernel may keep as long as nothing changes.
-    pub fn keepable(number: u64) -> Self {
-        Series(number & NUMBER_MASK | KEEPABLE)
-    }
-
-    /// One that it must not keep.
-    pub fn passing(number: u64) -> Self {
-        Series(number & NUMBER_MASK)
-    }
-
-    /// Whether the kernel may keep it as long as nothing changes.
-    pub fn is_keepable(self) -> bool {
-        self.0 & KEEPABLE != 0
-    }
-
-    /// As a number of 12 bits, not 0 for one that is keepable.
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-}
 
 /// The offset that the kernel hands back to go on after an entry: its position, and the series
 /// of the listing. 62 bits, because the offset of lseek(2) is signed. 0 is the start.
@@ -80,14 +53,14 @@ impl Offset {
     /// Of the kernel's number.
     pub fn of(number: u64) -> Self {
         Offset {
-            series: Series(number >> POSITION_BITS & (KEEPABLE | NUMBER_MASK)),
+            series: Series::of_bits(number >> POSITION_BITS),
             position: number & POSITION_MAX,
         }
     }
 
     /// The kernel's number for going on after `position`.
     pub fn after(series: Series, position: u64) -> u64 {
-        series.0 << POSITION_BITS | position & POSITION_MAX
+        series.bits() << POSITION_BITS | position & POSITION_MAX
     }
 }
 

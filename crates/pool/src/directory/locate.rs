@@ -15,8 +15,9 @@ use crate::base::error::Result;
 use crate::base::open::{past_own_leases, reopen};
 use crate::base::policy::same_search;
 use crate::base::sys;
-use crate::directory::set::{Freshness, SlowBranches};
-use crate::pool::Pool;
+use crate::directory::set::{self, Freshness, SlowBranches};
+use crate::directory::{Directories, follow};
+use crate::state::State;
 use crate::state::identity::{Face, Identity};
 use crate::state::node::{DirEntry, Node};
 
@@ -38,183 +39,177 @@ impl Located {
 /// A name copied off a node's lock, without allocating for usual lengths.
 type NameBytes = SmallVec<[u8; 64]>;
 
-impl Pool {
-    /// Calls `attempt` with the directory and name of each known name of a file, newest first,
-    /// on its own branch, until one answers `Some`.
-    fn by_name<T>(
-        &self,
-        node: &Arc<Node>,
-        identity: &Identity,
-        mut attempt: impl FnMut(&DirEntry, &OsStr) -> Option<T>,
-    ) -> Option<T> {
-        use std::os::unix::ffi::OsStrExt;
-        let names: SmallVec<[(strandfs_fuse::NodeId, NameBytes); 1]> = {
-            let place = node.place();
-            place
-                .names
-                .iter()
-                .map(|name| (name.parent, NameBytes::from_slice(name.name.as_bytes())))
-                .collect()
-        };
-        names.iter().find_map(|(parent, name)| {
-            let parent = self.nodes.get(*parent)?;
-            let set = self
-                .dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)
-                .ok()?;
-            attempt(set.on(identity.branch)?, OsStr::from_bytes(name))
-        })
-    }
+/// Calls `attempt` with the directory and name of each known name of a file, newest first,
+/// on its own branch, until one answers `Some`.
+fn by_name<T>(
+    pool: &Directories,
+    node: &Arc<Node>,
+    identity: &Identity,
+    mut attempt: impl FnMut(&DirEntry, &OsStr) -> Option<T>,
+) -> Option<T> {
+    use std::os::unix::ffi::OsStrExt;
+    let names: SmallVec<[(strandfs_fuse::NodeId, NameBytes); 1]> = {
+        let place = node.place();
+        place
+            .names
+            .iter()
+            .map(|name| (name.parent, NameBytes::from_slice(name.name.as_bytes())))
+            .collect()
+    };
+    names.iter().find_map(|(parent, name)| {
+        let parent = pool.nodes.get(*parent)?;
+        let set = set::dir_set_of(pool, &parent, Freshness::Trusted, SlowBranches::Ask).ok()?;
+        attempt(set.on(identity.branch)?, OsStr::from_bytes(name))
+    })
+}
 
-    /// An `O_PATH` descriptor of the node's primary inode.
-    ///
-    /// # Errors
-    /// ESTALE if it cannot be found any more.
-    pub(crate) fn locate(&self, node: &Arc<Node>) -> Result<Located> {
-        if node.is_dir() {
-            let set = self.dir_set_of(node, Freshness::Trusted, SlowBranches::Ask)?;
-            let first = set.entries.first().ok_or(Errno::STALE)?;
-            return Ok(Located {
-                branch: Arc::clone(&first.branch),
-                fd: Arc::clone(&first.fd),
-            });
-        }
-        let identity = node.primary().ok_or(Errno::STALE)?;
-        if let Some(found) = self.locate_open(node, &identity) {
-            return Ok(found);
-        }
-        if follows(node, &identity) {
-            let by_name = self.by_name(node, &identity, |dir, name| {
-                let target = self.target_of(dir, name, &identity, node.kind)?;
-                Some(Located {
-                    branch: Arc::clone(&dir.branch),
-                    fd: Arc::new(target.fd),
-                })
-            });
-            return by_name.map_or_else(|| self.locate_nameless(node, &identity), Ok);
-        }
-        self.locate_named(node, &identity)
-            .map_or_else(|| self.locate_nameless(node, &identity), Ok)
+/// An `O_PATH` descriptor of the node's primary inode.
+///
+/// # Errors
+/// ESTALE if it cannot be found any more.
+pub(crate) fn locate(pool: &Directories, node: &Arc<Node>) -> Result<Located> {
+    if node.is_dir() {
+        let set = set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::Ask)?;
+        let first = set.entries.first().ok_or(Errno::STALE)?;
+        return Ok(Located {
+            branch: Arc::clone(&first.branch),
+            fd: Arc::clone(&first.fd),
+        });
     }
-
-    /// The symlink of a node that is shown as what the link leads to.
-    ///
-    /// # Errors
-    /// ESTALE if no name leads to it any more.
-    pub(crate) fn locate_link(&self, node: &Arc<Node>) -> Result<Located> {
-        let identity = node.primary().ok_or(Errno::STALE)?;
-        self.locate_named(node, &identity)
-            .ok_or(Errno::STALE.into())
+    let identity = node.primary().ok_or(Errno::STALE)?;
+    if let Some(found) = locate_open(pool, node, &identity) {
+        return Ok(found);
     }
-
-    fn locate_named(&self, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.by_name(node, identity, |dir, name| {
-            let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()?;
-            let stat = sys::statx_fd(fd.as_fd()).ok()?;
-            self.volumes.same(identity, &stat).then(|| Located {
+    if follows(node, &identity) {
+        let by_name = self::by_name(pool, node, &identity, |dir, name| {
+            let target = follow::target_of(pool, dir, name, &identity, node.kind)?;
+            Some(Located {
                 branch: Arc::clone(&dir.branch),
-                fd: Arc::new(fd),
+                fd: Arc::new(target.fd),
             })
-        })
+        });
+        return by_name.map_or_else(|| locate_nameless(pool, node, &identity), Ok);
     }
+    locate_named(pool, node, &identity).map_or_else(|| locate_nameless(pool, node, &identity), Ok)
+}
 
-    /// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
-    /// another copy than the one this node is.
-    fn locate_open(&self, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
-        let view = self.view();
-        let rules = &view.settings.policies;
-        if !same_search(rules.open, rules.getattr) {
-            return None;
-        }
-        let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
-        // A branch taken out of the pool serves on for what is open.
-        let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
-        Some(Located { branch, fd })
-    }
+/// The symlink of a node that is shown as what the link leads to.
+///
+/// # Errors
+/// ESTALE if no name leads to it any more.
+pub(crate) fn locate_link(pool: &Directories, node: &Arc<Node>) -> Result<Located> {
+    let identity = node.primary().ok_or(Errno::STALE)?;
+    locate_named(pool, node, &identity).ok_or(Errno::STALE.into())
+}
 
-    fn locate_nameless(&self, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
-        let view = self.view();
-        let open = node.open.lock().as_ref().and_then(|open| open.any_open());
-        if let Some((branch, fd)) = open {
-            let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
-            return Ok(Located { branch, fd });
-        }
-        if follows(node, identity) {
-            // Where a relative link leads depends on its directory, which only a name tells.
-            return Err(Errno::STALE.into());
-        }
-        let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        let fd = self
-            .volumes
-            .open(identity.volume, identity.ino, identity.generation, flags)?;
-        let stat = sys::statx_fd(fd.as_fd())?;
-        if !self.volumes.same(identity, &stat) {
-            return Err(Errno::STALE.into());
-        }
-        Ok(Located {
-            branch,
+fn locate_named(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    self::by_name(pool, node, identity, |dir, name| {
+        let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).ok()?;
+        let stat = sys::statx_fd(fd.as_fd()).ok()?;
+        pool.volumes.same(identity, &stat).then(|| Located {
+            branch: Arc::clone(&dir.branch),
             fd: Arc::new(fd),
         })
-    }
+    })
+}
 
-    /// Attributes of a file's inode: one system call while its name stands.
-    pub(crate) fn stat_file(&self, node: &Arc<Node>) -> Result<Statx> {
-        let identity = node.primary().ok_or(Errno::STALE)?;
-        let follows = follows(node, &identity);
-        let by_name = self.by_name(node, &identity, |dir, name| {
-            if follows {
-                let target = self.target_of(dir, name, &identity, node.kind)?;
-                return Some(target.stat);
-            }
-            let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
-            self.volumes.same(&identity, &stat).then_some(stat)
-        });
-        match by_name {
-            Some(stat) => Ok(stat),
-            None => Ok(sys::statx_fd(self.locate_nameless(node, &identity)?.fd())?),
+/// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
+/// another copy than the one this node is.
+fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
+    let view = pool.view();
+    let rules = &view.settings.policies;
+    if !same_search(rules.open, rules.getattr) {
+        return None;
+    }
+    let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
+    // A branch taken out of the pool serves on for what is open.
+    let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
+    Some(Located { branch, fd })
+}
+
+fn locate_nameless(pool: &State, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
+    let view = pool.view();
+    let open = node.open.lock().as_ref().and_then(|open| open.any_open());
+    if let Some((branch, fd)) = open {
+        let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
+        return Ok(Located { branch, fd });
+    }
+    if follows(node, identity) {
+        // Where a relative link leads depends on its directory, which only a name tells.
+        return Err(Errno::STALE.into());
+    }
+    let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let fd = pool
+        .volumes
+        .open(identity.volume, identity.ino, identity.generation, flags)?;
+    let stat = sys::statx_fd(fd.as_fd())?;
+    if !pool.volumes.same(identity, &stat) {
+        return Err(Errno::STALE.into());
+    }
+    Ok(Located {
+        branch,
+        fd: Arc::new(fd),
+    })
+}
+
+/// Attributes of a file's inode: one system call while its name stands.
+pub(crate) fn stat_file(pool: &Directories, node: &Arc<Node>) -> Result<Statx> {
+    let identity = node.primary().ok_or(Errno::STALE)?;
+    let follows = follows(node, &identity);
+    let by_name = self::by_name(pool, node, &identity, |dir, name| {
+        if follows {
+            let target = follow::target_of(pool, dir, name, &identity, node.kind)?;
+            return Some(target.stat);
         }
+        let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
+        pool.volumes.same(&identity, &stat).then_some(stat)
+    });
+    match by_name {
+        Some(stat) => Ok(stat),
+        None => Ok(sys::statx_fd(locate_nameless(pool, node, &identity)?.fd())?),
     }
+}
 
-    /// Opens the node's primary inode for I/O and tells its mode; never `O_TRUNC`, never another inode.
-    ///
-    /// # Errors
-    /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
-    pub(crate) fn open_inode(
-        &self,
-        node: &Arc<Node>,
-        flags: OFlags,
-    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-        let identity = node.primary().ok_or(Errno::STALE)?;
-        // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
-        // files ignore it, except when a lease would have to be broken first.
-        let by_name_flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let mut refusal = None;
-        let by_name = self.by_name(node, &identity, |dir, name| {
-            let open = || rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty());
-            match past_own_leases(open) {
-                Ok(fd) => {
-                    let stat = sys::statx_fd(fd.as_fd()).ok()?;
-                    self.volumes
-                        .same(&identity, &stat)
-                        .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
-                }
-                Err(errno) => {
-                    refusal = Some(errno);
-                    None
-                }
+/// Opens the node's primary inode for I/O and tells its mode; never `O_TRUNC`, never another inode.
+///
+/// # Errors
+/// Those of `open(2)` on the branch; ESTALE if the inode is gone.
+pub(crate) fn open_inode(
+    pool: &Directories,
+    node: &Arc<Node>,
+    flags: OFlags,
+) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+    let identity = node.primary().ok_or(Errno::STALE)?;
+    // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
+    // files ignore it, except when a lease would have to be broken first.
+    let by_name_flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let mut refusal = None;
+    let by_name = self::by_name(pool, node, &identity, |dir, name| {
+        let open = || rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty());
+        match past_own_leases(open) {
+            Ok(fd) => {
+                let stat = sys::statx_fd(fd.as_fd()).ok()?;
+                pool.volumes
+                    .same(&identity, &stat)
+                    .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
             }
-        });
-        match (by_name, refusal) {
-            (Some(found), _) => Ok(found),
-            (None, Some(errno)) if definite_refusal(errno) => Err(errno.into()),
-            (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN.into()),
-            _ => {
-                let located = self.locate(node)?;
-                let fd = reopen(located.fd(), flags)?;
-                let mode = rustix::fs::fstat(&fd)?.st_mode;
-                Ok((located.branch, fd, mode))
+            Err(errno) => {
+                refusal = Some(errno);
+                None
             }
+        }
+    });
+    match (by_name, refusal) {
+        (Some(found), _) => Ok(found),
+        (None, Some(errno)) if definite_refusal(errno) => Err(errno.into()),
+        (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN.into()),
+        _ => {
+            let located = locate(pool, node)?;
+            let fd = reopen(located.fd(), flags)?;
+            let mode = rustix::fs::fstat(&fd)?.st_mode;
+            Ok((located.branch, fd, mode))
         }
     }
 }

@@ -16,14 +16,14 @@ use crate::base::error::{Error, Result};
 use crate::base::open::open_dir;
 use crate::base::rights::strictest;
 use crate::base::sys;
+use crate::coherence::{Coherent, copies, invalidate, validity};
 use crate::directory::reading::open_to_keep;
-use crate::pool::{Pool, View};
+use crate::directory::{Directories, follow};
 use crate::state::identity::{Face, Identity, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
+use crate::state::paths::{self, DEPTH_MAX};
+use crate::state::view::View;
 
-/// Directory components a chain of parents may have: PATH_MAX allows 2047 one-letter names, and
-/// a process may go deeper step by step.
-const DEPTH_MAX: usize = 65_536;
 /// How long a directory's branches are trusted where nothing tells of changes.
 const TRUSTED: Duration = Duration::from_secs(1);
 /// Others changed the same directory this often meanwhile: give up rather than spin.
@@ -47,291 +47,275 @@ pub(crate) enum SlowBranches {
     PassOver,
 }
 
-impl Pool {
-    /// The directory's descriptors, checked no longer ago than names may be trusted.
-    ///
-    /// # Errors
-    /// ENOENT if it is gone from every branch; the error of the branch that could not answer:
-    /// without it the directory would look as if it had fewer names.
-    pub(crate) fn dir_set(&self, node: &Arc<Node>) -> Result<Arc<DirSet>> {
-        self.dir_set_of(node, Freshness::Trusted, SlowBranches::Ask)
-            .and_then(complete)
-    }
+/// The directory's descriptors, checked no longer ago than names may be trusted.
+///
+/// # Errors
+/// ENOENT if it is gone from every branch; the error of the branch that could not answer:
+/// without it the directory would look as if it had fewer names.
+pub(crate) fn dir_set(pool: &Directories, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+    dir_set_of(pool, node, Freshness::Trusted, SlowBranches::Ask).and_then(complete)
+}
 
-    /// The directory's descriptors, checked this moment, with all directories above it.
-    ///
-    /// # Errors
-    /// As for [`Pool::dir_set`].
-    pub(crate) fn dir_set_now(&self, node: &Arc<Node>) -> Result<Arc<DirSet>> {
-        self.dir_set_of(node, Freshness::Now, SlowBranches::Ask)
-            .and_then(complete)
-    }
+/// The directory's descriptors, checked this moment, with all directories above it.
+///
+/// # Errors
+/// As for [`dir_set`].
+pub(crate) fn dir_set_now(pool: &Directories, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+    dir_set_of(pool, node, Freshness::Now, SlowBranches::Ask).and_then(complete)
+}
 
-    /// As [`Pool::dir_set`] of the branches that answer, for what may be found on them: who does
-    /// not find it there must heed [`DirSet::probe_error`].
-    ///
-    /// # Errors
-    /// ENOENT if it is gone from every branch; a branch's error if none has it.
-    pub(crate) fn dir_set_of(
-        &self,
-        node: &Arc<Node>,
-        freshness: Freshness,
-        slow: SlowBranches,
-    ) -> Result<Arc<DirSet>> {
-        let now_ms = sys::mono_coarse_ms();
-        let is_fresh = |node: &Arc<Node>| self.fresh_set(node, now_ms, slow);
-        match freshness {
-            Freshness::Now => {
-                self.refresh_chain(node, (now_ms, slow), |parent| parent.id == NodeId::ROOT)
-            }
-            Freshness::Trusted => match is_fresh(node) {
-                Some(set) => Ok(set),
-                None => {
-                    self.refresh_chain(node, (now_ms, slow), |parent| is_fresh(parent).is_some())
-                }
-            },
+/// As [`dir_set`] of the branches that answer, for what may be found on them: who does
+/// not find it there must heed [`DirSet::probe_error`].
+///
+/// # Errors
+/// ENOENT if it is gone from every branch; a branch's error if none has it.
+pub(crate) fn dir_set_of(
+    pool: &Directories,
+    node: &Arc<Node>,
+    freshness: Freshness,
+    slow: SlowBranches,
+) -> Result<Arc<DirSet>> {
+    let now_ms = sys::mono_coarse_ms();
+    let is_fresh = |node: &Arc<Node>| fresh_set(pool, node, now_ms, slow);
+    match freshness {
+        Freshness::Now => refresh_chain(pool, node, (now_ms, slow), |parent| {
+            parent.id == NodeId::ROOT
+        }),
+        Freshness::Trusted => match is_fresh(node) {
+            Some(set) => Ok(set),
+            None => refresh_chain(pool, node, (now_ms, slow), |parent| {
+                is_fresh(parent).is_some()
+            }),
+        },
+    }
+}
+
+/// Looks again at `node` and the directories above it, up to one that is `good_enough`.
+fn refresh_chain(
+    pool: &Directories,
+    node: &Arc<Node>,
+    (now_ms, slow): (u64, SlowBranches),
+    good_enough: impl Fn(&Arc<Node>) -> bool,
+) -> Result<Arc<DirSet>> {
+    if node.id == NodeId::ROOT {
+        return fresh_set(pool, node, now_ms, slow).ok_or(Errno::IO.into());
+    }
+    // Not recursive: a tree may be deeper than a thread's stack.
+    let mut chain = vec![Arc::clone(node)];
+    while let Some(parent) = chain.last().and_then(|node| paths::parent_of(pool, node)) {
+        if good_enough(&parent) {
+            break;
+        }
+        if chain.len() == DEPTH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        chain.push(parent);
+    }
+    let mut newest = Err(Errno::STALE.into());
+    while let Some(next) = chain.pop() {
+        newest = refresh(pool, &next, (now_ms, slow));
+        // A parent that is gone leaves its children to their handles.
+        if chain.is_empty() {
+            break;
         }
     }
+    newest
+}
 
-    /// Looks again at `node` and the directories above it, up to one that is `good_enough`.
-    fn refresh_chain(
-        &self,
-        node: &Arc<Node>,
-        (now_ms, slow): (u64, SlowBranches),
-        good_enough: impl Fn(&Arc<Node>) -> bool,
-    ) -> Result<Arc<DirSet>> {
-        if node.id == NodeId::ROOT {
-            return self.fresh_set(node, now_ms, slow).ok_or(Errno::IO.into());
-        }
-        // Not recursive: a tree may be deeper than a thread's stack.
-        let mut chain = vec![Arc::clone(node)];
-        while let Some(parent) = chain.last().and_then(|node| self.parent_of(node)) {
-            if good_enough(&parent) {
-                break;
-            }
-            if chain.len() == DEPTH_MAX {
-                return Err(Errno::NAMETOOLONG.into());
-            }
-            chain.push(parent);
-        }
-        let mut newest = Err(Errno::STALE.into());
-        while let Some(next) = chain.pop() {
-            newest = self.refresh(&next, (now_ms, slow));
-            // A parent that is gone leaves its children to their handles.
-            if chain.is_empty() {
-                break;
-            }
-        }
-        newest
+fn fresh_set(
+    pool: &Coherent,
+    node: &Arc<Node>,
+    now_ms: u64,
+    slow: SlowBranches,
+) -> Option<Arc<DirSet>> {
+    let view = pool.view();
+    if node.id == NodeId::ROOT {
+        return Some(Arc::clone(&view.root));
     }
+    let place = node.place();
+    let set = place.dirs.as_ref()?;
+    if set.generation < view.branches_since
+        || !still_true(pool, &view, set, now_ms)
+        || set.skipped && slow == SlowBranches::Ask
+        || set.probe_error.is_some()
+    {
+        return None;
+    }
+    if !set.recently_used.load(Ordering::Relaxed) {
+        set.recently_used.store(true, Ordering::Relaxed);
+    }
+    Some(Arc::clone(set))
+}
 
-    fn fresh_set(&self, node: &Arc<Node>, now_ms: u64, slow: SlowBranches) -> Option<Arc<DirSet>> {
-        let view = self.view();
-        if node.id == NodeId::ROOT {
-            return Some(Arc::clone(&view.root));
+/// Whether the set was verified recently enough, or could not change without our notice.
+fn still_true(pool: &Coherent, view: &View, set: &DirSet, now_ms: u64) -> bool {
+    if pool.coherence.strict() {
+        return false;
+    }
+    if validity::dirs_reported(pool, view) {
+        return validity::dirs_known(pool, set);
+    }
+    let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
+    let trusted = view.settings.cache_entry.unwrap_or(TRUSTED);
+    u128::from(age_ms) <= trusted.as_millis()
+}
+
+/// Looks again on which branches the directory is.
+fn refresh(pool: &Directories, node: &Arc<Node>, at: (u64, SlowBranches)) -> Result<Arc<DirSet>> {
+    for _ in 0..RACES_MAX {
+        if let Some(set) = refresh_once(pool, node, at)? {
+            return Ok(set);
         }
+    }
+    Err(Errno::STALE.into())
+}
+
+/// As [`refresh`]; `None` if another thread was faster, with what this one may have
+/// looked at too early.
+fn refresh_once(
+    pool: &Directories,
+    node: &Arc<Node>,
+    (now_ms, slow): (u64, SlowBranches),
+) -> Result<Option<Arc<DirSet>>> {
+    let structure = pool.coherence.structure();
+    let (name, old, copies) = {
         let place = node.place();
-        let set = place.dirs.as_ref()?;
-        if set.generation < view.branches_since
-            || !self.still_true(&view, set, now_ms)
-            || set.skipped && slow == SlowBranches::Ask
-            || set.probe_error.is_some()
-        {
-            return None;
-        }
-        if !set.recently_used.load(Ordering::Relaxed) {
-            set.recently_used.store(true, Ordering::Relaxed);
-        }
-        Some(Arc::clone(set))
-    }
-
-    /// Whether the set was verified recently enough, or could not change without our notice.
-    fn still_true(&self, view: &View, set: &DirSet, now_ms: u64) -> bool {
-        if self.coherence.strict() {
-            return false;
-        }
-        if self.dirs_reported(view) {
-            return self.dirs_known(set);
-        }
-        let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
-        let trusted = view.settings.cache_entry.unwrap_or(TRUSTED);
-        u128::from(age_ms) <= trusted.as_millis()
-    }
-
-    /// The node of the directory that holds `node`'s newest name.
-    pub(crate) fn parent_of(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
-        let parent = node.place().names.newest()?.parent;
-        self.nodes.get(parent)
-    }
-
-    /// Looks again on which branches the directory is.
-    fn refresh(&self, node: &Arc<Node>, at: (u64, SlowBranches)) -> Result<Arc<DirSet>> {
-        for _ in 0..RACES_MAX {
-            if let Some(set) = self.refresh_once(node, at)? {
-                return Ok(set);
-            }
-        }
-        Err(Errno::STALE.into())
-    }
-
-    /// As [`Pool::refresh`]; `None` if another thread was faster, with what this one may have
-    /// looked at too early.
-    fn refresh_once(
-        &self,
-        node: &Arc<Node>,
-        (now_ms, slow): (u64, SlowBranches),
-    ) -> Result<Option<Arc<DirSet>>> {
-        let structure = self.coherence.structure();
-        let (name, old, copies) = {
-            let place = node.place();
-            (
-                place.names.newest().cloned(),
-                place.dirs.clone(),
-                place.copies.clone(),
-            )
-        };
-        let view = self.view();
-        let parent_set = name.as_ref().and_then(|name| match name.parent {
-            NodeId::ROOT => Some(Arc::clone(&view.root)),
-            parent => Option::clone(&self.nodes.get(parent)?.place().dirs),
+        (
+            place.names.newest().cloned(),
+            place.dirs.clone(),
+            place.copies.clone(),
+        )
+    };
+    let view = pool.view();
+    let parent_set = name.as_ref().and_then(|name| match name.parent {
+        NodeId::ROOT => Some(Arc::clone(&view.root)),
+        parent => Option::clone(&pool.nodes.get(parent)?.place().dirs),
+    });
+    let mut finder = Finder {
+        pool,
+        view: &view,
+        old: old.as_deref(),
+        copies: &copies,
+        slow,
+        // What is beneath a directory that is not known of a branch is not known either.
+        probe_error: parent_set.as_ref().and_then(|set| set.probe_error),
+        skipped: parent_set.as_ref().is_some_and(|set| set.skipped),
+    };
+    let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
+    if let (Some(set), Some(name)) = (&parent_set, &name) {
+        let beneath = view.branches.iter().filter_map(|branch| {
+            let parent = set.on(branch.id)?;
+            finder.by_name(branch, parent, &name.name)
         });
-        let mut finder = Finder {
-            pool: self,
-            view: &view,
-            old: old.as_deref(),
-            copies: &copies,
-            slow,
-            // What is beneath a directory that is not known of a branch is not known either.
-            probe_error: parent_set.as_ref().and_then(|set| set.probe_error),
-            skipped: parent_set.as_ref().is_some_and(|set| set.skipped),
-        };
-        let mut entries: SmallVec<[DirEntry; 2]> = SmallVec::new();
-        if let (Some(set), Some(name)) = (&parent_set, &name) {
-            let beneath = view.branches.iter().filter_map(|branch| {
-                let parent = set.on(branch.id)?;
-                finder.by_name(branch, parent, &name.name)
-            });
-            entries.extend(beneath);
-        }
-        // A copy that left while others stay belongs elsewhere now; only where all have left is
-        // it the directory itself that moved, and a process standing in it goes on. So it is
-        // where another directory has taken its name.
-        let is_known = |entry: &DirEntry| copies.contains(&entry.identity);
-        if !entries.iter().any(is_known) {
-            let elsewhere: SmallVec<[DirEntry; 2]> = view
-                .branches
-                .iter()
-                .filter_map(|branch| finder.by_identity(branch, name.is_some()))
-                .collect();
-            if !elsewhere.is_empty() {
-                entries = elsewhere;
-            }
-        }
-        if entries.is_empty() {
-            return Err(finder.probe_error.unwrap_or(Errno::NOENT.into()));
-        }
-        let mut set = DirSet::new(entries, now_ms, view.generation, structure);
-        set.skipped = finder.skipped;
-        set.probe_error = finder.probe_error;
-        Ok(self.install(node, set, old.as_ref()))
+        entries.extend(beneath);
     }
-
-    /// Makes `set` the directory's descriptors in the place of `expected`; `None`, and no change,
-    /// if they are others by now.
-    pub(crate) fn install(
-        &self,
-        node: &Arc<Node>,
-        set: DirSet,
-        expected: Option<&Arc<DirSet>>,
-    ) -> Option<Arc<DirSet>> {
-        let count = set.entries.len();
-        let set = Arc::new(set);
-        let mut place = node.place_mut();
-        // Checked under the lock that the sweep after a change takes: a descriptor on a branch
-        // that left the pool would keep its filesystem busy.
-        if node.id == NodeId::ROOT || set.generation < self.view().branches_since {
-            return Some(set);
-        }
-        if place.dirs.as_ref().map(Arc::as_ptr) != expected.map(Arc::as_ptr) {
-            return None;
-        }
-        place.copies = set.entries.iter().map(|entry| entry.identity).collect();
-        let replaced = place.dirs.replace(Arc::clone(&set));
-        drop(place);
-        let lets_in_others = replaced
-            .as_ref()
-            .is_some_and(|old| strictest(&old.last_rights()) != strictest(&set.last_rights()));
-        if lets_in_others {
-            // What the kernel was shown is no longer the strictest of all copies.
-            self.drop_attributes(node);
-        }
-        self.note_copies(node);
-        self.dir_fds
-            .note(self, node.id, count, replaced.map(|old| old.entries.len()));
-        Some(set)
-    }
-
-    /// Opens directory `name` in `dir` and learns who it is.
-    pub(crate) fn open_dir_entry(
-        &self,
-        branch: &Arc<Branch>,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-    ) -> sys::Result<DirEntry> {
-        self.dir_entry(branch, open_dir(dir, name)?)
-    }
-
-    /// The entry of an open directory.
-    pub(crate) fn dir_entry(&self, branch: &Arc<Branch>, fd: OwnedFd) -> sys::Result<DirEntry> {
-        let stat = sys::statx_fd(fd.as_fd())?;
-        self.dir_entry_of(branch, fd, &stat)
-    }
-
-    /// The same, whose attributes were just asked for.
-    pub(crate) fn dir_entry_of(
-        &self,
-        branch: &Arc<Branch>,
-        fd: OwnedFd,
-        stat: &Statx,
-    ) -> sys::Result<DirEntry> {
-        let empty = OsStr::new("");
-        let identity = self
-            .volumes
-            .identify(branch.id, branch.seed, stat, fd.as_fd(), empty)?;
-        Ok(self.entry_known_as(branch, fd, stat, identity))
-    }
-
-    pub(crate) fn entry_known_as(
-        &self,
-        branch: &Arc<Branch>,
-        fd: OwnedFd,
-        stat: &Statx,
-        identity: Identity,
-    ) -> DirEntry {
-        let memory = self.coherence.dir_caches.of(stat);
-        memory.note_rights(stat);
-        DirEntry {
-            branch: Arc::clone(branch),
-            identity,
-            fd: Arc::new(fd),
-            readable: false,
-            memory,
+    // A copy that left while others stay belongs elsewhere now; only where all have left is
+    // it the directory itself that moved, and a process standing in it goes on. So it is
+    // where another directory has taken its name.
+    let is_known = |entry: &DirEntry| copies.contains(&entry.identity);
+    if !entries.iter().any(is_known) {
+        let elsewhere: SmallVec<[DirEntry; 2]> = view
+            .branches
+            .iter()
+            .filter_map(|branch| finder.by_identity(branch, name.is_some()))
+            .collect();
+        if !elsewhere.is_empty() {
+            entries = elsewhere;
         }
     }
+    if entries.is_empty() {
+        return Err(finder.probe_error.unwrap_or(Errno::NOENT.into()));
+    }
+    let mut set = DirSet::new(entries, now_ms, view.generation, structure);
+    set.skipped = finder.skipped;
+    set.probe_error = finder.probe_error;
+    Ok(install(pool, node, set, old.as_ref()))
+}
 
-    /// The path of a node below the pool's root, for messages and policies that need one.
-    pub fn relative_path(&self, node: &Arc<Node>) -> Option<std::path::PathBuf> {
-        let mut parts = Vec::new();
-        let mut at = Arc::clone(node);
-        while at.id != NodeId::ROOT {
-            let name = at.name()?;
-            parts.push(name.name);
-            at = self.nodes.get(name.parent)?;
-            if parts.len() == DEPTH_MAX {
-                return None;
-            }
-        }
-        Some(parts.iter().rev().map(|part| &**part).collect())
+/// Makes `set` the directory's descriptors in the place of `expected`; `None`, and no change,
+/// if they are others by now.
+pub(crate) fn install(
+    pool: &Directories,
+    node: &Arc<Node>,
+    set: DirSet,
+    expected: Option<&Arc<DirSet>>,
+) -> Option<Arc<DirSet>> {
+    let count = set.entries.len();
+    let set = Arc::new(set);
+    let mut place = node.place_mut();
+    // Checked under the lock that the sweep after a change takes: a descriptor on a branch
+    // that left the pool would keep its filesystem busy.
+    if node.id == NodeId::ROOT || set.generation < pool.view().branches_since {
+        return Some(set);
+    }
+    if place.dirs.as_ref().map(Arc::as_ptr) != expected.map(Arc::as_ptr) {
+        return None;
+    }
+    place.copies = set.entries.iter().map(|entry| entry.identity).collect();
+    let replaced = place.dirs.replace(Arc::clone(&set));
+    drop(place);
+    let lets_in_others = replaced
+        .as_ref()
+        .is_some_and(|old| strictest(&old.last_rights()) != strictest(&set.last_rights()));
+    if lets_in_others {
+        // What the kernel was shown is no longer the strictest of all copies.
+        invalidate::drop_attributes(pool, node);
+    }
+    copies::note_copies(pool, node);
+    pool.dir_fds
+        .note(pool, node.id, count, replaced.map(|old| old.entries.len()));
+    Some(set)
+}
+
+/// Opens directory `name` in `dir` and learns who it is.
+pub(crate) fn open_dir_entry(
+    pool: &Coherent,
+    branch: &Arc<Branch>,
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+) -> sys::Result<DirEntry> {
+    dir_entry(pool, branch, open_dir(dir, name)?)
+}
+
+/// The entry of an open directory.
+pub(crate) fn dir_entry(
+    pool: &Coherent,
+    branch: &Arc<Branch>,
+    fd: OwnedFd,
+) -> sys::Result<DirEntry> {
+    let stat = sys::statx_fd(fd.as_fd())?;
+    dir_entry_of(pool, branch, fd, &stat)
+}
+
+/// The same, whose attributes were just asked for.
+pub(crate) fn dir_entry_of(
+    pool: &Coherent,
+    branch: &Arc<Branch>,
+    fd: OwnedFd,
+    stat: &Statx,
+) -> sys::Result<DirEntry> {
+    let empty = OsStr::new("");
+    let identity = pool
+        .volumes
+        .identify(branch.id, branch.seed, stat, fd.as_fd(), empty)?;
+    Ok(entry_known_as(pool, branch, fd, stat, identity))
+}
+
+pub(crate) fn entry_known_as(
+    pool: &Coherent,
+    branch: &Arc<Branch>,
+    fd: OwnedFd,
+    stat: &Statx,
+    identity: Identity,
+) -> DirEntry {
+    let memory = pool.coherence.dir_caches.of(stat);
+    memory.note_rights(stat);
+    DirEntry {
+        branch: Arc::clone(branch),
+        identity,
+        fd: Arc::new(fd),
+        readable: false,
+        memory,
     }
 }
 
@@ -345,7 +329,7 @@ fn complete(set: Arc<DirSet>) -> Result<Arc<DirSet>> {
 
 /// Finds one directory branch by branch, using what was known.
 struct Finder<'a> {
-    pool: &'a Pool,
+    pool: &'a Directories,
     view: &'a View,
     old: Option<&'a DirSet>,
     copies: &'a [Identity],
@@ -394,7 +378,7 @@ impl Finder<'_> {
                 self.heard(branch, opened)
             }
             Ok(stat) if kind_of(&stat) == FileKind::Symlink => {
-                self.pool.followed_dir(branch, parent, name, &stat)
+                follow::followed_dir(self.pool, branch, parent, name, &stat)
             }
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => None,
             // What was known holds until the branch says otherwise.
@@ -411,8 +395,8 @@ impl Finder<'_> {
         let stat = sys::statx_fd(fd.as_fd())?;
         let shown = (branch.id, Face::Own);
         let entry = match self.pool.volumes.recognise(self.copies, shown, &stat) {
-            Some(known) => self.pool.entry_known_as(branch, fd, &stat, known),
-            None => self.pool.dir_entry_of(branch, fd, &stat)?,
+            Some(known) => entry_known_as(self.pool, branch, fd, &stat, known),
+            None => dir_entry_of(self.pool, branch, fd, &stat)?,
         };
         Ok(DirEntry { readable, ..entry })
     }
@@ -432,7 +416,7 @@ impl Finder<'_> {
             .pool
             .volumes
             .open(copy.volume, copy.ino, copy.generation, flags)
-            .and_then(|fd| self.pool.dir_entry(branch, fd));
+            .and_then(|fd| dir_entry(self.pool, branch, fd));
         let entry = self.heard(branch, opened)?;
         (entry.identity == *copy).then_some(entry)
     }

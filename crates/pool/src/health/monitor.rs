@@ -15,15 +15,19 @@ use rustix::io::Errno;
 use strandfs_fuse::Connection;
 use strandfs_options::{BranchMode, Settings};
 
-use super::dead_server::why_gone;
-use super::mark::Found;
-use super::stuck::{Stuck, Waits};
-use super::{Missing, State, is_dead_server};
-use crate::base::branch::{Branch, BranchId};
+use crate::base::branch::{
+    Branch, BranchId, BranchState, Found, Mark, Missing, is_dead_server, why_gone,
+};
 use crate::base::sys;
-use crate::pool::{Pool, View};
+use crate::coherence::Coherent;
+use crate::directory::{Directories, recall};
+use crate::health::stuck::{Stuck, Waits};
+use crate::health::{self, Health};
+use crate::state::State;
 use crate::state::mounts::{Line, Table};
 use crate::state::node::HighWater;
+use crate::state::view::View;
+use crate::watch::listener;
 
 /// How often a missing branch is looked for, where the options do not say.
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
@@ -51,7 +55,7 @@ impl Stop {
 ///
 /// # Errors
 /// The thread cannot be started, or `/proc` is not there.
-pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
+pub fn start(pool: &Arc<Health>) -> std::io::Result<()> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let _ = pool.health_monitor.stop.event.set(Arc::clone(&stop));
     let monitor = Monitor {
@@ -81,7 +85,7 @@ enum Verdict {
         refuses: Option<bool>,
     },
     /// It is not what it was.
-    Gone(State, String),
+    Gone(BranchState, String),
     /// It is the same, by another mount.
     Remounted,
     /// It was missing and is back.
@@ -96,7 +100,7 @@ struct Check {
 }
 
 struct Monitor {
-    pool: Weak<Pool>,
+    pool: Weak<Health>,
     stop: Arc<OwnedFd>,
     mounts: File,
     checks: HashMap<BranchId, Check>,
@@ -112,7 +116,7 @@ impl Monitor {
     fn run(mut self) {
         let mut pause = Duration::ZERO;
         if let Some(pool) = self.pool.upgrade() {
-            pool.review_mounts();
+            review_mounts(&pool);
         }
         loop {
             let Some(remounted) = self.wait(pause) else {
@@ -124,11 +128,11 @@ impl Monitor {
             if remounted {
                 let now = Instant::now();
                 self.checks.values_mut().for_each(|check| check.next = now);
-                pool.review_mounts();
+                review_mounts(&pool);
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
-            pool.relieve_listener();
+            listener::relieve_listener(pool.mover().watch());
             // Here because no request waits for this thread.
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();
@@ -154,7 +158,7 @@ impl Monitor {
         }
     }
 
-    fn look(&mut self, pool: &Arc<Pool>, view: &View) {
+    fn look(&mut self, pool: &Arc<Health>, view: &View) {
         let now = Instant::now();
         let stuck = self.stuck(pool, view, now);
         for branch in &view.branches {
@@ -170,7 +174,7 @@ impl Monitor {
     }
 
     /// Threads that wait for something. None are looked for while no request comes.
-    fn stuck(&mut self, pool: &Pool, view: &View, now: Instant) -> Vec<Stuck> {
+    fn stuck(&mut self, pool: &Health, view: &View, now: Instant) -> Vec<Stuck> {
         let counts = pool.connection.get().map(|c| c.traffic().requests);
         let requests = counts.into_iter().flatten().map(|(_, count)| count).sum();
         let news = std::mem::replace(&mut self.requests, requests) != requests;
@@ -179,7 +183,7 @@ impl Monitor {
         }
         let here = view.branches.iter().map(|branch| branch.mark());
         let gone = view.missing.iter().filter_map(|m| m.mark.as_ref());
-        let mounts: Vec<u64> = here.chain(gone).map(super::Mark::mount).collect();
+        let mounts: Vec<u64> = here.chain(gone).map(Mark::mount).collect();
         let after = view.settings.branch_slow_after;
         let mut stuck = self.waits.look(now, after / LOOKS / 2);
         stuck.retain(|stuck| mounts.contains(&stuck.mount));
@@ -192,7 +196,7 @@ impl Monitor {
     /// A branch in use.
     fn look_at(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &Arc<Health>,
         view: &View,
         branch: &Arc<Branch>,
         stuck: &[Stuck],
@@ -221,11 +225,11 @@ impl Monitor {
         let longest = longest_wait.filter(|_| !doubtful).max(time);
         match verdict {
             Some(Verdict::Gone(state, reason)) => {
-                pool.fence(branch.id, state, &reason);
+                health::fence(pool, branch.id, state, &reason);
                 return;
             }
             Some(Verdict::Remounted) => {
-                pool.fence(branch.id, State::Missing, "it was mounted anew");
+                health::fence(pool, branch.id, BranchState::Missing, "it was mounted anew");
                 return;
             }
             // It refused a change after it was looked at: it is looked at again, more closely.
@@ -233,22 +237,22 @@ impl Monitor {
                 check.next = now;
             }
             Some(Verdict::There { read_only, .. }) if longest.is_none() => {
-                pool.note_answer(branch, read_only);
+                note_answer(pool, branch, read_only);
             }
             _ => {}
         }
         if let Some(longest) = longest {
-            let many = waiting().count() * 2 >= pool.most_threads()
+            let many = waiting().count() * 2 >= most_threads(pool)
                 && longest >= settings.branch_slow_after * MANY_AFTER;
             let late = !settings.branch_deadline.is_zero() && longest >= settings.branch_deadline;
             let reason = format!("a call has been waiting for {} s", longest.as_secs());
             if late || many {
-                if pool.fence(branch.id, State::Failed, &reason) {
-                    pool.give_up(waiting());
+                if health::fence(pool, branch.id, BranchState::Failed, &reason) {
+                    give_up(pool, waiting());
                 }
                 return;
             }
-            branch.health().change(State::Slow, &reason);
+            branch.health().change(BranchState::Slow, &reason);
         }
         if check.asked.is_none()
             && (now >= check.next
@@ -274,7 +278,7 @@ impl Monitor {
     /// A branch out of use: it is taken back once nothing waits for it any more.
     fn look_for(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &Arc<Health>,
         settings: &Settings,
         missing: &Arc<Missing>,
         stuck: &[Stuck],
@@ -290,9 +294,9 @@ impl Monitor {
             Some(Verdict::Remounted) => check.next = now,
             _ => {}
         }
-        let mount = missing.mark.as_ref().map(super::Mark::mount);
+        let mount = missing.mark.as_ref().map(Mark::mount);
         let waiting = stuck.iter().filter(|s| Some(s.mount) == mount);
-        pool.give_up(waiting.clone());
+        give_up(pool, waiting.clone());
         if check.asked.is_some() || waiting.count() > 0 || now < check.next {
             return;
         }
@@ -304,7 +308,7 @@ impl Monitor {
                 interval
             };
         let missing = Arc::clone(missing);
-        check.ask(pool, move |pool| match pool.take_back(&missing) {
+        check.ask(pool, move |pool| match health::take_back(pool, &missing) {
             Ok(()) => Verdict::Back,
             Err((state, reason)) => Verdict::Gone(state, reason),
         });
@@ -327,11 +331,11 @@ impl Check {
         Some(verdict)
     }
 
-    fn ask(&mut self, pool: &Arc<Pool>, call: impl FnOnce(&Pool) -> Verdict + Send + 'static) {
+    fn ask(&mut self, pool: &Arc<Health>, call: impl FnOnce(&Health) -> Verdict + Send + 'static) {
         let answer = Arc::new(Mutex::new(None));
         self.asked = Some((Instant::now(), Arc::clone(&answer)));
         let asking = Arc::downgrade(pool);
-        pool.health_monitor.blocking_pool.run(move || {
+        pool.blocking_pool.run(move || {
             if let Some(pool) = asking.upgrade() {
                 let verdict = call(&pool);
                 *answer.lock() = Some(verdict);
@@ -358,7 +362,7 @@ fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
             stat.f_flag.contains(StatVfsMountFlags::RDONLY)
         }
         Err(errno) if is_dead_server(errno) => {
-            return Verdict::Gone(State::Missing, why_gone(errno));
+            return Verdict::Gone(BranchState::Missing, why_gone(errno));
         }
         Err(errno) => {
             branch.health().note(errno);
@@ -383,58 +387,56 @@ fn refuses_changes(branch: &Branch) -> bool {
     made.err() == Some(Errno::ROFS)
 }
 
-impl Pool {
-    /// Mounts may have other flags now, this pool's too; what the kernel was told of files there
-    /// is told anew.
-    fn review_mounts(&self) {
-        let table = Table::read();
-        let number = self.connection.get().and_then(Connection::number);
-        let own = number.and_then(|number| table.forbidden_on((0, number)));
-        let mounts = &self.volumes.mounts;
-        let view = self.view();
-        mounts.note_users(
-            &table,
-            view.branches.iter().map(|branch| branch.path.as_path()),
-        );
-        let of_pool = own.is_some_and(|forbids| mounts.set_pool(forbids));
-        if mounts.review(&table) | of_pool {
-            let _ = self.recall_everything();
-        }
+/// Mounts may have other flags now, this pool's too; what the kernel was told of files there
+/// is told anew.
+fn review_mounts(pool: &Directories) {
+    let table = Table::read();
+    let number = pool.connection.get().and_then(Connection::number);
+    let own = number.and_then(|number| table.forbidden_on((0, number)));
+    let mounts = &pool.volumes.mounts;
+    let view = pool.view();
+    mounts.note_users(
+        &table,
+        view.branches.iter().map(|branch| branch.path.as_path()),
+    );
+    let of_pool = own.is_some_and(|forbids| mounts.set_pool(forbids));
+    if mounts.review(&table) | of_pool {
+        let _ = recall::recall_everything(pool);
     }
+}
 
-    /// A branch is where it was and answers.
-    fn note_answer(&self, branch: &Branch, read_only: bool) {
-        let health = branch.health();
-        let was_slow = health.is_slow();
-        if read_only && branch.mode != BranchMode::ReadOnly {
-            health.change(State::ReadOnly, "its filesystem is mounted read-only");
-        } else {
-            health.change(State::Ok, "");
-        }
-        if was_slow {
-            // Directories were looked for without it.
-            self.coherence.structure_changed();
-        }
+/// A branch is where it was and answers.
+fn note_answer(pool: &Coherent, branch: &Branch, read_only: bool) {
+    let health = branch.health();
+    let was_slow = health.is_slow();
+    if read_only && branch.mode != BranchMode::ReadOnly {
+        health.change(BranchState::ReadOnly, "its filesystem is mounted read-only");
+    } else {
+        health.change(BranchState::Ok, "");
     }
-
-    fn most_threads(&self) -> usize {
-        let connection = self.connection.get();
-        connection.map_or(usize::MAX, |c| c.traffic().most_threads)
+    if was_slow {
+        // Directories were looked for without it.
+        pool.coherence.structure_changed();
     }
+}
 
-    /// Answers the requests of these threads, which may never come back, in their place.
-    fn give_up<'a>(&self, stuck: impl Iterator<Item = &'a Stuck>) {
-        let Some(connection) = self.connection.get() else {
-            return;
-        };
-        for stuck in stuck {
-            if connection.give_up(stuck.thread, Errno::IO) {
-                tracing::warn!(
-                    thread = stuck.thread,
-                    seconds = stuck.time.as_secs(),
-                    "a request that waits for a branch out of use was answered with EIO"
-                );
-            }
+fn most_threads(pool: &State) -> usize {
+    let connection = pool.connection.get();
+    connection.map_or(usize::MAX, |c| c.traffic().most_threads)
+}
+
+/// Answers the requests of these threads, which may never come back, in their place.
+fn give_up<'a>(pool: &State, stuck: impl Iterator<Item = &'a Stuck>) {
+    let Some(connection) = pool.connection.get() else {
+        return;
+    };
+    for stuck in stuck {
+        if connection.give_up(stuck.thread, Errno::IO) {
+            tracing::warn!(
+                thread = stuck.thread,
+                seconds = stuck.time.as_secs(),
+                "a request that waits for a branch out of use was answered with EIO"
+            );
         }
     }
 }

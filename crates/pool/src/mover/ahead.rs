@@ -21,15 +21,17 @@ use strandfs_fuse::NodeId;
 use strandfs_options::Policy;
 use strandfs_options::size::MinFreeSpace;
 
-use super::source::Source;
-use super::{MoveError, lacks_a_branch};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::policy::Space;
 use crate::base::status::RelocateAhead;
 use crate::base::sys;
-use crate::pool::{Pool, View};
+use crate::directory::{choose, forget, lookup};
+use crate::mover::source::Source;
+use crate::mover::{self, MoveError, Mover, lacks_a_branch};
+use crate::state::State;
 use crate::state::node::Node;
 use crate::state::open_file::IoMode;
+use crate::state::view::View;
 use candidates::{Candidate, Candidates};
 use pace::Pace;
 
@@ -48,12 +50,12 @@ pub(crate) struct Ahead {
     files: AtomicU64,
     bytes: AtomicU64,
     ended: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Progress>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Progress {
     running: bool,
     /// Options or branches have changed.
     woken: bool,
@@ -118,8 +120,8 @@ impl Ahead {
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
-    let mover = Mover {
+pub fn start(pool: &Arc<Mover>) -> std::io::Result<()> {
+    let mover = AheadThread {
         pool: Arc::downgrade(pool),
         ahead: Arc::clone(&pool.ahead),
         candidates: HashMap::new(),
@@ -134,8 +136,8 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
     started.map(drop)
 }
 
-struct Mover {
-    pool: Weak<Pool>,
+struct AheadThread {
+    pool: Weak<Mover>,
     ahead: Arc<Ahead>,
     candidates: HashMap<BranchId, Candidates>,
 }
@@ -150,7 +152,7 @@ enum Outcome {
     Off,
 }
 
-impl Mover {
+impl AheadThread {
     fn run(mut self) {
         while !self.ahead.ended() {
             let Some(pool) = self.pool.upgrade() else {
@@ -171,7 +173,7 @@ impl Mover {
         self.ahead.news.notify_all();
     }
 
-    fn look(&mut self, pool: &Arc<Pool>) -> Outcome {
+    fn look(&mut self, pool: &Arc<Mover>) -> Outcome {
         let view = Arc::clone(&pool.view());
         let threshold = view.settings.relocate_ahead;
         let rule = view.settings.moveonenospc;
@@ -187,8 +189,8 @@ impl Mover {
         }
         let mut outcome = Outcome::Rest;
         for branch in &view.branches {
-            let wanted = pool.wanted_bytes(&view, branch, threshold);
-            let Some(wanted) = wanted.filter(|_| pool.kernel_writes_on(branch)) else {
+            let wanted = wanted_bytes(pool, &view, branch, threshold);
+            let Some(wanted) = wanted.filter(|_| kernel_writes_on(pool, branch)) else {
                 self.ahead.hold_up(branch, None);
                 continue;
             };
@@ -207,7 +209,7 @@ impl Mover {
     /// Moves one file off a branch. True if one has moved or the next may.
     fn relieve(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &Arc<Mover>,
         view: &View,
         branch: &Arc<Branch>,
         rule: Policy,
@@ -222,9 +224,9 @@ impl Mover {
             return Err(candidates.why_none());
         };
         self.ahead.state.lock().moving = Some(format!("/{}", candidate.path.display()));
-        let before = pool.available(view, branch);
+        let before = available(pool, view, branch);
         let begun = Instant::now();
-        let outcome = pool.move_ahead(view, branch, rule, &candidate);
+        let outcome = move_ahead(pool, view, branch, rule, &candidate);
         self.ahead.state.lock().moving = None;
         match outcome {
             Ok(bytes) => {
@@ -246,7 +248,7 @@ impl Mover {
     /// if more had to go.
     fn wait_until_freed(
         &self,
-        pool: &Pool,
+        pool: &Mover,
         view: &View,
         branch: &Branch,
         before: Option<u64>,
@@ -256,97 +258,100 @@ impl Mover {
         let enough = before.unwrap_or(0).saturating_add(bytes / 2);
         while !self.ahead.ended()
             && Instant::now() < deadline
-            && pool.available(view, branch).is_some_and(|now| now < enough)
+            && available(pool, view, branch).is_some_and(|now| now < enough)
         {
             self.ahead.sleep(Duration::from_millis(50));
         }
     }
 }
 
-impl Pool {
-    fn available(&self, view: &View, branch: &Branch) -> Option<u64> {
-        branch.space().forget();
-        Some(self.space(view, branch).ok()?.available_bytes)
-    }
+fn available(pool: &State, view: &View, branch: &Branch) -> Option<u64> {
+    branch.space().forget();
+    Some(choose::space(pool, view, branch).ok()?.available_bytes)
+}
 
-    /// What is missing on a branch until the threshold is met; `None` if it is, or if nothing may
-    /// be moved off it.
-    fn wanted_bytes(&self, view: &View, branch: &Branch, threshold: MinFreeSpace) -> Option<u64> {
-        if branch.read_only() || branch.health().is_slow() || branch.health().is_read_only() {
-            return None;
-        }
-        branch.space().forget();
-        let space = self.space(view, branch).ok()?;
-        let wanted = threshold_bytes(threshold, &space).saturating_sub(space.available_bytes);
-        (wanted > 0 && !space.read_only_fs).then_some(wanted)
+/// What is missing on a branch until the threshold is met; `None` if it is, or if nothing may
+/// be moved off it.
+fn wanted_bytes(
+    pool: &State,
+    view: &View,
+    branch: &Branch,
+    threshold: MinFreeSpace,
+) -> Option<u64> {
+    if branch.read_only() || branch.health().is_slow() || branch.health().is_read_only() {
+        return None;
     }
+    branch.space().forget();
+    let space = choose::space(pool, view, branch).ok()?;
+    let wanted = threshold_bytes(threshold, &space).saturating_sub(space.available_bytes);
+    (wanted > 0 && !space.read_only_fs).then_some(wanted)
+}
 
-    /// Whether some file of the branch is open for writing in passthrough.
-    fn kernel_writes_on(&self, branch: &Branch) -> bool {
-        self.files.any(|opened| {
-            let here = || opened.branch_id() == Some(branch.id);
-            let passed = || {
-                let open = opened.node.open.lock();
-                open.as_ref()
-                    .is_some_and(|open| matches!(open.mode, IoMode::Passthrough(_)))
-            };
-            opened.writable && here() && passed()
-        })
-    }
-
-    /// Moves a closed file off its branch; the bytes it occupied there.
-    fn move_ahead(
-        &self,
-        view: &View,
-        branch: &Arc<Branch>,
-        rule: Policy,
-        candidate: &Candidate,
-    ) -> Result<u64, MoveError> {
-        let found = Found::at(self, &candidate.path)?;
-        let node = found.nodes.last().ok_or(Errno::NOENT)?;
-        if node.primary().map(|identity| identity.branch) != Some(branch.id) {
-            return Err(MoveError::OtherCopy);
-        }
-        let source = {
-            let _alone = node.lock_for_move();
-            node.opened_since.store(false, Ordering::Relaxed);
-            if node.open.lock().is_some() {
-                return Err(MoveError::InUse);
-            }
-            Source::of(self, view, node)?
+/// Whether some file of the branch is open for writing in passthrough.
+fn kernel_writes_on(pool: &State, branch: &Branch) -> bool {
+    pool.files.any(|opened| {
+        let here = || opened.branch_id() == Some(branch.id);
+        let passed = || {
+            let open = opened.node.open.lock();
+            open.as_ref()
+                .is_some_and(|open| matches!(open.mode, IoMode::Passthrough(_)))
         };
-        if is_fresh(&source.stat, wall_clock_ns()) {
-            return Err(MoveError::Fresh);
-        }
-        let mut move_mode = Pace::new(self, view, branch);
-        let _ = sys::idle_io_priority();
-        let moved = self.move_by_policy(view, node, rule, &source, &mut move_mode);
-        let _ = sys::drop_io_priority();
-        let to = moved?;
-        self.attributes_are_elsewhere(node);
-        let path = format!("/{}", candidate.path.display());
-        tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
-        Ok(source.allocated_bytes())
-    }
+        opened.writable && here() && passed()
+    })
+}
 
-    /// For `strandfs status`.
-    pub(crate) fn ahead_status(&self) -> RelocateAhead {
-        let view = self.view();
-        let state = self.ahead.state.lock();
-        let held_up = state
-            .held_up
-            .iter()
-            .filter_map(|(id, why)| {
-                let path = view.branch(*id)?.path.to_string_lossy().into_owned();
-                Some((path, why.clone()))
-            })
-            .collect();
-        RelocateAhead {
-            moved_files: self.ahead.files.load(Ordering::Relaxed),
-            moved_bytes: self.ahead.bytes.load(Ordering::Relaxed),
-            moving: state.moving.clone(),
-            held_up,
+/// Moves a closed file off its branch; the bytes it occupied there.
+fn move_ahead(
+    pool: &Mover,
+    view: &View,
+    branch: &Arc<Branch>,
+    rule: Policy,
+    candidate: &Candidate,
+) -> Result<u64, MoveError> {
+    let found = Found::at(pool, &candidate.path)?;
+    let node = found.nodes.last().ok_or(Errno::NOENT)?;
+    if node.primary().map(|identity| identity.branch) != Some(branch.id) {
+        return Err(MoveError::OtherCopy);
+    }
+    let source = {
+        let _alone = node.lock_for_move();
+        node.opened_since.store(false, Ordering::Relaxed);
+        if node.open.lock().is_some() {
+            return Err(MoveError::InUse);
         }
+        Source::of(pool, view, node)?
+    };
+    if is_fresh(&source.stat, wall_clock_ns()) {
+        return Err(MoveError::Fresh);
+    }
+    let mut move_mode = Pace::new(pool, view, branch);
+    let _ = sys::idle_io_priority();
+    let moved = mover::move_by_policy(pool, view, node, rule, &source, &mut move_mode);
+    let _ = sys::drop_io_priority();
+    let to = moved?;
+    mover::attributes_are_elsewhere(pool, node);
+    let path = format!("/{}", candidate.path.display());
+    tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
+    Ok(source.allocated_bytes())
+}
+
+/// For `strandfs status`.
+pub(crate) fn ahead_status(pool: &Mover) -> RelocateAhead {
+    let view = pool.view();
+    let state = pool.ahead.state.lock();
+    let held_up = state
+        .held_up
+        .iter()
+        .filter_map(|(id, why)| {
+            let path = view.branch(*id)?.path.to_string_lossy().into_owned();
+            Some((path, why.clone()))
+        })
+        .collect();
+    RelocateAhead {
+        moved_files: pool.ahead.files.load(Ordering::Relaxed),
+        moved_bytes: pool.ahead.bytes.load(Ordering::Relaxed),
+        moving: state.moving.clone(),
+        held_up,
     }
 }
 
@@ -370,19 +375,19 @@ fn is_fresh(stat: &Statx, now_ns: i128) -> bool {
 
 /// The nodes along a path, with a reference to each as long as this lives.
 struct Found<'a> {
-    pool: &'a Pool,
+    pool: &'a Mover,
     nodes: Vec<Arc<Node>>,
 }
 
 impl<'a> Found<'a> {
-    fn at(pool: &'a Pool, path: &Path) -> crate::base::error::Result<Found<'a>> {
+    fn at(pool: &'a Mover, path: &Path) -> crate::base::error::Result<Found<'a>> {
         let mut found = Found {
             pool,
             nodes: Vec::new(),
         };
         let mut at = NodeId::ROOT;
         for name in path {
-            at = pool.do_lookup(at, name)?.node;
+            at = lookup::lookup(pool, at, name)?.node;
             let node = pool.nodes.get(at).ok_or(Errno::NOENT)?;
             found.nodes.push(node);
         }
@@ -393,7 +398,7 @@ impl<'a> Found<'a> {
 impl Drop for Found<'_> {
     fn drop(&mut self) {
         for node in self.nodes.iter().rev() {
-            self.pool.unref(node, 1);
+            forget::unref(self.pool, node, 1);
         }
     }
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::elsewhere::{Absent, Elsewhere};
-use super::mend::Outcome;
-use super::reader::{Reader, push_end};
-use super::record::Record;
-use super::rename_record::{Inode, Spot};
-use super::step::step;
 use crate::base::branch::Branch;
+use crate::base::step::step;
 use crate::base::sys;
+use crate::mover::elsewhere::{Absent, Elsewhere};
+use crate::mover::mend::Outcome;
+use crate::mover::reader::{Reader, push_end};
+use crate::mover::record::Record;
+use crate::mover::rename_record::{Inode, Spot};
 use crate::state::node::DirEntry;
 
 const HEAD: &str = "strandfs aside 3";

@@ -5,9 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reader::{Reader, push_part};
-use crate::base::branch::Branch;
-use crate::state::identity::RootId;
+use crate::base::branch::{Branch, RootId};
+use crate::mover::reader::{Reader, push_part};
 
 /// A branch by its identity. Its path is for messages, and says which of two clones is meant: under
 /// the path of a disk that is not mounted there is a bare directory, which tells nothing of what is
@@ -21,7 +20,7 @@ pub(super) struct Elsewhere {
 /// Which branch it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Id {
-    /// As [`Mark::lasting`](crate::health::Mark::lasting) says.
+    /// As [`Mark::lasting`](crate::base::branch::Mark::lasting) says.
     Lasting(OsString),
     /// In records of earlier versions, which nobody follows as they are.
     Earlier(Option<RootId>),

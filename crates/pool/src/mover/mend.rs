@@ -9,14 +9,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 
-use super::elsewhere::Absent;
-use super::names::{OwnName, own_name};
-use super::note::Intent;
-use super::record::{Move, Switch};
-use super::records::{Found, Genuine, LeftAlone, examine};
 use crate::base::branch::Branch;
+use crate::base::own_names::{OwnName, own_name};
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::mover::Mover;
+use crate::mover::elsewhere::Absent;
+use crate::mover::note::Intent;
+use crate::mover::record::{Move, Switch};
+use crate::mover::records::{Found, Genuine, LeftAlone, examine};
 
 /// So many records of a branch that are left alone are named one by one.
 const NAMED_MAX: usize = 20;
@@ -133,21 +133,19 @@ pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mend
     mended
 }
 
-impl Pool {
-    /// Mends a branch that is about to be seen among these, and what waited for it.
-    pub(crate) fn mend_joining(&self, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
-        let mended = mend(
-            std::slice::from_ref(joining),
-            branches,
-            Mending::WhileServing,
-        );
-        let mut undecided = self.undecided.lock();
-        mend_for(joining, branches, &mut undecided);
-        undecided.extend(mended.undecided);
-        let mut left = self.records_left.lock();
-        left.retain(|record| record.branch != joining.path);
-        left.extend(mended.left);
-    }
+/// Mends a branch that is about to be seen among these, and what waited for it.
+pub(crate) fn mend_joining(pool: &Mover, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
+    let mended = mend(
+        std::slice::from_ref(joining),
+        branches,
+        Mending::WhileServing,
+    );
+    let mut undecided = pool.undecided.lock();
+    mend_for(joining, branches, &mut undecided);
+    undecided.extend(mended.undecided);
+    let mut left = pool.records_left.lock();
+    left.retain(|record| record.branch != joining.path);
+    left.extend(mended.left);
 }
 
 /// Finishes the moves that waited for `joining`, which nobody sees yet: an original that is left

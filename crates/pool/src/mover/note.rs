@@ -7,14 +7,14 @@ use std::path::Path;
 
 use rustix::fs::FileType;
 
-use super::displaced::{self, Waiting};
-use super::elsewhere::Elsewhere;
-use super::names::{OwnName, own_name, part_of};
-use super::reader::{Reader, push_part};
-use super::record::{self, Move};
-use super::rename_record::{self, Interrupted};
-use super::undo::{self, Undo};
+use crate::base::own_names::{OwnName, own_name, part_of};
 use crate::base::sys;
+use crate::mover::displaced::{self, Waiting};
+use crate::mover::elsewhere::Elsewhere;
+use crate::mover::reader::{Reader, push_part};
+use crate::mover::record::{self, Move};
+use crate::mover::rename_record::{self, Interrupted};
+use crate::mover::undo::{self, Undo};
 
 /// Owner and permissions of a record as its filesystem shows them: the server's and 0600, but where
 /// a filesystem has none of its own (FAT) or gives them to another (NFS with `root_squash`).
@@ -37,7 +37,7 @@ impl Look {
 /// What a block of a record holds, but for its proof.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    /// The branch it lies on, as [`Mark::lasting`](crate::health::Mark::lasting) says.
+    /// The branch it lies on, as [`Mark::lasting`](crate::base::branch::Mark::lasting) says.
     pub(super) holder: OsString,
     pub(super) look: Look,
     pub(super) part: OsString,

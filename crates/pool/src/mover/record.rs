@@ -12,15 +12,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use super::elsewhere::Elsewhere;
-use super::key::{Keys, unguessable};
-use super::names::{part_name, record_name};
-use super::note::{Look, Note};
-use super::reader::{Reader, push_end, push_part, shown};
-use super::seal::seal;
 use crate::base::branch::Branch;
-use crate::base::sys;
-use crate::state::identity::btime_ns;
+use crate::base::own_names::{part_name, record_name};
+use crate::base::sys::{self, btime_ns};
+use crate::mover::elsewhere::Elsewhere;
+use crate::mover::key::{Keys, unguessable};
+use crate::mover::note::{Look, Note};
+use crate::mover::reader::{Reader, push_end, push_part, shown};
+use crate::mover::seal::seal;
 
 /// A record of this many bytes is none of ours.
 pub(super) const RECORD_MAX_BYTES: usize = 16 << 10;

@@ -10,15 +10,15 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use strandfs_options::branch::{BranchMode, BranchSpec};
 
-use super::key::Keys;
-use super::mend::names_at_root;
-use super::names::{OwnName, own_name};
-use super::note::{Intent, Look, Note, is_single_file};
-use super::record::{RECORD_MAX_BYTES, Record};
-use super::seal::{self, Origin, Sealed};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::open::reopen;
+use crate::base::own_names::{OwnName, own_name};
 use crate::base::sys;
+use crate::mover::key::Keys;
+use crate::mover::mend::names_at_root;
+use crate::mover::note::{Intent, Look, Note, is_single_file};
+use crate::mover::record::{RECORD_MAX_BYTES, Record};
+use crate::mover::seal::{self, Origin, Sealed};
 
 /// A record that nobody follows.
 #[derive(Clone, Debug)]

@@ -8,13 +8,12 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 
-use super::elsewhere::{Absent, Elsewhere};
-use super::mend::{Outcome, open_dir};
-use super::reader::{Reader, push_end, push_part, shown};
-use super::record::Record;
 use crate::base::branch::Branch;
-use crate::base::sys;
-use crate::state::identity::btime_ns;
+use crate::base::sys::{self, btime_ns};
+use crate::mover::elsewhere::{Absent, Elsewhere};
+use crate::mover::mend::{Outcome, open_dir};
+use crate::mover::reader::{Reader, push_end, push_part, shown};
+use crate::mover::record::Record;
 
 const HEAD: &str = "strandfs rename 3";
 /// With branches by their path.

@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-use super::key::{Key, Keys};
+use crate::mover::key::{Key, Keys};
 
 const HEAD: &[u8] = b"strandfs record 1\n";
 /// What earlier versions began their records with.

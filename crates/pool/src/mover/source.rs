@@ -11,15 +11,16 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::Policy;
 
-use super::MoveError;
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
 use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
-use crate::pool::{Pool, View};
+use crate::directory::{locate, set};
+use crate::mover::{MoveError, Mover};
 use crate::state::identity::Identity;
 use crate::state::node::{DirEntry, Node};
 use crate::state::open_file::IoMode;
+use crate::state::view::View;
 
 /// One name of the file, with its directory on the file's branch.
 pub(super) struct SourceName {
@@ -49,13 +50,13 @@ impl Source {
     ///
     /// # Errors
     /// Why it cannot.
-    pub(super) fn of(pool: &Pool, view: &View, node: &Arc<Node>) -> Result<Source, MoveError> {
+    pub(super) fn of(pool: &Mover, view: &View, node: &Arc<Node>) -> Result<Source, MoveError> {
         if node.kind != FileKind::Regular {
             return Err(MoveError::OtherCopy);
         }
         check_handles(node)?;
         let identity = node.primary().ok_or(Errno::STALE)?;
-        let located = pool.locate(node)?;
+        let located = locate::locate(pool, node)?;
         let writers = writers_of(node);
         check_mappings(node, &writers)?;
         let file = open_quietly(&located.fd)?;
@@ -203,7 +204,7 @@ fn all_handles_on(node: &Node, stat: &Statx) -> bool {
 
 /// Whether the file is open through a symlink of the branch that is shown as what it leads to:
 /// such a handle belongs to another node and would stay behind.
-fn open_by_a_symlink(pool: &Pool, stat: &Statx) -> bool {
+fn open_by_a_symlink(pool: &Mover, stat: &Statx) -> bool {
     pool.files.any(|opened| {
         opened.node.follows() && opened.file().is_ok_and(|file| is_inode(&file, stat))
     })
@@ -223,14 +224,14 @@ fn open_quietly(fd: &OwnedFd) -> sys::Result<OwnedFd> {
 }
 
 /// The known names that lead to the file on its branch.
-fn names_of(pool: &Pool, node: &Arc<Node>, identity: &Identity) -> SmallVec<[SourceName; 1]> {
+fn names_of(pool: &Mover, node: &Arc<Node>, identity: &Identity) -> SmallVec<[SourceName; 1]> {
     let known: Vec<_> = node.place().names.iter().cloned().collect();
     let mut found: SmallVec<[SourceName; 1]> = smallvec![];
     for name in known {
         let Some(parent) = pool.nodes.get(name.parent) else {
             continue;
         };
-        let Ok(set) = pool.dir_set_now(&parent) else {
+        let Ok(set) = set::dir_set_now(pool, &parent) else {
             continue;
         };
         let Some(dir) = set.on(identity.branch) else {
@@ -251,7 +252,7 @@ fn names_of(pool: &Pool, node: &Arc<Node>, identity: &Identity) -> SmallVec<[Sou
 /// A branch that has one of the names cannot take the file; and where the first copy counts, one
 /// behind it would hide the file.
 fn unfit_branches(
-    pool: &Pool,
+    pool: &Mover,
     view: &View,
     identity: &Identity,
     names: &[SourceName],
@@ -259,7 +260,7 @@ fn unfit_branches(
     let mut unfit: SmallVec<[BranchId; 4]> = smallvec![identity.branch];
     let mut foremost = usize::MAX;
     for name in names {
-        let set = pool.dir_set_now(&name.parent)?;
+        let set = set::dir_set_now(pool, &name.parent)?;
         for dir in set
             .entries
             .iter()

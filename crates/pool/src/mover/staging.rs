@@ -12,10 +12,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use super::record::Record;
-use super::step::{may_be_nameless, step};
 use crate::base::branch::Branch;
+use crate::base::step::{may_be_nameless, step};
 use crate::base::sys;
+use crate::mover::record::Record;
 use crate::state::node::DirEntry;
 
 /// A file that is to become the moved one.

@@ -10,22 +10,24 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 
-use super::source::{Source, SourceName};
-use super::staging::{StagingCopy, link};
-use super::step::step;
-use super::{MoveError, MoveMode, copy};
 use crate::base::branch::Branch;
 use crate::base::error::Result;
 use crate::base::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::base::open::reopen;
-use crate::base::sys;
-use crate::pool::{Pool, View};
+use crate::base::step::step;
+use crate::base::sys::{self, btime_ns};
+use crate::directory::{Directories, clone_path, set};
+use crate::mover::source::{Source, SourceName};
+use crate::mover::staging::{StagingCopy, link};
+use crate::mover::{self, MoveError, MoveMode, Mover, copy};
 use crate::state::descriptor::Descriptor;
-use crate::state::identity::{Identity, btime_ns};
+use crate::state::identity::Identity;
 use crate::state::node::{DirEntry, ExclusiveMoveLock, Node};
 use crate::state::open_file::OpenFile;
 use crate::state::open_files::{Kept, OpenFiles};
 use crate::state::range_locks::NodeLocks;
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// What is copied between two looks at whether to go on.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -57,253 +59,255 @@ struct Filled<'n> {
     _alone: Option<ExclusiveMoveLock<'n>>,
 }
 
-impl Pool {
-    /// Moves the file to `branch` if that has room for it and what `move_mode` wants besides.
-    ///
-    /// # Errors
-    /// [`MoveError::Failed`]: another branch may do. Otherwise the file cannot move at all. In both
-    /// cases everything is as it was.
-    pub(super) fn move_to(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        source: &Source,
-        branch: &Arc<Branch>,
-        move_mode: &mut dyn MoveMode,
-    ) -> Result<(), MoveError> {
-        self.has_room(view, branch, source, move_mode)?;
-        let target = self.destination(source, branch)?;
-        // Moving is no change that users made: the directories' times stay.
-        let times = times_of(source, &target);
-        let made = make_copy(source, &target);
-        put_times_back(&times);
-        let mut copy = made?;
-        let filled = self.fill(node, source, (branch, &copy), move_mode);
-        // Taken anew: that took its time, and others went on in these directories.
-        let times = times_of(source, &target);
-        let outcome = filled.and_then(|filled| {
-            let Filled {
-                handles,
-                made,
-                _alone,
-            } = filled;
-            self.switch(node, source, &target, &mut copy, (handles, &made))
-        });
-        copy.end();
-        put_times_back(&times);
-        source.branch.space().forget();
-        branch.space().forget();
-        outcome
-    }
-
-    /// The file's directories on the new branch, made where they are missing.
-    fn destination<'a>(&self, source: &'a Source, branch: &'a Arc<Branch>) -> Result<Target<'a>> {
-        let mut names: SmallVec<[(DirEntry, &SourceName); 1]> = smallvec![];
-        for name in &source.names {
-            names.push((self.ensure_dir(&name.parent, branch)?, name));
-        }
-        let path = self.relative_path(&source.parent).ok_or(Errno::STALE)?;
-        let dir = match names.first() {
-            Some((dir, _)) => Arc::clone(&dir.fd),
-            None => branch.root_shared(),
-        };
-        Ok(Target {
-            branch,
-            names,
-            dir,
-            path,
-        })
-    }
-
-    /// Makes the copy like the original, down to the open handles.
-    fn fill<'n>(
-        &self,
-        node: &'n Arc<Node>,
-        source: &Source,
-        (branch, copy): (&Branch, &StagingCopy),
-        move_mode: &mut dyn MoveMode,
-    ) -> Result<Filled<'n>, MoveError> {
-        step();
-        let from = source.file.as_fd();
-        // First, while the file is nobody else's and its mode forbids the server nothing.
-        let handles = self.open_handles(node, branch, &copy.file)?;
-        // Some flags can only be set on an empty file.
-        copy_inode_flags(from, copy.file.as_fd());
-        copy_project(from, copy.file.as_fd(), copy.dir())?;
-        let to = copy.file.as_fd();
-        let mut copied = |bytes| move_mode.copied(node, to, bytes);
-        copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
-        step();
-        copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;
-        set_times(copy.file.as_fd(), &source.stat)?;
-        rustix::fs::fsync(&copy.file)?;
-        step();
-        let alone = move_mode.close_in(self, node, source)?;
-        let made = sys::statx_fd(copy.file.as_fd())?;
-        if made.stx_size != source.stat.stx_size || !source.is_unchanged() {
-            return Err(MoveError::Changing);
-        }
-        Ok(Filled {
+/// Moves the file to `branch` if that has room for it and what `move_mode` wants besides.
+///
+/// # Errors
+/// [`MoveError::Failed`]: another branch may do. Otherwise the file cannot move at all. In both
+/// cases everything is as it was.
+pub(super) fn move_to(
+    pool: &Mover,
+    view: &View,
+    node: &Arc<Node>,
+    source: &Source,
+    branch: &Arc<Branch>,
+    move_mode: &mut dyn MoveMode,
+) -> Result<(), MoveError> {
+    mover::has_room(pool, view, branch, source, move_mode)?;
+    let target = destination(pool, source, branch)?;
+    // Moving is no change that users made: the directories' times stay.
+    let times = times_of(source, &target);
+    let made = make_copy(source, &target);
+    put_times_back(&times);
+    let mut copy = made?;
+    let filled = fill(pool, node, source, (branch, &copy), move_mode);
+    // Taken anew: that took its time, and others went on in these directories.
+    let times = times_of(source, &target);
+    let outcome = filled.and_then(|filled| {
+        let Filled {
             handles,
             made,
-            _alone: alone,
-        })
-    }
+            _alone,
+        } = filled;
+        switch(pool, node, source, &target, &mut copy, (handles, &made))
+    });
+    copy.end();
+    put_times_back(&times);
+    source.branch.space().forget();
+    branch.space().forget();
+    outcome
+}
 
-    /// Puts the copy in the place of the original.
-    fn switch(
-        &self,
-        node: &Arc<Node>,
-        source: &Source,
-        target: &Target<'_>,
-        copy: &mut StagingCopy,
-        (mut handles, made): (Handles, &Statx),
-    ) -> Result<(), MoveError> {
-        let branch = target.branch;
-        handles.carry_locks(node, &self.files, branch)?;
-        let empty = OsStr::new("");
-        let identity =
-            self.volumes
-                .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
-        self.expect_at(node, source, &identity);
-        let switched = self.switch_names(source, target, copy, made);
-        if let Err(stay) = switched {
-            node.place_mut().copies = smallvec![source.identity];
-            self.nodes.unbind(&identity, node.id);
-            return Err(stay);
-        }
-        node.place_mut().copies = smallvec![identity];
-        self.nodes.unbind(&source.identity, node.id);
-        handles.install(node, branch);
-        step();
-        Ok(())
+/// The file's directories on the new branch, made where they are missing.
+fn destination<'a>(
+    pool: &Directories,
+    source: &'a Source,
+    branch: &'a Arc<Branch>,
+) -> Result<Target<'a>> {
+    let mut names: SmallVec<[(DirEntry, &SourceName); 1]> = smallvec![];
+    for name in &source.names {
+        names.push((clone_path::ensure_dir(pool, &name.parent, branch)?, name));
     }
+    let path = paths::relative_path(pool, &source.parent).ok_or(Errno::STALE)?;
+    let dir = match names.first() {
+        Some((dir, _)) => Arc::clone(&dir.fd),
+        None => branch.root_shared(),
+    };
+    Ok(Target {
+        branch,
+        names,
+        dir,
+        path,
+    })
+}
 
-    /// From here on the node is found by either inode.
-    fn expect_at(&self, node: &Arc<Node>, source: &Source, identity: &Identity) {
-        self.nodes.bind(identity, node.id);
-        node.place_mut().copies = smallvec![source.identity, *identity];
+/// Makes the copy like the original, down to the open handles.
+fn fill<'n>(
+    pool: &Mover,
+    node: &'n Arc<Node>,
+    source: &Source,
+    (branch, copy): (&Branch, &StagingCopy),
+    move_mode: &mut dyn MoveMode,
+) -> Result<Filled<'n>, MoveError> {
+    step();
+    let from = source.file.as_fd();
+    // First, while the file is nobody else's and its mode forbids the server nothing.
+    let handles = open_handles(pool, node, branch, &copy.file)?;
+    // Some flags can only be set on an empty file.
+    copy_inode_flags(from, copy.file.as_fd());
+    copy_project(from, copy.file.as_fd(), copy.dir())?;
+    let to = copy.file.as_fd();
+    let mut copied = |bytes| move_mode.copied(node, to, bytes);
+    copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
+    step();
+    copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;
+    set_times(copy.file.as_fd(), &source.stat)?;
+    rustix::fs::fsync(&copy.file)?;
+    step();
+    let alone = move_mode.close_in(pool, node, source)?;
+    let made = sys::statx_fd(copy.file.as_fd())?;
+    if made.stx_size != source.stat.stx_size || !source.is_unchanged() {
+        return Err(MoveError::Changing);
     }
+    Ok(Filled {
+        handles,
+        made,
+        _alone: alone,
+    })
+}
 
-    /// Gives the copy the file's names and takes them from the original.
-    fn switch_names(
-        &self,
-        source: &Source,
-        target: &Target<'_>,
-        copy: &mut StagingCopy,
-        made: &Statx,
-    ) -> Result<(), MoveError> {
-        if target.names.is_empty() {
-            // Nobody can find a nameless file but through its handles.
-            self.moves.fetch_add(1, Ordering::AcqRel);
-            return Ok(());
-        }
-        settle_original(source, made);
-        copy.note(
-            &self.paths_now(target)?,
-            (&source.branch, &source.stat),
-            made,
-        )?;
-        step();
-        let mut given: SmallVec<[&(DirEntry, &SourceName); 1]> = smallvec![];
-        // The first comes last: it is beside it that the copy has been all the time.
-        for (index, name) in target.names.iter().enumerate().rev() {
-            if let Err(errno) = copy.take_name(&name.0, &name.1.name, index == 0) {
-                take_back(source, &given, made);
-                return Err(errno.into());
-            }
-            given.push(name);
-            step();
-        }
-        let settled = self.settle(source, target, copy, made);
-        if let Err(stay) = settled {
+/// Puts the copy in the place of the original.
+fn switch(
+    pool: &Directories,
+    node: &Arc<Node>,
+    source: &Source,
+    target: &Target<'_>,
+    copy: &mut StagingCopy,
+    (mut handles, made): (Handles, &Statx),
+) -> Result<(), MoveError> {
+    let branch = target.branch;
+    handles.carry_locks(node, &pool.files, branch)?;
+    let empty = OsStr::new("");
+    let identity = pool
+        .volumes
+        .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
+    expect_at(pool, node, source, &identity);
+    let switched = switch_names(pool, source, target, copy, made);
+    if let Err(stay) = switched {
+        node.place_mut().copies = smallvec![source.identity];
+        pool.nodes.unbind(&identity, node.id);
+        return Err(stay);
+    }
+    node.place_mut().copies = smallvec![identity];
+    pool.nodes.unbind(&source.identity, node.id);
+    handles.install(node, branch);
+    step();
+    Ok(())
+}
+
+/// From here on the node is found by either inode.
+fn expect_at(pool: &State, node: &Arc<Node>, source: &Source, identity: &Identity) {
+    pool.nodes.bind(identity, node.id);
+    node.place_mut().copies = smallvec![source.identity, *identity];
+}
+
+/// Gives the copy the file's names and takes them from the original.
+fn switch_names(
+    pool: &Directories,
+    source: &Source,
+    target: &Target<'_>,
+    copy: &mut StagingCopy,
+    made: &Statx,
+) -> Result<(), MoveError> {
+    if target.names.is_empty() {
+        // Nobody can find a nameless file but through its handles.
+        pool.moves.fetch_add(1, Ordering::AcqRel);
+        return Ok(());
+    }
+    settle_original(source, made);
+    copy.note(
+        &paths_now(pool, target)?,
+        (&source.branch, &source.stat),
+        made,
+    )?;
+    step();
+    let mut given: SmallVec<[&(DirEntry, &SourceName); 1]> = smallvec![];
+    // The first comes last: it is beside it that the copy has been all the time.
+    for (index, name) in target.names.iter().enumerate().rev() {
+        if let Err(errno) = copy.take_name(&name.0, &name.1.name, index == 0) {
             take_back(source, &given, made);
-            return Err(stay);
+            return Err(errno.into());
         }
-        // Whoever finds the name on neither branch looks again when this number has changed.
-        self.moves.fetch_add(1, Ordering::AcqRel);
+        given.push(name);
         step();
-        remove_names(source).inspect_err(|_| take_back(source, &given, made))?;
-        step();
-        for name in &source.names {
-            sync_dir(&name.dir);
+    }
+    let settled = settle(pool, source, target, copy, made);
+    if let Err(stay) = settled {
+        take_back(source, &given, made);
+        return Err(stay);
+    }
+    // Whoever finds the name on neither branch looks again when this number has changed.
+    pool.moves.fetch_add(1, Ordering::AcqRel);
+    step();
+    remove_names(source).inspect_err(|_| take_back(source, &given, made))?;
+    step();
+    for name in &source.names {
+        sync_dir(&name.dir);
+    }
+    Ok(())
+}
+
+/// The names of the file below the branches' roots, by what its directories are called now.
+fn paths_now(pool: &State, target: &Target<'_>) -> Result<Vec<(PathBuf, OsString)>> {
+    let path_of = |(_, name): &(DirEntry, &SourceName)| {
+        let dir = paths::relative_path(pool, &name.parent).ok_or(Errno::STALE)?;
+        Ok((dir, name.name.to_os_string()))
+    };
+    target.names.iter().map(path_of).collect()
+}
+
+/// The file and its new names are on disk, the names in directories that are still the file's,
+/// and the original is as it was copied.
+fn settle(
+    pool: &Directories,
+    source: &Source,
+    target: &Target<'_>,
+    copy: &StagingCopy,
+    made: &Statx,
+) -> Result<(), MoveError> {
+    // Again: of a file without a name some filesystems write nothing that outlives a power cut.
+    rustix::fs::fsync(&copy.file)?;
+    for (dir, name) in &target.names {
+        sync_dir(dir);
+        let set = set::dir_set_now(pool, &name.parent)?;
+        let still = set.on(target.branch.id).map(|found| found.identity);
+        if still != Some(dir.identity) {
+            return Err(MoveError::Changing);
         }
+        // Whoever may write the directory could put another file in the place of a copy that has
+        // a name already.
+        let given = sys::statx_name(dir.fd.as_fd(), &name.name)?;
+        if (given.stx_ino, btime_ns(&given)) != (made.stx_ino, btime_ns(made)) {
+            return Err(MoveError::Changing);
+        }
+    }
+    if source.is_unchanged() {
         Ok(())
+    } else {
+        Err(MoveError::Changing)
     }
+}
 
-    /// The names of the file below the branches' roots, by what its directories are called now.
-    fn paths_now(&self, target: &Target<'_>) -> Result<Vec<(PathBuf, OsString)>> {
-        let path_of = |(_, name): &(DirEntry, &SourceName)| {
-            let dir = self.relative_path(&name.parent).ok_or(Errno::STALE)?;
-            Ok((dir, name.name.to_os_string()))
+/// Opens the copy once for every handle of the node, the way each was opened.
+fn open_handles(pool: &State, node: &Node, branch: &Branch, copy: &OwnedFd) -> Result<Handles> {
+    let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
+        Some(open) => open
+            .handles
+            .iter()
+            .filter_map(std::sync::Weak::upgrade)
+            .collect(),
+        None => smallvec![],
+    };
+    let mut handles = Handles::default();
+    for opened in opened {
+        let Ok(old) = opened.file() else { continue };
+        let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
+        let flags = rustix::fs::fcntl_getfl(&*old)? & OFlags::from_bits_retain(kept as u32);
+        let file = match reopen(copy.as_fd(), flags) {
+            // The branch's filesystem has no direct I/O: the page cache serves as well.
+            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+                reopen(copy.as_fd(), flags.difference(OFlags::DIRECT))?
+            }
+            other => other?,
         };
-        target.names.iter().map(path_of).collect()
-    }
-
-    /// The file and its new names are on disk, the names in directories that are still the file's,
-    /// and the original is as it was copied.
-    fn settle(
-        &self,
-        source: &Source,
-        target: &Target<'_>,
-        copy: &StagingCopy,
-        made: &Statx,
-    ) -> Result<(), MoveError> {
-        // Again: of a file without a name some filesystems write nothing that outlives a power cut.
-        rustix::fs::fsync(&copy.file)?;
-        for (dir, name) in &target.names {
-            sync_dir(dir);
-            let set = self.dir_set_now(&name.parent)?;
-            let still = set.on(target.branch.id).map(|found| found.identity);
-            if still != Some(dir.identity) {
-                return Err(MoveError::Changing);
-            }
-            // Whoever may write the directory could put another file in the place of a copy that has
-            // a name already.
-            let given = sys::statx_name(dir.fd.as_fd(), &name.name)?;
-            if (given.stx_ino, btime_ns(&given)) != (made.stx_ino, btime_ns(made)) {
-                return Err(MoveError::Changing);
-            }
-        }
-        if source.is_unchanged() {
-            Ok(())
-        } else {
-            Err(MoveError::Changing)
+        let new = pool.files.keep(branch, file);
+        handles.files.push((opened, new));
+        // There may be more of them than the server may have descriptors.
+        if handles.files.len().is_multiple_of(SET_ASIDE) {
+            let new = handles.files.iter_mut().map(|(_, new)| new);
+            pool.files.set_aside(branch, new);
         }
     }
-
-    /// Opens the copy once for every handle of the node, the way each was opened.
-    fn open_handles(&self, node: &Node, branch: &Branch, copy: &OwnedFd) -> Result<Handles> {
-        let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
-            Some(open) => open
-                .handles
-                .iter()
-                .filter_map(std::sync::Weak::upgrade)
-                .collect(),
-            None => smallvec![],
-        };
-        let mut handles = Handles::default();
-        for opened in opened {
-            let Ok(old) = opened.file() else { continue };
-            let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
-            let flags = rustix::fs::fcntl_getfl(&*old)? & OFlags::from_bits_retain(kept as u32);
-            let file = match reopen(copy.as_fd(), flags) {
-                // The branch's filesystem has no direct I/O: the page cache serves as well.
-                Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
-                    reopen(copy.as_fd(), flags.difference(OFlags::DIRECT))?
-                }
-                other => other?,
-            };
-            let new = self.files.keep(branch, file);
-            handles.files.push((opened, new));
-            // There may be more of them than the server may have descriptors.
-            if handles.files.len().is_multiple_of(SET_ASIDE) {
-                let new = handles.files.iter_mut().map(|(_, new)| new);
-                self.files.set_aside(branch, new);
-            }
-        }
-        Ok(handles)
-    }
+    Ok(handles)
 }
 
 impl Handles {

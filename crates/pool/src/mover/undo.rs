@@ -10,14 +10,14 @@ use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::FileKind;
 
-use super::displaced::rename_new;
-use super::elsewhere::{Absent, Elsewhere};
-use super::mend::Outcome;
-use super::reader::{Reader, push_end};
-use super::record::Record;
-use super::rename_record::{Inode, Spot};
 use crate::base::branch::Branch;
 use crate::base::sys;
+use crate::mover::displaced::rename_new;
+use crate::mover::elsewhere::{Absent, Elsewhere};
+use crate::mover::mend::Outcome;
+use crate::mover::reader::{Reader, push_end};
+use crate::mover::record::Record;
+use crate::mover::rename_record::{Inode, Spot};
 use crate::state::identity::kind_of;
 
 const HEAD: &str = "strandfs undo 2";

@@ -12,17 +12,16 @@ use crate::base::error::{Error, Result};
 use crate::base::shares::Share;
 use crate::base::status::{Descriptors, UserShare, count};
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::directory::Directories;
+use crate::directory::fds::ASKED_MAX;
+use crate::ops::Ops;
 use crate::state::open_files::Refused;
 
 /// The user whom the kernel does not name.
 const UNNAMED: u32 = u32::MAX;
 /// A user who goes on asking does not fill the log.
 const TELL_EVERY_MS: u64 = 60_000;
-/// Descriptors that are opened once more requests come, by threads and queues.
-const TO_COME: usize = 8 + KEPT_MAX;
-/// Directories of processes that threads keep open, see [`Asked`].
-const KEPT_MAX: usize = 4;
+
 /// How many there are.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
@@ -42,78 +41,62 @@ impl RefusalTold {
     }
 }
 
-impl Pool {
-    /// One more open file for the caller.
-    ///
-    /// # Errors
-    /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
-    pub(crate) fn admit(&self, cx: &Context<'_>) -> Result<Share> {
-        let uid = match cx.uid {
-            // To ask /proc costs a thirtieth of an open.
-            UNNAMED if self.files.has_plenty() => UNNAMED,
-            UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
-            uid => uid,
-        };
-        match self.files.admit(uid) {
-            Ok(share) => Ok(share),
-            Err(refused) => Err(self.refuse(uid, refused)),
-        }
+/// One more open file for the caller.
+///
+/// # Errors
+/// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
+pub(crate) fn admit(pool: &Ops, cx: &Context<'_>) -> Result<Share> {
+    let uid = match cx.uid {
+        // To ask /proc costs a thirtieth of an open.
+        UNNAMED if pool.files.has_plenty() => UNNAMED,
+        UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
+        uid => uid,
+    };
+    match pool.files.admit(uid) {
+        Ok(share) => Ok(share),
+        Err(refused) => Err(refuse(pool, uid, refused)),
     }
+}
 
-    fn refuse(&self, uid: u32, refused: Refused) -> Error {
-        if self.refusal_told.again(sys::mono_coarse_ms()) {
-            match refused {
-                Refused::Share { has } => tracing::warn!(
-                    uid,
-                    open_files = has,
-                    "a user has the share of the pool's open files that one user may have: further \
-                     opens fail with ENFILE; raise LimitNOFILE if the user needs more"
-                ),
-                Refused::NoRoom => tracing::error!(
-                    uid,
-                    "no file can be opened (ENFILE): the pool has as many open files as it may; \
-                     raise LimitNOFILE"
-                ),
-            }
-        }
-        Error::expected(Errno::NFILE)
-    }
-
-    /// Finds out what the server has open as long as it runs, and shares the rest of the limit out.
-    pub(crate) fn count_descriptors(&self) {
-        let Ok(open) = std::fs::read_dir("/proc/self/fd") else {
-            return;
-        };
-        let (here, _) = self.files.counts();
-        let fixed = open
-            .count()
-            .saturating_sub(here + self.dir_fds.open_count());
-        let budget = self.files.budget();
-        budget.note_fixed(fixed + TO_COME);
-        self.dir_fds.set_limit(budget.directories());
-    }
-
-    /// What the server has of descriptors, for `strandfs status`.
-    pub(crate) fn descriptors_status(&self) -> Descriptors {
-        let (here, away) = self.files.counts();
-        let budget = self.files.budget();
-        let largest = self.files.largest_share();
-        Descriptors {
-            limit: count(budget.limit()),
-            files: count(here),
-            files_limit: count(budget.files()),
-            files_in_other_tables: count(away),
-            other_tables: count(self.files.tables()),
-            other_tables_refused: self.files.stuck().map(|errno| errno.to_string()),
-            directories: count(self.dir_fds.open_count()),
-            directories_limit: count(budget.directories()),
-            open_files_limit: count(self.files.capacity()),
-            open_files_of_one_user_limit: count(self.files.share()),
-            most_open_files: largest.map(|(uid, files)| UserShare {
+fn refuse(pool: &Ops, uid: u32, refused: Refused) -> Error {
+    if pool.refusal_told.again(sys::mono_coarse_ms()) {
+        match refused {
+            Refused::Share { has } => tracing::warn!(
                 uid,
-                files: count(files),
-            }),
+                open_files = has,
+                "a user has the share of the pool's open files that one user may have: further \
+                 opens fail with ENFILE; raise LimitNOFILE if the user needs more"
+            ),
+            Refused::NoRoom => tracing::error!(
+                uid,
+                "no file can be opened (ENFILE): the pool has as many open files as it may; \
+                 raise LimitNOFILE"
+            ),
         }
+    }
+    Error::expected(Errno::NFILE)
+}
+
+/// What the server has of descriptors, for `strandfs status`.
+pub(crate) fn descriptors_status(pool: &Directories) -> Descriptors {
+    let (here, away) = pool.files.counts();
+    let budget = pool.files.budget();
+    let largest = pool.files.largest_share();
+    Descriptors {
+        limit: count(budget.limit()),
+        files: count(here),
+        files_limit: count(budget.files()),
+        files_in_other_tables: count(away),
+        other_tables: count(pool.files.tables()),
+        other_tables_refused: pool.files.stuck().map(|errno| errno.to_string()),
+        directories: count(pool.dir_fds.open_count()),
+        directories_limit: count(budget.directories()),
+        open_files_limit: count(pool.files.capacity()),
+        open_files_of_one_user_limit: count(pool.files.share()),
+        most_open_files: largest.map(|(uid, files)| UserShare {
+            uid,
+            files: count(files),
+        }),
     }
 }
 
@@ -137,7 +120,7 @@ impl Asked {
 
     /// None if the process hides, or enough threads keep one.
     fn open(pid: u32, now_ms: u64) -> Option<Self> {
-        let one_more = |kept: usize| (kept < KEPT_MAX).then_some(kept + 1);
+        let one_more = |kept: usize| (kept < ASKED_MAX).then_some(kept + 1);
         KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
             .ok()?;
         let Ok(dir) = File::open(format!("/proc/{pid}")) else {
@@ -235,13 +218,13 @@ mod tests {
     fn of_very_many_threads_each_knows_the_user_and_few_keep_a_descriptor() {
         let own = rustix::process::geteuid().as_raw();
         let me = std::process::id();
-        let barrier = std::sync::Barrier::new(3 * KEPT_MAX);
+        let barrier = std::sync::Barrier::new(3 * ASKED_MAX);
         std::thread::scope(|scope| {
-            for _ in 0..3 * KEPT_MAX {
+            for _ in 0..3 * ASKED_MAX {
                 scope.spawn(|| {
                     assert_eq!(user_of(me, 1), expected(own));
                     barrier.wait();
-                    assert!(KEPT.load(Ordering::Relaxed) <= KEPT_MAX);
+                    assert!(KEPT.load(Ordering::Relaxed) <= ASKED_MAX);
                     barrier.wait();
                 });
             }

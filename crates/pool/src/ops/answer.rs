@@ -7,9 +7,9 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, NodeId};
 
+use crate::base::branch::is_dead_server;
 use crate::base::error::{Error, Result};
-use crate::health::is_dead_server;
-use crate::pool::Pool;
+use crate::state::{State, paths};
 
 /// An errno that is logged: its name, and what the administrator can do.
 type Fault = (Errno, &'static str, &'static str);
@@ -62,80 +62,80 @@ const FAULTS: [Fault; 23] = [
 /// What was asked for: the operation, of which node, and the name in it where the request has one.
 pub(crate) type Asked<'a> = (&'static str, NodeId, Option<&'a OsStr>);
 
-impl Pool {
-    /// Carries a request out, and makes its error an errno for the kernel, a line of the log and a
-    /// note of the branch's health.
-    pub(crate) fn told<T>(
-        &self,
-        cx: &Context<'_>,
-        asked: Asked<'_>,
-        request: impl FnOnce() -> Result<T>,
-    ) -> strandfs_fuse::Result<T> {
-        request().map_err(|error| {
-            // What is answered later has not failed.
-            if !cx.worker.is_deferred() && !error.expected {
-                self.note_failure(asked, error);
-            }
-            match error.errno {
-                // Programs would take the pool's own server for dead.
-                errno if is_dead_server(errno) => Errno::IO,
-                errno => errno,
-            }
-        })
-    }
+/// Carries a request out, and makes its error an errno for the kernel, a line of the log and a
+/// note of the branch's health.
+pub(crate) fn told<T>(
+    pool: &State,
+    cx: &Context<'_>,
+    asked: Asked<'_>,
+    request: impl FnOnce() -> Result<T>,
+) -> strandfs_fuse::Result<T> {
+    request().map_err(|error| {
+        // What is answered later has not failed.
+        if !cx.worker.is_deferred() && !error.expected {
+            note_failure(pool, asked, error);
+        }
+        match error.errno {
+            // Programs would take the pool's own server for dead.
+            errno if is_dead_server(errno) => Errno::IO,
+            errno => errno,
+        }
+    })
+}
 
-    /// Logs a request's failure if it is one that nobody asked for.
-    #[cold]
-    fn note_failure(&self, (operation, node, name): Asked<'_>, error: Error) {
-        let fault = FAULTS.iter().find(|fault| fault.0 == error.errno);
-        let Some((errno, errno_name, advice)) = fault else {
-            return;
-        };
-        let node = self.nodes.get(node);
-        let mut path = node.as_ref().and_then(|node| self.relative_path(node));
-        if let (Some(path), Some(name)) = (&mut path, name) {
-            path.push(name);
+/// Logs a request's failure if it is one that nobody asked for.
+#[cold]
+fn note_failure(pool: &State, (operation, node, name): Asked<'_>, error: Error) {
+    let fault = FAULTS.iter().find(|fault| fault.0 == error.errno);
+    let Some((errno, errno_name, advice)) = fault else {
+        return;
+    };
+    let node = pool.nodes.get(node);
+    let mut path = node
+        .as_ref()
+        .and_then(|node| paths::relative_path(pool, node));
+    if let (Some(path), Some(name)) = (&mut path, name) {
+        path.push(name);
+    }
+    let path = path.map(|path| format!("/{}", path.display()));
+    let blamed = error.branch;
+    // What is done to a file is done to its own inode.
+    let own = || {
+        let file = node.as_ref().filter(|node| !node.is_dir())?;
+        Some(file.primary()?.branch)
+    };
+    let view = pool.view();
+    let culprit = blamed.or_else(own);
+    if let (Some(branch), None) = (culprit.and_then(|id| view.branch(id)), blamed) {
+        branch.health().note(*errno);
+    }
+    let missing = view.missing.iter().find(|m| Some(m.id) == culprit);
+    let (branch, advice) = match missing {
+        Some(missing) => (Some(&missing.spec.path), OUT_OF_USE),
+        None => {
+            let branch = culprit.and_then(|id| view.branch(id));
+            (branch.map(|branch| &branch.path), *advice)
         }
-        let path = path.map(|path| format!("/{}", path.display()));
-        let blamed = error.branch;
-        // What is done to a file is done to its own inode.
-        let own = || {
-            let file = node.as_ref().filter(|node| !node.is_dir())?;
-            Some(file.primary()?.branch)
-        };
-        let view = self.view();
-        let culprit = blamed.or_else(own);
-        if let (Some(branch), None) = (culprit.and_then(|id| view.branch(id)), blamed) {
-            branch.health().note(*errno);
-        }
-        let missing = view.missing.iter().find(|m| Some(m.id) == culprit);
-        let (branch, advice) = match missing {
-            Some(missing) => (Some(&missing.spec.path), OUT_OF_USE),
-            None => {
-                let branch = culprit.and_then(|id| view.branch(id));
-                (branch.map(|branch| &branch.path), *advice)
-            }
-        };
-        let branch = branch.map(|path| path.display().to_string());
-        let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
-        if minor {
-            tracing::warn!(
-                operation,
-                path,
-                branch,
-                errno = errno_name,
-                advice,
-                "request failed"
-            );
-        } else {
-            tracing::error!(
-                operation,
-                path,
-                branch,
-                errno = errno_name,
-                advice,
-                "request failed"
-            );
-        }
+    };
+    let branch = branch.map(|path| path.display().to_string());
+    let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
+    if minor {
+        tracing::warn!(
+            operation,
+            path,
+            branch,
+            errno = errno_name,
+            advice,
+            "request failed"
+        );
+    } else {
+        tracing::error!(
+            operation,
+            path,
+            branch,
+            errno = errno_name,
+            advice,
+            "request failed"
+        );
     }
 }

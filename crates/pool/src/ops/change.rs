@@ -11,15 +11,16 @@ use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
-use crate::base::policy::same_search;
-use crate::base::policy::{self, BranchFacts, Category};
+use crate::base::policy::{self, BranchFacts, Category, same_search};
 use crate::base::sys;
-use crate::directory::locate::Located;
-use crate::directory::set::{Freshness, SlowBranches};
+use crate::coherence::{Coherent, remembered};
+use crate::directory::locate::{self, Located};
+use crate::directory::set::{self, Freshness, SlowBranches};
+use crate::directory::{Directories, choose};
 use crate::ops::alteration::{Alteration, Now, Role, Way};
-use crate::pool::{Pool, View};
 use crate::state::identity::kind_of;
 use crate::state::node::Node;
+use crate::state::view::View;
 
 /// One copy of a node.
 pub(crate) struct Holder {
@@ -48,50 +49,27 @@ pub(crate) type Holders = SmallVec<[Holder; 2]>;
 /// Branches that have a name, with its attributes there.
 pub(crate) type Found = SmallVec<[(Arc<Branch>, Statx); 2]>;
 
-impl Pool {
-    /// Every copy of a node, in branch order: a directory's directories; a file's own inode and
-    /// the files of the same name on other branches.
-    pub(crate) fn holders(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        with_stat: bool,
-    ) -> Result<Holders> {
-        let mut holders = if node.is_dir() {
-            let set = self.dir_set(node)?;
-            let to_holder = |(index, entry): (usize, &crate::state::node::DirEntry)| Holder {
-                branch: Arc::clone(&entry.branch),
-                fd: Arc::clone(&entry.fd),
-                primary: index == 0,
-                stat: None,
-                before: None,
-            };
-            set.entries.iter().enumerate().map(to_holder).collect()
-        } else {
-            let own = self.locate(node)?;
-            let mut holders = self.namesakes(view, node, own.branch.id);
-            holders.push(Holder {
-                branch: own.branch,
-                fd: own.fd,
-                primary: true,
-                stat: None,
-                before: None,
-            });
-            holders.sort_by_key(|holder| view.position(holder.branch.id));
-            holders
+/// Every copy of a node, in branch order: a directory's directories; a file's own inode and
+/// the files of the same name on other branches.
+pub(crate) fn holders(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    with_stat: bool,
+) -> Result<Holders> {
+    let mut holders = if node.is_dir() {
+        let set = set::dir_set(pool, node)?;
+        let to_holder = |(index, entry): (usize, &crate::state::node::DirEntry)| Holder {
+            branch: Arc::clone(&entry.branch),
+            fd: Arc::clone(&entry.fd),
+            primary: index == 0,
+            stat: None,
+            before: None,
         };
-        if with_stat {
-            for holder in &mut holders {
-                holder.stat = sys::statx_fd(holder.fd.as_fd()).ok();
-            }
-        }
-        Ok(holders)
-    }
-
-    /// The symlink of a node that is shown as what the link leads to.
-    pub(crate) fn holder_of_link(&self, node: &Arc<Node>) -> Result<Holders> {
-        let own = self.locate_link(node)?;
-        let mut holders = Holders::new();
+        set.entries.iter().enumerate().map(to_holder).collect()
+    } else {
+        let own = locate::locate(pool, node)?;
+        let mut holders = namesakes(pool, view, node, own.branch.id);
         holders.push(Holder {
             branch: own.branch,
             fd: own.fd,
@@ -99,169 +77,205 @@ impl Pool {
             stat: None,
             before: None,
         });
-        Ok(holders)
-    }
-
-    /// Files of the node's newest name and kind on branches other than its own.
-    pub(crate) fn namesakes(&self, view: &View, node: &Arc<Node>, own: BranchId) -> Holders {
-        let mut found = Holders::new();
-        if view.branches.len() < 2 {
-            return found;
-        }
-        let Some(name) = node.name() else {
-            return found;
-        };
-        let Some(set) = self.nodes.get(name.parent).and_then(|parent| {
-            self.dir_set_of(&parent, Freshness::Trusted, SlowBranches::Ask)
-                .ok()
-        }) else {
-            return found;
-        };
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let remembered = self.remembered(view, &set);
-        let others = set.entries.iter().filter(|entry| entry.branch.id != own);
-        for entry in others.filter(|entry| !remembered.lacks(entry, &name.name)) {
-            let Ok(fd) = rustix::fs::openat(&entry.fd, &*name.name, flags, Mode::empty()) else {
-                continue;
-            };
-            let Ok(stat) = sys::statx_fd(fd.as_fd()) else {
-                continue;
-            };
-            let admitted =
-                self.volumes
-                    .mounts
-                    .admit(entry.branch.id, &stat, fd.as_fd(), OsStr::new(""));
-            if kind_of(&stat) == node.kind && admitted.is_ok() {
-                let branch = Arc::clone(&entry.branch);
-                found.push(Holder {
-                    branch,
-                    fd: Arc::new(fd),
-                    primary: false,
-                    stat: Some(stat),
-                    before: None,
-                });
-            }
-        }
-        found
-    }
-
-    /// The copies that the policy picks for a change, the one that users see first.
-    ///
-    /// # Errors
-    /// EROFS if none may be changed, or not the one that users see where the policy means all; as
-    /// for [`Node::counts`].
-    pub(crate) fn picked_copies(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        rule: Policy,
-    ) -> Result<Holders> {
-        node.counts()?;
-        let holders = self.holders(view, node, policy::needs(rule, Category::Action).mtime)?;
-        let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
-            .iter()
-            .map(|holder| (Arc::clone(&holder.branch), holder.stat))
-            .collect();
-        let picked = self.pick_for_action(view, rule, &listed)?;
-        let mut copies: Holders = holders
-            .into_iter()
-            .enumerate()
-            .filter(|(index, _)| picked.contains(index))
-            .map(|(_, holder)| holder)
-            .collect();
-        copies.sort_by_key(|copy| !copy.primary);
-        let takes_all = matches!(rule, Policy::All | Policy::EpAll);
-        match copies.first() {
-            None => Err(Errno::NOENT.into()),
-            Some(first) if takes_all && !first.primary => Err(Errno::ROFS.into()),
-            Some(_) => Ok(copies),
-        }
-    }
-
-    /// As [`Pool::picked_copies`], for a change that `chattr` can forbid.
-    ///
-    /// # Errors
-    /// EPERM, too, if one of several is immutable.
-    pub(crate) fn copies_to_change(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        rule: Policy,
-    ) -> Result<Holders> {
-        let mut copies = self.picked_copies(view, node, rule)?;
-        if copies.len() > 1 {
-            for copy in &mut copies {
-                let stat = sys::statx_fd(copy.fd.as_fd())?;
-                if stat.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
-                    return Err(Error::at(&copy.branch, Errno::PERM));
-                }
-                // Who changes a directory holds its attributes; a file's are anybody's.
-                copy.before = node.is_dir().then_some(stat);
-            }
-        }
-        Ok(copies)
-    }
-
-    /// Changes every copy the policy picks, or none, see [`change_each`].
-    ///
-    /// # Errors
-    /// As for [`Pool::copies_to_change`]; else the first refusal.
-    pub(crate) fn change_copies(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        rule: Policy,
-        change: &dyn Alteration,
-    ) -> Result<()> {
-        let _held = node.is_dir().then(|| node.hold_attributes());
-        change_each(&self.copies_to_change(view, node, rule)?, change)
-    }
-
-    /// The copy of a node that the search policy `rule` picks.
-    pub(crate) fn locate_by(&self, view: &View, node: &Arc<Node>, rule: Policy) -> Result<Located> {
-        if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
-            return self.locate(node);
-        }
-        let needs = policy::needs(rule, Category::Search);
-        let holders = self.holders(view, node, needs.mtime)?;
-        let facts: SmallVec<[BranchFacts; 4]> = holders
-            .iter()
-            .map(|holder| {
-                self.facts(
-                    view,
-                    &holder.branch,
-                    true,
-                    needs.space,
-                    holder.stat.as_ref(),
-                )
-            })
-            .collect();
-        let choice = policy::search(rule, &facts, &mut policy::random())?;
-        let index = choice.first().copied().ok_or(Errno::NOENT)?;
+        holders.sort_by_key(|holder| view.position(holder.branch.id));
         holders
-            .get(index)
-            .map(Holder::located)
-            .ok_or(Errno::NOENT.into())
-    }
-
-    /// The branches (in order) on which `name` exists in a directory, with attributes.
-    pub(crate) fn branches_with(
-        &self,
-        set: &crate::state::node::DirSet,
-        name: &OsStr,
-    ) -> Result<Found> {
-        let mut found = SmallVec::new();
-        let remembered = self.remembered(&self.view(), set);
-        for entry in &set.entries {
-            match remembered.look(entry, name) {
-                Ok(stat) => found.push((Arc::clone(&entry.branch), stat)),
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
-                // Acting while one branch cannot answer could leave a name half removed.
-                Err(errno) => return Err(Error::at(&entry.branch, errno)),
-            }
+    };
+    if with_stat {
+        for holder in &mut holders {
+            holder.stat = sys::statx_fd(holder.fd.as_fd()).ok();
         }
-        Ok(found)
     }
+    Ok(holders)
+}
+
+/// The symlink of a node that is shown as what the link leads to.
+pub(crate) fn holder_of_link(pool: &Directories, node: &Arc<Node>) -> Result<Holders> {
+    let own = locate::locate_link(pool, node)?;
+    let mut holders = Holders::new();
+    holders.push(Holder {
+        branch: own.branch,
+        fd: own.fd,
+        primary: true,
+        stat: None,
+        before: None,
+    });
+    Ok(holders)
+}
+
+/// Files of the node's newest name and kind on branches other than its own.
+pub(crate) fn namesakes(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    own: BranchId,
+) -> Holders {
+    let mut found = Holders::new();
+    if view.branches.len() < 2 {
+        return found;
+    }
+    let Some(name) = node.name() else {
+        return found;
+    };
+    let Some(set) = pool.nodes.get(name.parent).and_then(|parent| {
+        set::dir_set_of(pool, &parent, Freshness::Trusted, SlowBranches::Ask).ok()
+    }) else {
+        return found;
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let remembered = remembered::remembered(pool, view, &set);
+    let others = set.entries.iter().filter(|entry| entry.branch.id != own);
+    for entry in others.filter(|entry| !remembered.lacks(entry, &name.name)) {
+        let Ok(fd) = rustix::fs::openat(&entry.fd, &*name.name, flags, Mode::empty()) else {
+            continue;
+        };
+        let Ok(stat) = sys::statx_fd(fd.as_fd()) else {
+            continue;
+        };
+        let admitted =
+            pool.volumes
+                .mounts
+                .admit(entry.branch.id, &stat, fd.as_fd(), OsStr::new(""));
+        if kind_of(&stat) == node.kind && admitted.is_ok() {
+            let branch = Arc::clone(&entry.branch);
+            found.push(Holder {
+                branch,
+                fd: Arc::new(fd),
+                primary: false,
+                stat: Some(stat),
+                before: None,
+            });
+        }
+    }
+    found
+}
+
+/// The copies that the policy picks for a change, the one that users see first.
+///
+/// # Errors
+/// EROFS if none may be changed, or not the one that users see where the policy means all; as
+/// for [`Node::counts`].
+pub(crate) fn picked_copies(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+) -> Result<Holders> {
+    node.counts()?;
+    let holders = self::holders(
+        pool,
+        view,
+        node,
+        policy::needs(rule, Category::Action).mtime,
+    )?;
+    let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
+        .iter()
+        .map(|holder| (Arc::clone(&holder.branch), holder.stat))
+        .collect();
+    let picked = choose::pick_for_action(pool, view, rule, &listed)?;
+    let mut copies: Holders = holders
+        .into_iter()
+        .enumerate()
+        .filter(|(index, _)| picked.contains(index))
+        .map(|(_, holder)| holder)
+        .collect();
+    copies.sort_by_key(|copy| !copy.primary);
+    let takes_all = matches!(rule, Policy::All | Policy::EpAll);
+    match copies.first() {
+        None => Err(Errno::NOENT.into()),
+        Some(first) if takes_all && !first.primary => Err(Errno::ROFS.into()),
+        Some(_) => Ok(copies),
+    }
+}
+
+/// As [`picked_copies`], for a change that `chattr` can forbid.
+///
+/// # Errors
+/// EPERM, too, if one of several is immutable.
+pub(crate) fn copies_to_change(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+) -> Result<Holders> {
+    let mut copies = picked_copies(pool, view, node, rule)?;
+    if copies.len() > 1 {
+        for copy in &mut copies {
+            let stat = sys::statx_fd(copy.fd.as_fd())?;
+            if stat.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
+                return Err(Error::at(&copy.branch, Errno::PERM));
+            }
+            // Who changes a directory holds its attributes; a file's are anybody's.
+            copy.before = node.is_dir().then_some(stat);
+        }
+    }
+    Ok(copies)
+}
+
+/// Changes every copy the policy picks, or none, see [`change_each`].
+///
+/// # Errors
+/// As for [`copies_to_change`]; else the first refusal.
+pub(crate) fn change_copies(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+    change: &dyn Alteration,
+) -> Result<()> {
+    let _held = node.is_dir().then(|| node.hold_attributes());
+    change_each(&copies_to_change(pool, view, node, rule)?, change)
+}
+
+/// The copy of a node that the search policy `rule` picks.
+pub(crate) fn locate_by(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+) -> Result<Located> {
+    if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
+        return locate::locate(pool, node);
+    }
+    let needs = policy::needs(rule, Category::Search);
+    let holders = self::holders(pool, view, node, needs.mtime)?;
+    let facts: SmallVec<[BranchFacts; 4]> = holders
+        .iter()
+        .map(|holder| {
+            choose::facts(
+                pool,
+                view,
+                &holder.branch,
+                true,
+                needs.space,
+                holder.stat.as_ref(),
+            )
+        })
+        .collect();
+    let choice = policy::search(rule, &facts, &mut policy::random())?;
+    let index = choice.first().copied().ok_or(Errno::NOENT)?;
+    holders
+        .get(index)
+        .map(Holder::located)
+        .ok_or(Errno::NOENT.into())
+}
+
+/// The branches (in order) on which `name` exists in a directory, with attributes.
+pub(crate) fn branches_with(
+    pool: &Coherent,
+    set: &crate::state::node::DirSet,
+    name: &OsStr,
+) -> Result<Found> {
+    let mut found = SmallVec::new();
+    let remembered = remembered::remembered(pool, &pool.view(), set);
+    for entry in &set.entries {
+        match remembered.look(entry, name) {
+            Ok(stat) => found.push((Arc::clone(&entry.branch), stat)),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            // Acting while one branch cannot answer could leave a name half removed.
+            Err(errno) => return Err(Error::at(&entry.branch, errno)),
+        }
+    }
+    Ok(found)
 }
 
 /// Changes these copies, or none: the one that users see first, and if another refuses, those before

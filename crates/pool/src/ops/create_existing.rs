@@ -9,58 +9,56 @@ use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, OpenReply};
 
 use crate::base::error::{Error, Result};
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::directory::{forget, lookup};
+use crate::ops::{Ops, open};
+use crate::state::State;
 use crate::state::attr::file_attr;
 use crate::state::identity::kind_of_mode;
 use crate::state::node::Node;
 
-impl Pool {
-    /// The file exists after all (made behind the mount, or by another client).
-    pub(super) fn open_existing(
-        &self,
-        cx: &Context<'_>,
-        parent: &Arc<Node>,
-        args: &Create<'_>,
-        exclusive: bool,
-    ) -> Result<(Entry, OpenReply)> {
-        if exclusive {
-            return Err(Errno::EXIST.into());
-        }
-        let entry = self.do_lookup(parent.id, args.name)?;
-        let undo = |error: Error| {
-            if let Some(node) = self.nodes.get(entry.node) {
-                self.unref(&node, 1);
-            }
-            error
-        };
-        match kind_of_mode(entry.attr.mode) {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(undo(Errno::ISDIR.into())),
-            // The kernel believed the name free: let it look again and open what is there.
-            _ => return Err(undo(Errno::STALE.into())),
-        }
-        let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
-        let open = self
-            .do_open(cx, entry.node, flags, args.kill_suidgid)
-            .map_err(undo)?;
-        Ok((self.entry_of_opened(entry, open.handle), open))
+/// The file exists after all (made behind the mount, or by another client).
+pub(super) fn open_existing(
+    pool: &Ops,
+    cx: &Context<'_>,
+    parent: &Arc<Node>,
+    args: &Create<'_>,
+    exclusive: bool,
+) -> Result<(Entry, OpenReply)> {
+    if exclusive {
+        return Err(Errno::EXIST.into());
     }
-
-    /// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes
-    /// the attributes in an answer to CREATE for newer than all it knows, also than a write that it
-    /// has seen meanwhile: they are not to be kept.
-    fn entry_of_opened(&self, found: Entry, handle: Handle) -> Entry {
-        let opened = self.files.get(handle);
-        let attr = opened.and_then(|opened| {
-            let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
-            let mut attr = file_attr(&stat, opened.node.ino);
-            self.view().dress(&mut attr);
-            Some(attr)
-        });
-        Entry {
-            attr: attr.unwrap_or(found.attr),
-            attr_valid: Duration::ZERO,
-            ..found
+    let entry = lookup::lookup(pool, parent.id, args.name)?;
+    let undo = |error: Error| {
+        if let Some(node) = pool.nodes.get(entry.node) {
+            forget::unref(pool, &node, 1);
         }
+        error
+    };
+    match kind_of_mode(entry.attr.mode) {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(undo(Errno::ISDIR.into())),
+        // The kernel believed the name free: let it look again and open what is there.
+        _ => return Err(undo(Errno::STALE.into())),
+    }
+    let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
+    let open = open::open(pool, cx, entry.node, flags, args.kill_suidgid).map_err(undo)?;
+    Ok((entry_of_opened(pool, entry, open.handle), open))
+}
+
+/// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes
+/// the attributes in an answer to CREATE for newer than all it knows, also than a write that it
+/// has seen meanwhile: they are not to be kept.
+fn entry_of_opened(pool: &State, found: Entry, handle: Handle) -> Entry {
+    let opened = pool.files.get(handle);
+    let attr = opened.and_then(|opened| {
+        let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
+        let mut attr = file_attr(&stat, opened.node.ino);
+        pool.view().dress(&mut attr);
+        Some(attr)
+    });
+    Entry {
+        attr: attr.unwrap_or(found.attr),
+        attr_valid: Duration::ZERO,
+        ..found
     }
 }

@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::base::open::open_for_reading;
-use crate::base::open::reopen;
+use crate::base::open::{open_for_reading, reopen};
 use crate::base::sys;
 use crate::state::node::DirEntry;
 

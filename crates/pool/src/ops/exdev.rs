@@ -21,12 +21,16 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::metadata::set_times;
 use crate::base::sys;
+use crate::coherence::Coherent;
+use crate::directory::{Directories, choose, clone_path, locate, lookup, set};
 use crate::mover::unguessable;
+use crate::ops::change;
 use crate::ops::remove::forget_name;
-use crate::ops::rename::Side;
-use crate::pool::{Pool, View};
+use crate::ops::rename::{self, Side};
 use crate::state::mounts::Table;
 use crate::state::node::{DirEntry, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// Where `rename-exdev` puts what it cannot move, at the root of each branch. The name is that of
 /// mergerfs: what it set aside earlier is found again, and exclusions in backups still hold. Where
@@ -48,270 +52,265 @@ struct Displaced<'a> {
     name: OsString,
 }
 
-impl Pool {
-    /// What a link becomes that failed with EXDEV.
-    ///
-    /// # Errors
-    /// EXDEV as `link-exdev` says; else those of making a symbolic link.
-    pub(super) fn link_exdev(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        parent: &Arc<Node>,
-        name: &OsStr,
-    ) -> Result<Entry> {
-        let here = self.relative_path(parent);
-        let there = self.relative_path(node);
-        let (Some(here), Some(there)) = (here, there) else {
-            return Err(Errno::XDEV.into());
-        };
-        let text = match view.settings.link_exdev {
-            LinkExdev::Passthrough => return Err(Errno::XDEV.into()),
-            LinkExdev::RelSymlink => relative(&here, &there),
-            LinkExdev::AbsBaseSymlink => {
-                let located = self.locate_by(view, node, view.settings.policies.open)?;
-                located.branch.full_path(&there)
-            }
-            LinkExdev::AbsPoolSymlink => self.mountpoint.get().ok_or(Errno::XDEV)?.join(&there),
-        };
-        let owner = sys::statx_fd(self.locate(node)?.fd())?;
-        self.make_symlink(view, parent, name, &text, &owner)?;
-        // The kernel takes only the file's own inode for an answer, so it gets that, and looks
-        // again at once.
-        let entry = self.entry_of(Arc::clone(node))?;
-        Ok(Entry {
-            entry_valid: Duration::ZERO,
-            attr_valid: Duration::ZERO,
-            ..entry
-        })
-    }
+/// What a link becomes that failed with EXDEV.
+///
+/// # Errors
+/// EXDEV as `link-exdev` says; else those of making a symbolic link.
+pub(super) fn link_exdev(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    parent: &Arc<Node>,
+    name: &OsStr,
+) -> Result<Entry> {
+    let here = paths::relative_path(pool, parent);
+    let there = paths::relative_path(pool, node);
+    let (Some(here), Some(there)) = (here, there) else {
+        return Err(Errno::XDEV.into());
+    };
+    let text = match view.settings.link_exdev {
+        LinkExdev::Passthrough => return Err(Errno::XDEV.into()),
+        LinkExdev::RelSymlink => relative(&here, &there),
+        LinkExdev::AbsBaseSymlink => {
+            let located = change::locate_by(pool, view, node, view.settings.policies.open)?;
+            located.branch.full_path(&there)
+        }
+        LinkExdev::AbsPoolSymlink => pool.mountpoint.get().ok_or(Errno::XDEV)?.join(&there),
+    };
+    let owner = sys::statx_fd(locate::locate(pool, node)?.fd())?;
+    make_symlink(pool, view, parent, name, &text, &owner)?;
+    // The kernel takes only the file's own inode for an answer, so it gets that, and looks
+    // again at once.
+    let entry = lookup::entry_of(pool, Arc::clone(node))?;
+    Ok(Entry {
+        entry_valid: Duration::ZERO,
+        attr_valid: Duration::ZERO,
+        ..entry
+    })
+}
 
-    /// What a rename becomes that failed with EXDEV, and changed nothing.
-    ///
-    /// # Errors
-    /// EXDEV as `rename-exdev` says, where the new name exists, or where the file cannot be set
-    /// aside; else those of making a symbolic link, after the file was put back.
-    pub(super) fn rename_exdev(
-        &self,
-        view: &View,
-        old: &Side<'_>,
-        new: &Side<'_>,
-        moved: &[Arc<Node>],
-    ) -> Result<()> {
-        let rule = view.settings.rename_exdev;
-        if rule == RenameExdev::Passthrough || !new.found.is_empty() {
-            return Err(Errno::XDEV.into());
-        }
-        let parent = self.relative_path(&old.parent).ok_or(Errno::XDEV)?;
-        let here = self.relative_path(&new.parent).ok_or(Errno::XDEV)?;
-        if is_set_aside(&here) || is_set_aside(&parent) {
-            return Err(Errno::XDEV.into());
-        }
-        let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
-        let (top, aside) = self.set_aside(view, old)?;
-        let stored = aside.first().ok_or(Errno::XDEV)?;
-        let there = Path::new(&top).join(parent).join(&stored.name);
-        let text = match (rule, self.mountpoint.get()) {
-            (RenameExdev::AbsSymlink, Some(mountpoint)) => mountpoint.join(&there),
-            _ => relative(&here, &there),
-        };
-        if let Err(errno) = self.make_symlink(view, &new.parent, new.name, &text, owner) {
-            put_back(&aside, old.name);
-            return Err(errno);
-        }
-        forget_name(moved, &old.parent, old.name);
-        self.forget_renamed(new.parent.id, new.name);
-        Ok(())
+/// What a rename becomes that failed with EXDEV, and changed nothing.
+///
+/// # Errors
+/// EXDEV as `rename-exdev` says, where the new name exists, or where the file cannot be set
+/// aside; else those of making a symbolic link, after the file was put back.
+pub(super) fn rename_exdev(
+    pool: &Directories,
+    view: &View,
+    old: &Side<'_>,
+    new: &Side<'_>,
+    moved: &[Arc<Node>],
+) -> Result<()> {
+    let rule = view.settings.rename_exdev;
+    if rule == RenameExdev::Passthrough || !new.found.is_empty() {
+        return Err(Errno::XDEV.into());
     }
+    let parent = paths::relative_path(pool, &old.parent).ok_or(Errno::XDEV)?;
+    let here = paths::relative_path(pool, &new.parent).ok_or(Errno::XDEV)?;
+    if is_set_aside(&here) || is_set_aside(&parent) {
+        return Err(Errno::XDEV.into());
+    }
+    let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
+    let (top, aside) = set_aside(pool, view, old)?;
+    let stored = aside.first().ok_or(Errno::XDEV)?;
+    let there = Path::new(&top).join(parent).join(&stored.name);
+    let text = match (rule, pool.mountpoint.get()) {
+        (RenameExdev::AbsSymlink, Some(mountpoint)) => mountpoint.join(&there),
+        _ => relative(&here, &there),
+    };
+    if let Err(errno) = make_symlink(pool, view, &new.parent, new.name, &text, owner) {
+        put_back(&aside, old.name);
+        return Err(errno);
+    }
+    forget_name(moved, &old.parent, old.name);
+    forget_renamed(pool, new.parent.id, new.name);
+    Ok(())
+}
 
-    /// Moves the old name, on each branch that the policy of rename picks, below one directory at
-    /// their roots, under the same name everywhere; returns that directory's name too. Where
-    /// somebody has put something of their own in the way, it is a new directory.
-    fn set_aside<'a>(
-        &self,
-        view: &View,
-        old: &'a Side<'_>,
-    ) -> Result<(OsString, SmallVec<[Displaced<'a>; 2]>)> {
-        match self.set_aside_below(view, old, OsStr::new(SET_ASIDE), false) {
+/// Moves the old name, on each branch that the policy of rename picks, below one directory at
+/// their roots, under the same name everywhere; returns that directory's name too. Where
+/// somebody has put something of their own in the way, it is a new directory.
+fn set_aside<'a>(
+    pool: &Directories,
+    view: &View,
+    old: &'a Side<'_>,
+) -> Result<(OsString, SmallVec<[Displaced<'a>; 2]>)> {
+    match set_aside_below(pool, view, old, OsStr::new(SET_ASIDE), false) {
+        Err(Error {
+            errno: Errno::EXIST,
+            ..
+        }) => {}
+        other => return Ok((OsString::from(SET_ASIDE), other?)),
+    }
+    let number = unguessable().map_err(|_| Errno::XDEV)?;
+    let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
+    match set_aside_below(pool, view, old, &own, true) {
+        Ok(aside) => Ok((own, aside)),
+        Err(_) => Err(Errno::XDEV.into()),
+    }
+}
+
+/// The same below the directory `top`; `fresh` if nobody knows its name yet.
+///
+/// # Errors
+/// EEXIST: what is there is not what this made.
+fn set_aside_below<'a>(
+    pool: &Directories,
+    view: &View,
+    old: &'a Side<'_>,
+    top: &OsStr,
+    fresh: bool,
+) -> Result<SmallVec<[Displaced<'a>; 2]>> {
+    let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
+    let mut tops: SmallVec<[DirEntry; 2]> = smallvec![];
+    for branch in rename::picked_sources(pool, view, old)? {
+        let home = old.set.on(branch.id).ok_or(Errno::XDEV)?;
+        let (own, dir) = aside_dir(pool, &old.parent, &branch, (top, fresh))
+            .map_err(|error| refused(&branch, error))?;
+        ends.push((home, dir));
+        tops.push(own);
+    }
+    for number in 0..NAMES_MAX {
+        let mut name = old.name.to_owned();
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        match move_all(&ends, old.name, &name) {
             Err(Error {
                 errno: Errno::EXIST,
                 ..
             }) => {}
-            other => return Ok((OsString::from(SET_ASIDE), other?)),
-        }
-        let number = unguessable().map_err(|_| Errno::XDEV)?;
-        let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
-        match self.set_aside_below(view, old, &own, true) {
-            Ok(aside) => Ok((own, aside)),
-            Err(_) => Err(Errno::XDEV.into()),
-        }
-    }
-
-    /// The same below the directory `top`; `fresh` if nobody knows its name yet.
-    ///
-    /// # Errors
-    /// EEXIST: what is there is not what this made.
-    fn set_aside_below<'a>(
-        &self,
-        view: &View,
-        old: &'a Side<'_>,
-        top: &OsStr,
-        fresh: bool,
-    ) -> Result<SmallVec<[Displaced<'a>; 2]>> {
-        let mut ends: SmallVec<[(&DirEntry, DirEntry); 2]> = smallvec![];
-        let mut tops: SmallVec<[DirEntry; 2]> = smallvec![];
-        for branch in self.picked_sources(view, old)? {
-            let home = old.set.on(branch.id).ok_or(Errno::XDEV)?;
-            let (own, dir) = self
-                .aside_dir(&old.parent, &branch, (top, fresh))
-                .map_err(|error| refused(&branch, error))?;
-            ends.push((home, dir));
-            tops.push(own);
-        }
-        for number in 0..NAMES_MAX {
-            let mut name = old.name.to_owned();
-            if number > 0 {
-                name.push(format!(".{number}"));
-            }
-            match move_all(&ends, old.name, &name) {
-                Err(Error {
-                    errno: Errno::EXIST,
-                    ..
-                }) => {}
-                Err(_) => return Err(Errno::XDEV.into()),
-                Ok(aside) => {
-                    // Closed to everyone until all that is made below it is the server's work.
-                    for own in tops.iter().filter(|_| fresh) {
-                        let _ = sys::chmod(own.fd.as_fd(), OPEN_TO_ALL);
-                    }
-                    return Ok(aside);
+            Err(_) => return Err(Errno::XDEV.into()),
+            Ok(aside) => {
+                // Closed to everyone until all that is made below it is the server's work.
+                for own in tops.iter().filter(|_| fresh) {
+                    let _ = sys::chmod(own.fd.as_fd(), OPEN_TO_ALL);
                 }
-            }
-        }
-        Err(Errno::XDEV.into())
-    }
-
-    /// The directory `top` on a branch, and the one below it that stands for `node`, made like it.
-    ///
-    /// # Errors
-    /// EEXIST: one of the directories is somebody else's, or lets others do what the one it stands
-    /// for does not.
-    fn aside_dir(
-        &self,
-        node: &Arc<Node>,
-        branch: &Arc<Branch>,
-        (top, fresh): (&OsStr, bool),
-    ) -> Result<(DirEntry, DirEntry)> {
-        let mut chain = vec![];
-        let mut at = Arc::clone(node);
-        while at.id != NodeId::ROOT {
-            let above = self.parent_of(&at).ok_or(Errno::XDEV)?;
-            chain.push(at);
-            at = above;
-        }
-        let root = self.dir_set(&at)?;
-        let root = root.on(branch.id).ok_or(Errno::XDEV)?.clone();
-        let mode = if fresh { Mode::RWXU } else { OPEN_TO_ALL };
-        match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, top, mode)) {
-            Ok(()) => {}
-            Err(Errno::EXIST) if !fresh => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let own = self.open_own(branch, &root, top)?;
-        check_top(&root, &own)?;
-        let mut here = own.clone();
-        while let Some(next) = chain.pop() {
-            let name = next.name().ok_or(Errno::XDEV)?.name;
-            let set = self.dir_set(&next)?;
-            let model = set.on(branch.id).or_else(|| set.entries.first());
-            let model = model.ok_or(Errno::XDEV)?;
-            here = match self.open_own(branch, &here, &name) {
-                Err(Errno::NOENT) => self.clone_dir(model, (None, &here), branch, &name)?,
-                other => other?,
-            };
-            check_like(model, &here)?;
-        }
-        Ok((own, here))
-    }
-
-    /// A directory where one is to be; EEXIST where there is something else.
-    fn open_own(
-        &self,
-        branch: &Arc<Branch>,
-        parent: &DirEntry,
-        name: &OsStr,
-    ) -> sys::Result<DirEntry> {
-        match self.open_dir_entry(branch, parent.fd.as_fd(), name) {
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Err(Errno::EXIST),
-            other => other,
-        }
-    }
-
-    /// Makes a symbolic link by the policy of symlink, owned as `owner` is.
-    fn make_symlink(
-        &self,
-        view: &View,
-        parent: &Arc<Node>,
-        name: &OsStr,
-        text: &Path,
-        owner: &Statx,
-    ) -> Result<()> {
-        let rule = view.settings.policies.symlink;
-        let set = self.dir_set(parent)?;
-        let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
-        let mut refusal = None;
-        loop {
-            let picked = self
-                .pick_for_create(view, rule, parent, &set, &tried)
-                .map_err(|errno| refusal.unwrap_or(errno))?;
-            let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
-            tried.push(branch.id);
-            let made = self
-                .ensure_dir(parent, &branch)
-                .and_then(|dir| symlink_in(&dir, name, text, owner));
-            match made {
-                Err(
-                    error @ Error {
-                        errno: Errno::NOSPC | Errno::DQUOT | Errno::ROFS,
-                        ..
-                    },
-                ) => refusal = Some(error),
-                outcome => return outcome,
+                return Ok(aside);
             }
         }
     }
+    Err(Errno::XDEV.into())
+}
 
-    /// The kernel is about to give the new name the old one's inode: it must look again. Where
-    /// it can be told so at once it is (every name it knows is then dropped at its next use);
-    /// before Linux 6.16, and where that would detach a mount, a thread tells it once the rename
-    /// is over.
-    fn forget_renamed(&self, parent: NodeId, name: &OsStr) {
-        let Some(connection) = self.connection.get() else {
-            return;
+/// The directory `top` on a branch, and the one below it that stands for `node`, made like it.
+///
+/// # Errors
+/// EEXIST: one of the directories is somebody else's, or lets others do what the one it stands
+/// for does not.
+fn aside_dir(
+    pool: &Directories,
+    node: &Arc<Node>,
+    branch: &Arc<Branch>,
+    (top, fresh): (&OsStr, bool),
+) -> Result<(DirEntry, DirEntry)> {
+    let mut chain = vec![];
+    let mut at = Arc::clone(node);
+    while at.id != NodeId::ROOT {
+        let above = paths::parent_of(pool, &at).ok_or(Errno::XDEV)?;
+        chain.push(at);
+        at = above;
+    }
+    let root = set::dir_set(pool, &at)?;
+    let root = root.on(branch.id).ok_or(Errno::XDEV)?.clone();
+    let mode = if fresh { Mode::RWXU } else { OPEN_TO_ALL };
+    match sys::with_umask(0, || rustix::fs::mkdirat(&root.fd, top, mode)) {
+        Ok(()) => {}
+        Err(Errno::EXIST) if !fresh => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let own = open_own(pool, branch, &root, top)?;
+    check_top(&root, &own)?;
+    let mut here = own.clone();
+    while let Some(next) = chain.pop() {
+        let name = next.name().ok_or(Errno::XDEV)?.name;
+        let set = set::dir_set(pool, &next)?;
+        let model = set.on(branch.id).or_else(|| set.entries.first());
+        let model = model.ok_or(Errno::XDEV)?;
+        here = match open_own(pool, branch, &here, &name) {
+            Err(Errno::NOENT) => clone_path::clone_dir(pool, model, (None, &here), branch, &name)?,
+            other => other?,
         };
-        if self.nothing_is_mounted_below() && connection.increment_epoch().is_ok() {
-            return;
-        }
-        let (connection, name) = (Connection::clone(connection), name.to_owned());
-        let told = std::thread::Builder::new()
-            .name("strandfs-exdev".to_owned())
-            .spawn(move || {
-                run_anywhere();
-                connection.invalidate_entry(parent, &name, false)
-            });
-        if let Err(error) = told {
-            tracing::warn!(%error, "a renamed name shows as a link only when it expires");
-        }
+        check_like(model, &here)?;
     }
+    Ok((own, here))
+}
 
-    /// Whether nobody mounted anything in the pool, as far as the server sees mounts; false where it
-    /// does not see even its own.
-    fn nothing_is_mounted_below(&self) -> bool {
-        let table = Table::read();
-        self.mountpoint
-            .get()
-            .is_some_and(|own| table.has(own) && table.below(own).next().is_none())
+/// A directory where one is to be; EEXIST where there is something else.
+fn open_own(
+    pool: &Coherent,
+    branch: &Arc<Branch>,
+    parent: &DirEntry,
+    name: &OsStr,
+) -> sys::Result<DirEntry> {
+    match set::open_dir_entry(pool, branch, parent.fd.as_fd(), name) {
+        Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Err(Errno::EXIST),
+        other => other,
     }
+}
+
+/// Makes a symbolic link by the policy of symlink, owned as `owner` is.
+fn make_symlink(
+    pool: &Directories,
+    view: &View,
+    parent: &Arc<Node>,
+    name: &OsStr,
+    text: &Path,
+    owner: &Statx,
+) -> Result<()> {
+    let rule = view.settings.policies.symlink;
+    let set = set::dir_set(pool, parent)?;
+    let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
+    let mut refusal = None;
+    loop {
+        let picked = choose::pick_for_create(pool, view, rule, parent, &set, &tried)
+            .map_err(|errno| refusal.unwrap_or(errno))?;
+        let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
+        tried.push(branch.id);
+        let made = clone_path::ensure_dir(pool, parent, &branch)
+            .and_then(|dir| symlink_in(&dir, name, text, owner));
+        match made {
+            Err(
+                error @ Error {
+                    errno: Errno::NOSPC | Errno::DQUOT | Errno::ROFS,
+                    ..
+                },
+            ) => refusal = Some(error),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The kernel is about to give the new name the old one's inode: it must look again. Where
+/// it can be told so at once it is (every name it knows is then dropped at its next use);
+/// before Linux 6.16, and where that would detach a mount, a thread tells it once the rename
+/// is over.
+fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
+    let Some(connection) = pool.connection.get() else {
+        return;
+    };
+    if nothing_is_mounted_below(pool) && connection.increment_epoch().is_ok() {
+        return;
+    }
+    let (connection, name) = (Connection::clone(connection), name.to_owned());
+    let told = std::thread::Builder::new()
+        .name("strandfs-exdev".to_owned())
+        .spawn(move || {
+            run_anywhere();
+            connection.invalidate_entry(parent, &name, false)
+        });
+    if let Err(error) = told {
+        tracing::warn!(%error, "a renamed name shows as a link only when it expires");
+    }
+}
+
+/// Whether nobody mounted anything in the pool, as far as the server sees mounts; false where it
+/// does not see even its own.
+fn nothing_is_mounted_below(pool: &State) -> bool {
+    let table = Table::read();
+    pool.mountpoint
+        .get()
+        .is_some_and(|own| table.has(own) && table.below(own).next().is_none())
 }
 
 /// Moves `old` to `name` from the first to the second directory of each pair, or none.

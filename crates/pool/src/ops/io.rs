@@ -10,230 +10,230 @@ use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId
 
 use crate::base::error::{Error, Result};
 use crate::base::sys;
-use crate::mover::is_full;
-use crate::ops::privilege;
-use crate::pool::{Pool, View};
+use crate::directory::{Directories, locate};
+use crate::mover::{self, Mover, is_full};
+use crate::ops::{open, privilege};
+use crate::state::State;
 use crate::state::node::Node;
 use crate::state::open_file::OpenFile;
 use crate::state::range_locks::Answers;
+use crate::state::view::View;
 
 /// Requests from this size on may keep a disk busy long enough to let others go ahead.
 const LARGE_BYTES: usize = 256 << 10;
 
-impl Pool {
-    /// READ.
-    pub(crate) fn do_read(&self, cx: &Context<'_>, args: &Read, out: &mut [u8]) -> Result<usize> {
-        let opened = self.opened(args.handle)?;
-        let view = self.view();
-        if view.settings.nullrw {
-            // What the buffer held belongs to someone else.
-            out.fill(0);
-            return Ok(out.len());
-        }
-        proxy_io_priority(cx, &view);
-        if out.len() >= LARGE_BYTES {
-            cx.may_block();
-        }
-        let file = opened.file()?;
-        let mut done = 0;
-        while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&*file, rest, args.offset_bytes + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(Errno::INTR) if !cx.interrupted() => {}
-                Err(errno) if done == 0 => return Err(errno.into()),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+/// READ.
+pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) -> Result<usize> {
+    let opened = open::opened(pool, args.handle)?;
+    let view = pool.view();
+    if view.settings.nullrw {
+        // What the buffer held belongs to someone else.
+        out.fill(0);
+        return Ok(out.len());
     }
-
-    /// WRITE.
-    pub(crate) fn do_write(&self, cx: &Context<'_>, args: &Write<'_>) -> Result<usize> {
-        let opened = self.opened(args.handle)?;
-        let view = self.view();
-        if view.settings.nullrw {
-            return Ok(args.data.len());
-        }
-        proxy_io_priority(cx, &view);
-        if args.data.len() >= LARGE_BYTES {
-            cx.may_block();
-        }
-        // The page cache writes where the pages belong, even through an O_APPEND handle.
-        let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
-        let mut done = 0;
-        while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
-            let outcome = self.on_a_branch_with_room(cx, &opened, rest.len() as u64, |fd| {
-                sys::want_fsetid(!args.kill_suidgid)?;
-                write_at(fd, rest, args.offset_bytes + done as u64, append)
-            });
-            match outcome {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(Error {
-                    errno: Errno::INTR, ..
-                }) if !cx.interrupted() => {}
-                // A branch that refuses may have taken part of it.
-                Err(errno) if done == 0 => {
-                    return self.in_doubt_if_failed(opened.node.id, Err(errno));
-                }
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Changes the branch file of a handle; where its branch is full, the file moves to another
-    /// (`moveonenospc`) and the change, which takes `need_bytes` at most, is made there.
-    fn on_a_branch_with_room<T>(
-        &self,
-        cx: &Context<'_>,
-        opened: &Arc<OpenFile>,
-        need_bytes: u64,
-        mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
-    ) -> Result<T> {
-        loop {
-            let held = opened.node.share_move_lock(cx);
-            let file = opened.file()?;
-            let refusal = match change(file.as_fd()) {
-                Err(errno) if is_full(errno.errno) => errno,
-                outcome => return outcome,
-            };
-            drop(held);
-            let moved = || opened.file().is_ok_and(|now| !Arc::ptr_eq(&now, &file));
-            self.make_room(cx, &opened.node, need_bytes, refusal, moved)?;
-        }
-    }
-
-    /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
-    /// (network ones) get to report them.
-    pub(crate) fn do_flush(&self, id: NodeId, handle: Handle, owner: LockOwner) -> Result<()> {
-        let opened = self.opened(handle)?;
-        let node = self.node(id).unwrap_or_else(|_| opened.node.clone());
-        let locks = node
-            .open
-            .lock()
-            .as_ref()
-            .and_then(|open| open.locks.clone());
-        if let Some(locks) = locks {
-            let mut answers = Answers::new();
-            locks.release(owner, &mut answers);
-            locks.close_told(opened.address());
-            self.lock_waits.settle(&locks, &mut answers);
-        }
-        if opened.writable && opened.branch().is_some_and(|on| on.reports_at_close()) {
-            return Ok(sys::close_reporting(rustix::io::dup(&*opened.file()?)?)?);
-        }
-        Ok(())
-    }
-
-    /// FSYNC.
-    pub(crate) fn do_fsync(&self, cx: &Context<'_>, handle: Handle, data_only: bool) -> Result<()> {
-        let opened = self.opened(handle)?;
-        if self.view().settings.nullrw {
-            return Ok(());
-        }
+    proxy_io_priority(cx, &view);
+    if out.len() >= LARGE_BYTES {
         cx.may_block();
-        let file = opened.file()?;
-        if data_only {
-            Ok(rustix::fs::fdatasync(&*file)?)
-        } else {
-            Ok(rustix::fs::fsync(&*file)?)
+    }
+    let file = opened.file()?;
+    let mut done = 0;
+    while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(&*file, rest, args.offset_bytes + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) if !cx.interrupted() => {}
+            Err(errno) if done == 0 => return Err(errno.into()),
+            Err(_) => break,
         }
     }
+    Ok(done)
+}
 
-    /// FALLOCATE.
-    pub(crate) fn do_fallocate(&self, cx: &Context<'_>, args: &Fallocate) -> Result<()> {
-        let opened = self.opened(args.handle)?;
+/// WRITE.
+pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<usize> {
+    let opened = open::opened(pool, args.handle)?;
+    let view = pool.view();
+    if view.settings.nullrw {
+        return Ok(args.data.len());
+    }
+    proxy_io_priority(cx, &view);
+    if args.data.len() >= LARGE_BYTES {
         cx.may_block();
-        let mode = FallocateFlags::from_bits_retain(args.mode);
-        let outcome = self.on_a_branch_with_room(cx, &opened, args.len_bytes, |fd| {
-            privilege::with_unmarked_change(cx, fd, || {
-                allocate(fd, mode, args.offset_bytes, args.len_bytes)
-            })
+    }
+    // The page cache writes where the pages belong, even through an O_APPEND handle.
+    let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
+    let mut done = 0;
+    while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
+        let outcome = on_a_branch_with_room(pool, cx, &opened, rest.len() as u64, |fd| {
+            sys::want_fsetid(!args.kill_suidgid)?;
+            write_at(fd, rest, args.offset_bytes + done as u64, append)
         });
-        self.in_doubt_if_failed(opened.node.id, outcome)
+        match outcome {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Error {
+                errno: Errno::INTR, ..
+            }) if !cx.interrupted() => {}
+            // A branch that refuses may have taken part of it.
+            Err(errno) if done == 0 => {
+                return in_doubt_if_failed(pool, opened.node.id, Err(errno));
+            }
+            Err(_) => break,
+        }
     }
+    Ok(done)
+}
 
-    /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
-    pub(crate) fn do_lseek(&self, handle: Handle, offset_bytes: u64, whence: u32) -> Result<u64> {
-        let opened = self.opened(handle)?;
-        let whence = match i32::try_from(whence) {
-            Ok(libc::SEEK_DATA) => SeekFrom::Data(offset_bytes),
-            Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
-            _ => return Err(Errno::INVAL.into()),
+/// Changes the branch file of a handle; where its branch is full, the file moves to another
+/// (`moveonenospc`) and the change, which takes `need_bytes` at most, is made there.
+fn on_a_branch_with_room<T>(
+    pool: &Mover,
+    cx: &Context<'_>,
+    opened: &Arc<OpenFile>,
+    need_bytes: u64,
+    mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
+) -> Result<T> {
+    loop {
+        let held = opened.node.share_move_lock(cx);
+        let file = opened.file()?;
+        let refusal = match change(file.as_fd()) {
+            Err(errno) if is_full(errno.errno) => errno,
+            outcome => return outcome,
         };
-        Ok(rustix::fs::seek(&*opened.file()?, whence)?)
+        drop(held);
+        let moved = || opened.file().is_ok_and(|now| !Arc::ptr_eq(&now, &file));
+        mover::make_room(pool, cx, &opened.node, need_bytes, refusal, moved)?;
     }
+}
 
-    /// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
-    /// cannot makes the kernel copy by reading and writing.
-    pub(crate) fn do_copy_file_range(&self, cx: &Context<'_>, args: &CopyFileRange) -> Result<u64> {
-        let from = self.opened(args.handle_in)?;
-        let to = self.opened(args.handle_out)?;
-        if self.view().settings.nullrw {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        cx.may_block();
-        let len = usize::try_from(args.len_bytes)
-            .unwrap_or(usize::MAX)
-            .min(0x7fff_f000);
-        let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
-        let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
-        let count = self.on_a_branch_with_room(cx, &to, need_bytes, |target| {
-            let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
-            let source = from.file()?;
-            let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
-            privilege::with_unmarked_change(cx, target, || {
-                let count = rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
-                Ok(count?)
-            })
-        });
-        match count {
-            // Nothing was tried.
-            Err(
-                error @ Error {
-                    errno: Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS,
-                    ..
-                },
-            ) => Err(error),
-            other => self.in_doubt_if_failed(to.node.id, other.map(|count| count as u64)),
-        }
+/// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
+/// (network ones) get to report them.
+pub(crate) fn flush(pool: &State, id: NodeId, handle: Handle, owner: LockOwner) -> Result<()> {
+    let opened = open::opened(pool, handle)?;
+    let node = pool.node(id).unwrap_or_else(|_| opened.node.clone());
+    let locks = node
+        .open
+        .lock()
+        .as_ref()
+        .and_then(|open| open.locks.clone());
+    if let Some(locks) = locks {
+        let mut answers = Answers::new();
+        locks.release(owner, &mut answers);
+        locks.close_told(opened.address());
+        pool.lock_waits.settle(&locks, &mut answers);
     }
+    if opened.writable && opened.branch().is_some_and(|on| on.reports_at_close()) {
+        return Ok(sys::close_reporting(rustix::io::dup(&*opened.file()?)?)?);
+    }
+    Ok(())
+}
 
-    /// After a change of a file that failed, perhaps half way: the answer tells the kernel nothing of
-    /// what the file is like now, so that it has to ask.
-    pub(crate) fn in_doubt_if_failed<T>(&self, node: NodeId, outcome: Result<T>) -> Result<T> {
-        if outcome.is_err() {
-            self.in_doubt(node);
-        }
-        outcome
+/// FSYNC.
+pub(crate) fn fsync(pool: &State, cx: &Context<'_>, handle: Handle, data_only: bool) -> Result<()> {
+    let opened = open::opened(pool, handle)?;
+    if pool.view().settings.nullrw {
+        return Ok(());
     }
+    cx.may_block();
+    let file = opened.file()?;
+    if data_only {
+        Ok(rustix::fs::fdatasync(&*file)?)
+    } else {
+        Ok(rustix::fs::fsync(&*file)?)
+    }
+}
 
-    /// The kernel has to ask for a node's attributes. May be called while a request on it is
-    /// unanswered: pages, which that may have locked, are left alone.
-    pub(crate) fn in_doubt(&self, node: NodeId) {
-        if let Some(connection) = self.connection.get()
-            && let Err(errno) = connection.invalidate_inode(node, -1, 0)
-        {
-            tracing::debug!(%errno, "attributes could not be invalidated");
-        }
-    }
+/// FALLOCATE.
+pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Result<()> {
+    let opened = open::opened(pool, args.handle)?;
+    cx.may_block();
+    let mode = FallocateFlags::from_bits_retain(args.mode);
+    let outcome = on_a_branch_with_room(pool, cx, &opened, args.len_bytes, |fd| {
+        privilege::with_unmarked_change(cx, fd, || {
+            allocate(fd, mode, args.offset_bytes, args.len_bytes)
+        })
+    });
+    in_doubt_if_failed(pool, opened.node.id, outcome)
+}
 
-    /// The open descriptor of a handle, else a fresh one of the node.
-    pub(crate) fn writable_file(
-        &self,
-        node: &std::sync::Arc<Node>,
-        handle: Option<Handle>,
-    ) -> Result<std::sync::Arc<std::os::fd::OwnedFd>> {
-        if let Some(opened) = handle.and_then(|handle| self.files.get(handle))
-            && opened.writable
-        {
-            return Ok(opened.file()?);
-        }
-        let (_, file, _) = self.open_inode(node, OFlags::WRONLY)?;
-        Ok(std::sync::Arc::new(file))
+/// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
+pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32) -> Result<u64> {
+    let opened = open::opened(pool, handle)?;
+    let whence = match i32::try_from(whence) {
+        Ok(libc::SEEK_DATA) => SeekFrom::Data(offset_bytes),
+        Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
+        _ => return Err(Errno::INVAL.into()),
+    };
+    Ok(rustix::fs::seek(&*opened.file()?, whence)?)
+}
+
+/// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
+/// cannot makes the kernel copy by reading and writing.
+pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRange) -> Result<u64> {
+    let from = open::opened(pool, args.handle_in)?;
+    let to = open::opened(pool, args.handle_out)?;
+    if pool.view().settings.nullrw {
+        return Err(Errno::OPNOTSUPP.into());
     }
+    cx.may_block();
+    let len = usize::try_from(args.len_bytes)
+        .unwrap_or(usize::MAX)
+        .min(0x7fff_f000);
+    let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
+    let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
+    let count = on_a_branch_with_room(pool, cx, &to, need_bytes, |target| {
+        let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
+        let source = from.file()?;
+        let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
+        privilege::with_unmarked_change(cx, target, || {
+            let count = rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
+            Ok(count?)
+        })
+    });
+    match count {
+        // Nothing was tried.
+        Err(
+            error @ Error {
+                errno: Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS,
+                ..
+            },
+        ) => Err(error),
+        other => in_doubt_if_failed(pool, to.node.id, other.map(|count| count as u64)),
+    }
+}
+
+/// After a change of a file that failed, perhaps half way: the answer tells the kernel nothing of
+/// what the file is like now, so that it has to ask.
+pub(crate) fn in_doubt_if_failed<T>(pool: &State, node: NodeId, outcome: Result<T>) -> Result<T> {
+    if outcome.is_err() {
+        in_doubt(pool, node);
+    }
+    outcome
+}
+
+/// The kernel has to ask for a node's attributes. May be called while a request on it is
+/// unanswered: pages, which that may have locked, are left alone.
+pub(crate) fn in_doubt(pool: &State, node: NodeId) {
+    if let Some(connection) = pool.connection.get()
+        && let Err(errno) = connection.invalidate_inode(node, -1, 0)
+    {
+        tracing::debug!(%errno, "attributes could not be invalidated");
+    }
+}
+
+/// The open descriptor of a handle, else a fresh one of the node.
+pub(crate) fn writable_file(
+    pool: &Directories,
+    node: &std::sync::Arc<Node>,
+    handle: Option<Handle>,
+) -> Result<std::sync::Arc<std::os::fd::OwnedFd>> {
+    if let Some(opened) = handle.and_then(|handle| pool.files.get(handle))
+        && opened.writable
+    {
+        return Ok(opened.file()?);
+    }
+    let (_, file, _) = locate::open_inode(pool, node, OFlags::WRONLY)?;
+    Ok(std::sync::Arc::new(file))
 }
 
 /// Allocates room. Where that makes the file longer the room is had first: a branch that runs out of

@@ -8,59 +8,58 @@ use strandfs_fuse::{Context, Read, Write};
 use crate::base::error::Result;
 use crate::base::sys;
 use crate::ops::io::proxy_io_priority;
-use crate::pool::Pool;
+use crate::ops::privilege;
+use crate::state::State;
 
-impl Pool {
-    /// All that [`do_read`](Self::do_read) would have read, or nothing.
-    pub(crate) fn do_read_at_once(
-        &self,
-        cx: &Context<'_>,
-        args: &Read,
-        out: &mut [u8],
-    ) -> Option<usize> {
-        let opened = self.files.get(args.handle)?;
-        let view = self.view();
-        if view.settings.nullrw {
-            out.fill(0);
-            return Some(out.len());
-        }
-        let (how, file) = opened.at_once()?;
-        proxy_io_priority(cx, &view);
-        let moved = until_done(out.len(), |done| {
-            let rest = out.get_mut(done..).unwrap_or_default();
-            Ok(how.read(file.as_fd(), rest, args.offset_bytes + done as u64)?)
-        });
-        if moved == Err(Errno::OPNOTSUPP.into()) {
-            opened.learn(&file, how.without(true));
-        }
-        moved.ok()
+/// All that [`do_read`](Self::do_read) would have read, or nothing.
+pub(crate) fn read_at_once(
+    pool: &State,
+    cx: &Context<'_>,
+    args: &Read,
+    out: &mut [u8],
+) -> Option<usize> {
+    let opened = pool.files.get(args.handle)?;
+    let view = pool.view();
+    if view.settings.nullrw {
+        out.fill(0);
+        return Some(out.len());
     }
+    let (how, file) = opened.at_once()?;
+    proxy_io_priority(cx, &view);
+    let moved = until_done(out.len(), |done| {
+        let rest = out.get_mut(done..).unwrap_or_default();
+        Ok(how.read(file.as_fd(), rest, args.offset_bytes + done as u64)?)
+    });
+    if moved == Err(Errno::OPNOTSUPP.into()) {
+        opened.learn(&file, how.without(true));
+    }
+    moved.ok()
+}
 
-    /// All of it, as [`do_write`](Self::do_write), or else a part that is to be written again. What
-    /// goes to the end of the file would not be the same then: that is left alone, and all writes
-    /// through handles of append-only files, whose branch file knows no other place.
-    pub(crate) fn do_write_at_once(&self, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
-        if args.flags & libc::O_APPEND != 0 {
-            return None;
-        }
-        let opened = self.files.get(args.handle)?;
-        let view = self.view();
-        if view.settings.nullrw {
-            return Some(args.data.len());
-        }
-        let _held = opened.node.try_share_move_lock()?;
-        let (how, file) = opened.at_once()?;
-        sys::want_fsetid(!self.write_clears_set_id(cx, args)).ok()?;
-        proxy_io_priority(cx, &view);
-        let moved = until_done(args.data.len(), |done| {
-            let rest = args.data.get(done..).unwrap_or_default();
-            Ok(how.write(file.as_fd(), rest, args.offset_bytes + done as u64)?)
-        });
-        if moved == Err(Errno::OPNOTSUPP.into()) {
-            opened.learn(&file, how.without(false));
-        }
-        moved.ok().filter(|done| *done == args.data.len())
+/// All of it, as [`do_write`](Self::do_write), or else a part that is to be written again. What
+/// goes to the end of the file would not be the same then: that is left alone, and all writes
+/// through handles of append-only files, whose branch file knows no other place.
+pub(crate) fn write_at_once(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
+    if args.flags & libc::O_APPEND != 0 {
+        return None;
     }
+    let opened = pool.files.get(args.handle)?;
+    let view = pool.view();
+    if view.settings.nullrw {
+        return Some(args.data.len());
+    }
+    let _held = opened.node.try_share_move_lock()?;
+    let (how, file) = opened.at_once()?;
+    sys::want_fsetid(!privilege::write_clears_set_id(pool, cx, args)).ok()?;
+    proxy_io_priority(cx, &view);
+    let moved = until_done(args.data.len(), |done| {
+        let rest = args.data.get(done..).unwrap_or_default();
+        Ok(how.write(file.as_fd(), rest, args.offset_bytes + done as u64)?)
+    });
+    if moved == Err(Errno::OPNOTSUPP.into()) {
+        opened.learn(&file, how.without(false));
+    }
+    moved.ok().filter(|done| *done == args.data.len())
 }
 
 /// Moves what is left of `len_bytes`, given how much is done, until that is all or nothing more comes;

@@ -12,10 +12,13 @@ use strandfs_preload_abi::BRANCH_FILE;
 use crate::base::error::Result;
 use crate::base::open::reopen;
 use crate::base::sys;
+use crate::coherence::{invalidate, remembered};
+use crate::directory::{Directories, attr, set};
+use crate::health::Health;
 use crate::ops::alteration::{Alteration, Now, Role, Way};
-use crate::ops::change::change_each;
+use crate::ops::change::{self, change_each};
 use crate::ops::privilege::Changer;
-use crate::pool::Pool;
+use crate::ops::{open, preload, retry};
 use crate::state::node::Node;
 
 /// Room for the argument of every command that may reach a branch.
@@ -142,119 +145,117 @@ impl Alteration for ToFlags {
     }
 }
 
-impl Pool {
-    /// IOCTL. A question goes to the open file, or to the first branch's directory; a change to
-    /// the open file, or to the directories that the policy of chmod picks.
-    ///
-    /// # Errors
-    /// ENOTTY for a command that may not reach a branch; EROFS for a change on a branch that may
-    /// not be changed; EPERM for one by somebody who may not make it.
-    pub(crate) fn do_ioctl(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        args: &Ioctl<'_>,
-        out: &mut [u8],
-    ) -> Result<IoctlReply> {
-        if args.command == BRANCH_FILE && !args.directory {
-            return self.tell_branch_file(cx, args.handle, out);
-        }
-        let command = native(args.command, args.words_of_32_bits)?;
-        let mut argument = [0u8; ARGUMENT_BYTES];
-        let len = args.input.len().min(argument.len());
-        argument[..len].copy_from_slice(args.input.get(..len).unwrap_or_default());
-        let node = self.node(id)?;
-        if question_of(command).is_some() {
-            return self.changing(cx, || {
-                let changer = self.flag_changer(cx, &node).or_else(|refusal| {
-                    // A branch without such a thing says so to everybody.
-                    let question = question_of(command).ok_or(Errno::NOTTY)?;
-                    self.ask_by_ioctl(cx, &node, args, question, &mut [0; ARGUMENT_BYTES])?;
-                    Err(refusal)
-                })?;
-                let change = ToFlags {
-                    command,
-                    argument,
-                    changer,
-                };
-                self.change_by_ioctl(cx, &node, args, &change)
-            });
-        }
-        let result = self.ask_by_ioctl(cx, &node, args, command, &mut argument)?;
-        let wanted = (args.output_max_bytes as usize)
-            .min(out.len())
-            .min(argument.len());
-        let filled = out.get_mut(..wanted).ok_or(Errno::INVAL)?;
-        filled.copy_from_slice(argument.get(..wanted).unwrap_or_default());
-        Ok(IoctlReply {
-            result,
-            output_bytes: wanted,
-        })
+/// IOCTL. A question goes to the open file, or to the first branch's directory; a change to
+/// the open file, or to the directories that the policy of chmod picks.
+///
+/// # Errors
+/// ENOTTY for a command that may not reach a branch; EROFS for a change on a branch that may
+/// not be changed; EPERM for one by somebody who may not make it.
+pub(crate) fn ioctl(
+    pool: &Health,
+    cx: &Context<'_>,
+    id: NodeId,
+    args: &Ioctl<'_>,
+    out: &mut [u8],
+) -> Result<IoctlReply> {
+    if args.command == BRANCH_FILE && !args.directory {
+        return preload::tell_branch_file(pool, cx, args.handle, out);
     }
-
-    /// Asks the open file, or the first branch's directory.
-    fn ask_by_ioctl(
-        &self,
-        cx: &Context<'_>,
-        node: &Arc<Node>,
-        args: &Ioctl<'_>,
-        command: u32,
-        argument: &mut Argument,
-    ) -> Result<i32> {
-        if args.directory {
-            let set = self.dir_set(node)?;
-            let first = set.entries.first().ok_or(Errno::NOENT)?;
-            return Ok(sys::fs_ioctl(
-                open_copy(first.fd.as_fd())?.as_fd(),
+    let command = native(args.command, args.words_of_32_bits)?;
+    let mut argument = [0u8; ARGUMENT_BYTES];
+    let len = args.input.len().min(argument.len());
+    argument[..len].copy_from_slice(args.input.get(..len).unwrap_or_default());
+    let node = pool.node(id)?;
+    if question_of(command).is_some() {
+        return retry::changing(pool, cx, || {
+            let changer = flag_changer(pool, cx, &node).or_else(|refusal| {
+                // A branch without such a thing says so to everybody.
+                let question = question_of(command).ok_or(Errno::NOTTY)?;
+                ask_by_ioctl(pool, cx, &node, args, question, &mut [0; ARGUMENT_BYTES])?;
+                Err(refusal)
+            })?;
+            let change = ToFlags {
                 command,
                 argument,
-            )?);
-        }
-        let opened = self.opened(args.handle)?;
-        let _held = opened.node.share_move_lock(cx);
-        Ok(sys::fs_ioctl(opened.file()?.as_fd(), command, argument)?)
+                changer,
+            };
+            change_by_ioctl(pool, cx, &node, args, &change)
+        });
     }
+    let result = ask_by_ioctl(pool, cx, &node, args, command, &mut argument)?;
+    let wanted = (args.output_max_bytes as usize)
+        .min(out.len())
+        .min(argument.len());
+    let filled = out.get_mut(..wanted).ok_or(Errno::INVAL)?;
+    filled.copy_from_slice(argument.get(..wanted).unwrap_or_default());
+    Ok(IoctlReply {
+        result,
+        output_bytes: wanted,
+    })
+}
 
-    /// The caller, who must own what is shown, or act for who does.
-    ///
-    /// # Errors
-    /// EPERM for others; EROFS where the pool may only be read.
-    fn flag_changer(&self, cx: &Context<'_>, node: &Arc<Node>) -> Result<Changer> {
-        let view = self.view();
-        if view.settings.mount_flags.read_only {
+/// Asks the open file, or the first branch's directory.
+fn ask_by_ioctl(
+    pool: &Directories,
+    cx: &Context<'_>,
+    node: &Arc<Node>,
+    args: &Ioctl<'_>,
+    command: u32,
+    argument: &mut Argument,
+) -> Result<i32> {
+    if args.directory {
+        let set = set::dir_set(pool, node)?;
+        let first = set.entries.first().ok_or(Errno::NOENT)?;
+        return Ok(sys::fs_ioctl(
+            open_copy(first.fd.as_fd())?.as_fd(),
+            command,
+            argument,
+        )?);
+    }
+    let opened = open::opened(pool, args.handle)?;
+    let _held = opened.node.share_move_lock(cx);
+    Ok(sys::fs_ioctl(opened.file()?.as_fd(), command, argument)?)
+}
+
+/// The caller, who must own what is shown, or act for who does.
+///
+/// # Errors
+/// EPERM for others; EROFS where the pool may only be read.
+fn flag_changer(pool: &Directories, cx: &Context<'_>, node: &Arc<Node>) -> Result<Changer> {
+    let view = pool.view();
+    if view.settings.mount_flags.read_only {
+        return Err(Errno::ROFS.into());
+    }
+    let mut attr = attr::attr(pool, node)?;
+    view.dress(&mut attr);
+    Changer::of(cx, attr.uid, view.settings.uid.is_some())
+}
+
+fn change_by_ioctl(
+    pool: &Directories,
+    cx: &Context<'_>,
+    node: &Arc<Node>,
+    args: &Ioctl<'_>,
+    change: &ToFlags,
+) -> Result<IoctlReply> {
+    let view = pool.view();
+    if args.directory {
+        let _held = node.hold_attributes();
+        let copies = change::picked_copies(pool, &view, node, view.settings.policies.chmod)?;
+        change_each(&copies, change)?;
+        remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
+    } else {
+        let opened = open::opened(pool, args.handle)?;
+        let _held = opened.node.share_move_lock(cx);
+        let branch = opened.branch().ok_or(Errno::BADF)?;
+        if view.branch(branch.id).unwrap_or(&branch).read_only() {
             return Err(Errno::ROFS.into());
         }
-        let mut attr = self.attr(node)?;
-        view.dress(&mut attr);
-        Changer::of(cx, attr.uid, view.settings.uid.is_some())
+        change.make_open(opened.file()?.as_fd(), change.argument)?;
     }
-
-    fn change_by_ioctl(
-        &self,
-        cx: &Context<'_>,
-        node: &Arc<Node>,
-        args: &Ioctl<'_>,
-        change: &ToFlags,
-    ) -> Result<IoctlReply> {
-        let view = self.view();
-        if args.directory {
-            let _held = node.hold_attributes();
-            let copies = self.picked_copies(&view, node, view.settings.policies.chmod)?;
-            change_each(&copies, change)?;
-            self.attributes_changed(&*self.dir_set(node)?);
-        } else {
-            let opened = self.opened(args.handle)?;
-            let _held = opened.node.share_move_lock(cx);
-            let branch = opened.branch().ok_or(Errno::BADF)?;
-            if view.branch(branch.id).unwrap_or(&branch).read_only() {
-                return Err(Errno::ROFS.into());
-            }
-            change.make_open(opened.file()?.as_fd(), change.argument)?;
-        }
-        // The kernel does not expect a new change time from this.
-        self.drop_attributes(node);
-        Ok(IoctlReply::default())
-    }
+    // The kernel does not expect a new change time from this.
+    invalidate::drop_attributes(pool, node);
+    Ok(IoctlReply::default())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use strandfs_fuse::Context;
 
 use crate::base::error::{Error, Result};
-use crate::pool::Pool;
+use crate::health::Health;
 
 /// Pause before the first attempt after one that met a lease.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
@@ -18,42 +18,40 @@ const BREAK_TIME: Duration = Duration::from_secs(45);
 /// says EAGAIN for a reason of its own.
 const GRACE: Duration = Duration::from_secs(15);
 
-impl Pool {
-    /// Carries out what opens branch files with `O_NONBLOCK`, and does so again while a lease
-    /// stands against it: the request is put aside meanwhile.
-    ///
-    /// # Errors
-    /// Those of `attempt`; EAGAIN when a lease does not end in its time.
-    pub(crate) fn past_leases<T>(
-        &self,
-        cx: &Context<'_>,
-        mut attempt: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        let began = Instant::now();
-        loop {
-            let outcome = attempt();
-            if !matches!(
-                outcome,
-                Err(Error {
-                    errno: Errno::AGAIN,
-                    ..
-                })
-            ) {
-                return outcome;
-            }
-            let at_most = break_time() + GRACE;
-            if cx.again(PAUSE, at_most) || began.elapsed() > at_most {
-                return outcome;
-            }
-            cx.may_block();
-            if cx.interrupted() {
-                return Err(Errno::INTR.into());
-            }
-            if self.health_monitor.has_ended() {
-                return outcome;
-            }
-            thread::sleep(PAUSE);
+/// Carries out what opens branch files with `O_NONBLOCK`, and does so again while a lease
+/// stands against it: the request is put aside meanwhile.
+///
+/// # Errors
+/// Those of `attempt`; EAGAIN when a lease does not end in its time.
+pub(crate) fn past_leases<T>(
+    pool: &Health,
+    cx: &Context<'_>,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        let outcome = attempt();
+        if !matches!(
+            outcome,
+            Err(Error {
+                errno: Errno::AGAIN,
+                ..
+            })
+        ) {
+            return outcome;
         }
+        let at_most = break_time() + GRACE;
+        if cx.again(PAUSE, at_most) || began.elapsed() > at_most {
+            return outcome;
+        }
+        cx.may_block();
+        if cx.interrupted() {
+            return Err(Errno::INTR.into());
+        }
+        if pool.health_monitor.has_ended() {
+            return outcome;
+        }
+        thread::sleep(PAUSE);
     }
 }
 

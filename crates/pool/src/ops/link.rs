@@ -13,122 +13,128 @@ use strandfs_options::Policy;
 use crate::base::error::{Error, Result};
 use crate::base::policy::{self, Category};
 use crate::base::sys;
-use crate::ops::change::Holder;
-use crate::pool::{Pool, View};
+use crate::directory::{Directories, choose, clone_path, lookup, set};
+use crate::ops::change::{self, Holder};
+use crate::ops::{create, exdev};
+use crate::state::State;
 use crate::state::node::{DirEntry, Node};
+use crate::state::view::View;
 
-impl Pool {
-    /// LINK. Every copy the policy picks gets the new name on its own branch.
-    pub(crate) fn do_link(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        new_parent: NodeId,
-        new_name: &OsStr,
-    ) -> Result<Entry> {
-        let node = self.node(id)?;
-        let held = node.share_move_lock(cx);
-        let parent = self.node_to_change(new_parent)?;
-        let view = self.view();
-        let set = self.dir_set(&parent)?;
-        if self.exists_elsewhere(&view, &set, new_name)? {
-            return Err(Errno::EXIST.into());
-        }
-        let rule = view.settings.policies.link;
-        let holders = if node.follows() {
-            self.holder_of_link(&node)?
-        } else {
-            self.holders(&view, &node, policy::needs(rule, Category::Action).mtime)?
-        };
-        let listed: Vec<_> = holders
-            .iter()
-            .map(|holder| (Arc::clone(&holder.branch), None))
-            .collect();
-        let picked = self.pick_for_action(&view, rule, &listed)?;
-        let copies: SmallVec<[&Holder; 2]> = picked
-            .iter()
-            .filter_map(|index| holders.get(*index))
-            .collect();
-        let takes_all = matches!(rule, Policy::All | Policy::EpAll);
-        if takes_all && !copies.iter().any(|copy| copy.primary) {
-            // The new name would show another copy than the old one.
-            return Err(Errno::ROFS.into());
-        }
-        match self.link_copies(&view, &copies, &parent, new_name) {
+/// LINK. Every copy the policy picks gets the new name on its own branch.
+pub(crate) fn link(
+    pool: &Directories,
+    cx: &Context<'_>,
+    id: NodeId,
+    new_parent: NodeId,
+    new_name: &OsStr,
+) -> Result<Entry> {
+    let node = pool.node(id)?;
+    let held = node.share_move_lock(cx);
+    let parent = pool.node_to_change(new_parent)?;
+    let view = pool.view();
+    let set = set::dir_set(pool, &parent)?;
+    if create::exists_elsewhere(pool, &view, &set, new_name)? {
+        return Err(Errno::EXIST.into());
+    }
+    let rule = view.settings.policies.link;
+    let holders = if node.follows() {
+        change::holder_of_link(pool, &node)?
+    } else {
+        change::holders(
+            pool,
+            &view,
+            &node,
+            policy::needs(rule, Category::Action).mtime,
+        )?
+    };
+    let listed: Vec<_> = holders
+        .iter()
+        .map(|holder| (Arc::clone(&holder.branch), None))
+        .collect();
+    let picked = choose::pick_for_action(pool, &view, rule, &listed)?;
+    let copies: SmallVec<[&Holder; 2]> = picked
+        .iter()
+        .filter_map(|index| holders.get(*index))
+        .collect();
+    let takes_all = matches!(rule, Policy::All | Policy::EpAll);
+    if takes_all && !copies.iter().any(|copy| copy.primary) {
+        // The new name would show another copy than the old one.
+        return Err(Errno::ROFS.into());
+    }
+    match link_copies(pool, &view, &copies, &parent, new_name) {
+        Err(Error {
+            errno: Errno::XDEV, ..
+        }) => return exdev::link_exdev(pool, &view, &node, &parent, new_name),
+        outcome => outcome?,
+    }
+    let shown_otherwise = node.follows() || node.is_symlinkified();
+    if !shown_otherwise {
+        return lookup::look_up_made(pool, new_parent, new_name);
+    }
+    drop(held);
+    // The kernel insists on the type that the node has.
+    node.add_name(new_parent, new_name);
+    let mut entry = lookup::entry_of(pool, node)?;
+    entry.entry_valid = std::time::Duration::ZERO;
+    Ok(entry)
+}
+
+/// Gives every copy the new name, the one that users see before all others, or none. Other
+/// copies whose branch lacks the directory, and is not to get it, go without.
+///
+/// # Errors
+/// The first refusal; EXDEV if the copy that users see has to go without.
+fn link_copies(
+    pool: &Directories,
+    view: &View,
+    copies: &[&Holder],
+    parent: &Arc<Node>,
+    name: &OsStr,
+) -> Result<()> {
+    let mut linked: SmallVec<[DirEntry; 2]> = SmallVec::new();
+    let shown = copies.iter().position(|copy| copy.primary).unwrap_or(0);
+    let first = copies.get(shown).ok_or(Errno::NOENT)?;
+    let others = copies.iter().enumerate().filter(|(at, _)| *at != shown);
+    for copy in [first].into_iter().chain(others.map(|(_, copy)| copy)) {
+        match link_copy(pool, view, copy, parent, name) {
+            Ok(dir) => linked.push(dir),
             Err(Error {
                 errno: Errno::XDEV, ..
-            }) => return self.link_exdev(&view, &node, &parent, new_name),
-            outcome => outcome?,
-        }
-        let shown_otherwise = node.follows() || node.is_symlinkified();
-        if !shown_otherwise {
-            return self.look_up_made(new_parent, new_name);
-        }
-        drop(held);
-        // The kernel insists on the type that the node has.
-        node.add_name(new_parent, new_name);
-        let mut entry = self.entry_of(node)?;
-        entry.entry_valid = std::time::Duration::ZERO;
-        Ok(entry)
-    }
-
-    /// Gives every copy the new name, the one that users see before all others, or none. Other
-    /// copies whose branch lacks the directory, and is not to get it, go without.
-    ///
-    /// # Errors
-    /// The first refusal; EXDEV if the copy that users see has to go without.
-    fn link_copies(
-        &self,
-        view: &View,
-        copies: &[&Holder],
-        parent: &Arc<Node>,
-        name: &OsStr,
-    ) -> Result<()> {
-        let mut linked: SmallVec<[DirEntry; 2]> = SmallVec::new();
-        let shown = copies.iter().position(|copy| copy.primary).unwrap_or(0);
-        let first = copies.get(shown).ok_or(Errno::NOENT)?;
-        let others = copies.iter().enumerate().filter(|(at, _)| *at != shown);
-        for copy in [first].into_iter().chain(others.map(|(_, copy)| copy)) {
-            match self.link_copy(view, copy, parent, name) {
-                Ok(dir) => linked.push(dir),
-                Err(Error {
-                    errno: Errno::XDEV, ..
-                }) if !linked.is_empty() => {}
-                Err(errno) => {
-                    for dir in linked {
-                        let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
-                        if let Err(errno) = undone {
-                            tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
-                        }
+            }) if !linked.is_empty() => {}
+            Err(errno) => {
+                for dir in linked {
+                    let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
+                    if let Err(errno) = undone {
+                        tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
                     }
-                    return Err(Error::at(&copy.branch, errno));
                 }
+                return Err(Error::at(&copy.branch, errno));
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn link_copy(
-        &self,
-        view: &View,
-        holder: &Holder,
-        parent: &Arc<Node>,
-        name: &OsStr,
-    ) -> Result<DirEntry> {
-        let present = self.dir_set(parent)?.on(holder.branch.id).cloned();
-        let dir = match present {
-            Some(dir) => dir,
-            None if self.preserves_paths(view) => return Err(Errno::XDEV.into()),
-            None => self.ensure_dir(parent, &holder.branch)?,
-        };
-        let path = sys::ProcPath::new(holder.fd.as_fd());
-        let follow = AtFlags::SYMLINK_FOLLOW;
-        rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)?;
-        Ok(dir)
-    }
+fn link_copy(
+    pool: &Directories,
+    view: &View,
+    holder: &Holder,
+    parent: &Arc<Node>,
+    name: &OsStr,
+) -> Result<DirEntry> {
+    let present = set::dir_set(pool, parent)?.on(holder.branch.id).cloned();
+    let dir = match present {
+        Some(dir) => dir,
+        None if preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
+        None => clone_path::ensure_dir(pool, parent, &holder.branch)?,
+    };
+    let path = sys::ProcPath::new(holder.fd.as_fd());
+    let follow = AtFlags::SYMLINK_FOLLOW;
+    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)?;
+    Ok(dir)
+}
 
-    /// Whether rename and link keep to branches that already hold the target's directory.
-    pub(crate) fn preserves_paths(&self, view: &View) -> bool {
-        view.settings.policies.create.path_preserving() && !view.settings.ignorepponrename
-    }
+/// Whether rename and link keep to branches that already hold the target's directory.
+pub(crate) fn preserves_paths(_pool: &State, view: &View) -> bool {
+    view.settings.policies.create.path_preserving() && !view.settings.ignorepponrename
 }

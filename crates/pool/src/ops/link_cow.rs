@@ -19,12 +19,16 @@ use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 use crate::base::branch::BranchId;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
-use crate::base::sys;
-use crate::mover::{Record, copy_data, step};
-use crate::ops::lookup::Faces;
-use crate::pool::{Pool, View};
-use crate::state::identity::{btime_ns, kind_of};
+use crate::base::step::step;
+use crate::base::sys::{self, btime_ns};
+use crate::directory::lookup::{self, Faces};
+use crate::directory::{Directories, locate, set};
+use crate::mover::{Record, copy_data};
+use crate::ops::{Ops, remove};
+use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, Node};
+use crate::state::paths;
+use crate::state::view::View;
 
 /// A look-up that has not come by now belongs to something else.
 const AWAITED_MS: u64 = 60_000;
@@ -106,127 +110,125 @@ fn is_written(node: &Node) -> bool {
     })
 }
 
-impl Pool {
-    /// Lets an open for writing of a file with several names wait for the name.
-    ///
-    /// # Errors
-    /// ESTALE: look the name up again.
-    pub(crate) fn open_breaks_link(
-        &self,
-        cx: &Context<'_>,
-        node: &Node,
-        file: BorrowedFd<'_>,
-    ) -> Result<()> {
-        self.breaks_link(cx, node, sys::statx_fd(file)?.stx_nlink)
-    }
+/// Lets an open for writing of a file with several names wait for the name.
+///
+/// # Errors
+/// ESTALE: look the name up again.
+pub(crate) fn open_breaks_link(
+    pool: &Ops,
+    cx: &Context<'_>,
+    node: &Node,
+    file: BorrowedFd<'_>,
+) -> Result<()> {
+    breaks_link(pool, cx, node, sys::statx_fd(file)?.stx_nlink)
+}
 
-    /// The same for `truncate(2)`, which opens nothing.
-    ///
-    /// # Errors
-    /// As for [`Pool::open_breaks_link`].
-    pub(crate) fn change_breaks_link(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        change: &SetAttr,
-    ) -> Result<()> {
-        let by_name = change.size_bytes.is_some() && change.handle.is_none();
-        if !by_name || !self.view().settings.link_cow {
-            return Ok(());
-        }
-        let node = self.node(id)?;
-        if node.kind != FileKind::Regular {
-            return Ok(());
-        }
-        self.breaks_link(cx, &node, self.stat_file(&node)?.stx_nlink)
+/// The same for `truncate(2)`, which opens nothing.
+///
+/// # Errors
+/// As for [`open_breaks_link`].
+pub(crate) fn change_breaks_link(
+    pool: &Ops,
+    cx: &Context<'_>,
+    id: NodeId,
+    change: &SetAttr,
+) -> Result<()> {
+    let by_name = change.size_bytes.is_some() && change.handle.is_none();
+    if !by_name || !pool.view().settings.link_cow {
+        return Ok(());
     }
-
-    fn breaks_link(&self, cx: &Context<'_>, node: &Node, links: u32) -> Result<()> {
-        // A followed symlink's target is written as it is: which of its names the link means is
-        // not the pool's to say.
-        if links < 2 || node.follows() || is_written(node) {
-            return Ok(());
-        }
-        self.link_cow.await_name(cx.pid, node.id, None);
-        Err(Error::expected(Errno::STALE))
+    let node = pool.node(id)?;
+    if node.kind != FileKind::Regular {
+        return Ok(());
     }
+    breaks_link(pool, cx, &node, locate::stat_file(pool, &node)?.stx_nlink)
+}
 
-    /// Before a look-up: if the task is about to write to the file of this name, the name gets a
-    /// copy of its own on every branch where it shares one.
-    ///
-    /// # Errors
-    /// What keeps the copy from being made (ENOSPC, EIO); EBUSY if the file changes all the time;
-    /// EOPNOTSUPP if the branch has no nameless files or cannot exchange names.
-    pub(crate) fn break_link(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        let Some(awaited) = self.link_cow.awaited_by(cx.pid) else {
-            return Ok(());
+fn breaks_link(pool: &Ops, cx: &Context<'_>, node: &Node, links: u32) -> Result<()> {
+    // A followed symlink's target is written as it is: which of its names the link means is
+    // not the pool's to say.
+    if links < 2 || node.follows() || is_written(node) {
+        return Ok(());
+    }
+    pool.link_cow.await_name(cx.pid, node.id, None);
+    Err(Error::expected(Errno::STALE))
+}
+
+/// Before a look-up: if the task is about to write to the file of this name, the name gets a
+/// copy of its own on every branch where it shares one.
+///
+/// # Errors
+/// What keeps the copy from being made (ENOSPC, EIO); EBUSY if the file changes all the time;
+/// EOPNOTSUPP if the branch has no nameless files or cannot exchange names.
+pub(crate) fn break_link(pool: &Ops, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
+    let Some(awaited) = pool.link_cow.awaited_by(cx.pid) else {
+        return Ok(());
+    };
+    let view = pool.view();
+    let parent = pool.node(parent)?;
+    if !parent.is_dir() {
+        return Ok(());
+    }
+    let set = set::dir_set(pool, &parent)?;
+    let Some(node) = visible(pool, &view, &set, name, awaited.node)? else {
+        return Ok(());
+    };
+    pool.link_cow.found_name(cx.pid);
+    if let Some(errno) = awaited.failed {
+        return Err(Error::expected(errno));
+    }
+    cx.may_block();
+    let _held = node.share_move_lock(cx);
+    let path = paths::relative_path(pool, &parent).ok_or(Errno::STALE)?;
+    for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
+        let place = Place { dir, path: &path };
+        let outcome = break_on(pool, &place, name, &node);
+        if let Err(errno) = outcome {
+            pool.link_cow.await_name(cx.pid, node.id, Some(errno.errno));
+            return Err(Error::at(&dir.branch, errno));
+        }
+    }
+    node.remove_name(parent.id, name);
+    Ok(())
+}
+
+/// The node that users see under a name, if it is the one awaited.
+fn visible(
+    pool: &Directories,
+    view: &View,
+    set: &crate::state::node::DirSet,
+    name: &OsStr,
+    awaited: NodeId,
+) -> Result<Option<Arc<Node>>> {
+    let copies = lookup::find_copies(pool, view, set, name, Faces::Own)?;
+    let Some(first) = copies.first() else {
+        return Ok(None);
+    };
+    let nodes = remove::nodes_at(pool, first.dir, name);
+    Ok(nodes.into_iter().find(|node| node.id == awaited))
+}
+
+fn break_on(pool: &Ops, place: &Place<'_>, name: &OsStr, node: &Node) -> Result<()> {
+    let dir = place.dir;
+    let _alone = pool.link_cow.one_at_a_time(dir.branch.id);
+    for _ in 0..TRIES {
+        let stat = match sys::statx_name(dir.fd.as_fd(), name) {
+            Ok(stat) if kind_of(&stat) == FileKind::Regular && stat.stx_nlink > 1 => stat,
+            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
         };
-        let view = self.view();
-        let parent = self.node(parent)?;
-        if !parent.is_dir() {
+        if is_written(node) {
             return Ok(());
         }
-        let set = self.dir_set(&parent)?;
-        let Some(node) = self.visible(&view, &set, name, awaited.node)? else {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let source = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
+        let copy = own_copy(dir, source.as_fd(), &stat)?;
+        if unchanged(source.as_fd(), &stat)? && take_name(place, name, &copy, &stat)? {
+            tracing::debug!(branch = %dir.branch.path.display(), ?name, "link-cow: a name got its own copy");
             return Ok(());
-        };
-        self.link_cow.found_name(cx.pid);
-        if let Some(errno) = awaited.failed {
-            return Err(Error::expected(errno));
         }
-        cx.may_block();
-        let _held = node.share_move_lock(cx);
-        let path = self.relative_path(&parent).ok_or(Errno::STALE)?;
-        for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
-            let place = Place { dir, path: &path };
-            let outcome = self.break_on(&place, name, &node);
-            if let Err(errno) = outcome {
-                self.link_cow.await_name(cx.pid, node.id, Some(errno.errno));
-                return Err(Error::at(&dir.branch, errno));
-            }
-        }
-        node.remove_name(parent.id, name);
-        Ok(())
     }
-
-    /// The node that users see under a name, if it is the one awaited.
-    fn visible(
-        &self,
-        view: &View,
-        set: &crate::state::node::DirSet,
-        name: &OsStr,
-        awaited: NodeId,
-    ) -> Result<Option<Arc<Node>>> {
-        let copies = self.find_copies(view, set, name, Faces::Own)?;
-        let Some(first) = copies.first() else {
-            return Ok(None);
-        };
-        let nodes = self.nodes_at(first.dir, name);
-        Ok(nodes.into_iter().find(|node| node.id == awaited))
-    }
-
-    fn break_on(&self, place: &Place<'_>, name: &OsStr, node: &Node) -> Result<()> {
-        let dir = place.dir;
-        let _alone = self.link_cow.one_at_a_time(dir.branch.id);
-        for _ in 0..TRIES {
-            let stat = match sys::statx_name(dir.fd.as_fd(), name) {
-                Ok(stat) if kind_of(&stat) == FileKind::Regular && stat.stx_nlink > 1 => stat,
-                Ok(_) | Err(Errno::NOENT) => return Ok(()),
-                Err(errno) => return Err(errno.into()),
-            };
-            if is_written(node) {
-                return Ok(());
-            }
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let source = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
-            let copy = own_copy(dir, source.as_fd(), &stat)?;
-            if unchanged(source.as_fd(), &stat)? && take_name(place, name, &copy, &stat)? {
-                tracing::debug!(branch = %dir.branch.path.display(), ?name, "link-cow: a name got its own copy");
-                return Ok(());
-            }
-        }
-        Err(Errno::BUSY.into())
-    }
+    Err(Errno::BUSY.into())
 }
 
 /// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if it

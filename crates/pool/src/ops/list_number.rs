@@ -10,12 +10,14 @@ use strandfs_fuse::FileKind;
 use strandfs_options::FollowSymlinks;
 
 use crate::base::sys;
+use crate::directory::Directories;
 use crate::directory::listing::Listed;
-use crate::ops::lookup::Faces;
-use crate::pool::{Pool, View};
+use crate::directory::lookup::{self, Faces};
+use crate::state::State;
 use crate::state::identity::{Face, Identity, VolumeId, kind_of};
-use crate::state::inode_number::{Numbered, PathHash, by_path};
+use crate::state::inode_number::{self, Numbered, PathHash, by_path};
 use crate::state::node::{DirSet, Node};
+use crate::state::view::View;
 
 /// The directory being listed.
 pub(crate) struct Place<'a> {
@@ -43,86 +45,94 @@ impl Place<'_> {
     }
 }
 
-impl Pool {
-    pub(crate) fn place<'a>(&self, view: &'a View, node: &Arc<Node>, set: &'a DirSet) -> Place<'a> {
-        let path = match by_path(view.settings.inodecalc, true) {
-            true => self.path_hash(node),
-            false => None,
-        };
-        Place { view, set, path }
-    }
+pub(crate) fn place<'a>(
+    pool: &State,
+    view: &'a View,
+    node: &Arc<Node>,
+    set: &'a DirSet,
+) -> Place<'a> {
+    let path = match by_path(view.settings.inodecalc, true) {
+        true => inode_number::path_hash(pool, node),
+        false => None,
+    };
+    Place { view, set, path }
+}
 
-    /// The number and type of a listed name.
-    pub(crate) fn listed_as(
-        &self,
-        place: &Place<'_>,
-        name: &OsStr,
-        entry: &Listed,
-    ) -> (u64, Option<FileKind>) {
-        let disguised = place.may_be_disguised(entry.kind);
-        let kind = entry.kind.filter(|_| !disguised);
-        if let Some(node) = self.live(entry.volume, entry.ino, disguised) {
-            return (node.ino, kind);
-        }
-        let maybe_dir = matches!(kind, None | Some(FileKind::Directory));
-        if entry.repeated
-            && maybe_dir
-            && let Some(ino) = self.union_number(place, name)
-        {
-            return (ino, kind);
-        }
-        (self.number_of(place, name, entry), kind)
+/// The number and type of a listed name.
+pub(crate) fn listed_as(
+    pool: &Directories,
+    place: &Place<'_>,
+    name: &OsStr,
+    entry: &Listed,
+) -> (u64, Option<FileKind>) {
+    let disguised = place.may_be_disguised(entry.kind);
+    let kind = entry.kind.filter(|_| !disguised);
+    if let Some(node) = self::live(pool, entry.volume, entry.ino, disguised) {
+        return (node.ino, kind);
     }
+    let maybe_dir = matches!(kind, None | Some(FileKind::Directory));
+    if entry.repeated
+        && maybe_dir
+        && let Some(ino) = union_number(pool, place, name)
+    {
+        return (ino, kind);
+    }
+    (number_of(pool, place, name, entry), kind)
+}
 
-    fn live(&self, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc<Node>> {
-        let own = self.nodes.find(volume, ino, Face::Own);
-        own.or_else(|| {
-            let other = || self.nodes.find(volume, ino, Face::Other);
-            disguised.then(other).flatten()
-        })
-    }
+fn live(pool: &State, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc<Node>> {
+    let own = pool.nodes.find(volume, ino, Face::Own);
+    own.or_else(|| {
+        let other = || pool.nodes.find(volume, ino, Face::Other);
+        disguised.then(other).flatten()
+    })
+}
 
-    /// The number of something on one branch that is no node yet.
-    fn number_of(&self, place: &Place<'_>, name: &OsStr, entry: &Listed) -> u64 {
-        let calc = place.view.settings.inodecalc;
-        let mut numbered = Numbered {
-            volume: entry.volume,
-            ino: entry.ino,
-            directory: entry.kind == Some(FileKind::Directory),
-            links: 1,
-        };
-        let links_matter = !numbered.directory && by_path(calc, false);
-        let type_matters = entry.kind.is_none() && by_path(calc, true);
-        if (links_matter || type_matters)
-            && let Some(dir) = place.set.on(entry.branch)
-            && let Ok(stat) = sys::statx_name(dir.fd.as_fd(), name)
-        {
-            numbered.directory = kind_of(&stat) == FileKind::Directory;
-            numbered.links = stat.stx_nlink;
-        }
-        self.inode_number(place.view, numbered, || place.path_of(name))
+/// The number of something on one branch that is no node yet.
+fn number_of(pool: &State, place: &Place<'_>, name: &OsStr, entry: &Listed) -> u64 {
+    let calc = place.view.settings.inodecalc;
+    let mut numbered = Numbered {
+        volume: entry.volume,
+        ino: entry.ino,
+        directory: entry.kind == Some(FileKind::Directory),
+        links: 1,
+    };
+    let links_matter = !numbered.directory && by_path(calc, false);
+    let type_matters = entry.kind.is_none() && by_path(calc, true);
+    if (links_matter || type_matters)
+        && let Some(dir) = place.set.on(entry.branch)
+        && let Ok(stat) = sys::statx_name(dir.fd.as_fd(), name)
+    {
+        numbered.directory = kind_of(&stat) == FileKind::Directory;
+        numbered.links = stat.stx_nlink;
     }
+    inode_number::inode_number(pool, place.view, numbered, || place.path_of(name))
+}
 
-    /// The number of a name on several branches if it is a directory: that of its node, or the
-    /// one that it would get as a node.
-    fn union_number(&self, place: &Place<'_>, name: &OsStr) -> Option<u64> {
-        let found = self.find_copies(place.view, place.set, name, Faces::ByOptions);
-        let copies = found.ok()?;
-        if kind_of(&copies.first()?.stat) != FileKind::Directory {
-            return None;
-        }
-        let identities: SmallVec<[Identity; 1]> = copies
-            .iter()
-            .filter_map(|copy| self.identity_of(copy, name).ok())
-            .collect();
-        let live = identities
-            .iter()
-            .find_map(|copy| self.nodes.find(copy.volume, copy.ino, copy.face));
-        if let Some(node) = live {
-            return Some(node.ino);
-        }
-        let eldest = self.volumes.eldest_first(&identities);
-        let numbered = Numbered::directory(eldest.first()?);
-        Some(self.inode_number(place.view, numbered, || place.path_of(name)))
+/// The number of a name on several branches if it is a directory: that of its node, or the
+/// one that it would get as a node.
+fn union_number(pool: &Directories, place: &Place<'_>, name: &OsStr) -> Option<u64> {
+    let found = lookup::find_copies(pool, place.view, place.set, name, Faces::ByOptions);
+    let copies = found.ok()?;
+    if kind_of(&copies.first()?.stat) != FileKind::Directory {
+        return None;
     }
+    let identities: SmallVec<[Identity; 1]> = copies
+        .iter()
+        .filter_map(|copy| lookup::identity_of(pool, copy, name).ok())
+        .collect();
+    let live = identities
+        .iter()
+        .find_map(|copy| pool.nodes.find(copy.volume, copy.ino, copy.face));
+    if let Some(node) = live {
+        return Some(node.ino);
+    }
+    let eldest = pool.volumes.eldest_first(&identities);
+    let numbered = Numbered::directory(eldest.first()?);
+    Some(inode_number::inode_number(
+        pool,
+        place.view,
+        numbered,
+        || place.path_of(name),
+    ))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, Statx};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{
@@ -14,13 +14,19 @@ use strandfs_fuse::{
 use crate::base::error::{Error, Result};
 use crate::base::open::open_for_reading;
 use crate::base::sys;
-use crate::directory::listing::{DOTS, Listed, Listing, Offset, Series};
+use crate::coherence::series::Series;
+use crate::coherence::{Coherent, Epoch, Keeping, kept_listings, validity};
+use crate::directory::copy::Copies;
+use crate::directory::listing::{DOTS, Listed, Listing, Offset};
 use crate::directory::listing_cache::Snapshot;
-use crate::ops::lookup::{Copies, Faces};
-use crate::pool::{Pool, View};
+use crate::directory::lookup::{self, Faces};
+use crate::directory::{Directories, follow, forget, set};
+use crate::health::Health;
+use crate::ops::{list_branches, list_number, retry};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
-use crate::watch::{Epoch, Keeping};
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// What OPENDIR answers where the kernel must not keep the listing: it collects nothing then.
 const UNKEPT: Handle = Handle(1);
@@ -56,310 +62,313 @@ impl Reader {
     }
 }
 
-impl Pool {
-    /// OPENDIR. Nothing is held for an open directory; where the kernel may keep listings it is
-    /// told never to ask again, which is what ENOSYS means.
-    pub(crate) fn do_opendir(&self, id: NodeId) -> Result<OpenReply> {
-        let node = self.node(id)?;
-        if !node.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        let keeping = self.keeping(&self.view(), &node);
-        if keeping == Keeping::WhileWatched && self.opens_unasked() {
-            return Err(Errno::NOSYS.into());
-        }
-        let (handle, flags) = match keeping {
-            Keeping::Not => (UNKEPT, OpenFlags::empty()),
-            _ => (KEPT, OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE),
-        };
-        Ok(OpenReply {
-            handle,
-            flags,
-            backing: None,
-        })
+/// OPENDIR. Nothing is held for an open directory; where the kernel may keep listings it is
+/// told never to ask again, which is what ENOSYS means.
+pub(crate) fn opendir(pool: &Coherent, id: NodeId) -> Result<OpenReply> {
+    let node = pool.node(id)?;
+    if !node.is_dir() {
+        return Err(Errno::NOTDIR.into());
     }
-
-    /// What was found under a name, unless it is on a mount that is not crossed.
-    pub(super) fn admitted(&self, dir: &DirEntry, name: &OsStr, stat: Statx) -> sys::Result<Statx> {
-        let mounts = &self.volumes.mounts;
-        mounts.admit(dir.branch.id, &stat, dir.fd.as_fd(), name)?;
-        Ok(stat)
+    let keeping = kept_listings::keeping(pool, &pool.view(), &node);
+    if keeping == Keeping::WhileWatched && kept_listings::opens_unasked(pool) {
+        return Err(Errno::NOSYS.into());
     }
+    let (handle, flags) = match keeping {
+        Keeping::Not => (UNKEPT, OpenFlags::empty()),
+        _ => (KEPT, OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE),
+    };
+    Ok(OpenReply {
+        handle,
+        flags,
+        backing: None,
+    })
+}
 
-    /// READDIR.
-    pub(crate) fn do_readdir(
-        &self,
-        cx: &Context<'_>,
-        directory: (NodeId, Handle),
-        offset: u64,
-        sink: &mut DirSink<'_>,
-    ) -> Result<()> {
-        let reader = self.reader(cx, directory, offset)?;
-        for (name, next) in reader.dots() {
-            let kind = Some(FileKind::Directory);
-            if !sink.push(
-                self.dot_ino(&reader.node, name),
-                next,
-                kind,
-                OsStr::new(name),
-            ) {
+/// READDIR.
+pub(crate) fn readdir(
+    pool: &Health,
+    cx: &Context<'_>,
+    directory: (NodeId, Handle),
+    offset: u64,
+    sink: &mut DirSink<'_>,
+) -> Result<()> {
+    let reader = self::reader(pool, cx, directory, offset)?;
+    for (name, next) in reader.dots() {
+        let kind = Some(FileKind::Directory);
+        if !sink.push(
+            dot_ino(pool, &reader.node, name),
+            next,
+            kind,
+            OsStr::new(name),
+        ) {
+            return Ok(());
+        }
+    }
+    if reader.rest().next().is_some() {
+        let view = pool.view();
+        // Removed meanwhile: what was listed is still told.
+        let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0, 0));
+        let set = set::dir_set(pool, &reader.node).unwrap_or_else(gone);
+        let place = list_number::place(pool, &view, &reader.node, &set);
+        for (entry, name) in reader.rest() {
+            let (ino, kind) = list_number::listed_as(pool, &place, name, &entry);
+            if !sink.push(ino, reader.offset(entry.position), kind, name) {
                 return Ok(());
             }
         }
-        if reader.rest().next().is_some() {
-            let view = self.view();
-            // Removed meanwhile: what was listed is still told.
-            let gone = |_| Arc::new(DirSet::new(SmallVec::new(), 0, 0, 0));
-            let set = self.dir_set(&reader.node).unwrap_or_else(gone);
-            let place = self.place(&view, &reader.node, &set);
-            for (entry, name) in reader.rest() {
-                let (ino, kind) = self.listed_as(&place, name, &entry);
-                if !sink.push(ino, reader.offset(entry.position), kind, name) {
+    }
+    if sink.used() == 0 {
+        end_of(pool, cx, &reader);
+    }
+    Ok(())
+}
+
+/// READDIRPLUS: each name is looked up as it is listed. One that vanished meanwhile is left
+/// out; one that cannot be looked up is listed without attributes, so that nothing hides.
+pub(crate) fn readdirplus(
+    pool: &Health,
+    cx: &Context<'_>,
+    directory: (NodeId, Handle),
+    offset: u64,
+    sink: &mut DirPlusSink<'_>,
+) -> Result<()> {
+    let reader = self::reader(pool, cx, directory, offset)?;
+    for (name, next) in reader.dots() {
+        let kind = Some(FileKind::Directory);
+        if !sink.push_plain(
+            dot_ino(pool, &reader.node, name),
+            next,
+            kind,
+            OsStr::new(name),
+        ) {
+            return Ok(());
+        }
+    }
+    look_up_listed(pool, cx, &reader, sink)?;
+    if sink.used() == 0 {
+        end_of(pool, cx, &reader);
+    }
+    Ok(())
+}
+
+fn look_up_listed(
+    pool: &Health,
+    cx: &Context<'_>,
+    reader: &Reader,
+    sink: &mut DirPlusSink<'_>,
+) -> Result<()> {
+    if reader.rest().next().is_none() {
+        return Ok(());
+    }
+    let view = pool.view();
+    let set = retry::finding(pool, cx, || set::dir_set(pool, &reader.node))?;
+    let place = list_number::place(pool, &view, &reader.node, &set);
+    for (entry, name) in reader.rest() {
+        if !sink.has_room(name.len()) {
+            return Ok(());
+        }
+        let since = pool.coherence.now();
+        // A copy that counts more may have come since the name was listed.
+        let begun = reader.snapshot.listing.begun;
+        let dir = set
+            .on(entry.branch)
+            .filter(|_| !validity::name_changed_since(pool, &reader.node, name, begun));
+        let listed = (entry.kind, name);
+        let found = lookup_listed(pool, &view, &reader.node, dir, listed, since);
+        match found.and_then(there) {
+            // It was removed since it was listed, or its branch vanished.
+            Err(Error {
+                errno: Errno::NOENT,
+                ..
+            }) if pool.view().complete().is_ok() => {}
+            Err(_) => {
+                let (ino, kind) = list_number::listed_as(pool, &place, name, &entry);
+                if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
+                    return Ok(());
+                }
+            }
+            Ok(found) => {
+                let kind = Some(crate::state::identity::kind_of_mode(found.attr.mode));
+                if !sink.push(
+                    &found,
+                    found.attr.ino,
+                    reader.offset(entry.position),
+                    kind,
+                    name,
+                ) {
+                    if let Some(node) = pool.nodes.get(found.node) {
+                        forget::unref(pool, &node, 1);
+                    }
                     return Ok(());
                 }
             }
         }
-        if sink.used() == 0 {
-            self.end_of(cx, &reader);
-        }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// READDIRPLUS: each name is looked up as it is listed. One that vanished meanwhile is left
-    /// out; one that cannot be looked up is listed without attributes, so that nothing hides.
-    pub(crate) fn do_readdirplus(
-        &self,
-        cx: &Context<'_>,
-        directory: (NodeId, Handle),
-        offset: u64,
-        sink: &mut DirPlusSink<'_>,
-    ) -> Result<()> {
-        let reader = self.reader(cx, directory, offset)?;
-        for (name, next) in reader.dots() {
-            let kind = Some(FileKind::Directory);
-            if !sink.push_plain(
-                self.dot_ino(&reader.node, name),
-                next,
-                kind,
-                OsStr::new(name),
-            ) {
-                return Ok(());
-            }
-        }
-        self.look_up_listed(cx, &reader, sink)?;
-        if sink.used() == 0 {
-            self.end_of(cx, &reader);
-        }
-        Ok(())
+/// Looks up a listed name on the branch that listed it; directories and policies that
+/// compare copies take the full look-up.
+fn lookup_listed(
+    pool: &Directories,
+    view: &View,
+    parent: &Arc<Node>,
+    dir: Option<&DirEntry>,
+    (kind, name): (Option<FileKind>, &OsStr),
+    since: Epoch,
+) -> Result<strandfs_fuse::Entry> {
+    // Who lists a directory does not wait for the servers of those who have mounted there.
+    if let Some(dir) = dir
+        && (pool.volumes.mounts).waits_for_a_user(dir.branch.id, dir.fd.as_fd(), name)?
+    {
+        return Err(Errno::AGAIN.into());
     }
-
-    fn look_up_listed(
-        &self,
-        cx: &Context<'_>,
-        reader: &Reader,
-        sink: &mut DirPlusSink<'_>,
-    ) -> Result<()> {
-        if reader.rest().next().is_none() {
-            return Ok(());
-        }
-        let view = self.view();
-        let set = self.finding(cx, || self.dir_set(&reader.node))?;
-        let place = self.place(&view, &reader.node, &set);
-        for (entry, name) in reader.rest() {
-            if !sink.has_room(name.len()) {
-                return Ok(());
-            }
-            let since = self.coherence.now();
-            // A copy that counts more may have come since the name was listed.
-            let begun = reader.snapshot.listing.begun;
-            let dir = set
-                .on(entry.branch)
-                .filter(|_| !self.name_changed_since(&reader.node, name, begun));
-            let listed = (entry.kind, name);
-            let found = self.lookup_listed(&view, &reader.node, dir, listed, since);
-            match found.and_then(there) {
-                // It was removed since it was listed, or its branch vanished.
-                Err(Error {
-                    errno: Errno::NOENT,
-                    ..
-                }) if self.view().complete().is_ok() => {}
-                Err(_) => {
-                    let (ino, kind) = self.listed_as(&place, name, &entry);
-                    if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
-                        return Ok(());
-                    }
-                }
-                Ok(found) => {
-                    let kind = Some(crate::state::identity::kind_of_mode(found.attr.mode));
-                    if !sink.push(
-                        &found,
-                        found.attr.ino,
-                        reader.offset(entry.position),
-                        kind,
-                        name,
-                    ) {
-                        if let Some(node) = self.nodes.get(found.node) {
-                            self.unref(&node, 1);
-                        }
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        Ok(())
+    let several = view.branches.len() > 1;
+    if several && kind == Some(FileKind::Directory) {
+        return retry::steady(pool, || lookup::lookup(pool, parent.id, name));
     }
+    let first_wins = crate::base::policy::same_search(
+        view.settings.policies.getattr,
+        strandfs_options::Policy::Ff,
+    );
+    let Some(dir) = dir.filter(|_| first_wins) else {
+        return lookup::lookup(pool, parent.id, name);
+    };
+    let stat = match sys::statx_name(dir.fd.as_fd(), name) {
+        // It may have moved to another branch.
+        Err(Errno::NOENT) => return retry::steady(pool, || lookup::lookup(pool, parent.id, name)),
+        other => lookup::admitted(pool, dir, name, other?)?,
+    };
+    let copy = follow::shown_copy(pool, view, dir, name, stat);
+    if several && kind_of(&copy.stat) == FileKind::Directory {
+        return lookup::lookup(pool, parent.id, name);
+    }
+    let mut copies = Copies::new();
+    copies.push(copy);
+    match lookup::adopt(pool, view, parent, name, &copies, Faces::ByOptions) {
+        Ok((node, attr)) => Ok(lookup::entry(
+            pool,
+            view,
+            &node,
+            attr,
+            Some((parent, name)),
+            since,
+        )),
+        Err(_) => lookup::lookup(pool, parent.id, name),
+    }
+}
 
-    /// Looks up a listed name on the branch that listed it; directories and policies that
-    /// compare copies take the full look-up.
-    fn lookup_listed(
-        &self,
-        view: &View,
-        parent: &Arc<Node>,
-        dir: Option<&DirEntry>,
-        (kind, name): (Option<FileKind>, &OsStr),
-        since: Epoch,
-    ) -> Result<strandfs_fuse::Entry> {
-        // Who lists a directory does not wait for the servers of those who have mounted there.
-        if let Some(dir) = dir
-            && (self.volumes.mounts).waits_for_a_user(dir.branch.id, dir.fd.as_fd(), name)?
-        {
-            return Err(Errno::AGAIN.into());
+fn dot_ino(pool: &State, node: &Arc<Node>, name: &str) -> u64 {
+    if name == "." {
+        node.ino
+    } else {
+        paths::parent_of(pool, node).map_or(node.ino, |parent| parent.ino)
+    }
+}
+
+/// Whoever reads on at `offset`, with a listing that is made anew when reading starts.
+fn reader(
+    pool: &Health,
+    cx: &Context<'_>,
+    (id, handle): (NodeId, Handle),
+    offset: u64,
+) -> Result<Reader> {
+    let node = pool.node(id)?;
+    if !node.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    let collects = handle == KEPT;
+    let Offset { series, position } = Offset::of(offset);
+    let series = match offset {
+        // Before the listing is made: what changes from here on is seen at its end.
+        0 if collects => kept_listings::begin_series(pool, &node),
+        // Where the kernel collects nothing, offsets are the same however often they are read.
+        0 => Series::passing(0),
+        _ => series,
+    };
+    let held = match offset {
+        0 => None,
+        _ => pool.listing_cache.get(id, sys::mono_coarse_ms()),
+    };
+    let snapshot = match held {
+        Some(snapshot) => snapshot,
+        None => {
+            let made = retry::finding(pool, cx, || listing_between_moves(pool, &node))?;
+            let begins = offset == 0;
+            pool.listing_cache
+                .put(id, made, begins, sys::mono_coarse_ms())
         }
-        let several = view.branches.len() > 1;
-        if several && kind == Some(FileKind::Directory) {
-            return self.steady(|| self.do_lookup(parent.id, name));
-        }
-        let first_wins = crate::base::policy::same_search(
-            view.settings.policies.getattr,
-            strandfs_options::Policy::Ff,
-        );
-        let Some(dir) = dir.filter(|_| first_wins) else {
-            return self.do_lookup(parent.id, name);
-        };
-        let stat = match sys::statx_name(dir.fd.as_fd(), name) {
-            // It may have moved to another branch.
-            Err(Errno::NOENT) => return self.steady(|| self.do_lookup(parent.id, name)),
-            other => self.admitted(dir, name, other?)?,
-        };
-        let copy = self.shown_copy(view, dir, name, stat);
-        if several && kind_of(&copy.stat) == FileKind::Directory {
-            return self.do_lookup(parent.id, name);
-        }
-        let mut copies = Copies::new();
-        copies.push(copy);
-        match self.adopt(view, parent, name, &copies, Faces::ByOptions) {
-            Ok((node, attr)) => Ok(self.entry(view, &node, attr, Some((parent, name)), since)),
-            Err(_) => self.do_lookup(parent.id, name),
+    };
+    let series = match series.is_keepable() && snapshot.listing.partial {
+        true => kept_listings::passing_series(pool),
+        false => series,
+    };
+    Ok(Reader {
+        node,
+        collects,
+        position,
+        series,
+        snapshot,
+    })
+}
+
+/// The reader is about to be told that nothing is left.
+fn end_of(pool: &Directories, cx: &Context<'_>, reader: &Reader) {
+    pool.listing_cache.end(reader.node.id);
+    if reader.collects && !kept_listings::stays(pool, &reader.node, reader.series) {
+        // Dropping pages waits for whoever copies from them, perhaps to memory that is a file
+        // of this pool.
+        cx.may_block();
+        kept_listings::drop_listing(pool, &reader.node, reader.series);
+    }
+}
+
+/// A file that changes branches while they are read one after the other may be missed on
+/// both: then they are read again.
+fn listing_between_moves(pool: &Directories, node: &Arc<Node>) -> Result<Listing> {
+    loop {
+        let (moves, begun) = (pool.moves(), pool.coherence.now());
+        let number = pool.listing_cache.begin();
+        let mut listing = list_branches::make_listing(pool, node)?;
+        (listing.begun, listing.number) = (begun, number);
+        if pool.moves() == moves {
+            return Ok(listing);
         }
     }
+}
 
-    fn dot_ino(&self, node: &Arc<Node>, name: &str) -> u64 {
-        if name == "." {
-            node.ino
+/// FSYNCDIR: on every branch that holds the directory.
+pub(crate) fn fsyncdir(
+    pool: &Directories,
+    cx: &Context<'_>,
+    id: NodeId,
+    data_only: bool,
+) -> Result<()> {
+    let node = pool.node(id)?;
+    cx.may_block();
+    let set = set::dir_set(pool, &node)?;
+    for entry in &set.entries {
+        let fd = open_for_reading(entry.fd.as_fd())?;
+        if data_only {
+            rustix::fs::fdatasync(&fd)?
         } else {
-            self.parent_of(node).map_or(node.ino, |parent| parent.ino)
+            rustix::fs::fsync(&fd)?
         }
     }
+    Ok(())
+}
 
-    /// Whoever reads on at `offset`, with a listing that is made anew when reading starts.
-    fn reader(
-        &self,
-        cx: &Context<'_>,
-        (id, handle): (NodeId, Handle),
-        offset: u64,
-    ) -> Result<Reader> {
-        let node = self.node(id)?;
-        if !node.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        let collects = handle == KEPT;
-        let Offset { series, position } = Offset::of(offset);
-        let series = match offset {
-            // Before the listing is made: what changes from here on is seen at its end.
-            0 if collects => self.begin_series(&node),
-            // Where the kernel collects nothing, offsets are the same however often they are read.
-            0 => Series::passing(0),
-            _ => series,
-        };
-        let held = match offset {
-            0 => None,
-            _ => self.listing_cache.get(id, sys::mono_coarse_ms()),
-        };
-        let snapshot = match held {
-            Some(snapshot) => snapshot,
-            None => {
-                let made = self.finding(cx, || self.listing_between_moves(&node))?;
-                let begins = offset == 0;
-                self.listing_cache
-                    .put(id, made, begins, sys::mono_coarse_ms())
-            }
-        };
-        let series = match series.is_keepable() && snapshot.listing.partial {
-            true => self.passing_series(),
-            false => series,
-        };
-        Ok(Reader {
-            node,
-            collects,
-            position,
-            series,
-            snapshot,
-        })
+/// SYNCFS: every branch's filesystem, the first error after all were tried.
+pub(crate) fn syncfs(pool: &State, cx: &Context<'_>) -> Result<()> {
+    cx.may_block();
+    let mut outcome = Ok(());
+    for branch in &pool.view().branches {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let synced = rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
+            .and_then(rustix::fs::syncfs);
+        outcome = outcome.and(synced);
     }
-
-    /// The reader is about to be told that nothing is left.
-    fn end_of(&self, cx: &Context<'_>, reader: &Reader) {
-        self.listing_cache.end(reader.node.id);
-        if reader.collects && !self.stays(&reader.node, reader.series) {
-            // Dropping pages waits for whoever copies from them, perhaps to memory that is a file
-            // of this pool.
-            cx.may_block();
-            self.drop_listing(&reader.node, reader.series);
-        }
-    }
-
-    /// A file that changes branches while they are read one after the other may be missed on
-    /// both: then they are read again.
-    fn listing_between_moves(&self, node: &Arc<Node>) -> Result<Listing> {
-        loop {
-            let (moves, begun) = (self.moves(), self.coherence.now());
-            let number = self.listing_cache.begin();
-            let mut listing = self.make_listing(node)?;
-            (listing.begun, listing.number) = (begun, number);
-            if self.moves() == moves {
-                return Ok(listing);
-            }
-        }
-    }
-
-    /// FSYNCDIR: on every branch that holds the directory.
-    pub(crate) fn do_fsyncdir(&self, cx: &Context<'_>, id: NodeId, data_only: bool) -> Result<()> {
-        let node = self.node(id)?;
-        cx.may_block();
-        let set = self.dir_set(&node)?;
-        for entry in &set.entries {
-            let fd = open_for_reading(entry.fd.as_fd())?;
-            if data_only {
-                rustix::fs::fdatasync(&fd)?
-            } else {
-                rustix::fs::fsync(&fd)?
-            }
-        }
-        Ok(())
-    }
-
-    /// SYNCFS: every branch's filesystem, the first error after all were tried.
-    pub(crate) fn do_syncfs(&self, cx: &Context<'_>) -> Result<()> {
-        cx.may_block();
-        let mut outcome = Ok(());
-        for branch in &self.view().branches {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let synced = rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
-                .and_then(rustix::fs::syncfs);
-            outcome = outcome.and(synced);
-        }
-        Ok(outcome?)
-    }
+    Ok(outcome?)
 }
 
 /// What was found under a name, where a look-up may also answer that nothing is there, for the

@@ -9,150 +9,148 @@ use rustix::io::Errno;
 use strandfs_fuse::{AnswerLater, Context, Deferred, Lock, LockKind, LockRequest};
 
 use crate::base::error::{Error, Result};
-use crate::pool::Pool;
+use crate::health::Health;
+use crate::ops::{leases, open};
+use crate::state::State;
 use crate::state::lock_waits::Queued;
 use crate::state::open_file::OpenFile;
 use crate::state::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
 
-impl Pool {
-    /// GETLK.
-    pub(crate) fn do_getlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<Lock> {
-        let opened = self.opened(args.handle)?;
-        let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), false);
-        let locks = opened
-            .node
-            .open
-            .lock()
-            .as_ref()
-            .and_then(|open| open.locks.clone());
-        let held = match locks {
-            Some(locks) => loop {
-                let held = locks.first_against(cx, &asked)?;
-                match held.map(|_| put_aside(cx, &locks, &asked)) {
-                    Some(Aside::Later) => return Err(Errno::AGAIN.into()),
-                    Some(Aside::Now) => {}
-                    Some(Aside::No) | None => break held,
+/// GETLK.
+pub(crate) fn getlk(pool: &State, cx: &Context<'_>, args: &LockRequest) -> Result<Lock> {
+    let opened = open::opened(pool, args.handle)?;
+    let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), false);
+    let locks = opened
+        .node
+        .open
+        .lock()
+        .as_ref()
+        .and_then(|open| open.locks.clone());
+    let held = match locks {
+        Some(locks) => loop {
+            let held = locks.first_against(cx, &asked)?;
+            match held.map(|_| put_aside(cx, &locks, &asked)) {
+                Some(Aside::Later) => return Err(Errno::AGAIN.into()),
+                Some(Aside::Now) => {}
+                Some(Aside::No) | None => break held,
+            }
+        },
+        None => None,
+    };
+    let held = match (held, asked.kind) {
+        (None, Some(kind)) => get_outside(&opened, &asked, kind)?,
+        (held, _) => held,
+    };
+    Ok(held.unwrap_or(Lock {
+        kind: LockKind::Unlock,
+        start_bytes: 0,
+        end_bytes: 0,
+        pid: 0,
+    }))
+}
+
+/// SETLK, SETLKW and flock. A wait ends with EINTR when the caller is interrupted.
+pub(crate) fn setlk(pool: &Health, cx: &Context<'_>, args: &LockRequest) -> Result<()> {
+    let opened = open::opened(pool, args.handle)?;
+    let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
+    let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), unseen);
+    let wait = args.wait && asked.kind.is_some();
+    let mut token = None;
+    loop {
+        let attempted = match token {
+            None => leases::past_leases(pool, cx, || {
+                match attempt_lock(pool, cx, &opened, &asked)? {
+                    (_, Attempt::Leased) => Err(Errno::AGAIN.into()),
+                    attempted => Ok(attempted),
                 }
+            })?,
+            // The branch file is open by now.
+            Some(_) => attempt_lock(pool, cx, &opened, &asked)?,
+        };
+        let (locks, attempt) = attempted;
+        match attempt {
+            Attempt::Done => return answered(token, Ok(())),
+            Attempt::Held | Attempt::HeldOutside if wait => {}
+            Attempt::Held => match put_aside(cx, &locks, &asked) {
+                Aside::Now => continue,
+                Aside::Later | Aside::No => return answered(token, Err(Errno::AGAIN.into())),
             },
-            None => None,
-        };
-        let held = match (held, asked.kind) {
-            (None, Some(kind)) => get_outside(&opened, &asked, kind)?,
-            (held, _) => held,
-        };
-        Ok(held.unwrap_or(Lock {
-            kind: LockKind::Unlock,
-            start_bytes: 0,
-            end_bytes: 0,
-            pid: 0,
-        }))
-    }
-
-    /// SETLK, SETLKW and flock. A wait ends with EINTR when the caller is interrupted.
-    pub(crate) fn do_setlk(&self, cx: &Context<'_>, args: &LockRequest) -> Result<()> {
-        let opened = self.opened(args.handle)?;
-        let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
-        let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), unseen);
-        let wait = args.wait && asked.kind.is_some();
-        let mut token = None;
-        loop {
-            let attempted = match token {
-                None => {
-                    self.past_leases(cx, || match self.attempt_lock(cx, &opened, &asked)? {
-                        (_, Attempt::Leased) => Err(Errno::AGAIN.into()),
-                        attempted => Ok(attempted),
-                    })?
-                }
-                // The branch file is open by now.
-                Some(_) => self.attempt_lock(cx, &opened, &asked)?,
-            };
-            let (locks, attempt) = attempted;
-            match attempt {
-                Attempt::Done => return answered(token, Ok(())),
-                Attempt::Held | Attempt::HeldOutside if wait => {}
-                Attempt::Held => match put_aside(cx, &locks, &asked) {
-                    Aside::Now => continue,
-                    Aside::Later | Aside::No => return answered(token, Err(Errno::AGAIN.into())),
-                },
-                Attempt::Leased | Attempt::HeldOutside => {
-                    return answered(token, Err(Errno::AGAIN.into()));
-                }
-            }
-            if cx.interrupted() {
-                return answered(token, Err(Errno::INTR.into()));
-            }
-            let outside = attempt == Attempt::HeldOutside;
-            let of_process = !args.flock && is_lock_of_process(cx);
-            let own = match token.take().map_or_else(|| cx.defer(), Ok) {
-                Ok(own) => own,
-                Err(Errno::NOSYS) => {
-                    match self.wait_here(cx, &locks, asked.clone(), (of_process, outside)) {
-                        Some(outcome) => return outcome,
-                        None => continue,
-                    }
-                }
-                Err(errno) => return Err(errno.into()),
-            };
-            match (self.lock_waits).enqueue(&locks, asked.clone(), (own, of_process, outside)) {
-                Queued::Waits => return Ok(()),
-                Queued::Free(own) => token = Some(own),
-                Queued::Refused(own, errno) => return answered(Some(own), Err(errno.into())),
+            Attempt::Leased | Attempt::HeldOutside => {
+                return answered(token, Err(Errno::AGAIN.into()));
             }
         }
-    }
-
-    fn attempt_lock(
-        &self,
-        cx: &Context<'_>,
-        opened: &OpenFile,
-        asked: &Asked,
-    ) -> Result<(Arc<NodeLocks>, Attempt)> {
-        let _held = opened.node.share_move_lock(cx);
-        let locks = {
-            let mut open = opened.node.open.lock();
-            let state = open.as_mut().ok_or(Errno::BADF)?;
-            let new = || self.lock_waits.new_node();
-            Arc::clone(state.locks.get_or_insert_with(new))
-        };
-        let (branch, file) = opened.opened_on().ok_or(Errno::BADF)?;
-        let model: (&OwnedFd, bool) = (&file, branch.medium().latency.may_hang());
-        let mut answers = Answers::new();
-        let attempt = locks.attempt(cx, model, asked, &mut answers);
-        locks.keep_file(|file| self.files.keep_alone(&branch, file));
-        self.lock_waits.settle(&locks, &mut answers);
-        Ok((locks, attempt?))
-    }
-
-    /// Waits on this thread, where the transport cannot answer later. None if there is nothing to
-    /// wait for any more.
-    fn wait_here(
-        &self,
-        cx: &Context<'_>,
-        locks: &Arc<NodeLocks>,
-        asked: Asked,
-        (of_process, outside): (bool, bool),
-    ) -> Option<Result<()>> {
-        /// Between looks whether the caller was interrupted.
-        const STEP: Duration = Duration::from_millis(20);
-        cx.may_block();
-        let here = Arc::new(Here::default());
-        let token = Deferred::new(cx.unique, here.clone());
-        match (self.lock_waits).enqueue(locks, asked, (token, of_process, outside)) {
-            Queued::Waits => {}
-            Queued::Free(_) => return None,
-            Queued::Refused(_, errno) => return Some(Err(errno.into())),
+        if cx.interrupted() {
+            return answered(token, Err(Errno::INTR.into()));
         }
-        let mut answer = here.answer.lock();
-        loop {
-            if answer.is_some() {
-                return answer.map(|answer| answer.map_err(Error::from));
+        let outside = attempt == Attempt::HeldOutside;
+        let of_process = !args.flock && is_lock_of_process(cx);
+        let own = match token.take().map_or_else(|| cx.defer(), Ok) {
+            Ok(own) => own,
+            Err(Errno::NOSYS) => {
+                match wait_here(pool, cx, &locks, asked.clone(), (of_process, outside)) {
+                    Some(outcome) => return outcome,
+                    None => continue,
+                }
             }
-            here.changed.wait_for(&mut answer, STEP);
-            if answer.is_none() && cx.interrupted() {
-                parking_lot::MutexGuard::unlocked(&mut answer, || {
-                    self.lock_waits.interrupt(cx.unique)
-                });
-            }
+            Err(errno) => return Err(errno.into()),
+        };
+        match (pool.lock_waits).enqueue(&locks, asked.clone(), (own, of_process, outside)) {
+            Queued::Waits => return Ok(()),
+            Queued::Free(own) => token = Some(own),
+            Queued::Refused(own, errno) => return answered(Some(own), Err(errno.into())),
+        }
+    }
+}
+
+fn attempt_lock(
+    pool: &State,
+    cx: &Context<'_>,
+    opened: &OpenFile,
+    asked: &Asked,
+) -> Result<(Arc<NodeLocks>, Attempt)> {
+    let _held = opened.node.share_move_lock(cx);
+    let locks = {
+        let mut open = opened.node.open.lock();
+        let state = open.as_mut().ok_or(Errno::BADF)?;
+        let new = || pool.lock_waits.new_node();
+        Arc::clone(state.locks.get_or_insert_with(new))
+    };
+    let (branch, file) = opened.opened_on().ok_or(Errno::BADF)?;
+    let model: (&OwnedFd, bool) = (&file, branch.medium().latency.may_hang());
+    let mut answers = Answers::new();
+    let attempt = locks.attempt(cx, model, asked, &mut answers);
+    locks.keep_file(|file| pool.files.keep_alone(&branch, file));
+    pool.lock_waits.settle(&locks, &mut answers);
+    Ok((locks, attempt?))
+}
+
+/// Waits on this thread, where the transport cannot answer later. None if there is nothing to
+/// wait for any more.
+fn wait_here(
+    pool: &State,
+    cx: &Context<'_>,
+    locks: &Arc<NodeLocks>,
+    asked: Asked,
+    (of_process, outside): (bool, bool),
+) -> Option<Result<()>> {
+    /// Between looks whether the caller was interrupted.
+    const STEP: Duration = Duration::from_millis(20);
+    cx.may_block();
+    let here = Arc::new(Here::default());
+    let token = Deferred::new(cx.unique, here.clone());
+    match (pool.lock_waits).enqueue(locks, asked, (token, of_process, outside)) {
+        Queued::Waits => {}
+        Queued::Free(_) => return None,
+        Queued::Refused(_, errno) => return Some(Err(errno.into())),
+    }
+    let mut answer = here.answer.lock();
+    loop {
+        if answer.is_some() {
+            return answer.map(|answer| answer.map_err(Error::from));
+        }
+        here.changed.wait_for(&mut answer, STEP);
+        if answer.is_none() && cx.interrupted() {
+            parking_lot::MutexGuard::unlocked(&mut answer, || pool.lock_waits.interrupt(cx.unique));
         }
     }
 }

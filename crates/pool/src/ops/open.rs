@@ -12,19 +12,20 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
-use crate::admin::features::passthrough_ruled_out;
-use crate::base::branch::{Branch, PassthroughState};
+use crate::base::branch::{Branch, PassthroughState, is_failure};
 use crate::base::error::{Error, Result};
 use crate::base::policy::same_search;
 use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
-use crate::health::is_failure;
-use crate::ops::privilege;
-use crate::pool::{PassthroughVerdict, Pool, View};
+use crate::directory::{Directories, choose, forget, locate};
+use crate::ops::{Ops, admission, change, io, link_cow, open_hack, privilege, running};
 use crate::state::descriptor::table_of;
 use crate::state::node::Node;
 use crate::state::open_file::{IoMode, OpenFile, OpenState, Place};
+use crate::state::passthrough::passthrough_ruled_out;
 use crate::state::range_locks::Answers;
+use crate::state::view::{PassthroughVerdict, View};
+use crate::state::{State, paths};
 use fingerprint::fingerprint;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
@@ -61,396 +62,394 @@ pub(crate) fn opens_for_change(flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
-impl Pool {
-    /// OPEN.
-    pub(crate) fn do_open(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        flags: i32,
-        kill: bool,
-    ) -> Result<OpenReply> {
-        let node = self.node(id)?;
-        match node.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-            FileKind::Symlink => return Err(Errno::LOOP.into()),
-            _ => return Err(Errno::NXIO.into()),
+/// OPEN.
+pub(crate) fn open(
+    pool: &Ops,
+    cx: &Context<'_>,
+    id: NodeId,
+    flags: i32,
+    kill: bool,
+) -> Result<OpenReply> {
+    let node = pool.node(id)?;
+    match node.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Errno::ISDIR.into()),
+        FileKind::Symlink => return Err(Errno::LOOP.into()),
+        _ => return Err(Errno::NXIO.into()),
+    }
+    if access_mode(flags) == libc::O_RDONLY
+        && flags & libc::O_TRUNC != 0
+        && running::is_running(pool, &node)
+    {
+        return Err(Errno::TXTBSY.into());
+    }
+    let changes = opens_for_change(flags);
+    if changes {
+        node.counts()?;
+    }
+    let view = pool.view();
+    let share = admission::admit(pool, cx)?;
+    let _held = node.share_move_lock(cx);
+    let wanted = server_flags(&view, flags);
+    let mut stands_in_for = None;
+    let (branch, file, mode) = match open_wanted(pool, &view, &node, wanted) {
+        // An append-only file (chattr +a) opens in no other way.
+        Err(Error {
+            errno: Errno::PERM, ..
+        }) if flags & libc::O_APPEND != 0 => {
+            open_wanted(pool, &view, &node, wanted | OFlags::APPEND)?
         }
-        if access_mode(flags) == libc::O_RDONLY
-            && flags & libc::O_TRUNC != 0
-            && self.is_running(&node)
-        {
-            return Err(Errno::TXTBSY.into());
+        Err(error) if is_failure(error.errno) => {
+            stands_in_for = Some(error);
+            open_stand_in(pool, &view, &node, flags, error)?
         }
-        let changes = opens_for_change(flags);
-        if changes {
-            node.counts()?;
+        other => other?,
+    };
+    pool.volumes.mounts.allow_open(flags, file.as_fd())?;
+    if changes && branch.read_only() {
+        return Err(Errno::ROFS.into());
+    }
+    if changes && view.settings.link_cow {
+        link_cow::open_breaks_link(pool, cx, &node, file.as_fd())?;
+    }
+    if !node.try_ref() {
+        return Err(Errno::STALE.into());
+    }
+    let found = Found {
+        branch,
+        file,
+        mode,
+        share,
+        stands_in_for,
+    };
+    let opened = match flags & libc::O_TRUNC {
+        0 => register(pool, cx, &view, &node, found, flags),
+        _ => {
+            let opened = sys::want_fsetid(!kill)
+                .map_err(Error::from)
+                .and_then(|()| truncate_open(&found.file, access_mode(flags)))
+                .and_then(|()| register(pool, cx, &view, &node, found, flags));
+            io::in_doubt_if_failed(pool, id, opened)
         }
-        let view = self.view();
-        let share = self.admit(cx)?;
-        let _held = node.share_move_lock(cx);
-        let wanted = server_flags(&view, flags);
-        let mut stands_in_for = None;
-        let (branch, file, mode) = match self.open_wanted(&view, &node, wanted) {
-            // An append-only file (chattr +a) opens in no other way.
+    };
+    // The handle holds a reference of its own.
+    forget::unref(pool, &node, 1);
+    opened
+}
+
+/// The copy that `func.open` names, or else the node's own inode.
+fn open_wanted(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    wanted: OFlags,
+) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+    match open_by_policy(pool, view, node, wanted)? {
+        Some(opened) => Ok(opened),
+        None => match locate::open_inode(pool, node, wanted) {
             Err(Error {
-                errno: Errno::PERM, ..
-            }) if flags & libc::O_APPEND != 0 => {
-                self.open_wanted(&view, &node, wanted | OFlags::APPEND)?
-            }
-            Err(error) if is_failure(error.errno) => {
-                stands_in_for = Some(error);
-                self.open_stand_in(&view, &node, flags, error)?
-            }
-            other => other?,
-        };
-        self.volumes.mounts.allow_open(flags, file.as_fd())?;
-        if changes && branch.read_only() {
-            return Err(Errno::ROFS.into());
-        }
-        if changes && view.settings.link_cow {
-            self.open_breaks_link(cx, &node, file.as_fd())?;
-        }
-        if !node.try_ref() {
-            return Err(Errno::STALE.into());
-        }
-        let found = Found {
-            branch,
-            file,
-            mode,
-            share,
-            stands_in_for,
-        };
-        let opened = match flags & libc::O_TRUNC {
-            0 => self.register(cx, &view, &node, found, flags),
-            _ => {
-                let opened = sys::want_fsetid(!kill)
-                    .map_err(Error::from)
-                    .and_then(|()| truncate_open(&found.file, access_mode(flags)))
-                    .and_then(|()| self.register(cx, &view, &node, found, flags));
-                self.in_doubt_if_failed(id, opened)
-            }
-        };
-        // The handle holds a reference of its own.
-        self.unref(&node, 1);
-        opened
+                errno: Errno::ACCESS,
+                ..
+            }) => open_hack::open_refused(pool, view, node, wanted),
+            other => other,
+        },
     }
+}
 
-    /// The copy that `func.open` names, or else the node's own inode.
-    fn open_wanted(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        wanted: OFlags,
-    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-        match self.open_by_policy(view, node, wanted)? {
-            Some(opened) => Ok(opened),
-            None => match self.open_inode(node, wanted) {
-                Err(Error {
-                    errno: Errno::ACCESS,
-                    ..
-                }) => self.open_refused(view, node, wanted),
-                other => other,
-            },
-        }
+/// Where the branch fails to open a file for reading, the next copy of it serves. Not for
+/// writing: the failed copy, if it came back, would hide what was written to the other.
+fn open_stand_in(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    flags: i32,
+    mut failure: Error,
+) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+    let own = node.primary().ok_or(failure)?;
+    if let Some(branch) = view.branch(own.branch) {
+        failure = Error::at(branch, failure);
     }
-
-    /// Where the branch fails to open a file for reading, the next copy of it serves. Not for
-    /// writing: the failed copy, if it came back, would hide what was written to the other.
-    fn open_stand_in(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        flags: i32,
-        mut failure: Error,
-    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-        let own = node.primary().ok_or(failure)?;
-        if let Some(branch) = view.branch(own.branch) {
-            failure = Error::at(branch, failure);
-        }
-        if opens_for_change(flags) {
-            return Err(failure);
-        }
-        for copy in self.namesakes(view, node, own.branch) {
-            let wanted = server_flags(view, flags);
-            let Ok(file) = crate::base::open::reopen(copy.fd.as_fd(), wanted) else {
-                continue;
-            };
-            let mode = rustix::fs::fstat(&file)?.st_mode;
-            let path = self.relative_path(node);
-            tracing::warn!(
-                path = ?path,
-                failed = %view.branch(own.branch).map_or(Path::new("?"), |b| &b.path).display(),
-                branch = %copy.branch.path.display(),
-                errno = %failure,
-                "the file cannot be opened on its branch: another branch's copy is read"
-            );
-            return Ok((copy.branch, file, mode));
-        }
-        Err(failure)
+    if opens_for_change(flags) {
+        return Err(failure);
     }
-
-    /// `func.open` may name another copy than the one `func.getattr` shows; while the file is
-    /// open anywhere, all opens share one inode.
-    fn open_by_policy(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        flags: OFlags,
-    ) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
-        let rule = view.settings.policies.open;
-        if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
-            return Ok(None);
-        }
-        let open = node.open.lock().as_ref().and_then(|open| open.any_open());
-        if let Some((branch, file)) = open {
-            let branch = view.branch(branch.id).cloned().unwrap_or(branch);
-            let file = crate::base::open::reopen(file.as_fd(), flags)?;
-            let mode = rustix::fs::fstat(&file)?.st_mode;
-            return Ok(Some((branch, file, mode)));
-        }
-        let located = self.locate_by(view, node, rule)?;
-        let file = crate::base::open::reopen(located.fd(), flags)?;
+    for copy in change::namesakes(pool, view, node, own.branch) {
+        let wanted = server_flags(view, flags);
+        let Ok(file) = crate::base::open::reopen(copy.fd.as_fd(), wanted) else {
+            continue;
+        };
         let mode = rustix::fs::fstat(&file)?.st_mode;
-        Ok(Some((located.branch, file, mode)))
+        let path = paths::relative_path(pool, node);
+        tracing::warn!(
+            path = ?path,
+            failed = %view.branch(own.branch).map_or(Path::new("?"), |b| &b.path).display(),
+            branch = %copy.branch.path.display(),
+            errno = %failure,
+            "the file cannot be opened on its branch: another branch's copy is read"
+        );
+        return Ok((copy.branch, file, mode));
     }
+    Err(failure)
+}
 
-    /// Gives an opened branch file (of mode `file_mode`) its handle and I/O mode. Takes a node reference for the handle.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn register_open(
-        &self,
-        cx: &Context<'_>,
-        view: &View,
-        node: Arc<Node>,
-        branch: Arc<Branch>,
-        file: OwnedFd,
-        (file_mode, share): (u32, Share),
-        flags: i32,
-    ) -> Result<OpenReply> {
-        let found = Found {
-            branch,
-            file,
-            mode: file_mode,
-            share,
-            stands_in_for: None,
+/// `func.open` may name another copy than the one `func.getattr` shows; while the file is
+/// open anywhere, all opens share one inode.
+fn open_by_policy(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    flags: OFlags,
+) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
+    let rule = view.settings.policies.open;
+    if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
+        return Ok(None);
+    }
+    let open = node.open.lock().as_ref().and_then(|open| open.any_open());
+    if let Some((branch, file)) = open {
+        let branch = view.branch(branch.id).cloned().unwrap_or(branch);
+        let file = crate::base::open::reopen(file.as_fd(), flags)?;
+        let mode = rustix::fs::fstat(&file)?.st_mode;
+        return Ok(Some((branch, file, mode)));
+    }
+    let located = change::locate_by(pool, view, node, rule)?;
+    let file = crate::base::open::reopen(located.fd(), flags)?;
+    let mode = rustix::fs::fstat(&file)?.st_mode;
+    Ok(Some((located.branch, file, mode)))
+}
+
+/// Gives an opened branch file (of mode `file_mode`) its handle and I/O mode. Takes a node reference for the handle.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn register_open(
+    pool: &State,
+    cx: &Context<'_>,
+    view: &View,
+    node: Arc<Node>,
+    branch: Arc<Branch>,
+    file: OwnedFd,
+    (file_mode, share): (u32, Share),
+    flags: i32,
+) -> Result<OpenReply> {
+    let found = Found {
+        branch,
+        file,
+        mode: file_mode,
+        share,
+        stands_in_for: None,
+    };
+    register(pool, cx, view, &node, found, flags)
+}
+
+fn register(
+    pool: &State,
+    cx: &Context<'_>,
+    view: &View,
+    node: &Arc<Node>,
+    found: Found,
+    flags: i32,
+) -> Result<OpenReply> {
+    let table = table_of(&found.branch);
+    let mut open = node.open.lock();
+    let reply = register_in(pool, cx, view, node, found, flags, &mut open);
+    if reply.is_err() {
+        close_if_unused(pool, &mut open);
+    }
+    drop(open);
+    pool.files.relieve(table);
+    reply
+}
+
+fn register_in(
+    pool: &State,
+    cx: &Context<'_>,
+    view: &View,
+    node: &Arc<Node>,
+    found: Found,
+    flags: i32,
+    open: &mut Option<Box<OpenState>>,
+) -> Result<OpenReply> {
+    let (branch, file, share) = (found.branch, found.file, found.share);
+    let state = open.get_or_insert_with(|| {
+        // Opens that pass through share the first one's file, which must be the node's own.
+        let mode = match found.stands_in_for {
+            Some(_) => IoMode::Server,
+            None => first_mode(pool, view, &branch, &file, flags),
         };
-        self.register(cx, view, &node, found, flags)
-    }
-
-    fn register(
-        &self,
-        cx: &Context<'_>,
-        view: &View,
-        node: &Arc<Node>,
-        found: Found,
-        flags: i32,
-    ) -> Result<OpenReply> {
-        let table = table_of(&found.branch);
-        let mut open = node.open.lock();
-        let reply = self.register_in(cx, view, node, found, flags, &mut open);
-        if reply.is_err() {
-            self.close_if_unused(&mut open);
-        }
-        drop(open);
-        self.files.relieve(table);
-        reply
-    }
-
-    fn register_in(
-        &self,
-        cx: &Context<'_>,
-        view: &View,
-        node: &Arc<Node>,
-        found: Found,
-        flags: i32,
-        open: &mut Option<Box<OpenState>>,
-    ) -> Result<OpenReply> {
-        let (branch, file, share) = (found.branch, found.file, found.share);
-        let state = open.get_or_insert_with(|| {
-            // Opens that pass through share the first one's file, which must be the node's own.
-            let mode = match found.stands_in_for {
-                Some(_) => IoMode::Server,
-                None => self.first_mode(view, &branch, &file, flags),
+        if mode == IoMode::Server {
+            let own = match access_mode(flags) {
+                libc::O_RDONLY => Own::Reader,
+                _ => Own::Writer,
             };
-            if mode == IoMode::Server {
-                let own = match access_mode(flags) {
-                    libc::O_RDONLY => Own::Reader,
-                    _ => Own::Writer,
-                };
-                node.look_for_mappings(&file, own);
-            }
-            Box::new(OpenState::new(mode))
-        });
-        if let (Some(failure), IoMode::Passthrough(_)) = (found.stands_in_for, state.mode) {
-            return Err(failure);
+            node.look_for_mappings(&file, own);
         }
-        let writable = access_mode(flags) != libc::O_RDONLY;
-        let (mut reply_flags, backing) = match state.mode {
-            IoMode::Passthrough(id)
-                if passes(view.settings.passthrough_io, flags)
-                    && !writes_beside_set_id(cx, found.mode, flags) =>
-            {
-                (OpenFlags::PASSTHROUGH, Some(id))
-            }
-            IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
-            IoMode::Server => (self.cache_flags(cx, view, node, &file)?, None),
-        };
-        let no_flush =
-            state.locks.is_none() && closes_unseen(view.settings.flush_on_close, &branch, flags);
-        if no_flush {
-            reply_flags |= OpenFlags::NOFLUSH;
-        }
-        if !node.try_ref() {
-            return Err(Errno::STALE.into());
-        }
-        // Nothing can be mapped that is not open for reading.
-        let mappable = access_mode(flags) == libc::O_RDWR && backing.is_some();
-        if node.note_open(mappable) {
-            self.in_doubt(node.id);
-        }
-        let node = Arc::clone(node);
-        let descriptor = self.files.keep(&branch, file);
-        let place = Place::new(Arc::clone(&branch), descriptor, share);
-        let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
-        state.handles.push(Arc::downgrade(&opened));
-        let handle = self.files.insert(opened);
-        Ok(OpenReply {
-            handle,
-            flags: reply_flags,
-            backing,
-        })
+        Box::new(OpenState::new(mode))
+    });
+    if let (Some(failure), IoMode::Passthrough(_)) = (found.stands_in_for, state.mode) {
+        return Err(failure);
     }
-
-    /// Ends the mode of a node without handles.
-    fn close_if_unused(&self, open: &mut Option<Box<OpenState>>) {
-        let Some(state) = open.as_ref().filter(|state| state.handles.is_empty()) else {
-            return;
-        };
-        if let (IoMode::Passthrough(id), Some(connection)) = (state.mode, self.connection.get()) {
-            connection.close_backing(id);
-        }
-        *open = None;
-    }
-
-    /// The mode of a node that is not open yet.
-    fn first_mode(&self, view: &View, branch: &Branch, file: &OwnedFd, flags: i32) -> IoMode {
-        if passthrough_ruled_out(&view.settings).is_some()
-            || *self.verdict.lock() != PassthroughVerdict::On
-            || matches!(branch.passthrough(), PassthroughState::Refused(_))
+    let writable = access_mode(flags) != libc::O_RDONLY;
+    let (mut reply_flags, backing) = match state.mode {
+        IoMode::Passthrough(id)
+            if passes(view.settings.passthrough_io, flags)
+                && !writes_beside_set_id(cx, found.mode, flags) =>
         {
-            return IoMode::Server;
+            (OpenFlags::PASSTHROUGH, Some(id))
         }
-        if access_mode(flags) != libc::O_RDONLY && self.may_have_to_move(view, branch) {
-            return IoMode::Server;
-        }
-        let Some(connection) = self.connection.get() else {
-            return IoMode::Server;
-        };
-        // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
-        // clears set-id bits, as it must for everyone but root (see
-        // `writes_beside_set_id`).
-        if sys::want_fsetid(false).is_err() {
-            return IoMode::Server;
-        }
-        let outcome = connection.open_backing(file.as_fd());
-        if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
-            branch.note_passthrough(outcome.map(drop));
-        }
-        outcome.map_or(IoMode::Server, IoMode::Passthrough)
+        IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
+        IoMode::Server => (cache_flags(pool, cx, view, node, &file)?, None),
+    };
+    let no_flush =
+        state.locks.is_none() && closes_unseen(view.settings.flush_on_close, &branch, flags);
+    if no_flush {
+        reply_flags |= OpenFlags::NOFLUSH;
     }
-
-    /// Whether a file opened for writing must stay under the server's hand: its branch may fill
-    /// up before it is closed, and what the kernel writes (and maps) by itself cannot be led to
-    /// another branch. The hybrid mode does not help: mappings would stay behind.
-    fn may_have_to_move(&self, view: &View, branch: &Branch) -> bool {
-        if view.settings.moveonenospc.is_none() || view.branches.len() < 2 {
-            return false;
-        }
-        self.space(view, branch).is_ok_and(|space| {
-            let total = space.available_bytes.saturating_add(space.used_bytes);
-            space.available_bytes < view.settings.passthrough_headroom.bytes(total)
-        })
+    if !node.try_ref() {
+        return Err(Errno::STALE.into());
     }
+    // Nothing can be mapped that is not open for reading.
+    let mappable = access_mode(flags) == libc::O_RDWR && backing.is_some();
+    if node.note_open(mappable) {
+        io::in_doubt(pool, node.id);
+    }
+    let node = Arc::clone(node);
+    let descriptor = pool.files.keep(&branch, file);
+    let place = Place::new(Arc::clone(&branch), descriptor, share);
+    let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
+    state.handles.push(Arc::downgrade(&opened));
+    let handle = pool.files.insert(opened);
+    Ok(OpenReply {
+        handle,
+        flags: reply_flags,
+        backing,
+    })
+}
 
-    /// How the page cache treats an open that goes through the server.
-    fn cache_flags(
-        &self,
-        cx: &Context<'_>,
-        view: &View,
-        node: &Node,
-        file: &OwnedFd,
-    ) -> Result<OpenFlags> {
-        let settings = &view.settings;
-        let direct = if settings.parallel_direct_writes {
-            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else {
-            OpenFlags::DIRECT_IO
-        };
-        Ok(match settings.cache_files {
-            CacheFiles::Off => direct,
-            CacheFiles::Partial => OpenFlags::empty(),
-            CacheFiles::Full => OpenFlags::KEEP_CACHE,
-            CacheFiles::AutoFull => {
-                let seen = fingerprint(&sys::statx_fd(file.as_fd())?);
-                let before = node.cache_mark.swap(seen, Ordering::Relaxed);
-                if before == seen {
-                    OpenFlags::KEEP_CACHE
-                } else {
-                    OpenFlags::empty()
-                }
+/// Ends the mode of a node without handles.
+fn close_if_unused(pool: &State, open: &mut Option<Box<OpenState>>) {
+    let Some(state) = open.as_ref().filter(|state| state.handles.is_empty()) else {
+        return;
+    };
+    if let (IoMode::Passthrough(id), Some(connection)) = (state.mode, pool.connection.get()) {
+        connection.close_backing(id);
+    }
+    *open = None;
+}
+
+/// The mode of a node that is not open yet.
+fn first_mode(pool: &State, view: &View, branch: &Branch, file: &OwnedFd, flags: i32) -> IoMode {
+    if passthrough_ruled_out(&view.settings).is_some()
+        || *pool.verdict.lock() != PassthroughVerdict::On
+        || matches!(branch.passthrough(), PassthroughState::Refused(_))
+    {
+        return IoMode::Server;
+    }
+    if access_mode(flags) != libc::O_RDONLY && may_have_to_move(pool, view, branch) {
+        return IoMode::Server;
+    }
+    let Some(connection) = pool.connection.get() else {
+        return IoMode::Server;
+    };
+    // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
+    // clears set-id bits, as it must for everyone but root (see
+    // `writes_beside_set_id`).
+    if sys::want_fsetid(false).is_err() {
+        return IoMode::Server;
+    }
+    let outcome = connection.open_backing(file.as_fd());
+    if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
+        branch.note_passthrough(outcome.map(drop));
+    }
+    outcome.map_or(IoMode::Server, IoMode::Passthrough)
+}
+
+/// Whether a file opened for writing must stay under the server's hand: its branch may fill
+/// up before it is closed, and what the kernel writes (and maps) by itself cannot be led to
+/// another branch. The hybrid mode does not help: mappings would stay behind.
+fn may_have_to_move(pool: &State, view: &View, branch: &Branch) -> bool {
+    if view.settings.moveonenospc.is_none() || view.branches.len() < 2 {
+        return false;
+    }
+    choose::space(pool, view, branch).is_ok_and(|space| {
+        let total = space.available_bytes.saturating_add(space.used_bytes);
+        space.available_bytes < view.settings.passthrough_headroom.bytes(total)
+    })
+}
+
+/// How the page cache treats an open that goes through the server.
+fn cache_flags(
+    _pool: &State,
+    cx: &Context<'_>,
+    view: &View,
+    node: &Node,
+    file: &OwnedFd,
+) -> Result<OpenFlags> {
+    let settings = &view.settings;
+    let direct = if settings.parallel_direct_writes {
+        OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+    } else {
+        OpenFlags::DIRECT_IO
+    };
+    Ok(match settings.cache_files {
+        CacheFiles::Off => direct,
+        CacheFiles::Partial => OpenFlags::empty(),
+        CacheFiles::Full => OpenFlags::KEEP_CACHE,
+        CacheFiles::AutoFull => {
+            let seen = fingerprint(&sys::statx_fd(file.as_fd())?);
+            let before = node.cache_mark.swap(seen, Ordering::Relaxed);
+            if before == seen {
+                OpenFlags::KEEP_CACHE
+            } else {
+                OpenFlags::empty()
             }
-            CacheFiles::PerProcess => {
-                let comm = std::fs::read_to_string(format!("/proc/{}/comm", cx.pid));
-                let comm = comm.unwrap_or_default();
-                let listed = settings
-                    .cache_files_process_names
-                    .iter()
-                    .any(|name| *name == comm.trim_end());
-                if listed { OpenFlags::empty() } else { direct }
-            }
-        })
-    }
+        }
+        CacheFiles::PerProcess => {
+            let comm = std::fs::read_to_string(format!("/proc/{}/comm", cx.pid));
+            let comm = comm.unwrap_or_default();
+            let listed = settings
+                .cache_files_process_names
+                .iter()
+                .any(|name| *name == comm.trim_end());
+            if listed { OpenFlags::empty() } else { direct }
+        }
+    })
+}
 
-    /// RELEASE.
-    pub(crate) fn do_release(&self, args: &Release) -> Result<()> {
-        let Some(opened) = self.files.remove(args.handle) else {
-            return Err(Errno::BADF.into());
-        };
-        let node = Arc::clone(&opened.node);
-        let drops_cache = self.view().settings.dropcacheonclose;
-        let place = opened.take().into_iter();
-        place.for_each(|place| place.close(drops_cache));
-        let mut answers = Answers::new();
-        let mut open = node.open.lock();
-        let locks = open.as_ref().and_then(|state| state.locks.clone());
-        if let Some(locks) = &locks {
-            let flocked = args.flock_owner.is_some();
-            locks.close(opened.address(), flocked, &mut answers);
-        }
-        if let Some(state) = open.as_mut() {
-            let this = Arc::as_ptr(&opened);
-            state
-                .handles
-                .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
-            self.close_if_unused(&mut open);
-        }
-        drop(open);
-        if let Some(locks) = locks {
-            self.lock_waits.settle(&locks, &mut answers);
-        }
-        drop(opened);
-        self.unref(&node, 1);
-        Ok(())
+/// RELEASE.
+pub(crate) fn release(pool: &Directories, args: &Release) -> Result<()> {
+    let Some(opened) = pool.files.remove(args.handle) else {
+        return Err(Errno::BADF.into());
+    };
+    let node = Arc::clone(&opened.node);
+    let drops_cache = pool.view().settings.dropcacheonclose;
+    let place = opened.take().into_iter();
+    place.for_each(|place| place.close(drops_cache));
+    let mut answers = Answers::new();
+    let mut open = node.open.lock();
+    let locks = open.as_ref().and_then(|state| state.locks.clone());
+    if let Some(locks) = &locks {
+        let flocked = args.flock_owner.is_some();
+        locks.close(opened.address(), flocked, &mut answers);
     }
+    if let Some(state) = open.as_mut() {
+        let this = Arc::as_ptr(&opened);
+        state
+            .handles
+            .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
+        close_if_unused(pool, &mut open);
+    }
+    drop(open);
+    if let Some(locks) = locks {
+        pool.lock_waits.settle(&locks, &mut answers);
+    }
+    drop(opened);
+    forget::unref(pool, &node, 1);
+    Ok(())
+}
 
-    /// The open file of a handle.
-    ///
-    /// # Errors
-    /// EBADF if there is none.
-    pub(crate) fn opened(&self, handle: Handle) -> Result<Arc<OpenFile>> {
-        self.files.get(handle).ok_or(Errno::BADF.into())
-    }
+/// The open file of a handle.
+///
+/// # Errors
+/// EBADF if there is none.
+pub(crate) fn opened(pool: &State, handle: Handle) -> Result<Arc<OpenFile>> {
+    pool.files.get(handle).ok_or(Errno::BADF.into())
 }
 
 /// Whether the kernel need not report each close of such an open: one that can neither meet a late

@@ -11,52 +11,52 @@ use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys;
-use crate::pool::{Pool, View};
+use crate::directory::{Directories, locate};
 use crate::state::node::Node;
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// Write permission for anybody.
 const WRITE: u32 = 0o222;
 /// Another open of the same file may take the permission away between its being given and used.
 const TRIES: usize = 8;
 
-impl Pool {
-    /// Opens a file that the branch has just refused to open with these flags.
-    ///
-    /// # Errors
-    /// EACCES if the option does not cover the file or does not help.
-    pub(crate) fn open_refused(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        flags: OFlags,
-    ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-        let covered = match view.settings.nfsopenhack {
-            NfsOpenHack::Off => false,
-            NfsOpenHack::Git => self.is_below_git(node),
-            NfsOpenHack::All => true,
-        };
-        if !covered || !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
-            return Err(Errno::ACCESS.into());
-        }
-        let located = self.locate(node)?;
-        for _ in 0..TRIES {
-            match open_made_writable(located.fd(), flags) {
-                Ok((file, mode)) => return Ok((located.branch, file, mode)),
-                Err(Error {
-                    errno: Errno::ACCESS,
-                    ..
-                }) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Err(Errno::ACCESS.into())
+/// Opens a file that the branch has just refused to open with these flags.
+///
+/// # Errors
+/// EACCES if the option does not cover the file or does not help.
+pub(crate) fn open_refused(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    flags: OFlags,
+) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+    let covered = match view.settings.nfsopenhack {
+        NfsOpenHack::Off => false,
+        NfsOpenHack::Git => is_below_git(pool, node),
+        NfsOpenHack::All => true,
+    };
+    if !covered || !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+        return Err(Errno::ACCESS.into());
     }
+    let located = locate::locate(pool, node)?;
+    for _ in 0..TRIES {
+        match open_made_writable(located.fd(), flags) {
+            Ok((file, mode)) => return Ok((located.branch, file, mode)),
+            Err(Error {
+                errno: Errno::ACCESS,
+                ..
+            }) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::ACCESS.into())
+}
 
-    fn is_below_git(&self, node: &Arc<Node>) -> bool {
-        let path = self.relative_path(node).unwrap_or_default();
-        path.parent()
-            .is_some_and(|parent| parent.iter().any(|name| name == ".git"))
-    }
+fn is_below_git(pool: &State, node: &Arc<Node>) -> bool {
+    let path = paths::relative_path(pool, node).unwrap_or_default();
+    path.parent()
+        .is_some_and(|parent| parent.iter().any(|name| name == ".git"))
 }
 
 /// One try: writable for its owner, opened, as before again. Tells the mode it had.

@@ -10,7 +10,8 @@ use strandfs_fuse::{Context, SetAttr, Write};
 
 use crate::base::error::Result;
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::ops::open;
+use crate::state::State;
 use crate::state::attr::has_set_id;
 
 /// Whether the caller has CAP_FSETID here. Asked of `/proc`, and only where a set-id file is at
@@ -210,57 +211,53 @@ enum Clearing {
     ByKernel,
 }
 
-impl Pool {
-    fn clearing(&self) -> Clearing {
-        let agreed = |flag| {
-            let negotiated = self.negotiated.get();
-            negotiated.is_some_and(|negotiated| negotiated.flags.contains(flag))
-        };
-        if agreed(InitFlags::HANDLE_KILLPRIV_V2) {
-            Clearing::WhereMarked
-        } else if agreed(InitFlags::HANDLE_KILLPRIV) {
-            Clearing::Always
-        } else {
-            Clearing::ByKernel
+fn clearing(pool: &State) -> Clearing {
+    let agreed = |flag| {
+        let negotiated = pool.negotiated.get();
+        negotiated.is_some_and(|negotiated| negotiated.flags.contains(flag))
+    };
+    if agreed(InitFlags::HANDLE_KILLPRIV_V2) {
+        Clearing::WhereMarked
+    } else if agreed(InitFlags::HANDLE_KILLPRIV) {
+        Clearing::Always
+    } else {
+        Clearing::ByKernel
+    }
+}
+
+/// Whether this write clears set-id bits.
+pub(crate) fn write_clears_set_id(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> bool {
+    match clearing(pool) {
+        Clearing::WhereMarked => args.kill_suidgid,
+        Clearing::ByKernel if args.from_cache => false,
+        // Nobody knows whose pages these are.
+        Clearing::Always if args.from_cache => true,
+        Clearing::Always | Clearing::ByKernel => {
+            let file = open::opened(pool, args.handle).and_then(|opened| Ok(opened.file()?));
+            let mode = file.and_then(|file| Ok(rustix::fs::fstat(&*file)?));
+            mode.map_or(true, |stat| has_set_id(stat.st_mode)) && !keeps_set_id(cx)
         }
     }
+}
 
-    /// Whether this write clears set-id bits.
-    pub(crate) fn write_clears_set_id(&self, cx: &Context<'_>, args: &Write<'_>) -> bool {
-        match self.clearing() {
-            Clearing::WhereMarked => args.kill_suidgid,
-            Clearing::ByKernel if args.from_cache => false,
-            // Nobody knows whose pages these are.
-            Clearing::Always if args.from_cache => true,
-            Clearing::Always | Clearing::ByKernel => {
-                let file = self
-                    .opened(args.handle)
-                    .and_then(|opened| Ok(opened.file()?));
-                let mode = file.and_then(|file| Ok(rustix::fs::fstat(&*file)?));
-                mode.map_or(true, |stat| has_set_id(stat.st_mode)) && !keeps_set_id(cx)
-            }
+/// Whether this truncation or change of owner clears set-id bits.
+pub(crate) fn change_clears_set_id(pool: &State, cx: &Context<'_>, change: &SetAttr) -> bool {
+    match clearing(pool) {
+        Clearing::WhereMarked => change.kill_suidgid,
+        Clearing::ByKernel => false,
+        Clearing::Always => {
+            let concerned =
+                change.size_bytes.is_some() || change.uid.is_some() || change.gid.is_some();
+            concerned && !keeps_set_id(cx)
         }
     }
+}
 
-    /// Whether this truncation or change of owner clears set-id bits.
-    pub(crate) fn change_clears_set_id(&self, cx: &Context<'_>, change: &SetAttr) -> bool {
-        match self.clearing() {
-            Clearing::WhereMarked => change.kill_suidgid,
-            Clearing::ByKernel => false,
-            Clearing::Always => {
-                let concerned =
-                    change.size_bytes.is_some() || change.uid.is_some() || change.gid.is_some();
-                concerned && !keeps_set_id(cx)
-            }
-        }
-    }
-
-    /// Whether opening with `O_TRUNC` clears set-id bits; `marked` is the kernel's word.
-    pub(crate) fn open_clears_set_id(&self, cx: &Context<'_>, flags: i32, marked: bool) -> bool {
-        match self.clearing() {
-            Clearing::WhereMarked => marked,
-            _ => flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
-        }
+/// Whether opening with `O_TRUNC` clears set-id bits; `marked` is the kernel's word.
+pub(crate) fn open_clears_set_id(pool: &State, cx: &Context<'_>, flags: i32, marked: bool) -> bool {
+    match clearing(pool) {
+        Clearing::WhereMarked => marked,
+        _ => flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
     }
 }
 

@@ -6,41 +6,40 @@ use strandfs_fuse::{FileKind, NodeId};
 
 use crate::base::error::Result;
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::directory::{Directories, symlinkify};
+use crate::ops::change;
 
-impl Pool {
-    /// READLINK.
-    pub(crate) fn do_readlink(&self, id: NodeId, out: &mut [u8]) -> Result<usize> {
-        let node = self.node(id)?;
-        if node.kind != FileKind::Symlink {
-            return Err(Errno::INVAL.into());
-        }
-        let view = self.view();
-        let target = if node.is_symlinkified() {
-            self.place_on_branch(&view, &node)?
-        } else {
-            let located = self.locate_by(&view, &node, view.settings.policies.readlink)?;
-            let room = Vec::with_capacity(256);
-            rustix::fs::readlinkat(located.fd(), c"", room)?.into_bytes()
-        };
-        out.get_mut(..target.len())
-            .ok_or(Errno::NAMETOOLONG)?
-            .copy_from_slice(&target);
-        Ok(target.len())
+/// READLINK.
+pub(crate) fn readlink(pool: &Directories, id: NodeId, out: &mut [u8]) -> Result<usize> {
+    let node = pool.node(id)?;
+    if node.kind != FileKind::Symlink {
+        return Err(Errno::INVAL.into());
     }
+    let view = pool.view();
+    let target = if node.is_symlinkified() {
+        symlinkify::place_on_branch(pool, &view, &node)?
+    } else {
+        let located = change::locate_by(pool, &view, &node, view.settings.policies.readlink)?;
+        let room = Vec::with_capacity(256);
+        rustix::fs::readlinkat(located.fd(), c"", room)?.into_bytes()
+    };
+    out.get_mut(..target.len())
+        .ok_or(Errno::NAMETOOLONG)?
+        .copy_from_slice(&target);
+    Ok(target.len())
+}
 
-    /// ACCESS, asked only with `kernel-permissions-check=false`: what the server itself may do.
-    pub(crate) fn do_access(&self, id: NodeId, mask: u32) -> Result<()> {
-        let node = self.node(id)?;
-        let view = self.view();
-        let located = self.locate_by(&view, &node, view.settings.policies.access)?;
-        let mode = Access::from_bits_truncate(mask);
-        let path = sys::ProcPath::new(located.fd());
-        Ok(rustix::fs::accessat(
-            rustix::fs::CWD,
-            path.as_c_str(),
-            mode,
-            AtFlags::EACCESS,
-        )?)
-    }
+/// ACCESS, asked only with `kernel-permissions-check=false`: what the server itself may do.
+pub(crate) fn access(pool: &Directories, id: NodeId, mask: u32) -> Result<()> {
+    let node = pool.node(id)?;
+    let view = pool.view();
+    let located = change::locate_by(pool, &view, &node, view.settings.policies.access)?;
+    let mode = Access::from_bits_truncate(mask);
+    let path = sys::ProcPath::new(located.fd());
+    Ok(rustix::fs::accessat(
+        rustix::fs::CWD,
+        path.as_c_str(),
+        mode,
+        AtFlags::EACCESS,
+    )?)
 }

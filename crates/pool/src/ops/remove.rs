@@ -14,284 +14,289 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::metadata::copy_metadata;
 use crate::base::sys;
+use crate::coherence::{Coherent, invalidate};
+use crate::directory::{Directories, choose, follow, set};
 use crate::ops::create::unlink_flags;
-use crate::pool::{Pool, View};
+use crate::ops::{change, remove_shown, removed_dirs};
+use crate::state::State;
 use crate::state::identity::{Face, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
+use crate::state::view::View;
 
 /// The nodes of one inode: as it is and as it is shown.
 pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
 
-impl Pool {
-    /// UNLINK.
-    pub(crate) fn do_unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        let moves = self.moves();
-        let parent = self.node_to_change(parent)?;
-        let view = self.view();
-        let set = self.dir_set(&parent)?;
-        let rule = view.settings.policies.unlink;
-        if let [only] = &set.entries[..]
-            && rule != Policy::ErofsAlways
-        {
-            if only.branch.read_only() {
-                return Err(Errno::ROFS.into());
-            }
-            let nodes = self.nodes_at(only, name);
-            let _held = self.hold_found(cx, file_among(&nodes), moves)?;
-            rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
-            forget_name(&nodes, &parent, name);
-            return Ok(());
-        }
-        let mut found = self.branches_with(&set, name)?;
-        if let Some(seen) = found.first().map(|(_, stat)| kind_of(stat))
-            && seen != FileKind::Directory
-        {
-            // A directory that the file hides is none of its copies.
-            found.retain(|(_, stat)| kind_of(stat) != FileKind::Directory);
-        }
-        let nodes = self.nodes_of_first(&set, name, &found);
-        let _held = self.hold_found(cx, file_among(&nodes), moves)?;
-        self.remove_from(&view, rule, &set, name, &found, Doomed::Others)?;
-        forget_name(&nodes, &parent, name);
-        Ok(())
-    }
-
-    /// Keeps a file that was found by name from moving.
-    ///
-    /// # Errors
-    /// ESTALE if a file moved since there had been `moves`: what was found must be looked for
-    /// again.
-    pub(crate) fn hold_found<'a>(
-        &self,
-        cx: &Context<'_>,
-        node: Option<&'a Arc<Node>>,
-        moves: u64,
-    ) -> Result<Option<SharedMoveLock<'a>>> {
-        let held = node.map(|node| node.share_move_lock(cx));
-        if self.moves() == moves {
-            Ok(held)
-        } else {
-            Err(Errno::STALE.into())
-        }
-    }
-
-    /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
-    pub(crate) fn do_rmdir(&self, parent: NodeId, name: &OsStr) -> Result<()> {
-        let parent = self.node_to_change(parent)?;
-        let view = self.view();
-        let set = self.dir_set(&parent)?;
-        let found = self.branches_with(&set, name)?;
-        match found.first() {
-            None => return Err(Errno::NOENT.into()),
-            Some(_) if self.shows_a_link(&view, &set, name, &found) => {
-                return self.remove_shown_dir(&view, &parent, &set, name, &found);
-            }
-            Some((_, stat)) if kind_of(stat) != FileKind::Directory => {
-                return Err(Errno::NOTDIR.into());
-            }
-            Some(_) => {}
-        }
-        let nodes = self.nodes_named(&parent, &set, name, &found);
-        let opened = self.open_before_removal(&view, &set, name, &found, &nodes);
-        let removed = self.remove_dirs(&view, &set, name, &found);
-        if removed.is_ok() {
-            forget_name(&nodes, &parent, name);
-            self.hold_removed(opened);
-        }
-        // After the name, by which somebody may look for the directory meanwhile.
-        let rule = view.settings.policies.rmdir;
-        let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
-        if removed.is_ok()
-            && matches!(rule, Policy::All | Policy::EpAll)
-            && found.iter().all(is_dir)
-        {
-            // Gone everywhere: it was empty, so nothing is known but the directory itself.
-            for node in &nodes {
-                node.place().dirs.iter().for_each(|set| set.distrust());
-            }
-        } else if view.branches.len() > 1 {
-            // Some copies may be left, or be put back as new ones.
-            self.coherence.structure_changed();
-        }
-        removed
-    }
-
-    /// Removes the directories among what was found, if all of them are empty.
-    pub(crate) fn remove_dirs(
-        &self,
-        view: &View,
-        set: &DirSet,
-        name: &OsStr,
-        found: &[(Arc<Branch>, Statx)],
-    ) -> Result<()> {
-        let directories: SmallVec<[(Arc<Branch>, Statx); 2]> = found
-            .iter()
-            .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
-            .cloned()
-            .collect();
-        let mut kept = Kept::new();
-        if directories.len() > 1 {
-            for (branch, _) in &directories {
-                let dir = set.on(branch.id).ok_or(Errno::STALE)?;
-                let opened = open_empty(dir, name);
-                if matches!(opened, Err(Errno::NOTEMPTY)) {
-                    // On a bare filesystem what forbids it at all is said first.
-                    for (branch, stat) in &directories {
-                        may_remove(set.on(branch.id).ok_or(Errno::STALE)?, stat)?;
-                    }
-                }
-                kept.push((branch.id, opened?));
-            }
-        }
-        let rule = view.settings.policies.rmdir;
-        self.remove_from(
-            view,
-            rule,
-            set,
-            name,
-            &directories,
-            Doomed::Directories(kept),
-        )
-    }
-
-    /// Removes a name from the branches the policy picks out of those that have it. With the
-    /// policies that mean "all", one that may not be changed stops everything: removing the
-    /// others would only make that copy show again.
-    ///
-    /// All is checked before anything is removed. The copy that users see goes last: should a
-    /// branch fail all the same, it is still there. Directories are put back.
-    pub(crate) fn remove_from(
-        &self,
-        view: &View,
-        rule: Policy,
-        set: &DirSet,
-        name: &OsStr,
-        found: &[(Arc<Branch>, Statx)],
-        what: Doomed,
-    ) -> Result<()> {
-        let (directory, mut opened) = match what {
-            Doomed::Others => (false, Kept::new()),
-            Doomed::Directories(kept) => (true, kept),
-        };
-        if found.is_empty() {
-            return Err(Errno::NOENT.into());
-        }
-        let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = found
-            .iter()
-            .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
-            .collect();
-        let mut picked = self.pick_for_action(view, rule, &listed)?;
-        let takes_all = matches!(rule, Policy::All | Policy::EpAll);
-        if takes_all && picked.len() < found.len() {
+/// UNLINK.
+pub(crate) fn unlink(
+    pool: &Directories,
+    cx: &Context<'_>,
+    parent: NodeId,
+    name: &OsStr,
+) -> Result<()> {
+    let moves = pool.moves();
+    let parent = pool.node_to_change(parent)?;
+    let view = pool.view();
+    let set = set::dir_set(pool, &parent)?;
+    let rule = view.settings.policies.unlink;
+    if let [only] = &set.entries[..]
+        && rule != Policy::ErofsAlways
+    {
+        if only.branch.read_only() {
             return Err(Errno::ROFS.into());
         }
-        picked.sort_unstable();
-        let doomed: SmallVec<[(&DirEntry, &Statx); 2]> = picked
+        let nodes = nodes_at(pool, only, name);
+        let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+        rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
+        forget_name(&nodes, &parent, name);
+        return Ok(());
+    }
+    let mut found = change::branches_with(pool, &set, name)?;
+    if let Some(seen) = found.first().map(|(_, stat)| kind_of(stat))
+        && seen != FileKind::Directory
+    {
+        // A directory that the file hides is none of its copies.
+        found.retain(|(_, stat)| kind_of(stat) != FileKind::Directory);
+    }
+    let nodes = nodes_of_first(pool, &set, name, &found);
+    let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+    remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
+    forget_name(&nodes, &parent, name);
+    Ok(())
+}
+
+/// Keeps a file that was found by name from moving.
+///
+/// # Errors
+/// ESTALE if a file moved since there had been `moves`: what was found must be looked for
+/// again.
+pub(crate) fn hold_found<'a>(
+    pool: &State,
+    cx: &Context<'_>,
+    node: Option<&'a Arc<Node>>,
+    moves: u64,
+) -> Result<Option<SharedMoveLock<'a>>> {
+    let held = node.map(|node| node.share_move_lock(cx));
+    if pool.moves() == moves {
+        Ok(held)
+    } else {
+        Err(Errno::STALE.into())
+    }
+}
+
+/// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
+pub(crate) fn rmdir(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<()> {
+    let parent = pool.node_to_change(parent)?;
+    let view = pool.view();
+    let set = set::dir_set(pool, &parent)?;
+    let found = change::branches_with(pool, &set, name)?;
+    match found.first() {
+        None => return Err(Errno::NOENT.into()),
+        Some(_) if follow::shows_a_link(pool, &view, &set, name, &found) => {
+            return remove_shown::remove_shown_dir(pool, &view, &parent, &set, name, &found);
+        }
+        Some((_, stat)) if kind_of(stat) != FileKind::Directory => {
+            return Err(Errno::NOTDIR.into());
+        }
+        Some(_) => {}
+    }
+    let nodes = nodes_named(pool, &parent, &set, name, &found);
+    let opened = removed_dirs::open_before_removal(pool, &view, &set, name, &found, &nodes);
+    let removed = remove_dirs(pool, &view, &set, name, &found);
+    if removed.is_ok() {
+        forget_name(&nodes, &parent, name);
+        removed_dirs::hold_removed(pool, opened);
+    }
+    // After the name, by which somebody may look for the directory meanwhile.
+    let rule = view.settings.policies.rmdir;
+    let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
+    if removed.is_ok() && matches!(rule, Policy::All | Policy::EpAll) && found.iter().all(is_dir) {
+        // Gone everywhere: it was empty, so nothing is known but the directory itself.
+        for node in &nodes {
+            node.place().dirs.iter().for_each(|set| set.distrust());
+        }
+    } else if view.branches.len() > 1 {
+        // Some copies may be left, or be put back as new ones.
+        pool.coherence.structure_changed();
+    }
+    removed
+}
+
+/// Removes the directories among what was found, if all of them are empty.
+pub(crate) fn remove_dirs(
+    pool: &State,
+    view: &View,
+    set: &DirSet,
+    name: &OsStr,
+    found: &[(Arc<Branch>, Statx)],
+) -> Result<()> {
+    let directories: SmallVec<[(Arc<Branch>, Statx); 2]> = found
+        .iter()
+        .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
+        .cloned()
+        .collect();
+    let mut kept = Kept::new();
+    if directories.len() > 1 {
+        for (branch, _) in &directories {
+            let dir = set.on(branch.id).ok_or(Errno::STALE)?;
+            let opened = open_empty(dir, name);
+            if matches!(opened, Err(Errno::NOTEMPTY)) {
+                // On a bare filesystem what forbids it at all is said first.
+                for (branch, stat) in &directories {
+                    may_remove(set.on(branch.id).ok_or(Errno::STALE)?, stat)?;
+                }
+            }
+            kept.push((branch.id, opened?));
+        }
+    }
+    let rule = view.settings.policies.rmdir;
+    remove_from(
+        pool,
+        view,
+        rule,
+        set,
+        name,
+        &directories,
+        Doomed::Directories(kept),
+    )
+}
+
+/// Removes a name from the branches the policy picks out of those that have it. With the
+/// policies that mean "all", one that may not be changed stops everything: removing the
+/// others would only make that copy show again.
+///
+/// All is checked before anything is removed. The copy that users see goes last: should a
+/// branch fail all the same, it is still there. Directories are put back.
+pub(crate) fn remove_from(
+    pool: &State,
+    view: &View,
+    rule: Policy,
+    set: &DirSet,
+    name: &OsStr,
+    found: &[(Arc<Branch>, Statx)],
+    what: Doomed,
+) -> Result<()> {
+    let (directory, mut opened) = match what {
+        Doomed::Others => (false, Kept::new()),
+        Doomed::Directories(kept) => (true, kept),
+    };
+    if found.is_empty() {
+        return Err(Errno::NOENT.into());
+    }
+    let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = found
+        .iter()
+        .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
+        .collect();
+    let mut picked = choose::pick_for_action(pool, view, rule, &listed)?;
+    let takes_all = matches!(rule, Policy::All | Policy::EpAll);
+    if takes_all && picked.len() < found.len() {
+        return Err(Errno::ROFS.into());
+    }
+    picked.sort_unstable();
+    let doomed: SmallVec<[(&DirEntry, &Statx); 2]> = picked
+        .iter()
+        .rev()
+        .filter_map(|index| found.get(*index))
+        .filter_map(|(branch, stat)| Some((set.on(branch.id)?, stat)))
+        .collect();
+    if doomed.len() > 1 {
+        for (dir, stat) in &doomed {
+            may_remove(dir, stat)?;
+        }
+    }
+    // Only what another branch may yet refuse is ever put back.
+    let several = doomed.len() > 1;
+    let mut removed: SmallVec<[Removed<'_>; 2]> = SmallVec::new();
+    for (dir, stat) in doomed {
+        let kept = opened
             .iter()
-            .rev()
-            .filter_map(|index| found.get(*index))
-            .filter_map(|(branch, stat)| Some((set.on(branch.id)?, stat)))
-            .collect();
-        if doomed.len() > 1 {
-            for (dir, stat) in &doomed {
-                may_remove(dir, stat)?;
-            }
-        }
-        // Only what another branch may yet refuse is ever put back.
-        let several = doomed.len() > 1;
-        let mut removed: SmallVec<[Removed<'_>; 2]> = SmallVec::new();
-        for (dir, stat) in doomed {
-            let kept = opened
-                .iter()
-                .position(|(branch, _)| *branch == dir.branch.id)
-                .filter(|_| several)
-                .map(|index| opened.swap_remove(index).1);
-            match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
-                Ok(()) => removed.push(Removed { dir, stat, kept }),
-                Err(Errno::NOENT) => {}
-                Err(errno) => {
-                    if directory {
-                        restore_dirs(&removed, name);
-                    } else if !removed.is_empty() {
-                        tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a file could not be removed here; its copies on later branches are gone");
-                    }
-                    return Err(Error::at(&dir.branch, errno));
+            .position(|(branch, _)| *branch == dir.branch.id)
+            .filter(|_| several)
+            .map(|index| opened.swap_remove(index).1);
+        match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
+            Ok(()) => removed.push(Removed { dir, stat, kept }),
+            Err(Errno::NOENT) => {}
+            Err(errno) => {
+                if directory {
+                    restore_dirs(&removed, name);
+                } else if !removed.is_empty() {
+                    tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a file could not be removed here; its copies on later branches are gone");
                 }
+                return Err(Error::at(&dir.branch, errno));
             }
         }
-        if removed.is_empty() {
-            Err(Errno::NOENT.into())
-        } else {
-            Ok(())
-        }
     }
-
-    pub(crate) fn nodes_of_first(
-        &self,
-        set: &DirSet,
-        name: &OsStr,
-        found: &[(Arc<Branch>, Statx)],
-    ) -> Faced {
-        let first = found
-            .first()
-            .and_then(|(branch, stat)| Some((set.on(branch.id)?, stat)));
-        first
-            .map(|(dir, stat)| self.nodes_of_copy(dir, name, stat))
-            .unwrap_or_default()
+    if removed.is_empty() {
+        Err(Errno::NOENT.into())
+    } else {
+        Ok(())
     }
+}
 
-    /// The live nodes that a name leads to. A directory is found by any of its copies: the one
-    /// that its node was made from may be none of the first.
-    pub(crate) fn nodes_named(
-        &self,
-        parent: &Node,
-        set: &DirSet,
-        name: &OsStr,
-        found: &[(Arc<Branch>, Statx)],
-    ) -> Faced {
-        let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
-        if !found.first().is_some_and(is_dir) {
-            return self.nodes_of_first(set, name, found);
-        }
-        let mut nodes = Faced::new();
-        for (branch, stat) in found.iter().filter(|copy| is_dir(copy)) {
-            let device = (stat.stx_dev_major, stat.stx_dev_minor);
-            let Some(volume) = self.volumes.of_device(branch.id, device) else {
-                continue;
-            };
-            // A copy may be noted for directories that it has left.
-            let known = self.known_nodes(volume, stat.stx_ino);
-            for node in known.into_iter().filter(|node| node.is_dir()) {
-                let named = node.place().names.newest_is(parent.id, name);
-                if named && !nodes.iter().any(|other| Arc::ptr_eq(other, &node)) {
-                    nodes.push(node);
-                }
-            }
-        }
-        nodes
+pub(crate) fn nodes_of_first(
+    pool: &State,
+    set: &DirSet,
+    name: &OsStr,
+    found: &[(Arc<Branch>, Statx)],
+) -> Faced {
+    let first = found
+        .first()
+        .and_then(|(branch, stat)| Some((set.on(branch.id)?, stat)));
+    first
+        .map(|(dir, stat)| nodes_of_copy(pool, dir, name, stat))
+        .unwrap_or_default()
+}
+
+/// The live nodes that a name leads to. A directory is found by any of its copies: the one
+/// that its node was made from may be none of the first.
+pub(crate) fn nodes_named(
+    pool: &Coherent,
+    parent: &Node,
+    set: &DirSet,
+    name: &OsStr,
+    found: &[(Arc<Branch>, Statx)],
+) -> Faced {
+    let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
+    if !found.first().is_some_and(is_dir) {
+        return nodes_of_first(pool, set, name, found);
     }
-
-    /// The live nodes under a name on a branch: at most one for each face.
-    pub(crate) fn nodes_at(&self, dir: &DirEntry, name: &OsStr) -> Faced {
-        sys::statx_name(dir.fd.as_fd(), name)
-            .map(|stat| self.nodes_of_copy(dir, name, &stat))
-            .unwrap_or_default()
-    }
-
-    /// The same where the attributes under the name are known.
-    fn nodes_of_copy(&self, dir: &DirEntry, name: &OsStr, stat: &Statx) -> Faced {
-        let branch = &dir.branch;
-        let noted = self
-            .volumes
-            .note(branch.id, branch.seed, stat, dir.fd.as_fd(), name);
-        let Ok(volume) = noted else {
-            return Faced::new();
+    let mut nodes = Faced::new();
+    for (branch, stat) in found.iter().filter(|copy| is_dir(copy)) {
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let Some(volume) = pool.volumes.of_device(branch.id, device) else {
+            continue;
         };
-        [Face::Own, Face::Other]
-            .into_iter()
-            .filter_map(|face| self.nodes.find(volume, stat.stx_ino, face))
-            .collect()
+        // A copy may be noted for directories that it has left.
+        let known = invalidate::known_nodes(pool, volume, stat.stx_ino);
+        for node in known.into_iter().filter(|node| node.is_dir()) {
+            let named = node.place().names.newest_is(parent.id, name);
+            if named && !nodes.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                nodes.push(node);
+            }
+        }
     }
+    nodes
+}
+
+/// The live nodes under a name on a branch: at most one for each face.
+pub(crate) fn nodes_at(pool: &State, dir: &DirEntry, name: &OsStr) -> Faced {
+    sys::statx_name(dir.fd.as_fd(), name)
+        .map(|stat| nodes_of_copy(pool, dir, name, &stat))
+        .unwrap_or_default()
+}
+
+/// The same where the attributes under the name are known.
+fn nodes_of_copy(pool: &State, dir: &DirEntry, name: &OsStr, stat: &Statx) -> Faced {
+    let branch = &dir.branch;
+    let noted = pool
+        .volumes
+        .note(branch.id, branch.seed, stat, dir.fd.as_fd(), name);
+    let Ok(volume) = noted else {
+        return Faced::new();
+    };
+    [Face::Own, Face::Other]
+        .into_iter()
+        .filter_map(|face| pool.nodes.find(volume, stat.stx_ino, face))
+        .collect()
 }
 
 /// The node that can move: the one that shows a file as it is.

@@ -14,13 +14,17 @@ use strandfs_options::Policy;
 use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::sys;
-use crate::ops::change::Found;
-use crate::ops::remove::{Faced, dir_is_empty, file_among, may_remove};
-use crate::ops::removed_dirs::Opened;
+use crate::coherence::Coherent;
+use crate::directory::{Directories, choose, clone_path, set};
+use crate::ops::change::{self, Found};
+use crate::ops::remove::{self, Faced, dir_is_empty, file_among, may_remove};
+use crate::ops::removed_dirs::{self, Opened};
 use crate::ops::rename_plan::{Ends, Paths, Plan};
-use crate::pool::{Pool, View};
+use crate::ops::{exdev, link};
 use crate::state::identity::kind_of;
 use crate::state::node::{ChangingNames, DirSet, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 const KNOWN_FLAGS: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
 
@@ -45,298 +49,298 @@ impl Side<'_> {
     }
 }
 
-impl Pool {
-    /// RENAME and RENAME2.
-    pub(crate) fn do_rename(
-        &self,
-        cx: &Context<'_>,
-        parent: NodeId,
-        args: &Rename<'_>,
-    ) -> Result<()> {
-        let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
-        let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
-        if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
-            return Err(Errno::INVAL.into());
-        }
-        let view = self.view();
-        let moves = self.moves();
-        let mut ends = self.both_sides(parent, args)?;
-        let dirs = dirs_among(&ends.2);
-        // No copy of them comes to be on a further branch, under a name that is not theirs then.
-        let _whole: SmallVec<[_; 2]> = dirs.iter().map(|dir| dir.hold_attributes()).collect();
-        if !dirs.is_empty() {
-            ends = self.both_sides(parent, args)?;
-        }
-        let (old, new, nodes) = ends;
-        let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
-        let source_kind = kind_of(source);
-        let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));
-        // Two names of one file are held once: a second time would wait for whoever waits for us.
-        let target = target.filter(|target| moved.is_none_or(|moved| !Arc::ptr_eq(moved, target)));
-        let _held = (
-            self.hold_found(cx, moved, moves)?,
-            self.hold_found(cx, target, moves)?,
-        );
-        let mut replaced = Opened::new();
-        let renamed = if exchange {
-            if new.found.is_empty() {
-                return Err(Errno::NOENT.into());
-            }
-            self.exchange(&view, &old, &new)
-        } else {
-            check_target(source_kind, &new, args.flags)?;
-            replaced = self.open_before_removal(&view, &new.set, new.name, &new.found, &nodes.1);
-            match self.replace(cx, &view, &old, &new, args.flags) {
-                Err(Error {
-                    errno: Errno::XDEV, ..
-                }) if args.flags & libc::RENAME_WHITEOUT == 0 => {
-                    return self.rename_exdev(&view, &old, &new, &nodes.0);
-                }
-                outcome => outcome,
-            }
-        };
-        match renamed {
-            Ok(()) => {
-                settle_names(&old, &new, &nodes, exchange);
-                self.hold_removed(replaced);
-            }
-            // What could not be undone stays.
-            Err(_) if old.found.len() + new.found.len() > 1 => {
-                self.settle_as_found([&old, &new], &nodes);
-            }
-            Err(_) => {}
-        }
-        // After the names: whoever looked for a directory by its old one has to look again.
-        if source_kind == FileKind::Directory || exchange {
-            self.coherence.structure_changed();
-        }
-        renamed
+/// RENAME and RENAME2.
+pub(crate) fn rename(
+    pool: &Directories,
+    cx: &Context<'_>,
+    parent: NodeId,
+    args: &Rename<'_>,
+) -> Result<()> {
+    let exchange = args.flags & libc::RENAME_EXCHANGE != 0;
+    let clash = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+    if args.flags & !KNOWN_FLAGS != 0 || (exchange && args.flags & clash != 0) {
+        return Err(Errno::INVAL.into());
     }
-
-    /// What both names lead to.
-    fn both_sides<'a>(
-        &self,
-        parent: NodeId,
-        args: &Rename<'a>,
-    ) -> Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
-        let old = self.side(parent, args.name)?;
-        let new = self.side(args.new_parent, args.new_name)?;
-        if old.found.is_empty() {
+    let view = pool.view();
+    let moves = pool.moves();
+    let mut ends = both_sides(pool, parent, args)?;
+    let dirs = dirs_among(&ends.2);
+    // No copy of them comes to be on a further branch, under a name that is not theirs then.
+    let _whole: SmallVec<[_; 2]> = dirs.iter().map(|dir| dir.hold_attributes()).collect();
+    if !dirs.is_empty() {
+        ends = both_sides(pool, parent, args)?;
+    }
+    let (old, new, nodes) = ends;
+    let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
+    let source_kind = kind_of(source);
+    let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));
+    // Two names of one file are held once: a second time would wait for whoever waits for us.
+    let target = target.filter(|target| moved.is_none_or(|moved| !Arc::ptr_eq(moved, target)));
+    let _held = (
+        remove::hold_found(pool, cx, moved, moves)?,
+        remove::hold_found(pool, cx, target, moves)?,
+    );
+    let mut replaced = Opened::new();
+    let renamed = if exchange {
+        if new.found.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        let nodes = (self.nodes_of(&old), self.nodes_of(&new));
-        Ok((old, new, nodes))
-    }
-
-    fn side<'a>(&self, parent: NodeId, name: &'a OsStr) -> Result<Side<'a>> {
-        let parent = self.node_to_change(parent)?;
-        let set = self.dir_set(&parent)?;
-        let found = self.branches_with(&set, name)?;
-        Ok(Side {
-            parent,
-            set,
-            name,
-            found,
-        })
-    }
-
-    fn nodes_of(&self, side: &Side<'_>) -> Faced {
-        self.nodes_named(&side.parent, &side.set, side.name, &side.found)
-    }
-
-    fn replace(
-        &self,
-        cx: &Context<'_>,
-        view: &View,
-        old: &Side<'_>,
-        new: &Side<'_>,
-        flags: u32,
-    ) -> Result<()> {
-        let moving = self.picked_sources(view, old)?;
-        let stays_behind = |branch: &Branch| !moving.iter().any(|moved| moved.id == branch.id);
-        let stale: SmallVec<[&(Arc<Branch>, Statx); 2]> = new
-            .found
-            .iter()
-            .filter(|(branch, _)| stays_behind(branch))
-            .collect();
-        if stale.iter().any(|(branch, _)| branch.read_only()) {
-            return Err(Errno::ROFS.into());
-        }
-        if moving.len() + stale.len() > 1 {
-            // Before a directory is made anywhere for the new name.
-            for branch in &moving {
-                check_side(old, branch)?;
-                check_side(new, branch)?;
+        self::exchange(pool, &view, &old, &new)
+    } else {
+        check_target(source_kind, &new, args.flags)?;
+        replaced = removed_dirs::open_before_removal(
+            pool, &view, &new.set, new.name, &new.found, &nodes.1,
+        );
+        match replace(pool, cx, &view, &old, &new, args.flags) {
+            Err(Error {
+                errno: Errno::XDEV, ..
+            }) if args.flags & libc::RENAME_WHITEOUT == 0 => {
+                return exdev::rename_exdev(pool, &view, &old, &new, &nodes.0);
             }
-            for (branch, _) in &stale {
-                check_side(new, branch)?;
-            }
+            outcome => outcome,
         }
-        let foremost = |branches: &mut dyn Iterator<Item = &Arc<Branch>>| {
-            branches.map(|branch| view.position(branch.id)).min()
-        };
-        let first_stale = foremost(&mut stale.iter().map(|(branch, _)| branch));
-        let first_moving = foremost(&mut moving.iter());
-        // Directories unite: one further ahead, which is empty, hides nothing.
-        let is_file = old
-            .found
-            .iter()
-            .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
-        let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
-        let mut plan = Plan::default();
-        if moving.len() + stale.len() > 1 {
-            plan.set_paths(self.paths(old, new));
-            let kept = old
-                .found
-                .iter()
-                .filter(|(branch, _)| stays_behind(branch) && new.has(branch).is_none());
-            kept.for_each(|(branch, _)| plan.keep(branch));
+    };
+    match renamed {
+        Ok(()) => {
+            settle_names(&old, &new, &nodes, exchange);
+            removed_dirs::hold_removed(pool, replaced);
         }
+        // What could not be undone stays.
+        Err(_) if old.found.len() + new.found.len() > 1 => {
+            settle_as_found(pool, [&old, &new], &nodes);
+        }
+        Err(_) => {}
+    }
+    // After the names: whoever looked for a directory by its old one has to look again.
+    if source_kind == FileKind::Directory || exchange {
+        pool.coherence.structure_changed();
+    }
+    renamed
+}
+
+/// What both names lead to.
+fn both_sides<'a>(
+    pool: &Directories,
+    parent: NodeId,
+    args: &Rename<'a>,
+) -> Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
+    let old = self::side(pool, parent, args.name)?;
+    let new = self::side(pool, args.new_parent, args.new_name)?;
+    if old.found.is_empty() {
+        return Err(Errno::NOENT.into());
+    }
+    let nodes = (nodes_of(pool, &old), nodes_of(pool, &new));
+    Ok((old, new, nodes))
+}
+
+fn side<'a>(pool: &Directories, parent: NodeId, name: &'a OsStr) -> Result<Side<'a>> {
+    let parent = pool.node_to_change(parent)?;
+    let set = set::dir_set(pool, &parent)?;
+    let found = change::branches_with(pool, &set, name)?;
+    Ok(Side {
+        parent,
+        set,
+        name,
+        found,
+    })
+}
+
+fn nodes_of(pool: &Coherent, side: &Side<'_>) -> Faced {
+    remove::nodes_named(pool, &side.parent, &side.set, side.name, &side.found)
+}
+
+fn replace(
+    pool: &Directories,
+    cx: &Context<'_>,
+    view: &View,
+    old: &Side<'_>,
+    new: &Side<'_>,
+    flags: u32,
+) -> Result<()> {
+    let moving = picked_sources(pool, view, old)?;
+    let stays_behind = |branch: &Branch| !moving.iter().any(|moved| moved.id == branch.id);
+    let stale: SmallVec<[&(Arc<Branch>, Statx); 2]> = new
+        .found
+        .iter()
+        .filter(|(branch, _)| stays_behind(branch))
+        .collect();
+    if stale.iter().any(|(branch, _)| branch.read_only()) {
+        return Err(Errno::ROFS.into());
+    }
+    if moving.len() + stale.len() > 1 {
+        // Before a directory is made anywhere for the new name.
         for branch in &moving {
-            let ends = self.ends(view, old, new, branch)?;
-            let target = new.has(branch).map(kind_of);
-            if hidden && Some(view.position(branch.id)) == first_moving {
-                plan.move_behind(ends, target);
-            } else {
-                plan.move_name(ends, target);
-            }
-        }
-        if !stale.is_empty() {
-            // For disks to sync.
-            cx.may_block();
-        }
-        for (branch, stat) in stale {
-            let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();
-            plan.drop_stale(dir, new.name, kind_of(stat), view.position(branch.id));
-        }
-        plan.run(flags)
-    }
-
-    fn paths(&self, old: &Side<'_>, new: &Side<'_>) -> Option<Paths> {
-        Some(Paths {
-            from: self.relative_path(&old.parent)?,
-            to: self.relative_path(&new.parent)?,
-        })
-    }
-
-    /// After a rename that failed in the middle: tells the nodes of files which of both names the
-    /// branches still hold them under, and has the kernel ask again for what it knows of them.
-    fn settle_as_found(&self, sides: [&Side<'_>; 2], nodes: &(Faced, Faced)) {
-        let files = || nodes.0.iter().chain(&nodes.1).filter(|node| !node.is_dir());
-        for side in sides {
-            for node in files() {
-                match self.has_name(node, side) {
-                    Ok(true) => node.add_name(side.parent.id, side.name),
-                    Ok(false) => node.remove_name(side.parent.id, side.name),
-                    // It is the branch that does not tell.
-                    Err(_) => {}
-                }
-            }
-            self.coherence.doubt_name(side.parent.id, side.name);
-        }
-        files().for_each(|node| self.coherence.doubt_inode(node.id));
-    }
-
-    /// Whether a file is under the name on any branch.
-    fn has_name(&self, node: &Arc<Node>, side: &Side<'_>) -> Result<bool> {
-        // Directories may have been made for the new name meanwhile.
-        let set = self.dir_set_now(&side.parent)?;
-        for entry in &set.entries {
-            match sys::statx_name(entry.fd.as_fd(), side.name) {
-                Ok(stat) => {
-                    let device = (stat.stx_dev_major, stat.stx_dev_minor);
-                    let volume = self.volumes.of_device(entry.branch.id, device);
-                    if volume.is_some_and(|volume| node.has_copy(volume, stat.stx_ino)) {
-                        return Ok(true);
-                    }
-                }
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(false)
-    }
-
-    /// The branches whose copy of the old name moves.
-    pub(crate) fn picked_sources(
-        &self,
-        view: &View,
-        old: &Side<'_>,
-    ) -> Result<SmallVec<[Arc<Branch>; 2]>> {
-        let rule = view.settings.policies.rename;
-        let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = old
-            .found
-            .iter()
-            .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
-            .collect();
-        let picked = self.pick_for_action(view, rule, &listed)?;
-        if matches!(rule, Policy::All | Policy::EpAll) && picked.len() < listed.len() {
-            // The copy that cannot move would show again under the old name.
-            return Err(Errno::ROFS.into());
-        }
-        Ok(picked
-            .iter()
-            .filter_map(|index| listed.get(*index))
-            .map(|(branch, _)| Arc::clone(branch))
-            .collect())
-    }
-
-    /// Both directories on one branch; a missing one is made unless paths are preserved.
-    fn ends<'a>(
-        &self,
-        view: &View,
-        from: &Side<'a>,
-        to: &Side<'a>,
-        branch: &Arc<Branch>,
-    ) -> Result<Ends<'a>> {
-        let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
-        let to_dir = match to.set.on(branch.id) {
-            Some(dir) => dir.clone(),
-            None if self.preserves_paths(view) => return Err(Errno::XDEV.into()),
-            None => self.ensure_dir(&to.parent, branch)?,
-        };
-        Ok(Ends {
-            from: from_dir,
-            from_name: from.name,
-            to: to_dir,
-            to_name: to.name,
-            rank: view.position(branch.id),
-        })
-    }
-
-    /// Swaps two names: on branches that have both, in one step; elsewhere the one that is there
-    /// moves.
-    fn exchange(&self, view: &View, old: &Side<'_>, new: &Side<'_>) -> Result<()> {
-        if old
-            .found
-            .iter()
-            .chain(&new.found)
-            .any(|(branch, _)| branch.read_only())
-        {
-            return Err(Errno::ROFS.into());
-        }
-        for (branch, _) in old.found.iter().chain(&new.found) {
             check_side(old, branch)?;
             check_side(new, branch)?;
         }
-        let mut plan = Plan::default();
-        let elsewhere = |(branch, _): &&(Arc<Branch>, Statx)| old.has(branch).is_none();
-        if old.found.len() > 1 || new.found.iter().any(|one| elsewhere(&one)) {
-            plan.set_paths(self.paths(old, new));
+        for (branch, _) in &stale {
+            check_side(new, branch)?;
         }
-        for (branch, _) in &old.found {
-            let ends = self.ends(view, old, new, branch)?;
-            if new.has(branch).is_some() {
-                plan.swap(ends)
-            } else {
-                plan.move_name(ends, None)
+    }
+    let foremost = |branches: &mut dyn Iterator<Item = &Arc<Branch>>| {
+        branches.map(|branch| view.position(branch.id)).min()
+    };
+    let first_stale = foremost(&mut stale.iter().map(|(branch, _)| branch));
+    let first_moving = foremost(&mut moving.iter());
+    // Directories unite: one further ahead, which is empty, hides nothing.
+    let is_file = old
+        .found
+        .iter()
+        .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
+    let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
+    let mut plan = Plan::default();
+    if moving.len() + stale.len() > 1 {
+        plan.set_paths(paths(pool, old, new));
+        let kept = old
+            .found
+            .iter()
+            .filter(|(branch, _)| stays_behind(branch) && new.has(branch).is_none());
+        kept.for_each(|(branch, _)| plan.keep(branch));
+    }
+    for branch in &moving {
+        let ends = self::ends(pool, view, old, new, branch)?;
+        let target = new.has(branch).map(kind_of);
+        if hidden && Some(view.position(branch.id)) == first_moving {
+            plan.move_behind(ends, target);
+        } else {
+            plan.move_name(ends, target);
+        }
+    }
+    if !stale.is_empty() {
+        // For disks to sync.
+        cx.may_block();
+    }
+    for (branch, stat) in stale {
+        let dir = new.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+        plan.drop_stale(dir, new.name, kind_of(stat), view.position(branch.id));
+    }
+    plan.run(flags)
+}
+
+fn paths(pool: &State, old: &Side<'_>, new: &Side<'_>) -> Option<Paths> {
+    Some(Paths {
+        from: paths::relative_path(pool, &old.parent)?,
+        to: paths::relative_path(pool, &new.parent)?,
+    })
+}
+
+/// After a rename that failed in the middle: tells the nodes of files which of both names the
+/// branches still hold them under, and has the kernel ask again for what it knows of them.
+fn settle_as_found(pool: &Directories, sides: [&Side<'_>; 2], nodes: &(Faced, Faced)) {
+    let files = || nodes.0.iter().chain(&nodes.1).filter(|node| !node.is_dir());
+    for side in sides {
+        for node in files() {
+            match has_name(pool, node, side) {
+                Ok(true) => node.add_name(side.parent.id, side.name),
+                Ok(false) => node.remove_name(side.parent.id, side.name),
+                // It is the branch that does not tell.
+                Err(_) => {}
             }
         }
-        for (branch, _) in new.found.iter().filter(elsewhere) {
-            plan.move_name(self.ends(view, new, old, branch)?, None);
-        }
-        plan.run(libc::RENAME_EXCHANGE)
+        pool.coherence.doubt_name(side.parent.id, side.name);
     }
+    files().for_each(|node| pool.coherence.doubt_inode(node.id));
+}
+
+/// Whether a file is under the name on any branch.
+fn has_name(pool: &Directories, node: &Arc<Node>, side: &Side<'_>) -> Result<bool> {
+    // Directories may have been made for the new name meanwhile.
+    let set = set::dir_set_now(pool, &side.parent)?;
+    for entry in &set.entries {
+        match sys::statx_name(entry.fd.as_fd(), side.name) {
+            Ok(stat) => {
+                let device = (stat.stx_dev_major, stat.stx_dev_minor);
+                let volume = pool.volumes.of_device(entry.branch.id, device);
+                if volume.is_some_and(|volume| node.has_copy(volume, stat.stx_ino)) {
+                    return Ok(true);
+                }
+            }
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(false)
+}
+
+/// The branches whose copy of the old name moves.
+pub(crate) fn picked_sources(
+    pool: &State,
+    view: &View,
+    old: &Side<'_>,
+) -> Result<SmallVec<[Arc<Branch>; 2]>> {
+    let rule = view.settings.policies.rename;
+    let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = old
+        .found
+        .iter()
+        .map(|(branch, stat)| (Arc::clone(branch), Some(*stat)))
+        .collect();
+    let picked = choose::pick_for_action(pool, view, rule, &listed)?;
+    if matches!(rule, Policy::All | Policy::EpAll) && picked.len() < listed.len() {
+        // The copy that cannot move would show again under the old name.
+        return Err(Errno::ROFS.into());
+    }
+    Ok(picked
+        .iter()
+        .filter_map(|index| listed.get(*index))
+        .map(|(branch, _)| Arc::clone(branch))
+        .collect())
+}
+
+/// Both directories on one branch; a missing one is made unless paths are preserved.
+fn ends<'a>(
+    pool: &Directories,
+    view: &View,
+    from: &Side<'a>,
+    to: &Side<'a>,
+    branch: &Arc<Branch>,
+) -> Result<Ends<'a>> {
+    let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+    let to_dir = match to.set.on(branch.id) {
+        Some(dir) => dir.clone(),
+        None if link::preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
+        None => clone_path::ensure_dir(pool, &to.parent, branch)?,
+    };
+    Ok(Ends {
+        from: from_dir,
+        from_name: from.name,
+        to: to_dir,
+        to_name: to.name,
+        rank: view.position(branch.id),
+    })
+}
+
+/// Swaps two names: on branches that have both, in one step; elsewhere the one that is there
+/// moves.
+fn exchange(pool: &Directories, view: &View, old: &Side<'_>, new: &Side<'_>) -> Result<()> {
+    if old
+        .found
+        .iter()
+        .chain(&new.found)
+        .any(|(branch, _)| branch.read_only())
+    {
+        return Err(Errno::ROFS.into());
+    }
+    for (branch, _) in old.found.iter().chain(&new.found) {
+        check_side(old, branch)?;
+        check_side(new, branch)?;
+    }
+    let mut plan = Plan::default();
+    let elsewhere = |(branch, _): &&(Arc<Branch>, Statx)| old.has(branch).is_none();
+    if old.found.len() > 1 || new.found.iter().any(|one| elsewhere(&one)) {
+        plan.set_paths(paths(pool, old, new));
+    }
+    for (branch, _) in &old.found {
+        let ends = self::ends(pool, view, old, new, branch)?;
+        if new.has(branch).is_some() {
+            plan.swap(ends)
+        } else {
+            plan.move_name(ends, None)
+        }
+    }
+    for (branch, _) in new.found.iter().filter(elsewhere) {
+        plan.move_name(self::ends(pool, view, new, old, branch)?, None);
+    }
+    plan.run(libc::RENAME_EXCHANGE)
 }
 
 /// The directories of a rename, each once, in an order that is the same for all.

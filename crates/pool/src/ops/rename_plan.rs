@@ -15,8 +15,9 @@ use strandfs_fuse::FileKind;
 
 use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
+use crate::base::step::step as step_passed;
 use crate::base::sys;
-use crate::mover::{Decisive, Displaced, Place, Record, step as step_passed};
+use crate::mover::{Decisive, Displaced, Place, Record};
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
 use crate::ops::remove::{open_kept, restore_dir};

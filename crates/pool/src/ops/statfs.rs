@@ -10,7 +10,8 @@ use strandfs_options::{StatfsIgnore, StatfsMode};
 use crate::base::branch::Branch;
 use crate::base::error::Result;
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::directory::{Directories, deadline};
+use crate::ops::change;
 
 /// One filesystem's numbers and whether its free space can be used for anything new.
 struct Part {
@@ -18,52 +19,49 @@ struct Part {
     usable: bool,
 }
 
-impl Pool {
-    /// STATFS. `statfs=full` asks the directory on each branch instead of the branch's root, so
-    /// only branches that hold it count.
-    pub(crate) fn do_statfs(&self, id: NodeId) -> Result<StatfsReply> {
-        let view = self.view();
-        let full = view.settings.statfs == StatfsMode::Full;
-        let set = match full {
-            true => self
-                .node(id)
-                .and_then(|node| self.holders(&view, &node, false))
-                .ok(),
-            false => None,
+/// STATFS. `statfs=full` asks the directory on each branch instead of the branch's root, so
+/// only branches that hold it count.
+pub(crate) fn statfs(pool: &Directories, id: NodeId) -> Result<StatfsReply> {
+    let view = pool.view();
+    let full = view.settings.statfs == StatfsMode::Full;
+    let set = match full {
+        true => pool
+            .node(id)
+            .and_then(|node| change::holders(pool, &view, &node, false))
+            .ok(),
+        false => None,
+    };
+    let mut parts: Vec<((u32, u32), Part)> = Vec::with_capacity(view.branches.len());
+    for branch in &view.branches {
+        let holder = match &set {
+            None => None,
+            Some(holders) => match holders.iter().find(|h| h.branch.id == branch.id) {
+                Some(holder) => Some(holder),
+                None => continue,
+            },
         };
-        let mut parts: Vec<((u32, u32), Part)> = Vec::with_capacity(view.branches.len());
-        for branch in &view.branches {
-            let holder = match &set {
-                None => None,
-                Some(holders) => match holders.iter().find(|h| h.branch.id == branch.id) {
-                    Some(holder) => Some(holder),
-                    None => continue,
-                },
-            };
-            let may_hang = branch.health().is_slow() || branch.medium().latency.may_hang();
-            let (device, stat) = match holder.filter(|_| !may_hang) {
-                None => match self.statvfs(&view, branch) {
-                    Ok(stat) => (branch.mark().device, stat),
-                    Err(_) => continue,
-                },
-                Some(holder) => {
-                    let at = holder.fd.as_fd();
-                    let (Ok(identity), Ok(stat)) = (sys::statx_fd(at), rustix::fs::fstatvfs(at))
-                    else {
-                        continue;
-                    };
-                    ((identity.stx_dev_major, identity.stx_dev_minor), stat)
-                }
-            };
-            let usable = counts_as_free(view.settings.statfs_ignore, branch, &stat);
-            match parts.iter_mut().find(|(known, _)| *known == device) {
-                // Several branches on one filesystem: free if any of them may use it.
-                Some((_, part)) => part.usable |= usable,
-                None => parts.push((device, Part { stat, usable })),
+        let may_hang = branch.health().is_slow() || branch.medium().latency.may_hang();
+        let (device, stat) = match holder.filter(|_| !may_hang) {
+            None => match deadline::statvfs(pool, &view, branch) {
+                Ok(stat) => (branch.mark().device, stat),
+                Err(_) => continue,
+            },
+            Some(holder) => {
+                let at = holder.fd.as_fd();
+                let (Ok(identity), Ok(stat)) = (sys::statx_fd(at), rustix::fs::fstatvfs(at)) else {
+                    continue;
+                };
+                ((identity.stx_dev_major, identity.stx_dev_minor), stat)
             }
+        };
+        let usable = counts_as_free(view.settings.statfs_ignore, branch, &stat);
+        match parts.iter_mut().find(|(known, _)| *known == device) {
+            // Several branches on one filesystem: free if any of them may use it.
+            Some((_, part)) => part.usable |= usable,
+            None => parts.push((device, Part { stat, usable })),
         }
-        Ok(add_up(parts.iter().map(|(_, part)| part)))
     }
+    Ok(add_up(parts.iter().map(|(_, part)| part)))
 }
 
 /// Whether `statfs-ignore` leaves a branch's free space in the sum.

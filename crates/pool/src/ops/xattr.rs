@@ -15,12 +15,15 @@ use crate::base::access_list::{self, ACCESS, AccessList};
 use crate::base::error::{Error, Result};
 use crate::base::rights::Rights;
 use crate::base::sys;
+use crate::directory::{Directories, deadline, set};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
+use crate::ops::change;
 use crate::ops::privilege::{is_administrator, keeps_set_group_id};
-use crate::pool::{Pool, View};
 use crate::state::attr::has_set_id;
 use crate::state::mounts::Forbids;
 use crate::state::node::{DirEntry, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
 const CAPABILITY: &[u8] = b"security.capability";
@@ -48,178 +51,179 @@ pub(crate) fn give(value: &[u8], out: Option<&mut [u8]>) -> Result<usize> {
     Ok(value.len())
 }
 
-impl Pool {
-    /// GETXATTR.
-    pub(crate) fn do_getxattr(
-        &self,
-        id: NodeId,
-        name: &OsStr,
-        out: Option<&mut [u8]>,
-    ) -> Result<usize> {
-        let view = self.view();
-        // The pool answers for itself while the kernel asks at all.
-        let status = id == NodeId::ROOT && pool_key(name) == Some(b"status");
-        if !(status && view.settings.xattr == XattrMode::NoAttr) {
-            check_mode(&view)?;
-        }
-        let bytes = name.as_bytes();
-        if bytes == CAPABILITY && !view.settings.security_capability {
-            return Err(Errno::NODATA.into());
-        }
-        let node = self.node(id)?;
-        if let Some(key) = pool_key(name) {
-            let value = self.pool_xattr(&view, &node, key)?;
-            return give(&value, out);
-        }
-        if node.is_dir() && name == ACCESS {
-            let set = self.dir_set(&node)?;
-            if set.entries.len() > 1 {
-                return give(&self.merged_list(&view, &set.entries)?, out);
-            }
-        }
-        let located = self.locate_by(&view, &node, view.settings.policies.getxattr)?;
-        if bytes == CAPABILITY
-            && self
-                .volumes
-                .mounts
-                .forbids_open(located.fd())?
-                .contains(Forbids::SUID)
-        {
-            return Err(Errno::NODATA.into());
-        }
-        match sys::getxattr(located.fd(), name, out) {
-            // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
-            // just none on this file) it asks once.
-            Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => {
-                Err(Errno::OPNOTSUPP.into())
-            }
-            // The kernel takes this for an error of the permission check, and refuses everybody.
-            Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA.into()),
-            other => Ok(other?),
+/// Whether this attribute tells how the pool is.
+pub(crate) fn is_status(id: NodeId, name: &OsStr) -> bool {
+    id == NodeId::ROOT && pool_key(name) == Some(b"status")
+}
+
+/// GETXATTR.
+pub(crate) fn getxattr(
+    pool: &Directories,
+    id: NodeId,
+    name: &OsStr,
+    out: Option<&mut [u8]>,
+) -> Result<usize> {
+    let view = pool.view();
+    check_mode(&view)?;
+    let bytes = name.as_bytes();
+    if bytes == CAPABILITY && !view.settings.security_capability {
+        return Err(Errno::NODATA.into());
+    }
+    let node = pool.node(id)?;
+    if let Some(key) = pool_key(name) {
+        let value = pool_xattr(pool, &view, &node, key)?;
+        return give(&value, out);
+    }
+    if node.is_dir() && name == ACCESS {
+        let set = set::dir_set(pool, &node)?;
+        if set.entries.len() > 1 {
+            return give(&merged_list(pool, &view, &set.entries)?, out);
         }
     }
-
-    /// Where a node is: `basepath`, `relpath`, `fullpath`, `allpaths` (NUL between).
-    fn pool_xattr(&self, view: &View, node: &Arc<Node>, key: &[u8]) -> Result<Vec<u8>> {
-        let relative = || self.relative_path(node).ok_or(Errno::NODATA);
-        match key {
-            b"relpath" => Ok(relative()?.as_os_str().as_bytes().to_vec()),
-            b"basepath" | b"fullpath" => {
-                let located = self.locate_by(view, node, view.settings.policies.getxattr)?;
-                let path = match key {
-                    b"basepath" => located.branch.path.clone(),
-                    _ => located.branch.full_path(&relative()?),
-                };
-                Ok(path.as_os_str().as_bytes().to_vec())
-            }
-            b"allpaths" => {
-                let relative = relative()?;
-                let holders = self.holders(view, node, false)?;
-                let paths: Vec<_> = holders
-                    .iter()
-                    .map(|holder| holder.branch.full_path(&relative).into_os_string())
-                    .collect();
-                Ok(paths
-                    .iter()
-                    .map(|path| path.as_bytes())
-                    .collect::<Vec<_>>()
-                    .join(&0))
-            }
-            b"status" if node.id == NodeId::ROOT => Ok(self.status().to_string().into_bytes()),
-            _ => Err(Errno::NODATA.into()),
-        }
+    let located = change::locate_by(pool, &view, &node, view.settings.policies.getxattr)?;
+    if bytes == CAPABILITY
+        && pool
+            .volumes
+            .mounts
+            .forbids_open(located.fd())?
+            .contains(Forbids::SUID)
+    {
+        return Err(Errno::NODATA.into());
     }
-
-    /// LISTXATTR; names of the pool's own kind that lie on a branch are not shown, nor those that the
-    /// caller may not read: the branch sees the server ask, who may.
-    pub(crate) fn do_listxattr(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        out: Option<&mut [u8]>,
-    ) -> Result<usize> {
-        let view = self.view();
-        match view.settings.xattr {
-            XattrMode::Passthrough => {}
-            XattrMode::NoAttr => return Ok(0),
-            XattrMode::NoSys => return Err(Errno::NOSYS.into()),
-        }
-        let node = self.node(id)?;
-        let located = self.locate_by(&view, &node, view.settings.policies.listxattr)?;
-        let fd = located.fd();
-        if let Some(out) = out {
-            match sys::listxattr(fd, Some(&mut *out)) {
-                Ok(len) => return Ok(hide_names(out, len, || is_administrator(cx))),
-                // What is shown of it may fit all the same.
-                Err(Errno::RANGE) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            let (list, len) = shown_list(cx, fd)?;
-            return give(list.get(..len).unwrap_or_default(), Some(out));
-        }
-        match sys::listxattr(fd, None)? {
-            0 => Ok(0),
-            _ => Ok(shown_list(cx, fd)?.1),
-        }
+    match sys::getxattr(located.fd(), name, out) {
+        // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
+        // just none on this file) it asks once.
+        Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => Err(Errno::OPNOTSUPP.into()),
+        // The kernel takes this for an error of the permission check, and refuses everybody.
+        Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA.into()),
+        other => Ok(other?),
     }
+}
 
-    /// SETXATTR.
-    pub(crate) fn do_setxattr(
-        &self,
-        cx: &Context<'_>,
-        id: NodeId,
-        args: &SetXattr<'_>,
-    ) -> Result<()> {
-        let view = self.view();
-        check_mode(&view)?;
-        self.check_settable(&view, args.name)?;
-        let node = self.node(id)?;
-        let _held = node.share_move_lock(cx);
-        // The branch clears set-group-id itself for whom it does not trust to keep it.
-        sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
-        let rule = view.settings.policies.setxattr;
-        let change = WithAttr {
-            name: args.name,
-            value: args.value,
-            flags: args.flags,
-        };
-        self.change_copies(&view, &node, rule, &change)
-    }
-
-    /// REMOVEXATTR.
-    pub(crate) fn do_removexattr(&self, cx: &Context<'_>, id: NodeId, name: &OsStr) -> Result<()> {
-        let view = self.view();
-        check_mode(&view)?;
-        self.check_settable(&view, name)?;
-        let node = self.node(id)?;
-        let _held = node.share_move_lock(cx);
-        let rule = view.settings.policies.removexattr;
-        let before = |fd: BorrowedFd<'_>| {
-            if name == ACCESS {
-                // The kernel does not say whether set-group-id is to fall, as it does for setting.
-                let stat = sys::statx_fd(fd)?;
-                let mode = u32::from(stat.stx_mode);
-                let keeps = !has_set_id(mode) || keeps_set_group_id(cx, stat.stx_gid);
-                sys::want_fsetid(keeps)?;
-            }
-            Ok(())
-        };
-        let change = WithoutAttr {
-            name,
-            before: &before,
-        };
-        self.change_copies(&view, &node, rule, &change)
-    }
-
-    fn check_settable(&self, view: &View, name: &OsStr) -> Result<()> {
-        if pool_key(name).is_some() {
-            return Err(Errno::PERM.into());
+/// Where a node is: `basepath`, `relpath`, `fullpath`, `allpaths` (NUL between).
+fn pool_xattr(pool: &Directories, view: &View, node: &Arc<Node>, key: &[u8]) -> Result<Vec<u8>> {
+    let relative = || paths::relative_path(pool, node).ok_or(Errno::NODATA);
+    match key {
+        b"relpath" => Ok(relative()?.as_os_str().as_bytes().to_vec()),
+        b"basepath" | b"fullpath" => {
+            let located = change::locate_by(pool, view, node, view.settings.policies.getxattr)?;
+            let path = match key {
+                b"basepath" => located.branch.path.clone(),
+                _ => located.branch.full_path(&relative()?),
+            };
+            Ok(path.as_os_str().as_bytes().to_vec())
         }
-        if name.as_bytes() == CAPABILITY && !view.settings.security_capability {
-            return Err(Errno::NODATA.into());
+        b"allpaths" => {
+            let relative = relative()?;
+            let holders = change::holders(pool, view, node, false)?;
+            let paths: Vec<_> = holders
+                .iter()
+                .map(|holder| holder.branch.full_path(&relative).into_os_string())
+                .collect();
+            Ok(paths
+                .iter()
+                .map(|path| path.as_bytes())
+                .collect::<Vec<_>>()
+                .join(&0))
+        }
+        _ => Err(Errno::NODATA.into()),
+    }
+}
+
+/// LISTXATTR; names of the pool's own kind that lie on a branch are not shown, nor those that the
+/// caller may not read: the branch sees the server ask, who may.
+pub(crate) fn listxattr(
+    pool: &Directories,
+    cx: &Context<'_>,
+    id: NodeId,
+    out: Option<&mut [u8]>,
+) -> Result<usize> {
+    let view = pool.view();
+    match view.settings.xattr {
+        XattrMode::Passthrough => {}
+        XattrMode::NoAttr => return Ok(0),
+        XattrMode::NoSys => return Err(Errno::NOSYS.into()),
+    }
+    let node = pool.node(id)?;
+    let located = change::locate_by(pool, &view, &node, view.settings.policies.listxattr)?;
+    let fd = located.fd();
+    if let Some(out) = out {
+        match sys::listxattr(fd, Some(&mut *out)) {
+            Ok(len) => return Ok(hide_names(out, len, || is_administrator(cx))),
+            // What is shown of it may fit all the same.
+            Err(Errno::RANGE) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let (list, len) = shown_list(cx, fd)?;
+        return give(list.get(..len).unwrap_or_default(), Some(out));
+    }
+    match sys::listxattr(fd, None)? {
+        0 => Ok(0),
+        _ => Ok(shown_list(cx, fd)?.1),
+    }
+}
+
+/// SETXATTR.
+pub(crate) fn setxattr(
+    pool: &Directories,
+    cx: &Context<'_>,
+    id: NodeId,
+    args: &SetXattr<'_>,
+) -> Result<()> {
+    let view = pool.view();
+    check_mode(&view)?;
+    check_settable(pool, &view, args.name)?;
+    let node = pool.node(id)?;
+    let _held = node.share_move_lock(cx);
+    // The branch clears set-group-id itself for whom it does not trust to keep it.
+    sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
+    let rule = view.settings.policies.setxattr;
+    let change = WithAttr {
+        name: args.name,
+        value: args.value,
+        flags: args.flags,
+    };
+    change::change_copies(pool, &view, &node, rule, &change)
+}
+
+/// REMOVEXATTR.
+pub(crate) fn removexattr(
+    pool: &Directories,
+    cx: &Context<'_>,
+    id: NodeId,
+    name: &OsStr,
+) -> Result<()> {
+    let view = pool.view();
+    check_mode(&view)?;
+    check_settable(pool, &view, name)?;
+    let node = pool.node(id)?;
+    let _held = node.share_move_lock(cx);
+    let rule = view.settings.policies.removexattr;
+    let before = |fd: BorrowedFd<'_>| {
+        if name == ACCESS {
+            // The kernel does not say whether set-group-id is to fall, as it does for setting.
+            let stat = sys::statx_fd(fd)?;
+            let mode = u32::from(stat.stx_mode);
+            let keeps = !has_set_id(mode) || keeps_set_group_id(cx, stat.stx_gid);
+            sys::want_fsetid(keeps)?;
         }
         Ok(())
+    };
+    let change = WithoutAttr {
+        name,
+        before: &before,
+    };
+    change::change_copies(pool, &view, &node, rule, &change)
+}
+
+fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {
+    if pool_key(name).is_some() {
+        return Err(Errno::PERM.into());
     }
+    if name.as_bytes() == CAPABILITY && !view.settings.security_capability {
+        return Err(Errno::NODATA.into());
+    }
+    Ok(())
 }
 
 fn check_mode(view: &View) -> Result<()> {
@@ -253,31 +257,29 @@ fn list_of(fd: BorrowedFd<'_>) -> Result<(Rights, Option<AccessList>)> {
     }
 }
 
-impl Pool {
-    /// The access list of a directory on several branches, which grants what all of them grant. Of a
-    /// branch that is slow to tell, what its mode let everybody do counts.
-    ///
-    /// # Errors
-    /// ENODATA if it has none anywhere.
-    fn merged_list(&self, view: &View, entries: &[DirEntry]) -> Result<Vec<u8>> {
-        let mut copies = SmallVec::<[(Rights, Option<AccessList>); 8]>::new();
-        for entry in entries {
-            let told = if entry.branch.health().is_slow() {
-                None
-            } else if entry.branch.medium().latency.may_hang() {
-                let fd = Arc::clone(&entry.fd);
-                self.ask(view, move || list_of(fd.as_fd()))
-            } else {
-                Some(list_of(entry.fd.as_fd()))
-            };
-            match told {
-                Some(told) => copies.push(told.map_err(|errno| Error::at(&entry.branch, errno))?),
-                None => copies.extend(entry.memory.rights().map(|rights| (rights, None))),
-            }
+/// The access list of a directory on several branches, which grants what all of them grant. Of a
+/// branch that is slow to tell, what its mode let everybody do counts.
+///
+/// # Errors
+/// ENODATA if it has none anywhere.
+fn merged_list(pool: &State, view: &View, entries: &[DirEntry]) -> Result<Vec<u8>> {
+    let mut copies = SmallVec::<[(Rights, Option<AccessList>); 8]>::new();
+    for entry in entries {
+        let told = if entry.branch.health().is_slow() {
+            None
+        } else if entry.branch.medium().latency.may_hang() {
+            let fd = Arc::clone(&entry.fd);
+            deadline::ask(pool, view, move || list_of(fd.as_fd()))
+        } else {
+            Some(list_of(entry.fd.as_fd()))
+        };
+        match told {
+            Some(told) => copies.push(told.map_err(|errno| Error::at(&entry.branch, errno))?),
+            None => copies.extend(entry.memory.rights().map(|rights| (rights, None))),
         }
-        let shown = access_list::strictest(&copies).ok_or(Errno::NODATA)?;
-        Ok(shown.to_bytes())
     }
+    let shown = access_list::strictest(&copies).ok_or(Errno::NODATA)?;
+    Ok(shown.to_bytes())
 }
 
 /// The names of an inode's attributes that the caller is shown, and their length.

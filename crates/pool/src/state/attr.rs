@@ -1,18 +1,10 @@
 //! From a branch's `statx` to the attributes users see.
 
-use std::os::fd::AsFd;
-use std::sync::Arc;
-
 use rustix::fs::Statx;
-use rustix::io::Errno;
-use smallvec::SmallVec;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
-use crate::base::error::{Error, Result};
 use crate::base::rights::{AllRights, Rights, strictest};
-use crate::base::sys;
-use crate::pool::{Pool, View};
-use crate::state::node::{DirSet, Node};
+use crate::state::view::View;
 
 fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
     Timestamp {
@@ -127,77 +119,6 @@ impl View {
         {
             attr.mode = attr.mode & libc::S_IFMT | 0o777 & !umask;
         }
-    }
-}
-
-impl Pool {
-    /// The attributes of a directory on all the branches of `set`, and those of the first that tells
-    /// them. Of one of several that is slow to tell, only whom it let do what when it last told.
-    ///
-    /// # Errors
-    /// That of a branch, if none tells.
-    pub(crate) fn dir_attr(&self, set: &DirSet, ino: u64) -> Result<(FileAttr, Statx)> {
-        let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
-        let mut unseen = AllRights::new();
-        if let [only] = &set.entries[..] {
-            stats.push(sys::statx_fd(only.fd.as_fd())?);
-        } else {
-            self.several_stats(set, &mut stats, &mut unseen)?;
-        }
-        let first = stats.first().copied().ok_or(Errno::IO)?;
-        let merged = merge_dirs(&stats, &unseen, ino).ok_or(Errno::IO)?;
-        Ok((merged, first))
-    }
-
-    fn several_stats(
-        &self,
-        set: &DirSet,
-        stats: &mut SmallVec<[Statx; 8]>,
-        unseen: &mut AllRights,
-    ) -> Result<()> {
-        let mut error = Error::from(Errno::IO);
-        let mut late = None;
-        let view = self.view();
-        let remembered = self.remembered(&view, set);
-        for entry in &set.entries {
-            let told = self.stat_if_quick(&view, entry, &remembered);
-            if !matches!(told, Some(Ok(_))) {
-                unseen.extend(entry.memory.rights());
-            }
-            match told {
-                Some(Ok(stat)) => {
-                    entry.memory.note_rights(&stat);
-                    stats.push(stat);
-                }
-                Some(Err(errno)) => error = Error::at(&entry.branch, errno),
-                None => late = late.or(Some(entry)),
-            }
-        }
-        match late {
-            Some(entry) if stats.is_empty() => stats.push(sys::statx_fd(entry.fd.as_fd())?),
-            None if stats.is_empty() => return Err(error),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Has the kernel ask for a node's attributes anew: they are not what it takes them for.
-    pub(crate) fn drop_attributes(&self, node: &Node) {
-        if let Some(connection) = self.connection.get() {
-            let _ = connection.invalidate_inode(node.id, -1, 0);
-        }
-    }
-
-    /// Attributes of any node.
-    pub(crate) fn attr(&self, node: &Arc<Node>) -> Result<FileAttr> {
-        if node.is_dir() {
-            let set = self.dir_set_quickly(node)?;
-            if set.entries.is_empty() {
-                return Ok(bare_root());
-            }
-            return Ok(self.dir_attr(&set, node.ino)?.0);
-        }
-        self.shown_attr(&self.view(), node, &self.stat_file(node)?)
     }
 }
 

@@ -15,9 +15,10 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::Statx;
 
 use crate::base::branch::Latency;
+use crate::base::hash::{mix, stable_hash};
 use crate::base::rights::{LastSeen, Rights};
-use crate::base::sys::mono_coarse_ms;
-use crate::state::identity::{NumberHash, btime_ns, mix, stable_hash};
+use crate::base::sys::{btime_ns, mono_coarse_ms};
+use crate::state::identity::NumberHash;
 
 /// Names learnt in all; then all are forgotten and it begins anew. At most 32 bytes each.
 const NAMES_MAX: usize = 1 << 22;

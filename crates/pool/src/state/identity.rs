@@ -17,7 +17,6 @@ mod export;
 mod layout;
 mod memory;
 mod number_hash;
-mod root;
 mod watching;
 
 use std::ffi::OsStr;
@@ -31,14 +30,14 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::base::branch::{BranchId, Medium};
+use crate::base::branch::{BranchId, FilesystemId, Medium};
+use crate::base::hash::mix;
 use crate::base::magic;
-use crate::base::sys;
+use crate::base::sys::{self, btime_ns};
 use crate::state::mounts::Mounts;
 use layout::HandleLayout;
 use memory::Generations;
 pub use number_hash::NumberHash;
-pub use root::{FilesystemId, RootId, open_to_ask};
 
 /// Index of a volume: one filesystem as seen from one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,17 +110,6 @@ pub fn split_id(node: NodeId) -> Option<(VolumeId, u64)> {
         let volume = (node.0 & !DERIVED) >> INO_BITS;
         (VolumeId(volume as u16), node.0 & ((1 << INO_BITS) - 1))
     })
-}
-
-/// Birth time in nanoseconds, 0 if unknown.
-pub fn btime_ns(stat: &Statx) -> i64 {
-    if stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() == 0 {
-        return 0;
-    }
-    stat.stx_btime
-        .tv_sec
-        .saturating_mul(1_000_000_000)
-        .saturating_add(i64::from(stat.stx_btime.tv_nsec))
 }
 
 /// The file type of a stat result.
@@ -440,26 +428,6 @@ impl Volumes {
             .position(|v| v.branch == branch && v.device == device && !v.closed)?;
         Some(VolumeId(index as u16))
     }
-}
-
-/// The finaliser of splitmix64: a bijection on 64 bits that looks random.
-pub fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// A 64-bit FNV-1a hash of `bytes`, stable over runs and machines.
-pub fn stable_hash(bytes: &[u8]) -> u64 {
-    stable_hash_more(0xcbf2_9ce4_8422_2325, bytes)
-}
-
-/// The hash of what was hashed before with `bytes` behind it.
-pub fn stable_hash_more(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

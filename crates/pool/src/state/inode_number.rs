@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use strandfs_options::InodeCalc;
 
-use crate::pool::{Pool, View};
-use crate::state::identity::{Face, Identity, VolumeId, mix, stable_hash, stable_hash_more};
+use crate::base::hash::{mix, stable_hash, stable_hash_more};
+use crate::state::identity::{Face, Identity, VolumeId};
 use crate::state::node::Node;
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// Numbers below mean something to some programs (0 no entry, 1 bad blocks, 2 a root).
 const FIRST: u64 = 16;
@@ -109,22 +111,20 @@ fn number(
     if shown < FIRST { shown + FIRST } else { shown }
 }
 
-impl Pool {
-    /// The number of something about to become a node; `path` as for a name in a directory.
-    pub(crate) fn inode_number(
-        &self,
-        view: &View,
-        inode: Numbered,
-        path: impl FnOnce() -> Option<PathHash>,
-    ) -> u64 {
-        let seed = self.volumes.seed(inode.volume);
-        number(view.settings.inodecalc, inode, seed, path)
-    }
+/// The number of something about to become a node; `path` as for a name in a directory.
+pub(crate) fn inode_number(
+    pool: &State,
+    view: &View,
+    inode: Numbered,
+    path: impl FnOnce() -> Option<PathHash>,
+) -> u64 {
+    let seed = pool.volumes.seed(inode.volume);
+    number(view.settings.inodecalc, inode, seed, path)
+}
 
-    /// The hash of a directory's path, if it is known.
-    pub(crate) fn path_hash(&self, node: &Arc<Node>) -> Option<PathHash> {
-        self.relative_path(node).map(|path| PathHash::of(&path))
-    }
+/// The hash of a directory's path, if it is known.
+pub(crate) fn path_hash(pool: &State, node: &Arc<Node>) -> Option<PathHash> {
+    paths::relative_path(pool, node).map(|path| PathHash::of(&path))
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub struct DirSet {
     pub skipped: bool,
     /// A branch that failed to say whether it holds the directory, and how.
     pub probe_error: Option<Error>,
-    /// The view it was made under, see [`crate::pool::View::generation`].
+    /// The view it was made under, see [`crate::state::view::View::generation`].
     pub generation: u64,
     /// The state of all directories (`Coherence::structure`) when that check
     /// began.
@@ -179,7 +179,7 @@ impl DirSet {
 /// One bit of 64, which other names may share.
 fn dir_name_mark(name: &OsStr) -> u64 {
     use std::os::unix::ffi::OsStrExt;
-    1 << (crate::state::identity::mix(crate::state::identity::stable_hash(name.as_bytes())) >> 58)
+    1 << (crate::base::hash::mix(crate::base::hash::stable_hash(name.as_bytes())) >> 58)
 }
 
 /// A directory in which the pool changes a name, until the change is over, however it ends.

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;

@@ -26,7 +26,6 @@ use crate::base::open::reopen;
 use crate::base::sys;
 use crate::state::lock_table::{Kind, Piece, Span};
 use crate::state::open_files::Kept;
-
 pub use asked::{Asked, Sort};
 pub(crate) use asked::{from_range, to_range};
 pub use counts::RangeCounts;

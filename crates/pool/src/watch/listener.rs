@@ -3,7 +3,6 @@
 //! is relieved (`relief`), so that what is to be done next is kept where its successor finds it.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,12 +13,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use strandfs_fuse::NodeId;
 
-use super::event::Events;
-use super::hot::Storms;
-use super::queue::{BUFFER_BYTES, EVENT_BYTES_MAX};
-use super::relief::{Left, Post, Posts};
 use crate::base::sys;
-use crate::pool::Pool;
+use crate::coherence::event::Events;
+use crate::coherence::hot::Storms;
+use crate::coherence::queue::{self, BUFFER_BYTES, EVENT_BYTES_MAX, Repeat};
+use crate::coherence::{invalidate, watched};
+use crate::watch::Watch;
+use crate::watch::relief::{Left, Post, Posts};
 
 /// After this many wake-ups without a pause between them the thread lets events gather.
 const BUSY_ROUNDS: u32 = 4;
@@ -35,19 +35,9 @@ const REPEAT_AFTER: [Duration; 3] = [
 /// Repetitions waiting at once; the oldest are told early when there are more.
 const REPEATS_MAX: usize = 1 << 16;
 
-/// Something told that is to be told again.
-pub(super) enum Repeat {
-    /// A name to be looked up again.
-    Entry { parent: NodeId, name: OsString },
-    /// An inode that the kernel did not know yet.
-    Inode(NodeId),
-    /// A directory whose listing changed while it was read.
-    Listing(NodeId),
-}
-
 /// Repetitions by how often they were told, each list in the order they fall due.
 #[derive(Default)]
-pub(super) struct Repeats {
+pub(crate) struct Repeats {
     lists: [VecDeque<(Instant, Repeat)>; REPEAT_AFTER.len()],
 }
 
@@ -81,8 +71,8 @@ impl Repeats {
 ///
 /// # Errors
 /// The thread cannot be started, or there are too many open files.
-pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
-    pool.prepare_to_watch();
+pub fn start(pool: &Arc<Watch>) -> std::io::Result<()> {
+    watched::prepare_to_watch(pool);
     let Some(groups) = pool.coherence.groups.get() else {
         return Ok(());
     };
@@ -105,40 +95,29 @@ pub fn start(pool: &Arc<Pool>) -> std::io::Result<()> {
             repeats: Repeats::default(),
         }),
     });
-    let _ = pool.coherence.listening.set(Arc::clone(&shared));
+    let _ = pool.listening.set(Arc::clone(&shared));
     let post = shared.posts.first();
     Listener::spawn(pool, &shared, &post)
 }
 
-impl Pool {
-    /// Has another thread listen if the one that does is held up. Looked after by the monitor of
-    /// the branches' health.
-    pub(crate) fn relieve_listener(self: &Arc<Self>) {
-        let Some(shared) = self.coherence.listening.get() else {
-            return;
-        };
-        let Some(post) = shared.posts.relieve(sys::mono_coarse_ms()) else {
-            return;
-        };
-        tracing::debug!("what tells the kernel of changes is held up; another thread goes on");
-        if let Err(error) = Listener::spawn(self, shared, &post) {
-            tracing::warn!(%error, "no further thread to tell the kernel of changes");
-            shared.posts.give_up(&post);
-        }
-    }
-}
-
-impl super::Coherence {
-    /// Ends the listener.
-    pub(crate) fn end(&self) {
-        if let Some(stop) = self.stop.get() {
-            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
-        }
+/// Has another thread listen if the one that does is held up. Looked after by the monitor of
+/// the branches' health.
+pub(crate) fn relieve_listener(pool: &Arc<Watch>) {
+    let Some(shared) = pool.listening.get() else {
+        return;
+    };
+    let Some(post) = shared.posts.relieve(sys::mono_coarse_ms()) else {
+        return;
+    };
+    tracing::debug!("what tells the kernel of changes is held up; another thread goes on");
+    if let Err(error) = Listener::spawn(pool, shared, &post) {
+        tracing::warn!(%error, "no further thread to tell the kernel of changes");
+        shared.posts.give_up(&post);
     }
 }
 
 /// What all listeners share, of whom one listens and the others are held up.
-pub(super) struct Listening {
+pub(crate) struct Listening {
     names: Arc<OwnedFd>,
     inodes: Arc<OwnedFd>,
     stop: Arc<OwnedFd>,
@@ -150,7 +129,7 @@ pub(super) struct Listening {
 }
 
 /// What is to be done. Locked for moments only.
-pub(super) struct Work {
+pub(crate) struct Work {
     /// Reports that were read, the first `taken` bytes of which are being carried out.
     records: Vec<u8>,
     taken: usize,
@@ -183,8 +162,8 @@ impl Work {
     }
 }
 
-pub(super) struct Listener {
-    pool: Weak<Pool>,
+pub(crate) struct Listener {
+    pool: Weak<Watch>,
     pub shared: Arc<Listening>,
     pub post: Arc<Post>,
     /// Everything read last was of our own making.
@@ -194,7 +173,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    fn spawn(pool: &Arc<Pool>, shared: &Arc<Listening>, post: &Arc<Post>) -> std::io::Result<()> {
+    fn spawn(pool: &Arc<Watch>, shared: &Arc<Listening>, post: &Arc<Post>) -> std::io::Result<()> {
         let listener = Listener {
             pool: Arc::downgrade(pool),
             shared: Arc::clone(shared),
@@ -230,7 +209,7 @@ impl Listener {
                 Err(errno) => {
                     tracing::error!(%errno, "waiting for changes of branches failed; caches follow them by timeouts");
                     if let Some(pool) = self.pool.upgrade() {
-                        pool.watch_no_more();
+                        watched::watch_no_more(&pool);
                     }
                     return;
                 }
@@ -244,7 +223,7 @@ impl Listener {
     }
 
     /// Does what there is to do, until it is relieved.
-    fn work(&mut self, pool: &Arc<Pool>, buffer: &mut [u8]) {
+    fn work(&mut self, pool: &Arc<Watch>, buffer: &mut [u8]) {
         // What a listener that was held up has not come to.
         self.tell(pool, &[]);
         let untold = pool.coherence.queue.take_untold();
@@ -290,13 +269,13 @@ impl Listener {
         Ok((!stop.revents().contains(PollFlags::IN)).then(|| began.elapsed()))
     }
 
-    fn drain(&mut self, pool: &Arc<Pool>, group: &OwnedFd, buffer: &mut [u8]) {
+    fn drain(&mut self, pool: &Arc<Watch>, group: &OwnedFd, buffer: &mut [u8]) {
         // Not for ever: the other group must have its turn.
         for _ in 0..16 {
             if self.post.is_relieved() {
                 return;
             }
-            let read = match pool.read_reports(group.as_fd(), &mut *buffer) {
+            let read = match queue::read_reports(pool, group.as_fd(), &mut *buffer) {
                 Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return,
                 Ok(read) => read,
                 Err(errno) => {
@@ -314,7 +293,7 @@ impl Listener {
     }
 
     /// Tells the kernel what others changed: what was read before, and these.
-    fn tell(&mut self, pool: &Arc<Pool>, records: &[u8]) {
+    fn tell(&mut self, pool: &Arc<Watch>, records: &[u8]) {
         self.shared.work.lock().records.extend_from_slice(records);
         let mut record = std::mem::take(&mut self.record);
         // A report that was begun is carried out, whoever listens.
@@ -339,7 +318,7 @@ impl Listener {
     }
 
     /// Does what is due.
-    fn catch_up(&mut self, pool: &Arc<Pool>) {
+    fn catch_up(&mut self, pool: &Arc<Watch>) {
         let now = Instant::now();
         while !self.post.is_relieved() {
             let Some((file, handle)) = self.shared.work.lock().storms.take_due(now) else {
@@ -361,7 +340,7 @@ impl Listener {
     }
 
     /// A call that may take for ever; where it is not about telling the kernel of a node.
-    pub fn waiting<T>(&self, pool: &Pool, call: impl FnOnce() -> T) -> T {
+    pub fn waiting<T>(&self, pool: &Watch, call: impl FnOnce() -> T) -> T {
         self.post.begin(None, sys::mono_coarse_ms());
         let outcome = call();
         self.finish(pool);
@@ -372,7 +351,7 @@ impl Listener {
     /// up by it.
     pub fn telling<T>(
         &self,
-        pool: &Pool,
+        pool: &Watch,
         node: NodeId,
         what: impl FnOnce() -> Repeat,
         call: impl FnOnce() -> T,
@@ -386,15 +365,15 @@ impl Listener {
         Some(outcome)
     }
 
-    fn finish(&self, pool: &Pool) {
+    fn finish(&self, pool: &Watch) {
         let left = self.shared.posts.finish(&self.post);
         self.hand_back(pool, left);
     }
 
     /// What was left to this listener, for the one whose turn it is.
-    fn hand_back(&self, pool: &Pool, left: Left) {
+    fn hand_back(&self, pool: &Watch, left: Left) {
         if left.everything {
-            pool.expire_everything();
+            invalidate::expire_everything(pool);
         }
         if left.list.is_empty() {
             return;
@@ -406,8 +385,8 @@ impl Listener {
         let _ = rustix::io::write(&self.shared.nudge, &1u64.to_ne_bytes());
     }
 
-    /// See [`Pool::expire_everything`].
-    pub fn expire_everything(&self, pool: &Pool) {
-        self.waiting(pool, || pool.expire_everything());
+    /// See [`expire_everything`](crate::coherence::invalidate::expire_everything).
+    pub fn expire_everything(&self, pool: &Watch) {
+        self.waiting(pool, || invalidate::expire_everything(pool));
     }
 }

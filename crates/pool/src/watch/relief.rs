@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use strandfs_fuse::NodeId;
 
-use super::listener::Repeat;
+use crate::coherence::queue::Repeat;
 
 /// A listener that has been at one call for so long is held up.
 const HELD_UP_MS: u64 = 100;
@@ -22,7 +22,7 @@ const NOTHING: u64 = 0;
 
 /// One listener's.
 #[derive(Default)]
-pub(super) struct Post {
+pub(crate) struct Post {
     /// Since when (coarse monotonic milliseconds) it has been at a call that may take for ever; 0:
     /// it is at none.
     since_ms: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct Post {
 
 /// What the kernel is to be told when a node is free again.
 #[derive(Default)]
-pub(super) struct Left {
+pub(crate) struct Left {
     pub list: Vec<Repeat>,
     pub everything: bool,
 }
@@ -60,7 +60,7 @@ impl Post {
 
 /// All listeners, the one whose turn it is last.
 #[derive(Default)]
-pub(super) struct Posts {
+pub(crate) struct Posts {
     all: Mutex<Vec<Arc<Post>>>,
     relieved: AtomicUsize,
 }

@@ -14,16 +14,18 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use super::apply::Nodes;
-use super::changes::Key;
-use super::event::{Event, FileId};
-use super::listener::Listener;
 use crate::base::branch::BranchId;
 use crate::base::sys;
-use crate::directory::set::{Freshness, SlowBranches};
-use crate::pool::Pool;
+use crate::coherence::changes::Key;
+use crate::coherence::event::Event;
+use crate::coherence::invalidate::{self, Nodes};
+use crate::coherence::{copies, watched};
+use crate::directory::Directories;
+use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::state::identity::{Identity, kind_of};
 use crate::state::node::Node;
+use crate::watch::Watch;
+use crate::watch::listener::Listener;
 
 /// Names below moved directories that are told one by one; with more, everything is.
 const NAMES_MAX: usize = 100_000;
@@ -31,9 +33,9 @@ const DENTS_BYTES: usize = 32 << 10;
 
 impl Listener {
     /// The directory `name` in `parent` appeared on a branch or vanished from one.
-    pub(super) fn directory_changed(
+    pub(crate) fn directory_changed(
         &mut self,
-        pool: &Arc<Pool>,
+        pool: &Arc<Watch>,
         parent: &Arc<Node>,
         name: &OsStr,
         event: &Event<'_>,
@@ -44,9 +46,9 @@ impl Listener {
         if let Some(target) = &event.target {
             if appeared {
                 // So that changes in the new copy are noticed, whenever it is first asked.
-                pool.note_copy(target, &concerned);
+                copies::note_copy(pool, target, &concerned);
             }
-            for node in pool.unions_of(target) {
+            for node in invalidate::unions_of(pool, target) {
                 add_once(&mut concerned, node);
             }
         }
@@ -62,18 +64,20 @@ impl Listener {
         if moved && !alone && !concerned.is_empty() {
             concerned.iter().for_each(|node| node.retire());
             let top = event.target.as_ref();
-            if let Some(fd) = top.and_then(|id| self.waiting(pool, || pool.open_dir_inode(id))) {
+            if let Some(fd) =
+                top.and_then(|id| self.waiting(pool, || invalidate::open_dir_inode(pool, id)))
+            {
                 self.expire_below(pool, fd, concerned);
             }
         }
         // What was changed in it meanwhile may not have been understood.
         if self.post.is_relieved() {
-            pool.expire_everything();
+            invalidate::expire_everything(pool);
         }
     }
 
     /// Every name in the directory tree of a branch at `top` shows or hides in `unions`.
-    fn expire_below(&mut self, pool: &Arc<Pool>, top: OwnedFd, unions: Nodes) {
+    fn expire_below(&mut self, pool: &Arc<Watch>, top: OwnedFd, unions: Nodes) {
         let mut left = NAMES_MAX;
         let mut pending = vec![(top, unions)];
         while let Some((fd, unions)) = pending.pop() {
@@ -110,8 +114,8 @@ impl Listener {
     }
 
     /// What `name` in `parent` leads to on the branches that can be asked.
-    fn unions_at(&self, pool: &Pool, parent: &Arc<Node>, name: &OsStr) -> Seen {
-        let (dirs, everywhere) = self.waiting(pool, || pool.reported_dirs(parent));
+    fn unions_at(&self, pool: &Watch, parent: &Arc<Node>, name: &OsStr) -> Seen {
+        let (dirs, everywhere) = self.waiting(pool, || reported_dirs(pool, parent));
         let mut seen = Seen {
             unions: Nodes::new(),
             copies: 0,
@@ -126,7 +130,7 @@ impl Listener {
             let Some(volume) = pool.volumes.of_device(branch, device) else {
                 continue;
             };
-            let nodes = pool.known_nodes(volume, stat.stx_ino);
+            let nodes = invalidate::known_nodes(pool, volume, stat.stx_ino);
             for node in nodes.into_iter().filter(|node| node.is_dir()) {
                 add_once(&mut seen.unions, node);
             }
@@ -136,14 +140,14 @@ impl Listener {
 
     /// Has the directory's copies found anew, so that changes in a new one are noticed from now
     /// on.
-    fn look_again(&self, pool: &Pool, node: &Arc<Node>) {
+    fn look_again(&self, pool: &Watch, node: &Arc<Node>) {
         for copy in &node.place().copies {
             pool.coherence.changes.note(Key::inode(copy.ino));
         }
         if pool.coherence.all_watched() {
             // Gone from every branch: nothing new to notice.
             let _ = self.waiting(pool, || {
-                pool.dir_set_of(node, Freshness::Now, SlowBranches::PassOver)
+                set::dir_set_of(pool, node, Freshness::Now, SlowBranches::PassOver)
             });
         } else if let Some(set) = &node.place().dirs {
             // By the next request: a branch that is not watched is often one that takes its time.
@@ -163,78 +167,50 @@ struct Seen {
     everywhere: bool,
 }
 
-impl Pool {
-    /// Notes the copies of a directory, to be found when one of them changes.
-    pub(crate) fn note_copies(&self, node: &Node) {
+/// The directory on the branches whose changes are reported, and whether it is on no other.
+/// The others are not asked: what rests on them is not kept for long, and a network may take
+/// its time.
+fn reported_dirs(pool: &Directories, node: &Arc<Node>) -> (Dirs, bool) {
+    if pool.coherence.all_watched() {
+        let Ok(set) = set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::PassOver)
+        else {
+            return (Dirs::new(), true);
+        };
+        let quick = set.entries.iter().filter(|e| !e.branch.health().is_slow());
+        let dirs: Dirs = quick.map(|e| (e.branch.id, Arc::clone(&e.fd))).collect();
+        let everywhere =
+            dirs.len() == set.entries.len() && !set.skipped && set.probe_error.is_none();
+        return (dirs, everywhere);
+    }
+    let view = pool.view();
+    let (set, copies) = if node.id == NodeId::ROOT {
+        let roots = view.root.entries.iter().map(|entry| entry.identity);
+        (Some(Arc::clone(&view.root)), roots.collect())
+    } else {
         let place = node.place();
-        self.coherence
-            .index
-            .note(&self.nodes, node.id, &place.copies);
-    }
-
-    /// The kernel has forgotten a directory, which is in the table no more. It may have looked it up
-    /// again already.
-    pub(crate) fn forget_copies(&self, node: &Node) {
-        let index = &self.coherence.index;
-        index.forget(&self.nodes, node.id, &node.place().copies);
-        if let Some(again) = self.nodes.get(node.id) {
-            self.note_copies(&again);
+        (place.dirs.clone(), place.copies.clone())
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let open = |copy: &Identity| {
+        let branch = view.branch(copy.branch)?;
+        if branch.health().is_slow() || !watched::is_watched(pool, copy.volume) {
+            return None;
         }
-    }
-
-    /// Notes that the directory of a branch may be a copy of these of the pool.
-    fn note_copy(&self, id: &FileId, unions: &Nodes) {
-        for inode in self.inodes_of(id) {
-            for node in unions {
-                self.coherence.index.note_inode(&self.nodes, node.id, inode);
+        let held = set.as_ref().and_then(|set| set.on(copy.branch));
+        let held = held.filter(|entry| entry.identity == *copy);
+        let fd = match held {
+            Some(entry) => Arc::clone(&entry.fd),
+            None => {
+                let (volume, generation) = (copy.volume, copy.generation);
+                let fd = pool.volumes.open(volume, copy.ino, generation, flags);
+                Arc::new(fd.ok()?)
             }
-        }
-    }
-
-    /// The directory on the branches whose changes are reported, and whether it is on no other.
-    /// The others are not asked: what rests on them is not kept for long, and a network may take
-    /// its time.
-    fn reported_dirs(&self, node: &Arc<Node>) -> (Dirs, bool) {
-        if self.coherence.all_watched() {
-            let Ok(set) = self.dir_set_of(node, Freshness::Trusted, SlowBranches::PassOver) else {
-                return (Dirs::new(), true);
-            };
-            let quick = set.entries.iter().filter(|e| !e.branch.health().is_slow());
-            let dirs: Dirs = quick.map(|e| (e.branch.id, Arc::clone(&e.fd))).collect();
-            let everywhere =
-                dirs.len() == set.entries.len() && !set.skipped && set.probe_error.is_none();
-            return (dirs, everywhere);
-        }
-        let view = self.view();
-        let (set, copies) = if node.id == NodeId::ROOT {
-            let roots = view.root.entries.iter().map(|entry| entry.identity);
-            (Some(Arc::clone(&view.root)), roots.collect())
-        } else {
-            let place = node.place();
-            (place.dirs.clone(), place.copies.clone())
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let open = |copy: &Identity| {
-            let branch = view.branch(copy.branch)?;
-            if branch.health().is_slow() || !self.is_watched(copy.volume) {
-                return None;
-            }
-            let held = set.as_ref().and_then(|set| set.on(copy.branch));
-            let held = held.filter(|entry| entry.identity == *copy);
-            let fd = match held {
-                Some(entry) => Arc::clone(&entry.fd),
-                None => {
-                    let (volume, generation) = (copy.volume, copy.generation);
-                    let fd = self.volumes.open(volume, copy.ino, generation, flags);
-                    Arc::new(fd.ok()?)
-                }
-            };
-            Some((copy.branch, fd))
-        };
-        let dirs: Dirs = copies.iter().filter_map(open).collect();
-        let everywhere = dirs.len() == copies.len();
-        (dirs, everywhere)
-    }
+        Some((copy.branch, fd))
+    };
+    let dirs: Dirs = copies.iter().filter_map(open).collect();
+    let everywhere = dirs.len() == copies.len();
+    (dirs, everywhere)
 }
 
 /// A directory on its branches.

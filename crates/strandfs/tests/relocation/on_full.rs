@@ -688,8 +688,9 @@ fn what_a_crash_left_is_mended_when_its_branch_joins() {
     if !cfg!(debug_assertions) {
         return;
     }
-    // Step 4: the copy is made and not yet filled.
+    // Step 4, where the directory is there already: the copy is made and not yet filled.
     let mut pool = builder(&["2m", "8m"], "moveonenospc=mfs").prepare();
+    (0..2).for_each(|branch| fs::create_dir(pool.on(branch, "d")).unwrap());
     pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", "4");
     pool.set_env(NAMED, "1");
     pool.start();

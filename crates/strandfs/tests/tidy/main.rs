@@ -224,6 +224,6 @@ fn the_wall_clock_is_refused_where_files_are_served() {
         "ClockId::Realtime jumps",
     );
     passes(LIB, "fn f() {\n    let now = Instant::now();\n}\n");
-    passes("crates/pool/src/ops/symlinkify.rs", now);
+    passes("crates/pool/src/directory/symlinkify.rs", now);
     passes("crates/strandfs/src/logging/sink.rs", now);
 }

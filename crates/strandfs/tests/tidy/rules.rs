@@ -49,11 +49,11 @@ const SERVERS: &[&str] = &[
 /// Where the wall clock is meant. Tests of these have it jump.
 const WALL_CLOCK_MODULES: &[&str] = &[
     // How old a file is, by its own times.
-    "crates/pool/src/ops/symlinkify.rs",
+    "crates/pool/src/directory/symlinkify.rs",
     "crates/pool/src/mover/ahead.rs",
     // Times that are shown, and nothing else: of the mount, and of a branch's last change of state.
-    "crates/pool/src/pool.rs",
-    "crates/pool/src/health/state.rs",
+    "crates/pool/src/ops.rs",
+    "crates/pool/src/base/branch/health.rs",
     "crates/strandfs/src/units.rs",
     // Of a line of the log.
     "crates/strandfs/src/logging/sink.rs",

@@ -8,8 +8,8 @@ use std::path::Path;
 use strandfs_options::table::{self, Kind, Status};
 use strandfs_options::{BranchError, OptionError, Settings, TABLE};
 
-use super::{Changed, ReconfigureError};
-use crate::pool::Pool;
+use crate::admin::control::{Changed, ReconfigureError, reconfigure, request};
+use crate::admin::{Admin, status};
 
 /// Under which prefix a key was asked for: tools made for mergerfs read bare numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,39 +51,37 @@ pub(super) fn listed() -> Vec<&'static str> {
     keys
 }
 
-impl Pool {
-    /// The value of a key, if there is one.
-    pub(super) fn control_value(&self, style: Style, key: &str) -> Option<String> {
-        let view = self.view();
-        match key {
-            "pid" => return Some(std::process::id().to_string()),
-            "version" => return Some(env!("CARGO_PKG_VERSION").to_owned()),
-            "socket" => return self.socket.get().cloned(),
-            "status" => return Some(self.status().to_string()),
-            "srcmounts" => {
-                let paths = view.branches.iter().map(|branch| branch.path.to_str());
-                return Some(
-                    paths
-                        .map(Option::unwrap_or_default)
-                        .collect::<Vec<_>>()
-                        .join(":"),
-                );
-            }
-            _ => {}
+/// The value of a key, if there is one.
+pub(super) fn control_value(pool: &Admin, style: Style, key: &str) -> Option<String> {
+    let view = pool.view();
+    match key {
+        "pid" => return Some(std::process::id().to_string()),
+        "version" => return Some(env!("CARGO_PKG_VERSION").to_owned()),
+        "socket" => return pool.socket.get().cloned(),
+        "status" => return Some(status::status(pool).to_string()),
+        "srcmounts" => {
+            let paths = view.branches.iter().map(|branch| branch.path.to_str());
+            return Some(
+                paths
+                    .map(Option::unwrap_or_default)
+                    .collect::<Vec<_>>()
+                    .join(":"),
+            );
         }
-        let (option, _) = table::find(key)?;
-        match option.status {
-            // Without effect, hence without a value.
-            Status::Obsolete { .. } => Some(String::new()),
-            Status::Active | Status::Renamed { .. } => {
-                let text = view.settings.get(key)?;
-                Some(match style {
-                    Style::Strandfs => text,
-                    Style::Mergerfs => bare(option.value.kind, text, &view.settings),
-                })
-            }
-            Status::MountWord => None,
+        _ => {}
+    }
+    let (option, _) = table::find(key)?;
+    match option.status {
+        // Without effect, hence without a value.
+        Status::Obsolete { .. } => Some(String::new()),
+        Status::Active | Status::Renamed { .. } => {
+            let text = view.settings.get(key)?;
+            Some(match style {
+                Style::Strandfs => text,
+                Style::Mergerfs => bare(option.value.kind, text, &view.settings),
+            })
         }
+        Status::MountWord => None,
     }
 }
 
@@ -100,15 +98,15 @@ fn bare(kind: Kind, text: String, settings: &Settings) -> String {
 }
 
 /// Sets one key as setxattr on the control file does.
-pub(super) fn set(pool: &Pool, key: &str, value: &str) -> Result<Changed, ReconfigureError> {
+pub(super) fn set(pool: &Admin, key: &str, value: &str) -> Result<Changed, ReconfigureError> {
     if OWN.contains(&key) || key == "status" {
         let option = if key == "pid" { "pid" } else { "version" };
         return Err(OptionError::NotAtRunTime { option }.into());
     }
     if key == "config" {
         return match value {
-            "" => pool.reload().map_err(ReconfigureError::Config),
-            file => pool.apply_file(Path::new(file)),
+            "" => request::reload(pool).map_err(ReconfigureError::Config),
+            file => reconfigure::apply_file(pool, Path::new(file)),
         };
     }
     // Tools from before `branches` change the list by this name.
@@ -116,8 +114,8 @@ pub(super) fn set(pool: &Pool, key: &str, value: &str) -> Result<Changed, Reconf
     if table::find(key).is_some_and(|(option, _)| option.status == Status::MountWord) {
         return Err(unknown(key).into());
     }
-    pool.reconfigure(
-        |settings| match settings.set_at_run_time(key, Some(value)) {
+    reconfigure::reconfigure(pool, |settings| {
+        match settings.set_at_run_time(key, Some(value)) {
             Ok(effect) => Ok(effect.notice.into_iter().collect()),
             // Removing what is not there is done already.
             Err(OptionError::Branch(BranchError::NothingToRemove { .. }))
@@ -126,8 +124,8 @@ pub(super) fn set(pool: &Pool, key: &str, value: &str) -> Result<Changed, Reconf
                 Ok(Vec::new())
             }
             Err(refused) => Err(refused),
-        },
-    )
+        }
+    })
 }
 
 fn unknown(key: &str) -> OptionError {

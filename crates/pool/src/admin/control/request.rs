@@ -8,8 +8,9 @@ use strandfs_options::branch::{BranchMode, BranchSpec};
 use strandfs_options::size::MinFreeSpace;
 use strandfs_options::{BranchError, Notice, OptionError, Settings};
 
-use super::{Changed, ReconfigureError};
-use crate::pool::Pool;
+use crate::admin::control::{Changed, ReconfigureError, reconfigure};
+use crate::admin::{Admin, status};
+use crate::state::State;
 
 /// How long an answer waits for the kernel to be told of the change.
 const TELLING_LIMIT: Duration = Duration::from_secs(10);
@@ -77,35 +78,39 @@ pub struct Answer {
 }
 
 /// Reads the configuration again and applies it; a sentence if it is refused.
-pub type Reload = Box<dyn Fn(&Pool) -> Result<Changed, String> + Send + Sync>;
+pub type Reload = Box<dyn Fn(&Admin) -> Result<Changed, String> + Send + Sync>;
 
-impl Pool {
-    /// Carries out a request from the control socket.
-    pub(super) fn carry_out(&self, request: &Request) -> Answer {
-        let outcome = match request {
-            Request::Hello => return self.signed(Answer::default()),
-            Request::Status => {
-                return self.signed(Answer {
-                    status: serde_json::to_value(self.status()).ok(),
+/// Carries out a request from the control socket.
+pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
+    let outcome = match request {
+        Request::Hello => return signed(pool, Answer::default()),
+        Request::Status => {
+            return signed(
+                pool,
+                Answer {
+                    status: serde_json::to_value(status::status(pool)).ok(),
                     ..Answer::default()
-                });
-            }
-            Request::Reload => self.reload(),
-            Request::Set { options } => self
-                .reconfigure(|settings| set_all(settings, options))
-                .map_err(|refused| refused.to_string()),
-            Request::BranchAdd { .. }
-            | Request::BranchRemove { .. }
-            | Request::BranchSet { .. } => self
-                .reconfigure(|settings| edit_branches(settings, request))
-                .map_err(|refused| refused.to_string()),
-        };
-        match outcome {
-            Ok(changed) => {
-                let told = changed.recalled.wait(TELLING_LIMIT);
-                let view = self.view();
-                let value = |name: &&str| view.settings.get(name).unwrap_or_default();
-                self.signed(Answer {
+                },
+            );
+        }
+        Request::Reload => reload(pool),
+        Request::Set { options } => {
+            reconfigure::reconfigure(pool, |settings| set_all(settings, options))
+                .map_err(|refused| refused.to_string())
+        }
+        Request::BranchAdd { .. } | Request::BranchRemove { .. } | Request::BranchSet { .. } => {
+            reconfigure::reconfigure(pool, |settings| edit_branches(settings, request))
+                .map_err(|refused| refused.to_string())
+        }
+    };
+    match outcome {
+        Ok(changed) => {
+            let told = changed.recalled.wait(TELLING_LIMIT);
+            let view = pool.view();
+            let value = |name: &&str| view.settings.get(name).unwrap_or_default();
+            signed(
+                pool,
+                Answer {
                     changed: changed
                         .options
                         .iter()
@@ -114,39 +119,40 @@ impl Pool {
                     notices: changed.notices,
                     told,
                     ..Answer::default()
-                })
-            }
-            Err(error) => self.signed(Answer {
+                },
+            )
+        }
+        Err(error) => signed(
+            pool,
+            Answer {
                 error: Some(error),
                 ..Answer::default()
-            }),
-        }
+            },
+        ),
     }
+}
 
-    fn signed(&self, answer: Answer) -> Answer {
-        Answer {
-            pid: std::process::id(),
-            mountpoint: self.mountpoint.get().cloned(),
-            ..answer
-        }
+fn signed(pool: &State, answer: Answer) -> Answer {
+    Answer {
+        pid: std::process::id(),
+        mountpoint: pool.mountpoint.get().cloned(),
+        ..answer
     }
+}
 
-    /// Says how the configuration is read again; once.
-    pub fn set_reload(&self, reload: Reload) {
-        let _ = self.reload.set(reload);
-    }
+/// Says how the configuration is read again; once.
+pub fn set_reload(pool: &Admin, reload: Reload) {
+    let _ = pool.reload.set(reload);
+}
 
-    /// Reads the configuration again and puts it in force, all of it or nothing.
-    ///
-    /// # Errors
-    /// A sentence saying what is wrong with it.
-    pub fn reload(&self) -> Result<Changed, String> {
-        match self.reload.get() {
-            Some(reload) => reload(self),
-            None => {
-                Err("this pool was not mounted from anything that can be read again".to_owned())
-            }
-        }
+/// Reads the configuration again and puts it in force, all of it or nothing.
+///
+/// # Errors
+/// A sentence saying what is wrong with it.
+pub fn reload(pool: &Admin) -> Result<Changed, String> {
+    match pool.reload.get() {
+        Some(reload) => reload(pool),
+        None => Err("this pool was not mounted from anything that can be read again".to_owned()),
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::request::{Answer, Request};
-use crate::pool::Pool;
+use crate::admin::Admin;
+use crate::admin::control::request::{self, Answer, Request};
 
 /// What every name begins with.
 pub const PREFIX: &str = "strandfs/control/";
@@ -22,22 +22,20 @@ const CONNECTIONS_MAX: usize = 8;
 /// Pause after accepting failed, for want of descriptors most likely.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-impl Pool {
-    /// Listens for control requests of root and the server's user, on a thread of its own that
-    /// lives as long as the pool. A pool without a socket still has its control file.
-    ///
-    /// # Errors
-    /// Those of making the socket or the thread.
-    pub fn listen(self: &Arc<Self>) -> io::Result<()> {
-        let name = format!("{PREFIX}{}/{}", std::process::id(), token()?);
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let pool = Arc::downgrade(self);
-        std::thread::Builder::new()
-            .name("strandfs-control".to_owned())
-            .spawn(move || accept(&listener, &pool))?;
-        let _ = self.socket.set(name);
-        Ok(())
-    }
+/// Listens for control requests of root and the server's user, on a thread of its own that
+/// lives as long as the pool. A pool without a socket still has its control file.
+///
+/// # Errors
+/// Those of making the socket or the thread.
+pub fn listen(pool: &Arc<Admin>) -> io::Result<()> {
+    let name = format!("{PREFIX}{}/{}", std::process::id(), token()?);
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let asked = Arc::downgrade(pool);
+    std::thread::Builder::new()
+        .name("strandfs-control".to_owned())
+        .spawn(move || accept(&listener, &asked))?;
+    let _ = pool.socket.set(name);
+    Ok(())
 }
 
 /// 128 random bits.
@@ -56,7 +54,7 @@ pub fn peer_is_trusted(stream: &UnixStream) -> io::Result<bool> {
     Ok(peer.is_root() || peer == rustix::process::geteuid())
 }
 
-fn accept(listener: &UnixListener, pool: &Weak<Pool>) {
+fn accept(listener: &UnixListener, pool: &Weak<Admin>) {
     let serving = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -87,7 +85,7 @@ fn accept(listener: &UnixListener, pool: &Weak<Pool>) {
     }
 }
 
-fn serve(pool: &Pool, mut stream: UnixStream) -> io::Result<()> {
+fn serve(pool: &Admin, mut stream: UnixStream) -> io::Result<()> {
     let connection = pool.connection.get();
     if connection.is_some_and(|connection| !connection.is_alive()) {
         // Who asks means the next mount, which may have the kernel's number of this one.
@@ -95,7 +93,7 @@ fn serve(pool: &Pool, mut stream: UnixStream) -> io::Result<()> {
     }
     let answer = match read_line(&mut stream)? {
         Some(line) => match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => pool.carry_out(&request),
+            Ok(request) => request::carry_out(pool, &request),
             Err(error) => refusal(format!("this is no control request: {error}")),
         },
         None => refusal(format!(

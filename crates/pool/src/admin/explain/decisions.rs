@@ -7,12 +7,14 @@ use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::{Category, Function, Policy};
 
-use super::OnBranch;
+use crate::admin::explain::{self, OnBranch};
 use crate::base::error::Result;
 use crate::base::policy::{self, BranchDecision, BranchFacts, PolicyTrace, Refusal, Space};
 use crate::base::status::{self, Prospect, count};
-use crate::pool::{Pool, View};
+use crate::directory::{Directories, choose, set};
 use crate::state::node::Node;
+use crate::state::view::View;
+use crate::state::{State, paths};
 
 /// A function's policy at work; equal ones are told together.
 struct Decision {
@@ -27,108 +29,106 @@ struct Decision {
 const ALL_OR_NONE: &str = "a copy on a branch that may not be changed would show again";
 const SHOWN_KEPT: &str = "the copy that users see may not be changed";
 
-impl Pool {
-    /// The decisions of every function that applies to the node.
-    pub(super) fn decisions(
-        &self,
-        view: &View,
-        node: &Arc<Node>,
-        here: &[OnBranch],
-        shown: Option<usize>,
-    ) -> Result<Vec<status::Decision>> {
-        let mut told: Vec<Decision> = Vec::new();
-        // Each policy is asked once: free space changes, and equal policies should agree.
-        let mut asked: Vec<(Policy, Category, PolicyTrace)> = Vec::new();
-        let root = node.id == NodeId::ROOT;
-        for function in Function::ALL {
-            if !applies(function, node.kind, root) {
-                continue;
-            }
-            let policy = view.settings.policies.get(function);
-            let category = function.category();
-            let known = asked
-                .iter()
-                .find(|(of, within, _)| (*of, *within) == (policy, category))
-                .map(|(_, _, policy_trace)| policy_trace.clone());
-            let policy_trace = match (known, category) {
-                (Some(policy_trace), _) => policy_trace,
-                (None, Category::Create) => self.outlook_of_create(view, policy, node)?,
-                _ => self.outlook_of_existing(view, policy, category, node.kind, here),
-            };
-            asked.push((policy, category, policy_trace.clone()));
-            let decision = settle(
-                function,
-                policy,
-                category,
-                policy_trace,
-                shown,
-                here,
-                node.kind,
-            );
-            let same = told.iter_mut().find(|other| {
-                other.policy == policy
-                    && other.category == category
-                    && other.policy_trace == decision.policy_trace
-                    && other.note == decision.note
-            });
-            match same {
-                Some(same) => same.functions.push(function),
-                None => told.push(decision),
-            }
+/// The decisions of every function that applies to the node.
+pub(super) fn decisions(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    here: &[OnBranch],
+    shown: Option<usize>,
+) -> Result<Vec<status::Decision>> {
+    let mut told: Vec<Decision> = Vec::new();
+    // Each policy is asked once: free space changes, and equal policies should agree.
+    let mut asked: Vec<(Policy, Category, PolicyTrace)> = Vec::new();
+    let root = node.id == NodeId::ROOT;
+    for function in Function::ALL {
+        if !applies(function, node.kind, root) {
+            continue;
         }
-        Ok(told
+        let policy = view.settings.policies.get(function);
+        let category = function.category();
+        let known = asked
             .iter()
-            .map(|decision| decision.told(view, here, node.kind))
-            .collect())
-    }
-
-    fn outlook_of_existing(
-        &self,
-        view: &View,
-        policy: Policy,
-        category: Category,
-        kind: FileKind,
-        here: &[OnBranch],
-    ) -> PolicyTrace {
-        let holders = here.iter().filter(|on| on.holds(kind).is_some()).count();
-        let facts: Vec<BranchFacts> = here
-            .iter()
-            .map(|on| {
-                let stat = on.holds(kind);
-                let mut facts = self.facts(view, &on.branch, stat.is_some(), true, stat);
-                // A single copy is changed without asking for space.
-                if holders == 1 && facts.exists {
-                    facts.space = facts.space.or(Some(Space::default()));
-                }
-                facts
-            })
-            .collect();
-        policy::policy_trace(policy, category, |_| Some(&facts))
-    }
-
-    fn outlook_of_create(
-        &self,
-        view: &View,
-        policy: Policy,
-        node: &Arc<Node>,
-    ) -> Result<PolicyTrace> {
-        let (dir, set) = self.place_for_new(node)?;
-        let needs = policy::Needs {
-            exists: true,
-            space: true,
-            mtime: true,
+            .find(|(of, within, _)| (*of, *within) == (policy, category))
+            .map(|(_, _, policy_trace)| policy_trace.clone());
+        let policy_trace = match (known, category) {
+            (Some(policy_trace), _) => policy_trace,
+            (None, Category::Create) => outlook_of_create(pool, view, policy, node)?,
+            _ => outlook_of_existing(pool, view, policy, category, node.kind, here),
         };
-        let mut level_node = Some(Arc::clone(&dir));
-        Ok(policy::policy_trace(policy, Category::Create, |level| {
-            let at = level_node.take()?;
-            let upper = match level {
-                0 => Arc::clone(&set),
-                _ => self.dir_set(&at).ok()?,
-            };
-            level_node = self.parent_of(&at);
-            Some(self.create_facts(view, &upper, needs, &[]))
-        }))
+        asked.push((policy, category, policy_trace.clone()));
+        let decision = settle(
+            function,
+            policy,
+            category,
+            policy_trace,
+            shown,
+            here,
+            node.kind,
+        );
+        let same = told.iter_mut().find(|other| {
+            other.policy == policy
+                && other.category == category
+                && other.policy_trace == decision.policy_trace
+                && other.note == decision.note
+        });
+        match same {
+            Some(same) => same.functions.push(function),
+            None => told.push(decision),
+        }
     }
+    Ok(told
+        .iter()
+        .map(|decision| decision.told(view, here, node.kind))
+        .collect())
+}
+
+fn outlook_of_existing(
+    pool: &State,
+    view: &View,
+    policy: Policy,
+    category: Category,
+    kind: FileKind,
+    here: &[OnBranch],
+) -> PolicyTrace {
+    let holders = here.iter().filter(|on| on.holds(kind).is_some()).count();
+    let facts: Vec<BranchFacts> = here
+        .iter()
+        .map(|on| {
+            let stat = on.holds(kind);
+            let mut facts = choose::facts(pool, view, &on.branch, stat.is_some(), true, stat);
+            // A single copy is changed without asking for space.
+            if holders == 1 && facts.exists {
+                facts.space = facts.space.or(Some(Space::default()));
+            }
+            facts
+        })
+        .collect();
+    policy::policy_trace(policy, category, |_| Some(&facts))
+}
+
+fn outlook_of_create(
+    pool: &Directories,
+    view: &View,
+    policy: Policy,
+    node: &Arc<Node>,
+) -> Result<PolicyTrace> {
+    let (dir, set) = explain::place_for_new(pool, node)?;
+    let needs = policy::Needs {
+        exists: true,
+        space: true,
+        mtime: true,
+    };
+    let mut level_node = Some(Arc::clone(&dir));
+    Ok(policy::policy_trace(policy, Category::Create, |level| {
+        let at = level_node.take()?;
+        let upper = match level {
+            0 => Arc::clone(&set),
+            _ => set::dir_set(pool, &at).ok()?,
+        };
+        level_node = paths::parent_of(pool, &at);
+        Some(choose::create_facts(pool, view, &upper, needs, &[]))
+    }))
 }
 
 /// Whether the kernel ever sends this function for such a file.

@@ -2,8 +2,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use super::random::below;
-use super::{BranchFacts, Choice, Space};
+use crate::base::policy::random::below;
+use crate::base::policy::{BranchFacts, Choice, Space};
 
 /// How a policy picks among eligible branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::{Category, Policy};
 
-use super::pick::{Rule, chances, pick};
-use super::policy_trace::{BranchDecision, Refusal};
-use super::{BranchFacts, Choice, Needs};
+use crate::base::policy::pick::{Rule, chances, pick};
+use crate::base::policy::policy_trace::{BranchDecision, Refusal};
+use crate::base::policy::{BranchFacts, Choice, Needs};
 
 /// Where something may be put or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

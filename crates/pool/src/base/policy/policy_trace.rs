@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::{Category, Policy};
 
-use super::plan::{Plan, graver};
-use super::{BranchFacts, MAX_LEVELS};
+use crate::base::policy::plan::{Plan, graver};
+use crate::base::policy::{BranchFacts, MAX_LEVELS};
 
 /// Why a branch may not be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

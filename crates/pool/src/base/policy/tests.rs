@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use strandfs_options::{Category, Policy};
 
-use super::{BranchFacts, Choice, Space};
+use crate::base::policy::{BranchFacts, Choice, Space};
 
 mod climb;
 mod model;

@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::Result;
+use crate::base::sys::Result;
 
 /// Whose files an operation makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::Result;
+use crate::base::sys::Result;
 
 /// `FS_IOC_FIEMAP`.
 const COMMAND: u32 = 0xc020_660b;

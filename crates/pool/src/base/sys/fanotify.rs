@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// Every event that is watched for.
 pub const WATCHABLE: u64 = libc::FAN_CREATE

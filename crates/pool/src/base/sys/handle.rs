@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// `MAX_HANDLE_SZ` of `linux/exportfs.h`.
 const MAX_HANDLE_BYTES: usize = 128;

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use rustix::io::Errno;
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// `IOPRIO_WHO_PROCESS`: one thread.
 const ONE_THREAD: libc::c_int = 1;

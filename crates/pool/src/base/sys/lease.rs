@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// From `asm-generic/fcntl.h`; not in `libc`.
 const F_SETSIG: libc::c_int = 10;

@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// A byte range to lock; `len_bytes` 0 means to the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Result;
-use super::raw::last_errno;
+use crate::base::sys::Result;
+use crate::base::sys::raw::last_errno;
 
 /// The first number that is not a standard stream's.
 const FIRST: RawFd = 3;

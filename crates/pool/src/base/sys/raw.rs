@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, Mode, RenameFlags, Statx, StatxFlags, Timestamps};
 use rustix::io::Errno;
 
-use super::Result;
+use crate::base::sys::Result;
 
 /// What the pool asks of every `statx`: the classic fields, the birth time and the mount.
 const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, Statx};
 use strandfs_fuse::FileKind;
 
-use super::super::mend::open_dir;
-use super::super::names::own_name;
-use super::MoveError;
 use crate::base::branch::Branch;
+use crate::base::own_names::own_name;
 use crate::base::sys;
+use crate::mover::ahead::MoveError;
+use crate::mover::mend::open_dir;
 use crate::state::identity::kind_of;
 
 /// Files remembered of one look at a branch: its largest.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::super::source::Source;
-use super::super::{MoveError, MoveMode};
-use super::threshold_bytes;
 use crate::base::branch::Branch;
 use crate::base::policy::Space;
 use crate::base::sys::{self, Own};
-use crate::pool::{Pool, View};
+use crate::mover::ahead::{self, threshold_bytes};
+use crate::mover::source::Source;
+use crate::mover::{MoveError, MoveMode, Mover};
 use crate::state::node::{ExclusiveMoveLock, Node};
+use crate::state::view::View;
 
 /// No more than this waits to be written to the disk at once: others' data waits behind it.
 const UNSYNCED_BYTES: u64 = 64 << 20;
@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// One move ahead of time.
 pub(super) struct Pace<'a> {
-    pool: &'a Pool,
+    pool: &'a Mover,
     view: &'a View,
     from: &'a Arc<Branch>,
     begun: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    pub(super) fn new(pool: &'a Pool, view: &'a View, from: &'a Arc<Branch>) -> Pace<'a> {
+    pub(super) fn new(pool: &'a Mover, view: &'a View, from: &'a Arc<Branch>) -> Pace<'a> {
         Pace {
             pool,
             view,
@@ -54,7 +54,7 @@ impl<'a> Pace<'a> {
     /// Whether the branch still wants to lose the file.
     fn is_wanted(&self) -> Result<(), MoveError> {
         let threshold = self.view.settings.relocate_ahead;
-        match self.pool.wanted_bytes(self.view, self.from, threshold) {
+        match ahead::wanted_bytes(self.pool, self.view, self.from, threshold) {
             Some(_) => Ok(()),
             None => Err(MoveError::Called),
         }
@@ -95,7 +95,7 @@ impl MoveMode for Pace<'_> {
 
     fn close_in<'n>(
         &mut self,
-        pool: &Pool,
+        pool: &Mover,
         node: &'n Node,
         source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {

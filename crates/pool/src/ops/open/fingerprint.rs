@@ -2,7 +2,7 @@
 
 use rustix::fs::Statx;
 
-use crate::state::identity::{mix, stable_hash};
+use crate::base::hash::{mix, stable_hash};
 
 /// Changes when the file's content may have changed (`cache.files=auto-full`); never 0.
 pub(super) fn fingerprint(stat: &Statx) -> u64 {

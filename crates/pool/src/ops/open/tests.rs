@@ -5,6 +5,9 @@ use strandfs_fuse::Worker;
 use strandfs_options::Settings;
 
 use super::*;
+use crate::directory::{forget, lookup};
+use crate::ops::open;
+use crate::pool::Pool;
 
 struct Alone;
 
@@ -26,7 +29,7 @@ fn pool(house: &std::path::Path) -> (Arc<Pool>, Arc<Node>) {
         settings.add_branches(branch.to_str().unwrap()).unwrap();
     }
     let pool = Pool::new(settings).unwrap();
-    let entry = pool.do_lookup(NodeId::ROOT, OsStr::new("f")).unwrap();
+    let entry = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("f")).unwrap();
     let node = pool.node(entry.node).unwrap();
     (pool, node)
 }
@@ -49,7 +52,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     let view = Arc::clone(&pool.view());
     let stands_in_for = Some(Errno::IO.into());
     let open = || {
-        let found = pool.open_stand_in(&view, &node, libc::O_RDONLY, Errno::IO.into());
+        let found = open::open_stand_in(&pool, &view, &node, libc::O_RDONLY, Errno::IO.into());
         let (branch, file, mode) = found.unwrap();
         assert!(node.open.lock().is_none(), "open without a handle");
         let found = Found {
@@ -59,7 +62,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
             share: pool.files.admit(0).unwrap(),
             stands_in_for,
         };
-        pool.register(&request(), &view, &node, found, libc::O_RDONLY)
+        open::register(&pool, &request(), &view, &node, found, libc::O_RDONLY)
     };
     let reply = open().unwrap();
     let opened = pool.files.get(reply.handle).unwrap();
@@ -71,10 +74,10 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
         flock_owner: None,
         flush: false,
     };
-    pool.do_release(&release).unwrap();
+    open::release(&pool, &release).unwrap();
     assert!(node.open.lock().is_none());
     // The kernel forgets the file while it is being opened.
-    pool.unref(&node, 1);
+    forget::unref(&pool, &node, 1);
     assert_eq!(open().err(), Some(Errno::STALE.into()));
     assert!(node.open.lock().is_none(), "open without a handle");
 }

@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
-use super::{Doomed, Ends, Plan, Step};
 use crate::base::branch::Branch;
 use crate::base::error::Result;
 use crate::base::sys;
 use crate::mover::{Record, Role};
 use crate::ops::durable;
+use crate::ops::rename_plan::{Doomed, Ends, Plan, Step};
 
 impl Plan<'_> {
     /// Notes that a file is about to have two names. Without the note (a full branch) a server

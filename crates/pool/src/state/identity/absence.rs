@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Volume, Volumes};
 use crate::base::branch::BranchId;
+use crate::state::identity::{Volume, Volumes};
 
 impl Volume {
     /// What is kept of it: enough for its numbers to be the same when it comes back.

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use super::layout::HandleLayout;
-use super::{Identity, VolumeId, Volumes};
 use crate::base::sys;
+use crate::state::identity::layout::HandleLayout;
+use crate::state::identity::{Identity, VolumeId, Volumes};
 
 /// The root of every btrfs subvolume; handles never lead out of one.
 const BTRFS_ROOT_INO: u64 = 256;

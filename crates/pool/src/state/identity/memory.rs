@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::VolumeId;
+use crate::state::identity::VolumeId;
 
 /// Generations of forgotten inodes, bounded: when the newer half is full the older is dropped.
 #[derive(Default)]

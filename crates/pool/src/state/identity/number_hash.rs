@@ -1,6 +1,6 @@
 //! Hashing of numbers.
 
-use super::{mix, stable_hash};
+use crate::base::hash::{mix, stable_hash};
 
 /// Hashes of numbers that are not chosen by users, for tables.
 #[derive(Clone, Copy, Default)]

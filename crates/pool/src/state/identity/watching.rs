@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{VolumeId, Volumes};
 use crate::base::sys::RawHandle;
+use crate::state::identity::{VolumeId, Volumes};
 
 impl Volumes {
     /// How many volumes there are; their ids count from 0.

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use strandfs_options::{CrossMounts, Settings};
 
-use super::{Forbids, Line, Table, judge};
 use crate::base::status::MountBelow;
+use crate::state::mounts::{Forbids, Line, Table, judge};
 
 /// What there is to know before a pool is mounted.
 pub struct Survey {

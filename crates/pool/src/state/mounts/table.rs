@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::Forbids;
+use crate::state::mounts::Forbids;
 
 /// All mounts that this thread sees, in the order of mounting.
 #[derive(Debug, Default)]

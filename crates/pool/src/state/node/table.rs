@@ -9,8 +9,8 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use super::{Names, Node};
 use crate::state::identity::{Face, Identity, NumberHash, VolumeId};
+use crate::state::node::{Names, Node};
 
 /// The inode table.
 ///

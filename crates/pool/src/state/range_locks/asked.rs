@@ -3,9 +3,9 @@
 
 use strandfs_fuse::{Context, Lock, LockKind, LockOwner, LockRequest};
 
-use super::tables::began;
 use crate::base::sys::RangeLock;
 use crate::state::lock_table::{Kind, Span};
+use crate::state::range_locks::tables::began;
 
 /// Which of the two sorts of locks, which know nothing of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::LockOwner;
 
-use super::asked::{Asked, Sort};
-use super::closing::Closing;
-use super::counts::{FREE_OF_OWNER, RangeCounts};
-use super::waiting::Waiting;
 use crate::state::lock_table::{Kind, LockTable};
+use crate::state::range_locks::asked::{Asked, Sort};
+use crate::state::range_locks::closing::Closing;
+use crate::state::range_locks::counts::{FREE_OF_OWNER, RangeCounts};
+use crate::state::range_locks::waiting::Waiting;
 
 /// Open files that hold a lock against one who asks, of which it is asked whether they are closed.
 const MOST_CLOSING: usize = 16;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use strandfs_fuse::LockKind;
 
-use super::asked::{kind_of, span_of};
-use super::tables::began;
 use super::*;
+use crate::state::range_locks::asked::{kind_of, span_of};
+use crate::state::range_locks::tables::began;
 
 fn lock(start_bytes: u64, end_bytes: u64) -> Lock {
     Lock {

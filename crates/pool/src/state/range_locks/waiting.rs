@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use strandfs_fuse::{Deferred, LockOwner};
 
-use super::Asked;
 use crate::state::lock_table::{Kind, LockTable, Span};
 use crate::state::lock_waits::Wait;
+use crate::state::range_locks::Asked;
 
 /// Who want the same.
 type Class = (Span, Kind);

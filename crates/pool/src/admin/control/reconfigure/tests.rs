@@ -5,6 +5,10 @@ use std::path::Path;
 use strandfs_fuse::NodeId;
 
 use super::*;
+use crate::admin::control::reconfigure;
+use crate::admin::status;
+use crate::directory::{lookup, recall};
+use crate::pool::Pool;
 
 /// A pool of some of the directories `a`, `b`, `c`; nothing is mounted.
 fn pool(house: &Path, list: &str) -> Arc<Pool> {
@@ -22,7 +26,7 @@ fn at(house: &Path, list: &str) -> String {
 }
 
 fn set(pool: &Pool, name: &str, value: &str) -> Result<Changed, ReconfigureError> {
-    pool.reconfigure(|settings| {
+    reconfigure::reconfigure(pool, |settings| {
         let effect = settings.set_at_run_time(name, Some(value))?;
         Ok(effect.notice.into_iter().collect())
     })
@@ -37,7 +41,7 @@ fn ids(pool: &Pool) -> Vec<u16> {
 }
 
 fn sees(pool: &Pool, name: &str) -> bool {
-    pool.do_lookup(NodeId::ROOT, OsStr::new(name)).is_ok()
+    lookup::lookup(pool, NodeId::ROOT, OsStr::new(name)).is_ok()
 }
 
 #[test]
@@ -59,13 +63,13 @@ fn a_branch_that_comes_back_is_the_same_one() {
     let house = tempfile::tempdir().unwrap();
     let pool = pool(house.path(), "@/a:@/b");
     fs::write(house.path().join("b/f"), "").unwrap();
-    let before = pool.do_lookup(NodeId::ROOT, OsStr::new("f")).unwrap();
+    let before = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("f")).unwrap();
     for _ in 0..50 {
         set(&pool, "branches", &at(house.path(), "-@/b")).unwrap();
         set(&pool, "branches", &at(house.path(), "+@/b=NC")).unwrap();
     }
     assert_eq!(ids(&pool), [0, 1]);
-    let after = pool.do_lookup(NodeId::ROOT, OsStr::new("f")).unwrap();
+    let after = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("f")).unwrap();
     assert_eq!((before.node, before.attr.ino), (after.node, after.attr.ino));
     fs::rename(house.path().join("b"), house.path().join("gone")).unwrap();
     fs::create_dir(house.path().join("b")).unwrap();
@@ -103,12 +107,12 @@ fn a_directory_keeps_its_node_when_its_first_branch_leaves() {
         fs::create_dir(house.path().join(branch).join("d")).unwrap();
     }
     fs::write(house.path().join("b/d/f"), "").unwrap();
-    let before = pool.do_lookup(NodeId::ROOT, OsStr::new("d")).unwrap();
+    let before = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("d")).unwrap();
     set(&pool, "branches", "-<").unwrap();
-    pool.let_go_of_branches();
-    let after = pool.do_lookup(NodeId::ROOT, OsStr::new("d")).unwrap();
+    recall::let_go_of_branches(&pool);
+    let after = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("d")).unwrap();
     assert_eq!((before.node, before.attr.ino), (after.node, after.attr.ino));
-    assert!(pool.do_lookup(before.node, OsStr::new("f")).is_ok());
+    assert!(lookup::lookup(&pool, before.node, OsStr::new("f")).is_ok());
 }
 
 #[test]
@@ -116,7 +120,7 @@ fn all_or_nothing() {
     let house = tempfile::tempdir().unwrap();
     let pool = pool(house.path(), "@/a:@/b");
     let before = pool.view().settings.clone();
-    let refused = pool.reconfigure(|settings| {
+    let refused = reconfigure::reconfigure(&pool, |settings| {
         settings.set_at_run_time("cache.attr", Some("9s"))?;
         settings.set_at_run_time("posix-acl", Some("false"))?;
         Ok(Vec::new())
@@ -143,7 +147,7 @@ fn the_pool_cannot_join_itself() {
     let house = house.path().canonicalize().unwrap();
     let pool = pool(&house, "@/a");
     fs::create_dir(house.join("pool")).unwrap();
-    pool.set_mountpoint(&house.join("pool"));
+    status::set_mountpoint(&pool, &house.join("pool"));
     for bad in ["+@/pool", "+@"] {
         let refused = set(&pool, "branches", &at(&house, bad));
         let loops = matches!(

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rustix::io::Errno;
 use strandfs_options::{Category, Policy};
 
-use super::{branch, choosing};
+use crate::base::policy::tests::{branch, choosing};
 use crate::base::policy::{BranchFacts, Choice, create, needs};
 
 const CLIMBING: [Policy; 4] = [

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 use strandfs_options::{Category, Policy};
 
-use super::model::{Answer, answer};
-use super::{CATEGORIES, ask};
+use crate::base::policy::tests::model::{Answer, answer};
+use crate::base::policy::tests::{CATEGORIES, ask};
 use crate::base::policy::{BranchFacts, Choice, Space, create, needs};
 
 /// Small numbers for ties, the ends for overflow, and everything between.

@@ -2,9 +2,9 @@
 
 use strandfs_options::{Category, Policy};
 
-use super::{ask, branch};
 use crate::base::policy::BranchFacts;
 use crate::base::policy::random::{below, random, wyrand};
+use crate::base::policy::tests::{ask, branch};
 
 const DRAWS: u64 = 200_000;
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use strandfs_options::{Category, Policy};
 
-use super::{CATEGORIES, ask, branch, choosing};
+use crate::base::policy::tests::{CATEGORIES, ask, branch, choosing};
 use crate::base::policy::{BranchFacts, Needs, needs};
 
 /// A pool in which every refusal occurs and no two rules agree by chance.

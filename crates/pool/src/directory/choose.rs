@@ -1,0 +1,189 @@
+//! Gathering what a policy needs to know, and asking it.
+
+use std::sync::Arc;
+
+use rustix::fs::Statx;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use strandfs_options::Policy;
+
+use crate::base::branch::{Branch, BranchId};
+use crate::base::error::Result;
+use crate::base::policy::{self, BranchFacts, Category};
+use crate::base::sys;
+use crate::directory::{Directories, deadline, set};
+use crate::state::node::{DirSet, Node};
+use crate::state::view::View;
+use crate::state::{State, paths};
+
+/// Branches picked for an operation, the first to be used first.
+pub(crate) type Picked = SmallVec<[Arc<Branch>; 2]>;
+
+/// What is known of one branch; `exists` says whether the path (for create: its parent) is
+/// there.
+pub(crate) fn facts(
+    pool: &State,
+    view: &View,
+    branch: &Branch,
+    exists: bool,
+    with_space: bool,
+    stat: Option<&Statx>,
+) -> BranchFacts {
+    let space = if with_space {
+        self::space(pool, view, branch).ok()
+    } else {
+        None
+    };
+    BranchFacts {
+        read_only: branch.read_only(),
+        no_create: branch.no_create(),
+        usable: true,
+        exists,
+        space,
+        mtime_ns: stat.map_or(i128::MIN, mtime_ns),
+    }
+}
+
+/// A branch's free space.
+pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy::Space> {
+    let settings = &view.settings;
+    let min_free = branch
+        .min_free_space
+        .as_ref()
+        .unwrap_or(&settings.minfreespace);
+    let min_free = |total| min_free.bytes(total);
+    let ask = || deadline::statvfs(pool, view, branch);
+    let mut space = branch.space().get(settings.cache_statfs, min_free, ask)?;
+    space.read_only_fs |= branch.health().is_read_only();
+    Ok(space)
+}
+
+/// Asks a create policy where something new goes in the directory of `node`. Branches in
+/// `tried` have refused already.
+///
+/// # Errors
+/// ENOSPC, EROFS or ENOENT: why no branch will have it.
+pub(crate) fn pick_for_create(
+    pool: &Directories,
+    view: &View,
+    rule: Policy,
+    node: &Arc<Node>,
+    set: &DirSet,
+    tried: &[BranchId],
+) -> Result<Picked> {
+    let slow = |branch: &Arc<Branch>| branch.health().is_slow();
+    if view.branches.iter().any(slow) {
+        let mut passed_over: SmallVec<[BranchId; 4]> = SmallVec::from_slice(tried);
+        let ids = view.branches.iter().filter(|b| slow(b)).map(|b| b.id);
+        passed_over.extend(ids);
+        let picked = pick_among_others(pool, view, rule, node, set, &passed_over);
+        if picked.is_ok() {
+            return picked;
+        }
+    }
+    pick_among_others(pool, view, rule, node, set, tried)
+}
+
+/// As [`pick_for_create`], of the branches that are not among those `tried`.
+fn pick_among_others(
+    pool: &Directories,
+    view: &View,
+    rule: Policy,
+    node: &Arc<Node>,
+    set: &DirSet,
+    tried: &[BranchId],
+) -> Result<Picked> {
+    let needs = policy::needs(rule, Category::Create);
+    let mut level_node = Some(Arc::clone(node));
+    let mut first = true;
+    let choice = policy::create(
+        rule,
+        |_level| {
+            let at = level_node.take()?;
+            let upper;
+            let here = if std::mem::take(&mut first) {
+                set
+            } else {
+                upper = set::dir_set(pool, &at).ok()?;
+                &*upper
+            };
+            level_node = paths::parent_of(pool, &at);
+            Some(create_facts(pool, view, here, needs, tried))
+        },
+        &mut policy::random(),
+    )?;
+    Ok(choice
+        .iter()
+        .filter_map(|index| view.branches.get(*index).cloned())
+        .collect())
+}
+
+pub(crate) fn create_facts(
+    pool: &State,
+    view: &View,
+    set: &DirSet,
+    needs: policy::Needs,
+    tried: &[BranchId],
+) -> SmallVec<[BranchFacts; 8]> {
+    view.branches
+        .iter()
+        .map(|branch| {
+            let entry = set.on(branch.id);
+            let stat = if needs.mtime {
+                entry.and_then(dir_stat)
+            } else {
+                None
+            };
+            let mut facts = self::facts(
+                pool,
+                view,
+                branch,
+                entry.is_some(),
+                needs.space,
+                stat.as_ref(),
+            );
+            facts.usable = !tried.contains(&branch.id);
+            facts
+        })
+        .collect()
+}
+
+/// Asks an action policy which of the branches holding something are to be changed:
+/// indexes into `holders`.
+///
+/// # Errors
+/// EROFS or ENOENT if none may be.
+pub(crate) fn pick_for_action(
+    pool: &State,
+    view: &View,
+    rule: Policy,
+    holders: &[(Arc<Branch>, Option<Statx>)],
+) -> Result<SmallVec<[usize; 4]>> {
+    let needs = policy::needs(rule, Category::Action);
+    // A read-only filesystem answers EROFS by itself; asking first is only worth it where
+    // several branches must agree before any is changed.
+    let with_space = needs.space && (holders.len() > 1 || rule == Policy::ErofsAlways);
+    let facts: SmallVec<[BranchFacts; 8]> = holders
+        .iter()
+        .map(|(branch, stat)| self::facts(pool, view, branch, true, with_space, stat.as_ref()))
+        .collect();
+    if let [only] = &facts[..]
+        && rule != Policy::ErofsAlways
+    {
+        return if only.read_only {
+            Err(Errno::ROFS.into())
+        } else {
+            Ok(SmallVec::from_slice(&[0]))
+        };
+    }
+    Ok(policy::action(rule, &facts, &mut policy::random())?)
+}
+
+fn dir_stat(entry: &crate::state::node::DirEntry) -> Option<Statx> {
+    use std::os::fd::AsFd;
+    sys::statx_fd(entry.fd.as_fd()).ok()
+}
+
+fn mtime_ns(stat: &Statx) -> i128 {
+    i128::from(stat.stx_mtime.tv_sec) * 1_000_000_000 + i128::from(stat.stx_mtime.tv_nsec)
+}

@@ -1,0 +1,37 @@
+//! A name, branch by branch.
+
+use rustix::fs::Statx;
+use smallvec::SmallVec;
+
+use crate::state::identity::Face;
+use crate::state::node::DirEntry;
+
+/// A name on one branch.
+pub(crate) struct Copy<'a> {
+    /// The directory there.
+    pub dir: &'a DirEntry,
+    /// Its attributes; of the target, if it is a symlink that is followed.
+    pub stat: Statx,
+    /// The attributes of a symlink that is followed.
+    pub link: Option<Box<Statx>>,
+    /// A branch that may have a copy that counts more could not be asked.
+    pub stands_in: bool,
+}
+
+impl Copy<'_> {
+    /// The attributes of what is under the name on the branch.
+    pub fn own_stat(&self) -> &Statx {
+        self.link.as_deref().unwrap_or(&self.stat)
+    }
+
+    /// Whether it is shown as something else.
+    pub(crate) fn face(&self) -> Face {
+        match self.link {
+            Some(_) => Face::Other,
+            None => Face::Own,
+        }
+    }
+}
+
+/// A name on all branches that have it, the one that counts first.
+pub(crate) type Copies<'a> = SmallVec<[Copy<'a>; 2]>;

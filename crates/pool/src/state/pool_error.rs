@@ -1,0 +1,57 @@
+//! Why a pool cannot be set up, or a branch not join.
+
+use rustix::io::Errno;
+
+use crate::base::branch::{DEAD_SERVER, is_dead_server};
+
+/// The pool could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A branch's root cannot be opened.
+    #[error("branch {path}: {}", cannot_be_opened(*.errno))]
+    Branch {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// A branch's root is not the branch.
+    #[error("branch {path}: it has no {marker}, so it is not mounted; mount it, or see on-missing")]
+    Unmarked {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// What every branch has (`branch-marker`).
+        marker: String,
+    },
+    /// Too many branches.
+    #[error("more than 1000 branches")]
+    TooManyBranches,
+    /// Branch and mountpoint lie in each other.
+    #[error(
+        "branch {path}: the pool mounted at {mountpoint} would contain itself; name a directory elsewhere"
+    )]
+    Loop {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// Where the pool is.
+        mountpoint: std::path::PathBuf,
+    },
+    /// One directory under two paths.
+    #[error("branch {path}: it is the same directory as {other}; name it once")]
+    SameDirectory {
+        /// The branch.
+        path: std::path::PathBuf,
+        /// The branch it equals.
+        other: std::path::PathBuf,
+    },
+}
+
+/// Why a branch cannot be opened, and what to do.
+fn cannot_be_opened(errno: Errno) -> String {
+    match errno {
+        errno if is_dead_server(errno) => {
+            format!("{}, or see on-missing", DEAD_SERVER)
+        }
+        errno => format!("{errno}; check that it exists, is a directory and is mounted"),
+    }
+}
