@@ -4,7 +4,7 @@
 //! size), read and written by copy: message buffers need no alignment. Names follow the
 //! kernel's without the `fuse_` prefix; field names too, so that the two can be read side by
 //! side. Offsets and lengths are in bytes unless the field says otherwise. Only layout and
-//! numbers live here; meaning is in [`crate::types`].
+//! numbers live here; meaning is in the crate's own types.
 
 mod attr;
 mod device;

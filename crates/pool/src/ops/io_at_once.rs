@@ -11,7 +11,7 @@ use crate::ops::io::proxy_io_priority;
 use crate::ops::privilege;
 use crate::state::State;
 
-/// All that [`do_read`](Self::do_read) would have read, or nothing.
+/// All that [`read`](crate::ops::io::read) would have read, or nothing.
 pub(crate) fn read_at_once(
     pool: &State,
     cx: &Context<'_>,
@@ -36,7 +36,7 @@ pub(crate) fn read_at_once(
     moved.ok()
 }
 
-/// All of it, as [`do_write`](Self::do_write), or else a part that is to be written again. What
+/// All of it, as [`write`](crate::ops::io::write), or else a part that is to be written again. What
 /// goes to the end of the file would not be the same then: that is left alone, and all writes
 /// through handles of append-only files, whose branch file knows no other place.
 pub(crate) fn write_at_once(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
