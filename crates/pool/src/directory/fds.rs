@@ -112,7 +112,7 @@ impl DirFdCache {
 
 /// Finds out what the server has open as long as it runs, and shares the rest of the limit out.
 pub(crate) fn count_descriptors(pool: &Directories) {
-    let Ok(open) = std::fs::read_dir("/proc/pool/fd") else {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else {
         return;
     };
     let (here, _) = pool.files.counts();
