@@ -86,7 +86,7 @@ pub struct Measured {
 }
 
 /// Where and with what.
-pub struct Ground<'a> {
+pub struct TestDevice<'a> {
     /// The directory, on the subject.
     pub dir: &'a Path,
     /// The same directory past the subject, on its branch: its caches have to go too.
@@ -114,7 +114,7 @@ pub struct Amount {
     pub limit: Option<Duration>,
 }
 
-impl Ground<'_> {
+impl TestDevice<'_> {
     /// Writes the file that is read; past the subject when it would throw the bytes away.
     ///
     /// # Errors
@@ -368,10 +368,10 @@ mod tests {
     use super::*;
 
     /// A directory with its file, and what works on it.
-    fn with_ground(work: impl FnOnce(&mut Ground<'_>)) {
+    fn with_test_device(work: impl FnOnce(&mut TestDevice<'_>)) {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let mut ground = Ground {
+        let mut test_device = TestDevice {
             dir: dir.path(),
             below: None,
             images: &[],
@@ -381,8 +381,8 @@ mod tests {
             random: fastrand::Rng::with_seed(1),
             stop: &stop,
         };
-        ground.prepare(false).unwrap();
-        work(&mut ground);
+        test_device.prepare(false).unwrap();
+        work(&mut test_device);
     }
 
     fn all(operations: u64) -> Amount {
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_workload_moves_what_it_says_and_leaves_the_right_bytes() {
-        with_ground(|ground| {
+        with_test_device(|test_device| {
             for (action, block_bytes, cache) in [
                 (Action::Write, 1 << 20, Cache::Any),
                 (Action::RandomWrite, 4096, Cache::Any),
@@ -403,21 +403,21 @@ mod tests {
                 (Action::Write, 512, Cache::Any),
             ] {
                 let workload = Workload::new("it", action, block_bytes, cache);
-                let room = workload.room(ground.file_bytes);
+                let room = workload.room(test_device.file_bytes);
                 assert_eq!(room * block_bytes as u64, 3 << 20);
-                ground.set_caches(&workload).unwrap();
-                let found = ground.measure(&workload, all(room)).unwrap();
+                test_device.set_caches(&workload).unwrap();
+                let found = test_device.measure(&workload, all(room)).unwrap();
                 assert_eq!((found.work.operations, found.work.bytes), (room, 3 << 20));
-                ground.verify().unwrap();
+                test_device.verify().unwrap();
             }
         });
     }
 
     #[test]
     fn the_sync_is_inside_the_time() {
-        with_ground(|ground| {
+        with_test_device(|test_device| {
             let workload = Workload::new("write", Action::Write, 1 << 20, Cache::Any);
-            let found = ground.measure(&workload, all(3)).unwrap();
+            let found = test_device.measure(&workload, all(3)).unwrap();
             let sync = found.sync_seconds.unwrap();
             assert!(sync > 0.0 && sync < found.seconds, "{found:?}");
         });
@@ -425,25 +425,25 @@ mod tests {
 
     #[test]
     fn one_wrong_byte_anywhere_is_found() {
-        with_ground(|ground| {
-            let path = ground.dir.join(READ_FILE);
+        with_test_device(|test_device| {
+            let path = test_device.dir.join(READ_FILE);
             let mut bytes = fs::read(&path).unwrap();
             bytes[2_345_678] ^= 1;
             fs::write(&path, &bytes).unwrap();
-            let said = ground.verify().unwrap_err();
+            let said = test_device.verify().unwrap_err();
             assert!(said.contains("byte 2345678"), "{said}");
         });
     }
 
     #[test]
     fn a_short_file_and_a_stop_are_no_samples() {
-        with_ground(|ground| {
+        with_test_device(|test_device| {
             let workload = Workload::new("read", Action::Read, 1 << 20, Cache::Any);
-            let error = ground.measure(&workload, all(4)).unwrap_err();
+            let error = test_device.measure(&workload, all(4)).unwrap_err();
             assert!(matches!(error, BenchError::Io { .. }), "{error}");
-            ground.stop.store(true, Ordering::Relaxed);
+            test_device.stop.store(true, Ordering::Relaxed);
             assert!(matches!(
-                ground.measure(&workload, all(1)),
+                test_device.measure(&workload, all(1)),
                 Err(BenchError::Interrupted)
             ));
         });
@@ -451,13 +451,17 @@ mod tests {
 
     #[test]
     fn a_limit_ends_a_slow_sample_but_not_before_it_says_something() {
-        with_ground(|ground| {
+        with_test_device(|test_device| {
             let workload = Workload::new("read", Action::Read, 512, Cache::Warm);
             let amount = Amount {
                 operations: 6000,
                 limit: Some(Duration::ZERO),
             };
-            let done = ground.measure(&workload, amount).unwrap().work.operations;
+            let done = test_device
+                .measure(&workload, amount)
+                .unwrap()
+                .work
+                .operations;
             assert!((FEWEST_OPERATIONS..6000).contains(&done), "{done}");
         });
     }

@@ -2,11 +2,11 @@
 
 pub mod credibility;
 pub mod device;
-pub mod ground;
 pub mod plan;
 pub mod recipe;
 pub mod run;
 pub mod table;
+pub mod test_device;
 pub mod workload;
 
 pub use plan::{Place, Plan};

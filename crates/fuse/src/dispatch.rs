@@ -94,7 +94,7 @@ pub fn dispatch<'a, F: Filesystem + ?Sized>(
 /// Carries out a READ or a WRITE that can be answered without waiting, as [`dispatch`]: the bytes
 /// at the start of `out` to send. `None` if it cannot, or is another request: it is as if nobody had
 /// tried, and [`dispatch`] answers it.
-pub fn dispatch_at_once<F: Filesystem + ?Sized>(
+pub fn dispatch_nowait<F: Filesystem + ?Sized>(
     fs: &F,
     dialect: &Dialect,
     message: &Message<'_>,
@@ -109,7 +109,7 @@ pub fn dispatch_at_once<F: Filesystem + ?Sized>(
         node: NodeId(message.header.nodeid),
     };
     // A panic would come again where it is told.
-    let tried = catch_unwind(AssertUnwindSafe(|| call.at_once(&request, out)));
+    let tried = catch_unwind(AssertUnwindSafe(|| call.nowait(&request, out)));
     let len = tried.ok().flatten()?;
     tracing::debug!(
         operation = ?Opcode::try_from(message.header.opcode).ok(),

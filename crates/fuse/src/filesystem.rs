@@ -245,7 +245,7 @@ pub trait Filesystem: Send + Sync + 'static {
     /// As [`read`](Self::read), if the bytes are at hand: without waiting for a device, another
     /// machine, or a lock that may be held for long. `None`: nothing was done (but `out` may hold
     /// anything), and `read` is to be called where it may block.
-    fn read_at_once(
+    fn read_nowait(
         &self,
         cx: &Context<'_>,
         node: NodeId,
@@ -257,7 +257,7 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// As [`write`](Self::write), if it is done without waiting. `None`: what was written, if
     /// anything, is a part of the same bytes, and `write` is to be called where it may block.
-    fn write_at_once(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Option<usize> {
+    fn write_nowait(&self, cx: &Context<'_>, node: NodeId, args: &Write<'_>) -> Option<usize> {
         None
     }
 

@@ -2,13 +2,13 @@
 //! notifications and mounting. It knows nothing of unions.
 
 pub mod abi;
+mod abort_helper;
 mod backing;
 mod connection;
 mod deferred;
 mod dirbuf;
 mod dispatch;
 mod filesystem;
-mod lifeline;
 mod message;
 mod mount;
 mod negotiate;
@@ -24,12 +24,12 @@ mod traffic;
 mod transport;
 mod types;
 
+pub use abort_helper::{close_inherited, end_of, hold_until_death};
 pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Filesystem, Result, Worker};
-pub use lifeline::{close_inherited, end_of, hold_until_death};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};
 pub use mount::{
     Hindrance, MountError, MountFlags, MountOptions, hindrance, is_served_by,

@@ -124,7 +124,7 @@ impl Connection {
     /// Makes the kernel send a request that asks for nothing (a NOTIFY_REPLY without data), to the
     /// queue of the CPU this thread runs on. Does not wait for it. ENOENT: the kernel does not know
     /// the node (any more); EINVAL: it is no regular file.
-    pub(crate) fn provoke(&self, node: NodeId) -> Result<(), Errno> {
+    pub(crate) fn kick_from(&self, node: NodeId) -> Result<(), Errno> {
         let body = abi::NotifyRetrieveOut {
             notify_unique: self.unexpected_retrieval(),
             nodeid: node.0,

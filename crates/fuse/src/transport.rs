@@ -3,7 +3,6 @@
 
 mod buffer;
 mod caller;
-mod crew;
 mod device;
 mod interrupt;
 mod kept;
@@ -11,28 +10,29 @@ mod later;
 mod link;
 mod placement;
 mod ring;
-mod seat;
 mod shares;
 mod undo;
 mod watchdog;
+mod worker_pool;
+mod worker_state;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use crew::Crew;
 pub use link::{Link, Transport};
 pub use placement::Placement;
 pub use ring::{Completion, Ring, RingEntry, RingUnavailable, queues};
-pub(crate) use ring::{DEVICE_THREADS, Prepared, RingCrew, possible, prepare};
+pub(crate) use ring::{DEVICE_THREADS, Prepared, RingWorkerPool, possible, prepare};
+pub(crate) use worker_pool::WorkerPool;
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
 use crate::request::Dialect;
 
 /// How long the last requests are left in peace before their system calls are interrupted.
-const PEACE: Duration = Duration::from_millis(200);
+const END_IN_PEACE: Duration = Duration::from_millis(200);
 /// Pause between signals to a thread that does not end.
-const PRESS: Duration = Duration::from_millis(5);
+const INTERRUPT_EVERY: Duration = Duration::from_millis(5);
 
 /// How requests are to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

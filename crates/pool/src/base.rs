@@ -12,6 +12,7 @@ pub(crate) mod open;
 pub(crate) mod overflow;
 pub(crate) mod own_names;
 pub mod policy;
+pub mod rank;
 pub mod rights;
 pub mod shares;
 pub mod status;

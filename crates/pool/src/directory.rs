@@ -28,7 +28,7 @@ use clones::Clones;
 use fds::DirFdCache;
 use listing_cache::ListingCache;
 use recall::Recall;
-use workers::Crews;
+use workers::WorkerPools;
 
 /// What the branches' directories are known to hold, and what is kept open of them.
 pub struct Directories {
@@ -37,7 +37,7 @@ pub struct Directories {
     pub(crate) listing_cache: ListingCache,
     /// Directories that are being cloned.
     pub(crate) clones: Clones,
-    pub(crate) crews: Crews,
+    pub(crate) worker_pools: WorkerPools,
     pub(crate) recall: Recall,
     pub(crate) me: Weak<Directories>,
 }
@@ -50,7 +50,7 @@ impl Directories {
             dir_fds: DirFdCache::new(descriptors),
             listing_cache: ListingCache::default(),
             clones: Clones::default(),
-            crews: Crews::default(),
+            worker_pools: WorkerPools::default(),
             recall: Recall::default(),
             me: me.clone(),
         })

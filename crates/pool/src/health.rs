@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use strandfs_options::{BranchSpec, OnMissing, Settings};
 
@@ -24,10 +23,11 @@ use crate::base::branch::{
     Branch, BranchHealth, BranchId, BranchState, Mark, Missing, is_marked, why_gone,
 };
 use crate::base::error::{Error, Result};
+use crate::base::rank;
 use crate::coherence::watched;
 use crate::directory::recall::{self, Reason};
 use crate::health::membership::Changes;
-use crate::mover::{Mover, mend};
+use crate::mover::{Mover, recover};
 use crate::state::pool_error::PoolError;
 use crate::state::view::View;
 use crate::state::{State, passthrough};
@@ -37,7 +37,7 @@ pub use monitor::start;
 pub struct Health {
     mover: Arc<Mover>,
     pub(crate) health_monitor: HealthMonitor,
-    pub(crate) changes: Mutex<Changes>,
+    pub(crate) changes: rank::Mutex<Changes, { rank::CHANGES }>,
 }
 
 impl Health {
@@ -46,7 +46,7 @@ impl Health {
         Arc::new(Health {
             mover,
             health_monitor: HealthMonitor::default(),
-            changes: Mutex::new(Changes::after(branches)),
+            changes: rank::Mutex::new(Changes::after(branches)),
         })
     }
 }
@@ -232,7 +232,7 @@ pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchS
     members.sort_by_key(order);
     let left = old.missing.iter().filter(|other| other.id != missing.id);
     let left = left.cloned().collect();
-    mend::mend_joining(pool, &branch, &members);
+    recover::recover_joining(pool, &branch, &members);
     passthrough::welcome(pool, std::slice::from_ref(&branch));
     watched::watch_branches(pool, &members);
     if let Err(error) = membership::replace_branches(pool, &changes, &old, members, left) {

@@ -19,11 +19,11 @@ mod copy;
 mod displaced;
 mod elsewhere;
 pub mod key;
-pub(crate) mod mend;
 mod note;
 mod reader;
 mod record;
 pub mod records;
+pub(crate) mod recover;
 mod rename_record;
 mod seal;
 mod source;
@@ -46,7 +46,7 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::policy::Space;
 use crate::directory::{choose, set};
-use crate::mover::mend::Mended;
+use crate::mover::recover::Recovered;
 use crate::state::node::{ExclusiveMoveLock, Node};
 use crate::state::view::View;
 use crate::state::{State, paths};
@@ -56,9 +56,9 @@ pub use ahead::start as start_ahead;
 pub(crate) use copy::copy_data;
 pub(crate) use displaced::{Decisive, Displaced, Place};
 pub(crate) use key::{report as report_keys, unguessable};
-pub(crate) use mend::{Mending, Undecided, mend};
 pub(crate) use record::Record;
 use records::LeftAlone;
+pub(crate) use recover::{Recovery, Undecided, recover};
 use source::Source;
 pub(crate) use undo::Role;
 
@@ -74,14 +74,14 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Of a pool whose branches have been mended so far.
-    pub(crate) fn new(watch: Arc<Watch>, mended: Mended) -> Arc<Mover> {
+    /// Of a pool whose branches have been recovered so far.
+    pub(crate) fn new(watch: Arc<Watch>, recovered: Recovered) -> Arc<Mover> {
         Arc::new(Mover {
             watch,
             ahead: Arc::default(),
             moved: AtomicU64::new(0),
-            undecided: Mutex::new(mended.undecided),
-            records_left: Mutex::new(mended.left),
+            undecided: Mutex::new(recovered.undecided),
+            records_left: Mutex::new(recovered.left),
         })
     }
 }

@@ -18,7 +18,7 @@ use crate::base::branch::BranchId;
 use crate::coherence::{Coherence, Coherent, copies};
 use crate::directory::Directories;
 use crate::health::{self, Health};
-use crate::mover::{self, Mending, Mover, mend, report_keys};
+use crate::mover::{self, Mover, Recovery, recover, report_keys};
 use crate::ops::Ops;
 use crate::state::State;
 use crate::state::descriptor_budget::Budget;
@@ -60,7 +60,7 @@ impl Pool {
             }
         }
         report_keys();
-        let mended = mend(&branches, &branches, Mending::AtMount);
+        let recovered = recover(&branches, &branches, Recovery::AtMount);
         let volumes = Volumes::default();
         volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
@@ -78,7 +78,7 @@ impl Pool {
         };
         let state = State::new(view, volumes, OpenFiles::new(budget));
         let directories = Directories::new(Coherent::new(state, coherence), descriptors);
-        let mover = Mover::new(Watch::new(directories), mended);
+        let mover = Mover::new(Watch::new(directories), recovered);
         let admin = Admin::new(Ops::new(Health::new(mover, members)));
         let copies = root.entries.iter().map(|entry| entry.identity).collect();
         let node = Node::new(

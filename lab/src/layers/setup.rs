@@ -9,8 +9,8 @@ use super::plan::{Mode, Plan, Transport, Way, pool_options};
 use super::target::Target;
 use crate::error::BenchError;
 use crate::matrix::Place;
-use crate::matrix::ground::Ground;
 use crate::matrix::plan::BLOCK;
+use crate::matrix::test_device::TestDevice;
 use crate::pattern::Pattern;
 use crate::progress::{Progress, Step};
 use crate::scratch::Scratch;
@@ -30,7 +30,7 @@ pub const NULLRW: &str = "nullrw";
 pub struct Ladder {
     mounted: Vec<Mounted>,
     scratches: Vec<Scratch>,
-    grounds: Vec<Ground>,
+    test_devices: Vec<TestDevice>,
     /// What is measured.
     pub contenders: Vec<Contender>,
     /// The ways of every pool.
@@ -134,21 +134,22 @@ impl Ladder {
         });
         let place = image.file.clone().map_or(Place::Image, Place::File);
         let mut pattern = Pattern::new(BLOCK, plan.seed);
-        let mut ground = Ground::prepare(&place, image.bytes, &plan.images, &mut pattern, stop)?;
-        ground.make(&image.recipe)?;
-        if ground.is_cached_below() {
+        let mut test_device =
+            TestDevice::prepare(&place, image.bytes, &plan.images, &mut pattern, stop)?;
+        test_device.make(&image.recipe)?;
+        if test_device.is_cached_below() {
             self.said.push(format!(
                 "{name}: the filesystem below the image has no direct IO, so the loop device goes \
                  through its page cache"
             ));
         }
-        self.scratches.push(Scratch::new(ground.root())?);
+        self.scratches.push(Scratch::new(test_device.root())?);
         self.bare(&name, group, false)?;
         if let Some(made) = self.contenders.last_mut() {
-            made.facts.commands = ground.commands(&image.recipe);
+            made.facts.commands = test_device.commands(&image.recipe);
             made.facts.tools = image.recipe.tools();
         }
-        self.grounds.push(ground);
+        self.test_devices.push(test_device);
         Ok(name)
     }
 

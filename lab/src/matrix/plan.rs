@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use strandfs_options::show_size;
 
-use super::ground::check_room;
 use super::recipe::Recipe;
+use super::test_device::check_room;
 use crate::error::BenchError;
 use crate::storage::{Medium, Storage};
 

@@ -4,9 +4,9 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::credibility;
-use super::ground::Ground;
 use super::plan::{BLOCK, Plan};
 use super::recipe::Recipe;
+use super::test_device::TestDevice;
 use super::workload::{self, REPEATS, Row, Took, Way};
 use crate::counters::Meter;
 use crate::credibility::is_unstable;
@@ -45,18 +45,18 @@ pub fn run(
         progress,
     };
     tell.say("preparing the device");
-    let ground = Ground::prepare(
+    let test_device = TestDevice::prepare(
         &plan.place,
         plan.device_bytes(),
         &plan.directory,
         &mut pattern,
         stop,
     )?;
-    settings(&mut report, plan, &ground, generator);
+    settings(&mut report, plan, &test_device, generator);
     let mut laboratory = Laboratory {
         plan,
         stop,
-        ground,
+        test_device,
         pattern,
         start: 0,
         buffer,
@@ -77,7 +77,7 @@ pub fn run(
         report.noise.extend(watch.stop());
         report.repetitions += usize::from(!report.interrupted);
     }
-    if laboratory.ground.is_cached_below() {
+    if laboratory.test_device.is_cached_below() {
         report.warnings.push(
             "the filesystem below the image has no direct IO: the loop device reads and writes \
              through its page cache"
@@ -114,7 +114,7 @@ impl Teller<'_, '_> {
 struct Laboratory<'a> {
     plan: &'a Plan,
     stop: &'a AtomicBool,
-    ground: Ground,
+    test_device: TestDevice,
     pattern: Pattern,
     /// Where in the pattern the present file begins: none is like one before it.
     start: u64,
@@ -165,27 +165,27 @@ impl Laboratory<'_> {
     ) -> Result<Vec<(Row, Sample)>, BenchError> {
         let mut samples = Vec::new();
         tell.step(recipe, Row::Write);
-        self.ground.make(recipe)?;
+        self.test_device.make(recipe)?;
         samples.push((Row::Write, self.write(Way::Cached)?));
         self.check_content()?;
         workload::remove(&self.file())?;
-        self.ground.remount(recipe)?;
+        self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::WriteDirect);
         samples.push((Row::WriteDirect, self.write(Way::Direct)?));
-        self.ground.remount(recipe)?;
+        self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::ReadDirect);
         samples.push((Row::ReadDirect, self.read(Way::Direct)?));
         let cached = workload::cached_share(&self.file(), self.plan.blocks());
         self.went_through_cache |= cached.is_some_and(|share| share > 0.5);
         self.check_content()?;
-        self.ground.remount(recipe)?;
+        self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::Read);
         samples.push((Row::Read, self.read(Way::Cached)?));
         samples.push((Row::ReadAgain, self.read(Way::Cached)?));
-        self.ground.remount(recipe)?;
+        self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::Repeat(0));
         for number in 0..REPEATS {
@@ -198,7 +198,7 @@ impl Laboratory<'_> {
     }
 
     fn file(&self) -> std::path::PathBuf {
-        self.ground.root().join("file")
+        self.test_device.root().join("file")
     }
 
     fn check_content(&mut self) -> Result<(), BenchError> {
@@ -210,14 +210,14 @@ impl Laboratory<'_> {
         let (path, blocks) = (self.file(), self.plan.blocks());
         self.start += self.plan.size;
         self.pattern.seek(self.start);
-        let meter = Meter::start(None, Some(self.ground.device_name()));
+        let meter = Meter::start(None, Some(self.test_device.device_name()));
         let took = workload::write(&path, way, blocks, &mut self.pattern, self.stop)?;
         Ok(sample(took, meter))
     }
 
     fn read(&mut self, way: Way) -> Result<Sample, BenchError> {
         let (path, blocks) = (self.file(), self.plan.blocks());
-        let meter = Meter::start(None, Some(self.ground.device_name()));
+        let meter = Meter::start(None, Some(self.test_device.device_name()));
         let took = workload::read(&path, way, blocks, &mut self.buffer, self.stop)?;
         Ok(sample(took, meter))
     }
@@ -230,9 +230,9 @@ impl Laboratory<'_> {
         report.subjects.push(Subject {
             name: recipe.name.clone(),
             options: recipe.mount.clone(),
-            commands: self.ground.commands(recipe),
+            commands: self.test_device.commands(recipe),
             tools: recipe.tools(),
-            storage: Storage::of(self.ground.root()).ok(),
+            storage: Storage::of(self.test_device.root()).ok(),
             ..Subject::default()
         });
     }
@@ -247,13 +247,13 @@ fn sample(took: Took, meter: Meter) -> Sample {
     }
 }
 
-fn settings(report: &mut Report, plan: &Plan, ground: &Ground, generator: f64) {
+fn settings(report: &mut Report, plan: &Plan, test_device: &TestDevice, generator: f64) {
     let mut set = |name: &str, value: String| {
         report.settings.insert(name.to_owned(), value);
     };
     set("size", format!("{} MiB", plan.size >> 20));
     set("block", format!("{} KiB", BLOCK >> 10));
-    set("device", ground.device_path().display().to_string());
+    set("device", test_device.device_path().display().to_string());
     set("pause", format!("{} ms", plan.pause.as_millis()));
     set("generator", format!("{:.1} GB/s", generator / 1e9));
 }

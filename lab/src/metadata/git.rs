@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::tree;
-use super::workload::{Ground, Trouble};
+use super::workload::{TestDevice, Trouble};
 use crate::error::BenchError;
 
 /// Makes a repository with all files of a tree in its index.
-pub(super) fn make_repository(ground: &Ground<'_>) -> Result<(), BenchError> {
-    let repository = ground.repository();
-    tree::make(&repository, ground.files, ground.stop)?;
+pub(super) fn make_repository(test_device: &TestDevice<'_>) -> Result<(), BenchError> {
+    let repository = test_device.repository();
+    tree::make(&repository, test_device.files, test_device.stop)?;
     for arguments in [&["init", "-q"][..], &["add", "-A"]] {
         let output = git(&repository, arguments)?;
         if !output.status.success() {
@@ -25,8 +25,8 @@ pub(super) fn make_repository(ground: &Ground<'_>) -> Result<(), BenchError> {
 
 /// Runs `git status` on a repository where everything is new to the index and nothing changed
 /// since; returns how many files it named.
-pub(super) fn status(ground: &Ground<'_>) -> Result<usize, Trouble> {
-    let repository = ground.repository();
+pub(super) fn status(test_device: &TestDevice<'_>) -> Result<usize, Trouble> {
+    let repository = test_device.repository();
     let output = git(&repository, &["status", "--porcelain"])?;
     if !output.status.success() {
         return Err(Trouble::Wrong(

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::plan::Plan;
-use super::workload::{Ground, Trouble, Workload};
+use super::workload::{TestDevice, Trouble, Workload};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::progress::{Progress, Step};
@@ -171,14 +171,14 @@ fn one_round(
 ) -> Result<BTreeMap<Workload, f64>, BenchError> {
     let dir = mounted.root.join(format!("round{repetition}"));
     fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
-    let ground = Ground {
+    let test_device = TestDevice {
         dir,
         files: plan.files,
         stop,
     };
     let mut times = BTreeMap::new();
     for workload in with_prerequisites(&plan.workloads) {
-        match step(&ground, workload) {
+        match step(&test_device, workload) {
             Ok(seconds) => {
                 times.insert(workload, seconds);
             }
@@ -199,19 +199,19 @@ fn one_round(
             }
         }
     }
-    fs::remove_dir_all(&ground.dir).map_err(BenchError::io("removing", &ground.dir))?;
+    fs::remove_dir_all(&test_device.dir).map_err(BenchError::io("removing", &test_device.dir))?;
     Ok(times)
 }
 
-fn step(ground: &Ground<'_>, workload: Workload) -> Result<f64, Trouble> {
-    ground.go_on()?;
-    ground.prepare(workload)?;
+fn step(test_device: &TestDevice<'_>, workload: Workload) -> Result<f64, Trouble> {
+    test_device.go_on()?;
+    test_device.prepare(workload)?;
     // Without root no cold row is asked for, but a warm one may need the walk.
     if workload.is_cold() && rustix::process::geteuid().is_root() {
         let switch = std::path::Path::new("/proc/sys/vm/drop_caches");
         fs::write(switch, "3").map_err(BenchError::io("writing", switch))?;
     }
-    ground.measure(workload)
+    test_device.measure(workload)
 }
 
 /// The workloads asked for and those that make what they need, in order.
@@ -241,7 +241,7 @@ mod tests {
     fn every_workload_does_its_work_on_a_bare_directory() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let ground = Ground {
+        let test_device = TestDevice {
             dir: dir.path().to_path_buf(),
             files: 45,
             stop: &stop,
@@ -250,8 +250,8 @@ mod tests {
             if workload.needs_git() && crate::subject::find_program("git").is_none() {
                 continue;
             }
-            ground.prepare(workload).unwrap();
-            let seconds = ground.measure(workload).unwrap();
+            test_device.prepare(workload).unwrap();
+            let seconds = test_device.measure(workload).unwrap();
             assert!(seconds > 0.0, "{}", workload.name());
         }
     }
@@ -260,22 +260,22 @@ mod tests {
     fn a_stop_ends_a_workload_and_a_lost_file_spoils_it() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let ground = Ground {
+        let test_device = TestDevice {
             dir: dir.path().to_path_buf(),
             files: 5,
             stop: &stop,
         };
-        ground.prepare(Workload::Create).unwrap();
-        ground.measure(Workload::Create).unwrap();
+        test_device.prepare(Workload::Create).unwrap();
+        test_device.measure(Workload::Create).unwrap();
         fs::remove_file(dir.path().join("flat/f3")).unwrap();
-        assert!(ground.measure(Workload::StatWarm).is_err());
+        assert!(test_device.measure(Workload::StatWarm).is_err());
         assert!(matches!(
-            ground.measure(Workload::LsWarm),
+            test_device.measure(Workload::LsWarm),
             Err(Trouble::Wrong(_))
         ));
         stop.store(true, Ordering::Relaxed);
         assert!(matches!(
-            ground.measure(Workload::OpenClose),
+            test_device.measure(Workload::OpenClose),
             Err(Trouble::Failed(BenchError::Interrupted))
         ));
     }

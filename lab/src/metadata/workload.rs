@@ -133,7 +133,7 @@ impl Workload {
 }
 
 /// A fresh directory on a subject, and the names used in it.
-pub struct Ground<'a> {
+pub struct TestDevice<'a> {
     /// Removed by whoever made the ground.
     pub dir: PathBuf,
     /// How many files, directories or entries a workload works on.
@@ -153,7 +153,7 @@ pub enum Trouble {
     Wrong(String),
 }
 
-impl Ground<'_> {
+impl TestDevice<'_> {
     fn flat(&self) -> PathBuf {
         self.dir.join("flat")
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Dir, Outcome, Place, Row, Trial};
 use crate::counters::Meter;
-use crate::data::{Amount, Ground, Measured};
+use crate::data::{Amount, Measured, TestDevice};
 use crate::error::BenchError;
 use crate::metadata::workload::{self as names, Workload as NameWorkload};
 use crate::pattern::{Aligned, Pattern, memory_seconds};
@@ -106,7 +106,7 @@ impl Run<'_> {
     fn warm_up(&mut self, progress: &mut Progress<'_>) -> Result<(), BenchError> {
         for contender in 0..self.trial.contenders.len() {
             if let Some(dir) = self.dir(contender) {
-                self.ground(&dir).prepare(!dir.keeps_data)?;
+                self.test_device(&dir).prepare(!dir.keeps_data)?;
             }
         }
         for row in 0..self.trial.rows.len() {
@@ -120,7 +120,7 @@ impl Run<'_> {
             let Some(dir) = self.dir(contender).filter(|it| it.keeps_data) else {
                 continue;
             };
-            if let Err(why) = self.ground(&dir).verify() {
+            if let Err(why) = self.test_device(&dir).verify() {
                 let name = self.name(contender).to_owned();
                 self.amounts.retain(|cell, _| cell.1 != contender);
                 self.fail(format!(
@@ -242,10 +242,10 @@ impl Run<'_> {
                     operations: operations.unwrap_or(workload.room(self.trial.file_bytes)),
                     limit: operations.is_none().then_some(self.trial.sample_limit),
                 };
-                let mut ground = self.ground(dir);
-                ground.set_caches(workload)?;
+                let mut test_device = self.test_device(dir);
+                test_device.set_caches(workload)?;
                 let meter = Meter::start(dir.server, device.as_deref());
-                let found = ground.measure(workload, amount)?;
+                let found = test_device.measure(workload, amount)?;
                 let traffic = meter.stop();
                 Ok((found.work, sample(found, traffic)))
             }
@@ -264,7 +264,7 @@ impl Run<'_> {
         let files = operations.map_or(WARM_NAMES, |it| (it / each) as usize);
         let own = dir.path.join("names");
         fs::create_dir(&own).map_err(BenchError::io("making", &own))?;
-        let ground = names::Ground {
+        let test_device = names::TestDevice {
             dir: own,
             files,
             stop: self.stop,
@@ -273,7 +273,9 @@ impl Run<'_> {
         let mut seconds = 0.0;
         let mut outcome = Ok(());
         for work in NAME_WORK {
-            let step = ground.prepare(work).and_then(|()| ground.measure(work));
+            let step = test_device
+                .prepare(work)
+                .and_then(|()| test_device.measure(work));
             match step {
                 Ok(time) => seconds += time,
                 Err(names::Trouble::Failed(error)) => {
@@ -282,13 +284,14 @@ impl Run<'_> {
                 }
                 Err(names::Trouble::Wrong(why)) => {
                     let wrong = std::io::Error::other(why);
-                    outcome = Err(BenchError::io(work.name(), &ground.dir)(wrong));
+                    outcome = Err(BenchError::io(work.name(), &test_device.dir)(wrong));
                     break;
                 }
             }
         }
         let traffic = meter.stop();
-        fs::remove_dir_all(&ground.dir).map_err(BenchError::io("removing", &ground.dir))?;
+        fs::remove_dir_all(&test_device.dir)
+            .map_err(BenchError::io("removing", &test_device.dir))?;
         outcome?;
         let done = match operations {
             Some(done) => done,
@@ -359,8 +362,8 @@ impl Run<'_> {
         series
     }
 
-    fn ground<'b>(&'b mut self, dir: &'b Dir) -> Ground<'b> {
-        Ground {
+    fn test_device<'b>(&'b mut self, dir: &'b Dir) -> TestDevice<'b> {
+        TestDevice {
             dir: &dir.path,
             below: dir.below.as_deref(),
             images: &dir.images,

@@ -9,7 +9,7 @@ use crate::counters::cpu_seconds;
 use crate::credibility;
 use crate::error::BenchError;
 use crate::fio::{self, Job};
-use crate::matrix::ground::check_room;
+use crate::matrix::test_device::check_room;
 use crate::progress::{Progress, Step};
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};

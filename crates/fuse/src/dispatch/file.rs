@@ -68,7 +68,7 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
     }
 
     /// What need not wait; `None` for anything else.
-    pub(super) fn at_once(&self, request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn nowait(&self, request: &Request<'_>, out: &mut [u8]) -> Option<usize> {
         let &Call { fs, cx, node } = self;
         match *request {
             Request::Read {
@@ -76,11 +76,11 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
                 size_bytes,
             } => {
                 let area = out.get_mut(..size_bytes as usize)?;
-                let count = fs.read_at_once(cx, node, args, area)?;
+                let count = fs.read_nowait(cx, node, args, area)?;
                 within(count, area.len()).ok()
             }
             Request::Write(ref args) => {
-                let count = fs.write_at_once(cx, node, args)?;
+                let count = fs.write_nowait(cx, node, args)?;
                 written(count, args, out).ok()
             }
             _ => None,

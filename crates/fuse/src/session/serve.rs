@@ -14,8 +14,8 @@ use super::{End, Session, SessionError};
 use crate::request::Dialect;
 use crate::signals::Signals;
 use crate::transport::{
-    Crew, DEVICE_THREADS, Link, Placement, RingCrew, RingUnavailable, Server, Transport,
-    TransportReport,
+    DEVICE_THREADS, Link, Placement, RingUnavailable, RingWorkerPool, Server, Transport,
+    TransportReport, WorkerPool,
 };
 use crate::types::Errno;
 
@@ -28,13 +28,14 @@ pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<En
     session.connection().counter().set_most_threads(most);
     let placement = std::mem::take(&mut session.placement);
     let (server, life) = (Arc::new(server(&session)), session.life.clone());
-    let crew = Crew::new(server.clone(), life, most, placement.clone());
-    let ring = start(&mut session, &crew, server, placement).map_err(SessionError::Threads)?;
+    let worker_pool = WorkerPool::new(server.clone(), life, most, placement.clone());
+    let ring =
+        start(&mut session, &worker_pool, server, placement).map_err(SessionError::Threads)?;
     until_the_end(session, signals, || {
         if let Some(ring) = ring {
             ring.disband(LAST_REQUESTS);
         }
-        crew.disband(LAST_REQUESTS);
+        worker_pool.disband(LAST_REQUESTS);
     })
 }
 
@@ -83,17 +84,17 @@ fn until_the_end(
 /// Starts the threads: those of `/dev/fuse`, without which no transport does, and those of the ring.
 fn start(
     session: &mut Session,
-    crew: &Arc<Crew>,
+    worker_pool: &Arc<WorkerPool>,
     server: Arc<Server>,
     placement: Placement,
-) -> io::Result<Option<Arc<RingCrew>>> {
+) -> io::Result<Option<Arc<RingWorkerPool>>> {
     let Some(prepared) = session.plan.take() else {
-        return crew.start().map(|()| None);
+        return worker_pool.start().map(|()| None);
     };
     let most = session.max_threads;
     let ring_threads = most.saturating_sub(DEVICE_THREADS);
     let life = session.life.clone();
-    let ring = RingCrew::new(
+    let ring = RingWorkerPool::new(
         server,
         life.clone(),
         session.mountpoint(),
@@ -101,11 +102,11 @@ fn start(
         ring_threads,
         placement,
     )?;
-    crew.set_max_threads(DEVICE_THREADS);
-    crew.set_ring(ring.clone());
-    crew.start()?;
+    worker_pool.set_max_threads(DEVICE_THREADS);
+    worker_pool.set_ring(ring.clone());
+    worker_pool.start()?;
     ring.report();
-    let (device, connection) = (crew.clone(), session.connection().clone());
+    let (device, connection) = (worker_pool.clone(), session.connection().clone());
     let required = session.plan.required;
     ring.start(*prepared, move |errno| {
         if required {

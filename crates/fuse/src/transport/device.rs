@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
-use super::crew::{Crew, Next};
 use super::kept::KeptRequest;
 use super::placement::Role;
-use super::seat::{Baton, Seat};
 use super::shares::user_of;
 use super::undo;
+use super::worker_pool::{Next, WorkerPool};
+use super::worker_state::{WakeReason, WorkerState};
 use zerocopy::IntoBytes;
 
 use crate::abi::{InHeader, Opcode, OutHeader};
@@ -29,44 +29,48 @@ const FIRST_WAIT: Duration = Duration::from_secs(10);
 
 /// The life of a thread.
 pub(super) fn work(
-    crew: &Arc<Crew>,
-    seat: &Arc<Seat>,
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
     mut request: RequestBuffer,
     mut reply: ReplyBuffer,
 ) {
-    seat.take();
-    let departure = Departure { crew, seat };
+    worker_state.take();
+    let departure = Departure {
+        worker_pool,
+        worker_state,
+    };
     if let Err(errno) = sys::allow_wake_signal() {
         tracing::debug!(%errno, "unblocking the wake signal");
     }
     // It inherited the place of the thread that started it.
-    seat.place(&crew.placement, Role::Working);
+    worker_state.place(&worker_pool.placement, Role::Working);
     let mut next = Next::Park(Some(FIRST_WAIT));
     loop {
         next = match next {
             Next::Leave => break,
             Next::Read => {
-                seat.place(&crew.placement, Role::Reading);
-                seat.become_reader();
-                match read_and_answer(crew, seat, &mut request, &mut reply) {
-                    Step::Relieved(deferred) => rejoin(crew, seat, deferred),
+                worker_state.place(&worker_pool.placement, Role::Reading);
+                worker_state.become_reader();
+                match read_and_answer(worker_pool, worker_state, &mut request, &mut reply) {
+                    Step::HandedOff(deferred) => return_worker(worker_pool, worker_state, deferred),
                     Step::Ended => break,
                 }
             }
-            Next::Work => match crew.begin_kept(seat, request.room()) {
+            Next::Work => match worker_pool.begin_kept(worker_state, request.room()) {
                 Some((len, since)) => {
                     let bytes = request.message(len);
-                    let deferred = answer_kept(crew, seat, (bytes, since), &mut reply);
-                    rejoin(crew, seat, deferred)
+                    let deferred =
+                        answer_kept(worker_pool, worker_state, (bytes, since), &mut reply);
+                    return_worker(worker_pool, worker_state, deferred)
                 }
-                None => crew.idle(seat),
+                None => worker_pool.idle(worker_state),
             },
-            Next::Park(patience) => match seat.wait(patience) {
-                Baton::Read => Next::Read,
-                Baton::Work => Next::Work,
-                Baton::Leave => break,
-                Baton::Nothing if crew.may_retire(seat) => break,
-                Baton::Nothing => Next::Park(None),
+            Next::Park(patience) => match worker_state.wait(patience) {
+                WakeReason::Read => Next::Read,
+                WakeReason::Work => Next::Work,
+                WakeReason::Leave => break,
+                WakeReason::Nothing if worker_pool.may_retire(worker_state) => break,
+                WakeReason::Nothing => Next::Park(None),
             },
         };
     }
@@ -75,32 +79,36 @@ pub(super) fn work(
 
 /// A request is over for a thread that is no reader any more. An interrupt that came while the
 /// thread was with it goes to whoever is to answer it later.
-fn rejoin(crew: &Crew, seat: &Arc<Seat>, deferred: Option<u64>) -> Next {
-    let next = crew.rejoin(seat);
+fn return_worker(
+    worker_pool: &WorkerPool,
+    worker_state: &Arc<WorkerState>,
+    deferred: Option<u64>,
+) -> Next {
+    let next = worker_pool.return_worker(worker_state);
     if let Some(unique) = deferred
-        && seat.was_interrupted(unique)
+        && worker_state.was_interrupted(unique)
     {
-        crew.server.filesystem.interrupt(unique);
+        worker_pool.server.filesystem.interrupt(unique);
     }
     next
 }
 
-/// Takes the thread off the roster, however it ends.
+/// Takes the thread off the worker table, however it ends.
 struct Departure<'a> {
-    crew: &'a Crew,
-    seat: &'a Arc<Seat>,
+    worker_pool: &'a WorkerPool,
+    worker_state: &'a Arc<WorkerState>,
 }
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
-        self.crew.depart(self.seat);
+        self.worker_pool.depart(self.worker_state);
     }
 }
 
 /// Why a reader stopped reading.
 enum Step {
     /// Another thread has the role; the request, if it is answered later.
-    Relieved(Option<u64>),
+    HandedOff(Option<u64>),
     /// The mount has ended.
     Ended,
 }
@@ -119,9 +127,9 @@ impl Gathering {
     const PAUSE: Duration = Duration::from_millis(1);
 
     /// Called with what was read; pauses when it is time to.
-    fn after(&mut self, crew: &Crew, bytes: &[u8], began: Instant) {
+    fn after(&mut self, worker_pool: &WorkerPool, bytes: &[u8], began: Instant) {
         // Over /dev/fuse alone, others wait behind a FORGET.
-        if crew.ring.get().is_none() || !is_forget(bytes) || began.elapsed() > Self::PAUSE {
+        if worker_pool.ring.get().is_none() || !is_forget(bytes) || began.elapsed() > Self::PAUSE {
             self.in_a_row = 0;
             return;
         }
@@ -140,30 +148,30 @@ fn is_forget(bytes: &[u8]) -> bool {
 
 /// The reader's loop.
 fn read_and_answer(
-    crew: &Arc<Crew>,
-    seat: &Arc<Seat>,
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
     request: &mut RequestBuffer,
     reply: &mut ReplyBuffer,
 ) -> Step {
     let mut gathering = Gathering::default();
     loop {
         let began = Instant::now();
-        match rustix::io::read(crew.server.connection.device(), request.room()) {
+        match rustix::io::read(worker_pool.server.connection.device(), request.room()) {
             Ok(len) => {
-                let deferred = answer(crew, seat, request.message(len), reply);
-                if !seat.leave() {
-                    return Step::Relieved(deferred);
+                let deferred = answer(worker_pool, worker_state, request.message(len), reply);
+                if !worker_state.leave() {
+                    return Step::HandedOff(deferred);
                 }
-                gathering.after(crew, request.message(len), began);
+                gathering.after(worker_pool, request.message(len), began);
             }
             // A signal; or a request withdrawn while it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
-                if crew.life.has_ended() {
+                if worker_pool.life.has_ended() {
                     return Step::Ended;
                 }
             }
             Err(errno) => {
-                crew.life.end(match errno {
+                worker_pool.life.end(match errno {
                     Errno::NODEV => Ok(End::Unmounted),
                     Errno::CONNABORTED => Ok(End::Aborted),
                     _ => Err(SessionError::Read(errno)),
@@ -176,54 +184,60 @@ fn read_and_answer(
 
 /// Carries one message out. Its number, if it is answered later.
 fn answer(
-    crew: &Arc<Crew>,
-    seat: &Arc<Seat>,
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
     bytes: &[u8],
     reply: &mut ReplyBuffer,
 ) -> Option<u64> {
     let message = match Message::from_bytes(bytes) {
         Ok(message) => message,
         Err(error) => {
-            seat.enter(0);
-            refuse(&crew.server, bytes, reply, error.errno());
+            worker_state.enter(0);
+            refuse(&worker_pool.server, bytes, reply, error.errno());
             return None;
         }
     };
     let header = &message.header;
-    seat.counts.count(header.opcode);
-    seat.note_asker(header.uid, header.pid);
-    seat.enter(header.unique);
-    crew.watchdog.note_work();
-    if crew.puts_aside(seat, header, bytes) {
+    worker_state.counts.count(header.opcode);
+    worker_state.note_asker(header.uid, header.pid);
+    worker_state.enter(header.unique);
+    worker_pool.watchdog.note_work();
+    if worker_pool.puts_aside(worker_state, header, bytes) {
         return None;
     }
-    carry_out(crew, seat, &message, (bytes, None), reply)
+    carry_out(worker_pool, worker_state, &message, (bytes, None), reply)
 }
 
 /// Carries out what was kept, which has been begun.
 fn answer_kept(
-    crew: &Arc<Crew>,
-    seat: &Arc<Seat>,
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
     (bytes, since): (&[u8], Instant),
     reply: &mut ReplyBuffer,
 ) -> Option<u64> {
     // It was read before.
     let message = Message::from_bytes(bytes).ok()?;
-    carry_out(crew, seat, &message, (bytes, Some(since)), reply)
+    carry_out(
+        worker_pool,
+        worker_state,
+        &message,
+        (bytes, Some(since)),
+        reply,
+    )
 }
 
 fn carry_out(
-    crew: &Arc<Crew>,
-    seat: &Arc<Seat>,
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
     message: &Message<'_>,
     (bytes, since): (&[u8], Option<Instant>),
     reply: &mut ReplyBuffer,
 ) -> Option<u64> {
     let unique = message.header.unique;
-    let server = &crew.server;
+    let server = &worker_pool.server;
     let worker = DeviceWorker {
-        crew,
-        seat,
+        worker_pool,
+        worker_state,
         unique,
         since,
         asked: Cell::new(false),
@@ -246,7 +260,7 @@ fn carry_out(
                 since: since.unwrap_or_else(Instant::now),
                 bytes: bytes.into(),
             };
-            crew.keep(seat, request, after);
+            worker_pool.keep(worker_state, request, after);
             return None;
         }
     }
@@ -257,7 +271,7 @@ fn carry_out(
             }
         }
         Outcome::NoReply => {}
-        Outcome::NotForFilesystem(Request::Interrupt { unique }) => crew.interrupt(unique),
+        Outcome::NotForFilesystem(Request::Interrupt { unique }) => worker_pool.interrupt(unique),
         Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
             server.connection.deliver_retrieval(unique, data);
         }
@@ -339,8 +353,8 @@ enum Later {
 
 /// The transport's side of a request.
 struct DeviceWorker<'a> {
-    crew: &'a Arc<Crew>,
-    seat: &'a Seat,
+    worker_pool: &'a Arc<WorkerPool>,
+    worker_state: &'a WorkerState,
     unique: u64,
     /// When it came, if that was not just now.
     since: Option<Instant>,
@@ -353,22 +367,22 @@ impl Worker for DeviceWorker<'_> {
         if self.asked.replace(true) {
             return;
         }
-        self.seat.set_may_block();
-        let word = self.seat.word();
-        if Seat::is_handling(word) {
-            self.crew.relieve(self.seat, word);
+        self.worker_state.set_may_block();
+        let word = self.worker_state.word();
+        if WorkerState::is_handling(word) {
+            self.worker_pool.hand_off(self.worker_state, word);
         }
     }
 
     fn interrupted(&self) -> bool {
-        self.seat.is_interrupted()
+        self.worker_state.is_interrupted()
     }
 
     fn defer(&self) -> Result<Deferred, Errno> {
         match self.later.get() {
             Later::No => {
                 self.later.set(Later::Answered);
-                Ok(Deferred::new(self.unique, self.crew.late.clone()))
+                Ok(Deferred::new(self.unique, self.worker_pool.late.clone()))
             }
             Later::Answered | Later::Again(_) => Err(Errno::NOSYS),
         }

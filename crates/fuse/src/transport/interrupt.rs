@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::crew::Crew;
+use super::worker_pool::WorkerPool;
 use crate::abi::{LkIn, Opcode};
 
 /// Whether a request is carried out though its caller does not wait any more: what it gives back (locks,
@@ -18,22 +18,22 @@ pub(super) fn has_to_be_done(opcode: u32, argument: &[u8]) -> bool {
     ALWAYS.iter().any(is) || LOCKS.iter().any(is) && unlocks()
 }
 
-impl Crew {
+impl WorkerPool {
     /// The kernel wants this request interrupted. One that runs while another thread reads this
     /// message, or that no thread is with, is found here; any other is answered already, for its
     /// thread is the one that read the message.
     pub(super) fn interrupt(&self, unique: u64) {
-        let mut roster = self.roster.lock();
+        let mut worker_table = self.worker_table.lock();
         if self.interrupt_kept(unique) {
             return;
         }
-        let seat = roster
-            .seats
+        let worker_state = worker_table
+            .worker_states
             .iter()
-            .find(|seat| seat.relieved_request() == unique)
+            .find(|worker_state| worker_state.handed_off_request() == unique)
             .cloned();
-        let Some(seat) = seat else {
-            drop(roster);
+        let Some(worker_state) = worker_state else {
+            drop(worker_table);
             if self.server.filesystem.interrupt(unique) {
                 return;
             }
@@ -42,26 +42,30 @@ impl Crew {
             }
             return;
         };
-        if seat.interrupt(unique) {
-            roster.interrupts += 1;
+        if worker_state.interrupt(unique) {
+            worker_table.interrupts += 1;
         }
         // Under the lock: the thread cannot have gone on to another request.
-        if seat.wants_signal() {
-            seat.signal();
+        if worker_state.wants_signal() {
+            worker_state.signal();
         }
-        drop(roster);
+        drop(worker_table);
         self.watchdog.wake();
     }
 
     /// Signals again those that go on: the signal before may have come just before the system
     /// call it was to interrupt. Returns whether there is any.
     pub(super) fn press_interrupts(&self) -> bool {
-        let roster = self.roster.lock();
-        if roster.interrupts == 0 {
+        let worker_table = self.worker_table.lock();
+        if worker_table.interrupts == 0 {
             return false;
         }
-        for seat in roster.seats.iter().filter(|seat| seat.wants_signal()) {
-            seat.signal();
+        for worker_state in worker_table
+            .worker_states
+            .iter()
+            .filter(|worker_state| worker_state.wants_signal())
+        {
+            worker_state.signal();
         }
         true
     }

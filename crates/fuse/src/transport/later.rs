@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::crew::{Crew, Next, Roster};
 use super::kept::KeptRequest;
-use super::seat::{Baton, Seat};
 use super::shares::{ends_waits, is_never_kept, user, user_of};
+use super::worker_pool::{Next, WorkerPool, WorkerTable};
+use super::worker_state::{WakeReason, WorkerState};
 use crate::abi::{InHeader, OutHeader};
 use crate::connection::Connection;
 use crate::deferred::AnswerLater;
@@ -40,12 +40,12 @@ impl AnswerLater for OverDevice {
     }
 }
 
-impl Crew {
+impl WorkerPool {
     /// Whether a request was put aside, or refused, because its user's requests block as many
     /// threads as they may. A load, while few threads are blocked.
     pub(super) fn puts_aside(
         self: &Arc<Self>,
-        seat: &Seat,
+        worker_state: &WorkerState,
         header: &InHeader,
         bytes: &[u8],
     ) -> bool {
@@ -53,9 +53,9 @@ impl Crew {
             return false;
         }
         let uid = user_of(header);
-        let roster = self.roster.lock();
+        let worker_table = self.worker_table.lock();
         let most = self.max_threads.load(Ordering::Relaxed);
-        if roster
+        if worker_table
             .blocked
             .may_begin(uid, most, ends_waits(header.opcode))
         {
@@ -68,14 +68,14 @@ impl Crew {
             bytes: bytes.into(),
         };
         // Another thread reads already, if this one was slow.
-        if seat.was_interrupted(request.unique) && !request.has_to_be_done() {
-            drop(roster);
+        if worker_state.was_interrupted(request.unique) && !request.has_to_be_done() {
+            drop(worker_table);
             self.late.answer(header.unique, Err(Errno::INTR));
             return true;
         }
-        // With the roster's lock: the thread whose end it waits for has not ended yet.
+        // With the worker table's lock: the thread whose end it waits for has not ended yet.
         let kept = self.kept.lock().keep_for_share(request);
-        drop(roster);
+        drop(worker_table);
         if kept.is_err() {
             self.late.answer(header.unique, Err(Errno::AGAIN));
         }
@@ -83,15 +83,20 @@ impl Crew {
     }
 
     /// Keeps a request that asked to be carried out once more, unless it was interrupted.
-    pub(super) fn keep(self: &Arc<Self>, seat: &Seat, request: KeptRequest, after: Duration) {
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        worker_state: &WorkerState,
+        request: KeptRequest,
+        after: Duration,
+    ) {
         let unique = request.unique;
-        let roster = self.roster.lock();
-        if seat.was_interrupted(unique) {
-            drop(roster);
+        let worker_table = self.worker_table.lock();
+        if worker_state.was_interrupted(unique) {
+            drop(worker_table);
             return self.late.answer(unique, Err(Errno::INTR));
         }
         let kept = self.kept.lock().keep_for(request, after);
-        drop(roster);
+        drop(worker_table);
         match kept {
             Ok(()) => self.wake_clock(),
             Err(_) => self.late.answer(unique, Err(Errno::AGAIN)),
@@ -104,10 +109,10 @@ impl Crew {
             self.due_changed.notify_one();
             return;
         }
-        let crew = self.clone();
+        let worker_pool = self.clone();
         let clock = thread::Builder::new()
             .name("strandfs-later".to_owned())
-            .spawn(move || crew.keep_time());
+            .spawn(move || worker_pool.keep_time());
         if let Err(error) = clock {
             // What is kept goes on when the next thread is done, or with the next that is kept.
             tracing::warn!(%error, "no thread to look when requests are due");
@@ -137,57 +142,65 @@ impl Crew {
 
     /// Has so many threads carry out what was kept; those that are busy do so when they are done.
     fn put_to_work(self: &Arc<Self>, threads: usize) {
-        let mut roster = self.roster.lock();
+        let mut worker_table = self.worker_table.lock();
         for _ in 0..threads {
-            if roster.closed {
+            if worker_table.closed {
                 return;
             }
-            let Some(seat) = self.successor(&mut roster) else {
+            let Some(worker_state) = self.successor(&mut worker_table) else {
                 return;
             };
-            seat.hand(Baton::Work);
+            worker_state.hand(WakeReason::Work);
         }
     }
 
     /// The next of the kept requests for a thread that is no reader, into its buffer: its
     /// length, and when it came.
-    pub(super) fn begin_kept(&self, seat: &Seat, room: &mut [u8]) -> Option<(usize, Instant)> {
-        let mut roster = self.roster.lock();
-        if roster.closed {
+    pub(super) fn begin_kept(
+        &self,
+        worker_state: &WorkerState,
+        room: &mut [u8],
+    ) -> Option<(usize, Instant)> {
+        let mut worker_table = self.worker_table.lock();
+        if worker_table.closed {
             return None;
         }
         let request = self.kept.lock().take_ready()?;
         let len = request.bytes.len();
         room.get_mut(..len)?.copy_from_slice(&request.bytes);
-        roster.blocked.add(request.uid);
-        seat.note_asker(request.uid, 0);
-        seat.enter_relieved(request.unique);
-        self.note_crowd(&roster);
+        worker_table.blocked.add(request.uid);
+        worker_state.note_asker(request.uid, 0);
+        worker_state.enter_handed_off(request.unique);
+        self.note_crowd(&worker_table);
         Some((len, request.since))
     }
 
-    /// A thread's request blocks from now on; under the roster's lock.
-    pub(super) fn note_blocked(&self, roster: &mut Roster, seat: &Seat) {
-        let (uid, pid) = seat.asker();
+    /// A thread's request blocks from now on; under the worker table's lock.
+    pub(super) fn note_blocked(&self, worker_table: &mut WorkerTable, worker_state: &WorkerState) {
+        let (uid, pid) = worker_state.asker();
         let uid = user(uid, pid);
-        seat.note_asker(uid, 0);
-        roster.blocked.add(uid);
-        self.note_crowd(roster);
+        worker_state.note_asker(uid, 0);
+        worker_table.blocked.add(uid);
+        self.note_crowd(worker_table);
     }
 
     /// It is over: who waits for it may go on, by the thread that was with it.
-    pub(super) fn note_unblocked(&self, roster: &mut Roster, seat: &Seat) {
-        let (uid, _) = seat.asker();
-        roster.blocked.remove(uid);
+    pub(super) fn note_unblocked(
+        &self,
+        worker_table: &mut WorkerTable,
+        worker_state: &WorkerState,
+    ) {
+        let (uid, _) = worker_state.asker();
+        worker_table.blocked.remove(uid);
         let mut kept = self.kept.lock();
         kept.let_go(uid);
         drop(kept);
-        self.note_crowd(roster);
+        self.note_crowd(worker_table);
     }
 
-    fn note_crowd(&self, roster: &Roster) {
+    fn note_crowd(&self, worker_table: &WorkerTable) {
         let most = self.max_threads.load(Ordering::Relaxed);
-        let crowded = roster.blocked.is_crowded(most);
+        let crowded = worker_table.blocked.is_crowded(most);
         self.crowded.store(crowded, Ordering::Relaxed);
     }
 
@@ -197,7 +210,7 @@ impl Crew {
     }
 
     /// Ends a kept request with EINTR, unless it gives back what others wait for; false if it is not
-    /// kept. Under the roster's lock.
+    /// kept. Under the worker table's lock.
     pub(super) fn interrupt_kept(&self, unique: u64) -> bool {
         let mut kept = self.kept.lock();
         let Some(request) = kept.get(unique) else {

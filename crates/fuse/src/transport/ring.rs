@@ -9,7 +9,7 @@
 //! thread of a queue that may block has one ring and one entry**: while it carries a request out,
 //! nothing can be given to it, and what comes meanwhile waits in the kernel, where any other thread
 //! of the queue gets at it. A thread that is about to block, or that the watchdog finds stuck,
-//! counts as away ([`crew`]). When the last one of a queue goes away, a further one starts, offers
+//! counts as away ([`worker_pool`]). When the last one of a queue goes away, a further one starts, offers
 //! an entry of its own, and sends itself a request that asks for nothing: answering that fetches
 //! what waits. A thread that comes back answers from its own ring and is one more for the kernel to
 //! choose from; the one that answered last is chosen first, so the others sleep until they are
@@ -21,37 +21,37 @@
 //! the entry with the request in it. A queue without requests costs no thread.
 //!
 //! A thread that always finds the next request waiting may leave its CPU to who sends them
-//! ([`roam`]), and has more entries while it never blocks ([`wide`]).
+//! ([`unpinned`]), and has more entries while it never blocks ([`batch`]).
 //!
 //! FORGET, INTERRUPT, and the replies to notifications stay on `/dev/fuse`.
 
+mod batch;
 mod cpus;
-mod crew;
 mod ending;
 mod entry;
-mod headcount;
 mod idle;
 mod interrupt;
 mod keeper;
+mod kick;
 mod late;
-mod nudge;
-mod post;
 mod probe;
 mod queue;
-mod returned;
-mod roam;
+mod queue_worker;
+mod reclaimed;
 mod shares;
 mod start;
+mod thread_budget;
+mod unpinned;
 mod watch;
-mod wide;
 mod work;
+mod worker_pool;
 
 pub use cpus::possible as queues;
-pub(crate) use crew::RingCrew;
 pub use entry::RingEntry;
 pub use probe::RingUnavailable;
 pub(crate) use probe::{Prepared, possible, prepare};
 pub use queue::{Completion, Ring};
+pub(crate) use worker_pool::RingWorkerPool;
 
 /// Threads left to `/dev/fuse`: one reads, and one takes over should a FORGET block.
 pub(crate) const DEVICE_THREADS: usize = 2;

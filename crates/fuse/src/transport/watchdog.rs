@@ -10,22 +10,22 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::crew::Crew;
-use super::seat::Seat;
+use super::worker_pool::WorkerPool;
+use super::worker_state::WorkerState;
 
-/// Time between looks; a sleeping reader is relieved after one to two of them.
+/// Time between looks; a sleeping reader is handed off after one to two of them.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 /// Time between looks while every one of the last [`SMOOTH_TICKS`] found another request.
 const SMOOTH_TICK: Duration = Duration::from_millis(4);
 const SMOOTH_TICKS: u32 = 16;
-/// Looks after which even a reader that is running, or waiting for a CPU, is relieved. One that
-/// sleeps is relieved at the first: to the others a new reader helps only if there is a CPU for
+/// Looks after which even a reader that is running, or waiting for a CPU, is handed off. One that
+/// sleeps is handed off at the first: to the others a new reader helps only if there is a CPU for
 /// it, and it moves the work to another one.
 pub(super) const BUSY_TICKS: u32 = 8;
 /// Looks without any new request after which it sleeps.
 pub(super) const QUIET_TICKS: u32 = 100;
 /// Looks between signals to interrupted requests.
-pub(super) const PRESS_TICKS: u32 = 5;
+pub(super) const INTERRUPT_EVERY_TICKS: u32 = 5;
 
 /// The watchdog as others see it.
 pub(super) struct Watchdog {
@@ -46,7 +46,7 @@ impl Watchdog {
         let handle = thread::Builder::new()
             .name("strandfs-watch".to_owned())
             .spawn(watch)?;
-        // Set once: a crew starts once.
+        // Set once: a worker pool starts once.
         let _ = self.thread.set(handle.thread().clone());
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Watchdog {
         }
     }
 
-    /// A request has started: after `Seat::enter`, whose store is ordered before this load.
+    /// A request has started: after `WorkerState::enter`, whose store is ordered before this load.
     pub(super) fn note_work(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             self.wake();
@@ -81,37 +81,38 @@ impl Watchdog {
 }
 
 /// Watches the reader of `/dev/fuse`.
-pub(super) fn watch(crew: &Arc<Crew>) {
-    let mut seen: Option<(Arc<Seat>, u64)> = None;
+pub(super) fn watch(worker_pool: &Arc<WorkerPool>) {
+    let mut seen: Option<(Arc<WorkerState>, u64)> = None;
     let (mut quiet, mut stuck, mut smooth) = (0, 0, 0);
     let mut ticks: u32 = 0;
-    while !crew.life.has_ended() {
+    while !worker_pool.life.has_ended() {
         let is_smooth = smooth >= SMOOTH_TICKS;
         thread::park_timeout(if is_smooth { SMOOTH_TICK } else { TICK });
         ticks = ticks.wrapping_add(1);
-        let pressing = ticks.is_multiple_of(PRESS_TICKS) && crew.press_interrupts();
-        let Some(reader) = crew.roster.lock().reader.clone() else {
+        let pressing =
+            ticks.is_multiple_of(INTERRUPT_EVERY_TICKS) && worker_pool.press_interrupts();
+        let Some(reader) = worker_pool.worker_table.lock().reader.clone() else {
             continue;
         };
         let word = reader.word();
-        let same =
-            matches!(&seen, Some((seat, last)) if Arc::ptr_eq(seat, &reader) && *last == word);
+        let same = matches!(&seen, Some((worker_state, last)) if Arc::ptr_eq(worker_state, &reader) && *last == word);
         smooth = if same { 0 } else { smooth + 1 };
         if !same {
             (quiet, stuck) = (0, 0);
-        } else if Seat::is_handling(word) {
+        } else if WorkerState::is_handling(word) {
             stuck += 1;
             if stuck >= BUSY_TICKS || reader.is_sleeping() {
-                crew.relieve(&reader, word);
+                worker_pool.hand_off(&reader, word);
             }
         } else if !pressing {
             quiet += 1;
         }
         seen = Some((reader, word));
         if quiet >= QUIET_TICKS {
-            crew.watchdog.sleep(|| {
-                let unchanged = matches!(&seen, Some((seat, word)) if seat.word() == *word);
-                unchanged && !crew.press_interrupts() && !crew.life.has_ended()
+            worker_pool.watchdog.sleep(|| {
+                let unchanged =
+                    matches!(&seen, Some((worker_state, word)) if worker_state.word() == *word);
+                unchanged && !worker_pool.press_interrupts() && !worker_pool.life.has_ended()
             });
             quiet = 0;
         }

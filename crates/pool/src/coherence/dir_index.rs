@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
     use crate::base::branch::BranchId;
-    use crate::state::identity::Face;
+    use crate::state::identity::Presented;
     use crate::state::node::Names;
 
     fn copy(volume: u16, ino: u64) -> Identity {
@@ -109,7 +109,7 @@ mod tests {
             generation: 1,
             ino,
             btime_ns: 1,
-            face: Face::Own,
+            presented: Presented::Own,
         }
     }
 

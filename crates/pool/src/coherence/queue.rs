@@ -38,7 +38,7 @@ struct Readers {
     /// Reports of changes by this process are for nobody else.
     own_pid: i32,
     /// Wakes the listener.
-    nudge: Arc<OwnedFd>,
+    kick: Arc<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -49,9 +49,9 @@ struct Turn {
 }
 
 impl Queue {
-    /// The listener starts; `nudge`, an eventfd, wakes it.
-    pub fn begin(&self, own_pid: i32, nudge: Arc<OwnedFd>) {
-        let _ = self.listener.set(Readers { own_pid, nudge });
+    /// The listener starts; `kick`, an eventfd, wakes it.
+    pub fn begin(&self, own_pid: i32, kick: Arc<OwnedFd>) {
+        let _ = self.listener.set(Readers { own_pid, kick });
     }
 
     /// Has the listener tell the kernel (again), after a while, that something is stale.
@@ -60,7 +60,7 @@ impl Queue {
             return;
         };
         self.suspects.lock().push(what);
-        let _ = rustix::io::write(&listener.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&listener.kick, &1u64.to_ne_bytes());
     }
 
     /// What requests left to the listener.
@@ -111,7 +111,7 @@ pub(crate) fn settled(pool: &Coherent, attributes: bool) -> bool {
     let wake = told && !turn.untold.is_empty();
     drop(turn);
     if wake {
-        let _ = rustix::io::write(&readers.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&readers.kick, &1u64.to_ne_bytes());
     }
     settled
 }

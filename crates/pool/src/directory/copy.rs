@@ -3,7 +3,7 @@
 use rustix::fs::Statx;
 use smallvec::SmallVec;
 
-use crate::state::identity::Face;
+use crate::state::identity::Presented;
 use crate::state::node::DirEntry;
 
 /// A name on one branch.
@@ -25,10 +25,10 @@ impl Copy<'_> {
     }
 
     /// Whether it is shown as something else.
-    pub(crate) fn face(&self) -> Face {
+    pub(crate) fn presented(&self) -> Presented {
         match self.link {
-            Some(_) => Face::Other,
-            None => Face::Own,
+            Some(_) => Presented::Other,
+            None => Presented::Own,
         }
     }
 }

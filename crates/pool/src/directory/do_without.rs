@@ -10,7 +10,7 @@ use crate::base::policy::same_search;
 use crate::base::rights::AllRights;
 use crate::directory::Directories;
 use crate::directory::copy::Copies;
-use crate::directory::lookup::{self, Faces};
+use crate::directory::lookup::{self, Presentations};
 use crate::state::State;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
@@ -23,9 +23,9 @@ pub(crate) fn leads_to_dir(
     view: &View,
     set: &DirSet,
     name: &OsStr,
-    faces: Faces,
+    presentations: Presentations,
 ) -> Result<bool> {
-    let copies = lookup::find_copies(pool, view, set, name, faces)?;
+    let copies = lookup::find_copies(pool, view, set, name, presentations)?;
     let first = copies.first();
     Ok(first.is_some_and(|copy| kind_of(&copy.stat) == FileKind::Directory))
 }
@@ -57,7 +57,7 @@ pub(crate) fn can_do_without(
         return true;
     }
     // It counted when it was found last.
-    let known = lookup::known(pool, first.dir, first.own_stat(), name, first.face());
+    let known = lookup::known(pool, first.dir, first.own_stat(), name, first.presented());
     known.is_ok_and(|node| {
         node.is_some_and(|node| node.place().names.iter().any(|n| *n.name == *name))
     })

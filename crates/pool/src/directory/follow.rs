@@ -19,7 +19,7 @@ use crate::base::branch::Branch;
 use crate::base::sys;
 use crate::directory::copy::Copy;
 use crate::state::State;
-use crate::state::identity::{Face, Identity, kind_of};
+use crate::state::identity::{Identity, Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet};
 use crate::state::view::View;
 
@@ -107,7 +107,7 @@ pub(crate) fn followed_dir(
         .ok()?;
     Some(DirEntry {
         branch: Arc::clone(branch),
-        identity: identity.with_face(Face::Other),
+        identity: identity.with_presented(Presented::Other),
         fd: Arc::new(target.fd),
         readable: false,
         memory: Arc::default(),

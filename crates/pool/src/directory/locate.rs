@@ -18,7 +18,7 @@ use crate::base::sys;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, follow};
 use crate::state::State;
-use crate::state::identity::{Face, Identity};
+use crate::state::identity::{Identity, Presented};
 use crate::state::node::{DirEntry, Node};
 
 /// An inode found on its branch.
@@ -216,7 +216,7 @@ pub(crate) fn open_inode(
 
 /// Whether the node, of this identity, is a symlink shown as what it leads to.
 fn follows(node: &Node, identity: &Identity) -> bool {
-    identity.face == Face::Other && node.kind != FileKind::Symlink
+    identity.presented == Presented::Other && node.kind != FileKind::Symlink
 }
 
 /// Whether opening failed for a reason that opening by another way would meet too.

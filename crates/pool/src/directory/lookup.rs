@@ -23,7 +23,7 @@ use crate::directory::set::{self, Freshness, SlowBranches, is_absence};
 use crate::directory::{Directories, attr, choose, clones, deadline, follow};
 use crate::state::State;
 use crate::state::attr::merge_dirs;
-use crate::state::identity::{Face, Identity, kind_of};
+use crate::state::identity::{Identity, Presented, kind_of};
 use crate::state::inode_number::{self, Numbered};
 use crate::state::node::{DirEntry, DirSet, Names, Node};
 use crate::state::view::View;
@@ -34,20 +34,20 @@ const RACES_MAX: usize = 16;
 /// Whether names are shown as what they are on the branch, or as the options say
 /// (`follow-symlinks`, `symlinkify`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Faces {
+pub(crate) enum Presentations {
     Own,
     ByOptions,
 }
 
 /// LOOKUP.
 pub(crate) fn lookup(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<Entry> {
-    look_up(pool, parent, name, Faces::ByOptions)
+    look_up(pool, parent, name, Presentations::ByOptions)
 }
 
 /// LOOKUP of what was just made. The kernel insists on the type it asked for, also where the
 /// options show it as something else from the next look on.
 pub(crate) fn look_up_made(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<Entry> {
-    let mut entry = look_up(pool, parent, name, Faces::Own)?;
+    let mut entry = look_up(pool, parent, name, Presentations::Own)?;
     let follows = pool.view().settings.follow_symlinks != FollowSymlinks::Never;
     if follows && entry.attr.mode & libc::S_IFMT == libc::S_IFLNK {
         entry.entry_valid = Duration::ZERO;
@@ -55,7 +55,12 @@ pub(crate) fn look_up_made(pool: &Directories, parent: NodeId, name: &OsStr) -> 
     Ok(entry)
 }
 
-fn look_up(pool: &Directories, parent: NodeId, name: &OsStr, faces: Faces) -> Result<Entry> {
+fn look_up(
+    pool: &Directories,
+    parent: NodeId,
+    name: &OsStr,
+    presentations: Presentations,
+) -> Result<Entry> {
     let parent = pool.node(parent)?;
     if !parent.is_dir() {
         return if name == "." {
@@ -73,11 +78,11 @@ fn look_up(pool: &Directories, parent: NodeId, name: &OsStr, faces: Faces) -> Re
     for _ in 0..RACES_MAX {
         let moves = pool.moves();
         let wider;
-        if set.skipped && !do_without::leads_to_dir(pool, &view, &set, name, faces)? {
+        if set.skipped && !do_without::leads_to_dir(pool, &view, &set, name, presentations)? {
             set = set::dir_set_of(pool, &parent, Freshness::Trusted, SlowBranches::Ask)?;
         }
         let mut searched = &set;
-        let mut copies = find_copies(pool, &view, searched, name, faces)?;
+        let mut copies = find_copies(pool, &view, searched, name, presentations)?;
         if copies.is_empty()
             && set.entries.len() < view.branches.len()
             && !validity::dirs_known(pool, &set)
@@ -85,7 +90,7 @@ fn look_up(pool: &Directories, parent: NodeId, name: &OsStr, faces: Faces) -> Re
             // The directory may have appeared on a further branch since it was looked at.
             wider = set::dir_set_of(pool, &parent, Freshness::Now, SlowBranches::Ask)?;
             searched = &wider;
-            copies = find_copies(pool, &view, searched, name, faces)?;
+            copies = find_copies(pool, &view, searched, name, presentations)?;
         }
         if copies.is_empty() && pool.moves() != moves {
             continue;
@@ -93,7 +98,7 @@ fn look_up(pool: &Directories, parent: NodeId, name: &OsStr, faces: Faces) -> Re
         if copies.is_empty() {
             return no_such_name(pool, &view, &parent, searched, name, since);
         }
-        match adopt(pool, &view, &parent, name, &copies, faces) {
+        match adopt(pool, &view, &parent, name, &copies, presentations) {
             Err(Error {
                 errno: Errno::STALE | Errno::NOENT,
                 ..
@@ -145,7 +150,7 @@ pub(crate) fn entry(
     place: Option<(&Arc<Node>, &OsStr)>,
     since: Epoch,
 ) -> Entry {
-    view.dress(&mut attr);
+    view.present(&mut attr);
     let entry_valid = match node.counts() {
         Ok(()) => validity::entry_valid(pool, view, node, place, since),
         Err(_) => Duration::ZERO,
@@ -180,7 +185,7 @@ pub(crate) fn find_copies<'a>(
     view: &View,
     set: &'a DirSet,
     name: &OsStr,
-    faces: Faces,
+    presentations: Presentations,
 ) -> Result<Copies<'a>> {
     let rule = view.settings.policies.getattr;
     let first_wins = matches!(
@@ -215,14 +220,14 @@ pub(crate) fn find_copies<'a>(
             .and_then(|_| clones::look_at_finished(pool, &remembered, dir, name));
         match found.and_then(|stat| admitted(pool, dir, name, stat)) {
             Ok(stat) => {
-                let copy = match faces {
-                    Faces::Own => Copy {
+                let copy = match presentations {
+                    Presentations::Own => Copy {
                         dir,
                         stat,
                         link: None,
                         stands_in: false,
                     },
-                    Faces::ByOptions => follow::shown_copy(pool, view, dir, name, stat),
+                    Presentations::ByOptions => follow::shown_copy(pool, view, dir, name, stat),
                 };
                 let directory = kind_of(&copy.stat) == FileKind::Directory;
                 if directory && copies.is_empty() {
@@ -294,14 +299,17 @@ pub(crate) fn adopt(
     parent: &Arc<Node>,
     name: &OsStr,
     copies: &Copies<'_>,
-    faces: Faces,
+    presentations: Presentations,
 ) -> Result<(Arc<Node>, FileAttr)> {
     let first = copies.first().ok_or(Errno::NOENT)?;
     let mut kind = kind_of(&first.stat);
     if kind == FileKind::Directory {
         return adopt_dir(pool, view, parent, name, copies);
     }
-    if faces == Faces::ByOptions && first.link.is_none() && view.symlinkifies(&first.stat) {
+    if presentations == Presentations::ByOptions
+        && first.link.is_none()
+        && view.symlinkifies(&first.stat)
+    {
         kind = FileKind::Symlink;
     }
     let node = adopt_file(pool, view, parent, name, first, kind)?;
@@ -321,11 +329,11 @@ fn adopt_file(
     kind: FileKind,
 ) -> Result<Arc<Node>> {
     let (dir, stat) = (copy.dir, copy.own_stat());
-    let face = match kind == kind_of(stat) {
-        true => Face::Own,
-        false => Face::Other,
+    let presented = match kind == kind_of(stat) {
+        true => Presented::Own,
+        false => Presented::Other,
     };
-    if let Some(node) = self::known(pool, dir, stat, name, face)?
+    if let Some(node) = self::known(pool, dir, stat, name, presented)?
         && node.kind == kind
         && node.try_ref()
     {
@@ -336,7 +344,7 @@ fn adopt_file(
     let identity = pool
         .volumes
         .identify(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?
-        .with_face(face);
+        .with_presented(presented);
     let numbered = Numbered::file(&identity, stat.stx_nlink);
     let path = || Some(inode_number::path_hash(pool, parent)?.child(name));
     let ino = inode_number::inode_number(pool, view, numbered, path);
@@ -355,7 +363,7 @@ pub(crate) fn known(
     dir: &DirEntry,
     stat: &Statx,
     name: &OsStr,
-    face: Face,
+    presented: Presented,
 ) -> Result<Option<Arc<Node>>> {
     let branch = &dir.branch;
     let volume = pool
@@ -366,14 +374,17 @@ pub(crate) fn known(
     if born == 0 {
         return Ok(None);
     }
-    Ok(pool.nodes.find(volume, stat.stx_ino, face).filter(|node| {
-        node.place().copies.iter().any(|copy| {
-            copy.volume == volume
-                && copy.ino == stat.stx_ino
-                && copy.btime_ns == born
-                && copy.face == face
-        })
-    }))
+    Ok(pool
+        .nodes
+        .find(volume, stat.stx_ino, presented)
+        .filter(|node| {
+            node.place().copies.iter().any(|copy| {
+                copy.volume == volume
+                    && copy.ino == stat.stx_ino
+                    && copy.btime_ns == born
+                    && copy.presented == presented
+            })
+        }))
 }
 
 /// Who a name found on a branch is.
@@ -385,7 +396,7 @@ pub(crate) fn identity_of(pool: &State, copy: &Copy<'_>, name: &OsStr) -> Result
     let identity = pool
         .volumes
         .identify(branch.id, branch.seed, copy.own_stat(), dir, name)?;
-    Ok(identity.with_face(copy.face()))
+    Ok(identity.with_presented(copy.presented()))
 }
 
 fn adopt_dir(
@@ -397,7 +408,7 @@ fn adopt_dir(
 ) -> Result<(Arc<Node>, FileAttr)> {
     let mut known: Option<Arc<Node>> = None;
     for copy in copies {
-        known = self::known(pool, copy.dir, copy.own_stat(), name, copy.face())?
+        known = self::known(pool, copy.dir, copy.own_stat(), name, copy.presented())?
             .filter(|node| node.is_dir() && !node.retired());
         if known.is_some() {
             break;
@@ -405,7 +416,7 @@ fn adopt_dir(
     }
     let mut identities: SmallVec<[Identity; 1]> = SmallVec::new();
     for copy in copies {
-        let shown = (copy.dir.branch.id, copy.face());
+        let shown = (copy.dir.branch.id, copy.presented());
         let identity = known.as_ref().and_then(|node| {
             let copies = &node.place().copies;
             pool.volumes.recognise(copies, shown, copy.own_stat())

@@ -19,7 +19,7 @@ use crate::base::sys;
 use crate::coherence::{Coherent, copies, invalidate, validity};
 use crate::directory::reading::open_to_keep;
 use crate::directory::{Directories, follow};
-use crate::state::identity::{Face, Identity, kind_of};
+use crate::state::identity::{Identity, Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::paths::{self, DEPTH_MAX};
 use crate::state::view::View;
@@ -393,7 +393,7 @@ impl Finder<'_> {
     fn open(&self, branch: &Arc<Branch>, parent: &DirEntry, name: &OsStr) -> sys::Result<DirEntry> {
         let (fd, readable) = open_to_keep(self.view, branch, parent, name)?;
         let stat = sys::statx_fd(fd.as_fd())?;
-        let shown = (branch.id, Face::Own);
+        let shown = (branch.id, Presented::Own);
         let entry = match self.pool.volumes.recognise(self.copies, shown, &stat) {
             Some(known) => entry_known_as(self.pool, branch, fd, &stat, known),
             None => dir_entry_of(self.pool, branch, fd, &stat)?,

@@ -86,14 +86,14 @@ struct Waiting {
 }
 
 /// A set of threads; they end when it is dropped and they have finished what they are at.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     made_for: Workers,
     queue: Arc<Queue>,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Starts the threads. Those that cannot be started are missed by nobody: see [`Task::finish`].
-    fn new(workers: Workers) -> Crew {
+    fn new(workers: Workers) -> WorkerPool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = workers.threads(cores);
         let queue = Arc::new(Queue {
@@ -114,7 +114,7 @@ impl Crew {
                 break;
             }
         }
-        Crew {
+        WorkerPool {
             made_for: workers,
             queue,
         }
@@ -130,7 +130,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.queue.waiting.lock().closed = true;
         self.queue.changed.notify_all();
@@ -155,19 +155,19 @@ impl Queue {
     }
 }
 
-/// The crew in use; another one when the option changes.
+/// The worker pool in use; another one when the option changes.
 #[derive(Default)]
-pub(crate) struct Crews {
-    current: Mutex<Option<Arc<Crew>>>,
+pub(crate) struct WorkerPools {
+    current: Mutex<Option<Arc<WorkerPool>>>,
 }
 
-impl Crews {
-    /// The crew for these numbers, started at its first use.
-    pub fn get(&self, workers: Workers) -> Arc<Crew> {
+impl WorkerPools {
+    /// The worker pool for these numbers, started at its first use.
+    pub fn get(&self, workers: Workers) -> Arc<WorkerPool> {
         let mut current = self.current.lock();
         match &*current {
-            Some(crew) if crew.made_for == workers => Arc::clone(crew),
-            _ => Arc::clone(current.insert(Arc::new(Crew::new(workers)))),
+            Some(worker_pool) if worker_pool.made_for == workers => Arc::clone(worker_pool),
+            _ => Arc::clone(current.insert(Arc::new(WorkerPool::new(workers)))),
         }
     }
 }
@@ -180,11 +180,14 @@ mod tests {
 
     #[test]
     fn results_come_back_to_their_givers() {
-        let crews = Crews::default();
-        let crew = crews.get(Workers::default());
-        assert!(Arc::ptr_eq(&crew, &crews.get(Workers::default())));
+        let worker_pools = WorkerPools::default();
+        let worker_pool = worker_pools.get(Workers::default());
+        assert!(Arc::ptr_eq(
+            &worker_pool,
+            &worker_pools.get(Workers::default())
+        ));
         let tasks: Vec<_> = (0..200).map(|n| Task::new(move || n * 2)).collect();
-        tasks.iter().for_each(|task| crew.offer(task));
+        tasks.iter().for_each(|task| worker_pool.offer(task));
         for (n, task) in tasks.iter().enumerate() {
             assert_eq!(task.finish(), n * 2);
         }
@@ -195,7 +198,7 @@ mod tests {
         let Ok(strandfs_options::ReaddirRule::ReadTogether(one)) = "cor:1:2".parse() else {
             panic!("a rule");
         };
-        let crew = Crews::default().get(one);
+        let worker_pool = WorkerPools::default().get(one);
         let (begun, go_on) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicBool::new(false)),
@@ -209,12 +212,12 @@ mod tests {
                 }
             })
         };
-        crew.offer(&hanging);
+        worker_pool.offer(&hanging);
         while !begun.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         let other = Task::new(|| 7);
-        crew.offer(&other);
+        worker_pool.offer(&other);
         assert_eq!(other.finish(), 7);
         go_on.store(true, Ordering::Release);
         hanging.finish();

@@ -132,7 +132,7 @@ impl Monitor {
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
-            listener::relieve_listener(pool.mover().watch());
+            listener::hand_off_listener(pool.mover().watch());
             // Here because no request waits for this thread.
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();

@@ -15,9 +15,9 @@ use crate::base::branch::Branch;
 use crate::base::step::step;
 use crate::base::sys;
 use crate::mover::elsewhere::{Absent, Elsewhere};
-use crate::mover::mend::Outcome;
 use crate::mover::reader::{Reader, push_end};
 use crate::mover::record::Record;
+use crate::mover::recover::Outcome;
 use crate::mover::rename_record::{Inode, Spot};
 use crate::state::node::DirEntry;
 
@@ -200,7 +200,7 @@ impl Waiting {
     /// # Errors
     /// ENOENT: the directory is not where it was. EEXIST: the name is taken. ESTALE: something else
     /// has the name `part`.
-    pub(super) fn mend(
+    pub(super) fn recover(
         &self,
         branch: &Branch,
         branches: &[Arc<Branch>],

@@ -1,5 +1,5 @@
-//! The record of a move at the root of the branch it goes to: what a later server needs to mend
-//! what a crash left (see [`mod@super::mend`]).
+//! The record of a move at the root of the branch it goes to: what a later server needs to recover
+//! what a crash left (see [`mod@super::recover`]).
 //!
 //! A record is locked (`flock`) for as long as its move goes on: one that is free belongs to
 //! nobody alive.

@@ -15,9 +15,9 @@ use crate::base::open::reopen;
 use crate::base::own_names::{OwnName, own_name};
 use crate::base::sys;
 use crate::mover::key::Keys;
-use crate::mover::mend::names_at_root;
 use crate::mover::note::{Intent, Look, Note, is_single_file};
 use crate::mover::record::{RECORD_MAX_BYTES, Record};
+use crate::mover::recover::names_at_root;
 use crate::mover::seal::{self, Origin, Sealed};
 
 /// A record that nobody follows.

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use crate::base::branch::Branch;
 use crate::base::sys::{self, btime_ns};
 use crate::mover::elsewhere::{Absent, Elsewhere};
-use crate::mover::mend::{Outcome, open_dir};
 use crate::mover::reader::{Reader, push_end, push_part, shown};
 use crate::mover::record::Record;
+use crate::mover::recover::{Outcome, open_dir};
 
 const HEAD: &str = "strandfs rename 3";
 /// With branches by their path.
@@ -178,7 +178,11 @@ impl Interrupted {
 
     /// Leaves the file one of its two names: the new one if what it replaces is gone already. Both
     /// while a branch is absent that may have that.
-    pub(super) fn mend(&self, branch: &Branch, branches: &[Arc<Branch>]) -> sys::Result<Outcome> {
+    pub(super) fn recover(
+        &self,
+        branch: &Branch,
+        branches: &[Arc<Branch>],
+    ) -> sys::Result<Outcome> {
         let is_ours = |stat: &Statx| self.file.is(stat);
         let (from, to) = (self.from.stat(branch)?, self.to.stat(branch)?);
         if !from.as_ref().is_some_and(is_ours) || !to.as_ref().is_some_and(is_ours) {

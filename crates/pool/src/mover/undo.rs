@@ -14,9 +14,9 @@ use crate::base::branch::Branch;
 use crate::base::sys;
 use crate::mover::displaced::rename_new;
 use crate::mover::elsewhere::{Absent, Elsewhere};
-use crate::mover::mend::Outcome;
 use crate::mover::reader::{Reader, push_end};
 use crate::mover::record::Record;
+use crate::mover::recover::Outcome;
 use crate::mover::rename_record::{Inode, Spot};
 use crate::state::identity::kind_of;
 
@@ -230,7 +230,7 @@ impl Undo {
     ///
     /// # Errors
     /// Those of `rename(2)`; the record stays for the next mount.
-    pub(super) fn mend(
+    pub(super) fn recover(
         &self,
         branches: &[Arc<Branch>],
         joining: Option<&Path>,

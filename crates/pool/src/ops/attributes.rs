@@ -31,7 +31,7 @@ pub(crate) fn getattr(pool: &Directories, id: NodeId, handle: Option<Handle>) ->
     }
     let mut attr = attr_by(pool, id, handle)?;
     let view = pool.view();
-    view.dress(&mut attr);
+    view.present(&mut attr);
     Ok(AttrReply {
         attr,
         attr_valid: validity::attr_valid(pool, &view, &*node?, attr.mode, since),
@@ -85,7 +85,7 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
         };
         (stat, attr::shown_attr(pool, &view, &node, &stat)?)
     };
-    view.dress(&mut attr);
+    view.present(&mut attr);
     let extended = extended_attr(&stat, attr);
     Ok(StatxReply {
         extended,

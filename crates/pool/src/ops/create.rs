@@ -18,7 +18,7 @@ use crate::base::shares::Share;
 use crate::base::sys::{self, Caller};
 use crate::coherence::{Coherent, Epoch, validity};
 use crate::directory::copy::Copy;
-use crate::directory::lookup::{self, Faces};
+use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, choose, clone_path, forget, locate, set};
 use crate::ops::open::{self, server_flags};
 use crate::ops::{Ops, admission, create_existing};
@@ -379,7 +379,7 @@ fn entry_of_only(
         link: None,
         stands_in: false,
     }];
-    let (node, attr) = lookup::adopt(pool, view, parent, name, &copies, Faces::Own)?;
+    let (node, attr) = lookup::adopt(pool, view, parent, name, &copies, Presentations::Own)?;
     Ok(lookup::entry(
         pool,
         view,
@@ -447,7 +447,7 @@ pub(crate) fn exists_elsewhere(
     if view.branches.len() <= 1 {
         return Ok(false);
     }
-    Ok(!lookup::find_copies(pool, view, set, name, Faces::Own)?.is_empty())
+    Ok(!lookup::find_copies(pool, view, set, name, Presentations::Own)?.is_empty())
 }
 
 /// The entry, node and mode of a file just made.

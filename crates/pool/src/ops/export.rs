@@ -15,7 +15,7 @@ use crate::base::sys;
 use crate::coherence::Coherent;
 use crate::directory::set::{self, heard};
 use crate::directory::{Directories, attr, forget, lookup};
-use crate::state::identity::{Face, Identity, VolumeId, kind_of, split_id};
+use crate::state::identity::{Identity, Presented, VolumeId, kind_of, split_id};
 use crate::state::inode_number::{self, Numbered, PathHash};
 use crate::state::node::{DirSet, Names};
 use crate::state::view::View;
@@ -55,7 +55,7 @@ pub(crate) fn lookup_self(pool: &Directories, id: NodeId) -> Result<Entry> {
         generation,
         ino,
         btime_ns,
-        face: Face::Own,
+        presented: Presented::Own,
     };
     let kind = kind_of(&stat);
     let mut set = DirSet::new(

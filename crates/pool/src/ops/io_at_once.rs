@@ -12,7 +12,7 @@ use crate::ops::privilege;
 use crate::state::State;
 
 /// All that [`read`](crate::ops::io::read) would have read, or nothing.
-pub(crate) fn read_at_once(
+pub(crate) fn read_nowait(
     pool: &State,
     cx: &Context<'_>,
     args: &Read,
@@ -39,7 +39,7 @@ pub(crate) fn read_at_once(
 /// All of it, as [`write`](crate::ops::io::write), or else a part that is to be written again. What
 /// goes to the end of the file would not be the same then: that is left alone, and all writes
 /// through handles of append-only files, whose branch file knows no other place.
-pub(crate) fn write_at_once(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
+pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
     if args.flags & libc::O_APPEND != 0 {
         return None;
     }

@@ -227,7 +227,7 @@ fn flag_changer(pool: &Directories, cx: &Context<'_>, node: &Arc<Node>) -> Resul
         return Err(Errno::ROFS.into());
     }
     let mut attr = attr::attr(pool, node)?;
-    view.dress(&mut attr);
+    view.present(&mut attr);
     Changer::of(cx, attr.uid, view.settings.uid.is_some())
 }
 

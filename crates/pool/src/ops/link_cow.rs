@@ -21,7 +21,7 @@ use crate::base::error::{Error, Result};
 use crate::base::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
 use crate::base::step::step;
 use crate::base::sys::{self, btime_ns};
-use crate::directory::lookup::{self, Faces};
+use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, locate, set};
 use crate::mover::{Record, copy_data};
 use crate::ops::{Ops, remove};
@@ -200,7 +200,7 @@ fn visible(
     name: &OsStr,
     awaited: NodeId,
 ) -> Result<Option<Arc<Node>>> {
-    let copies = lookup::find_copies(pool, view, set, name, Faces::Own)?;
+    let copies = lookup::find_copies(pool, view, set, name, Presentations::Own)?;
     let Some(first) = copies.first() else {
         return Ok(None);
     };

@@ -21,7 +21,7 @@ use crate::directory::workers::Task;
 use crate::directory::{Directories, deadline, set};
 use crate::ops::control_names::is_control_name;
 use crate::state::State;
-use crate::state::identity::Face;
+use crate::state::identity::Presented;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
 
@@ -171,11 +171,11 @@ fn give_out<T: Send + 'static>(
     workers: Workers,
     work: fn(Arc<OwnedFd>) -> T,
 ) -> Vec<Arc<Task<T>>> {
-    let crew = pool.crews.get(workers);
+    let worker_pool = pool.worker_pools.get(workers);
     let give = |dir: &DirEntry| {
         let fd = Arc::clone(&dir.fd);
         let task = Task::new(move || work(fd));
-        crew.offer(&task);
+        worker_pool.offer(&task);
         task
     };
     set.entries.iter().map(give).collect()
@@ -193,13 +193,13 @@ fn read_branch(
         listing.truncate(start);
         return Err(errno);
     }
-    match dir.identity.face {
-        Face::Own => {
+    match dir.identity.presented {
+        Presented::Own => {
             listing.set_origin(start, dir.branch.id, dir.identity.volume);
             Ok(())
         }
         // A link that is followed may lead to another filesystem than its own.
-        Face::Other => note_origin(pool, dir, &sys::statx_fd(fd)?, start, listing),
+        Presented::Other => note_origin(pool, dir, &sys::statx_fd(fd)?, start, listing),
     }
 }
 

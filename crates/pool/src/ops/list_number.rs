@@ -12,9 +12,9 @@ use strandfs_options::FollowSymlinks;
 use crate::base::sys;
 use crate::directory::Directories;
 use crate::directory::listing::Listed;
-use crate::directory::lookup::{self, Faces};
+use crate::directory::lookup::{self, Presentations};
 use crate::state::State;
-use crate::state::identity::{Face, Identity, VolumeId, kind_of};
+use crate::state::identity::{Identity, Presented, VolumeId, kind_of};
 use crate::state::inode_number::{self, Numbered, PathHash, by_path};
 use crate::state::node::{DirSet, Node};
 use crate::state::view::View;
@@ -81,9 +81,9 @@ pub(crate) fn listed_as(
 }
 
 fn live(pool: &State, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc<Node>> {
-    let own = pool.nodes.find(volume, ino, Face::Own);
+    let own = pool.nodes.find(volume, ino, Presented::Own);
     own.or_else(|| {
-        let other = || pool.nodes.find(volume, ino, Face::Other);
+        let other = || pool.nodes.find(volume, ino, Presented::Other);
         disguised.then(other).flatten()
     })
 }
@@ -112,7 +112,7 @@ fn number_of(pool: &State, place: &Place<'_>, name: &OsStr, entry: &Listed) -> u
 /// The number of a name on several branches if it is a directory: that of its node, or the
 /// one that it would get as a node.
 fn union_number(pool: &Directories, place: &Place<'_>, name: &OsStr) -> Option<u64> {
-    let found = lookup::find_copies(pool, place.view, place.set, name, Faces::ByOptions);
+    let found = lookup::find_copies(pool, place.view, place.set, name, Presentations::ByOptions);
     let copies = found.ok()?;
     if kind_of(&copies.first()?.stat) != FileKind::Directory {
         return None;
@@ -123,7 +123,7 @@ fn union_number(pool: &Directories, place: &Place<'_>, name: &OsStr) -> Option<u
         .collect();
     let live = identities
         .iter()
-        .find_map(|copy| pool.nodes.find(copy.volume, copy.ino, copy.face));
+        .find_map(|copy| pool.nodes.find(copy.volume, copy.ino, copy.presented));
     if let Some(node) = live {
         return Some(node.ino);
     }

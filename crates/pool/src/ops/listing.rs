@@ -19,7 +19,7 @@ use crate::coherence::{Coherent, Epoch, Keeping, kept_listings, validity};
 use crate::directory::copy::Copies;
 use crate::directory::listing::{DOTS, Listed, Listing, Offset};
 use crate::directory::listing_cache::Snapshot;
-use crate::directory::lookup::{self, Faces};
+use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, follow, forget, set};
 use crate::health::Health;
 use crate::ops::{list_branches, list_number, retry};
@@ -245,7 +245,7 @@ fn lookup_listed(
     }
     let mut copies = Copies::new();
     copies.push(copy);
-    match lookup::adopt(pool, view, parent, name, &copies, Faces::ByOptions) {
+    match lookup::adopt(pool, view, parent, name, &copies, Presentations::ByOptions) {
         Ok((node, attr)) => Ok(lookup::entry(
             pool,
             view,

@@ -19,12 +19,12 @@ use crate::directory::{Directories, choose, follow, set};
 use crate::ops::create::unlink_flags;
 use crate::ops::{change, remove_shown, removed_dirs};
 use crate::state::State;
-use crate::state::identity::{Face, kind_of};
+use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
 use crate::state::view::View;
 
 /// The nodes of one inode: as it is and as it is shown.
-pub(crate) type Faced = SmallVec<[Arc<Node>; 1]>;
+pub(crate) type PresentedAs = SmallVec<[Arc<Node>; 1]>;
 
 /// UNLINK.
 pub(crate) fn unlink(
@@ -237,7 +237,7 @@ pub(crate) fn nodes_of_first(
     set: &DirSet,
     name: &OsStr,
     found: &[(Arc<Branch>, Statx)],
-) -> Faced {
+) -> PresentedAs {
     let first = found
         .first()
         .and_then(|(branch, stat)| Some((set.on(branch.id)?, stat)));
@@ -254,12 +254,12 @@ pub(crate) fn nodes_named(
     set: &DirSet,
     name: &OsStr,
     found: &[(Arc<Branch>, Statx)],
-) -> Faced {
+) -> PresentedAs {
     let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
     if !found.first().is_some_and(is_dir) {
         return nodes_of_first(pool, set, name, found);
     }
-    let mut nodes = Faced::new();
+    let mut nodes = PresentedAs::new();
     for (branch, stat) in found.iter().filter(|copy| is_dir(copy)) {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         let Some(volume) = pool.volumes.of_device(branch.id, device) else {
@@ -278,24 +278,24 @@ pub(crate) fn nodes_named(
 }
 
 /// The live nodes under a name on a branch: at most one for each face.
-pub(crate) fn nodes_at(pool: &State, dir: &DirEntry, name: &OsStr) -> Faced {
+pub(crate) fn nodes_at(pool: &State, dir: &DirEntry, name: &OsStr) -> PresentedAs {
     sys::statx_name(dir.fd.as_fd(), name)
         .map(|stat| nodes_of_copy(pool, dir, name, &stat))
         .unwrap_or_default()
 }
 
 /// The same where the attributes under the name are known.
-fn nodes_of_copy(pool: &State, dir: &DirEntry, name: &OsStr, stat: &Statx) -> Faced {
+fn nodes_of_copy(pool: &State, dir: &DirEntry, name: &OsStr, stat: &Statx) -> PresentedAs {
     let branch = &dir.branch;
     let noted = pool
         .volumes
         .note(branch.id, branch.seed, stat, dir.fd.as_fd(), name);
     let Ok(volume) = noted else {
-        return Faced::new();
+        return PresentedAs::new();
     };
-    [Face::Own, Face::Other]
+    [Presented::Own, Presented::Other]
         .into_iter()
-        .filter_map(|face| pool.nodes.find(volume, stat.stx_ino, face))
+        .filter_map(|presented| pool.nodes.find(volume, stat.stx_ino, presented))
         .collect()
 }
 

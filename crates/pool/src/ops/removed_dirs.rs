@@ -16,8 +16,8 @@ use crate::base::open::open_dir;
 use crate::base::sys;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, set};
-use crate::ops::remove::Faced;
-use crate::state::identity::{Face, kind_of};
+use crate::ops::remove::PresentedAs;
+use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
 
@@ -32,7 +32,7 @@ pub(super) fn open_before_removal(
     set: &DirSet,
     name: &OsStr,
     found: &[(Arc<Branch>, Statx)],
-    nodes: &Faced,
+    nodes: &PresentedAs,
 ) -> Opened {
     let structure = pool.coherence.structure();
     let mut opened = Opened::new();
@@ -48,7 +48,7 @@ pub(super) fn open_before_removal(
             .iter()
             .filter(|(_, stat)| kind_of(stat) == FileKind::Directory)
             .filter_map(|(branch, stat)| {
-                let own = (branch.id, Face::Own);
+                let own = (branch.id, Presented::Own);
                 let identity = pool.volumes.recognise(&copies, own, stat)?;
                 let fd = open_dir(set.on(branch.id)?.fd.as_fd(), name).ok()?;
                 Some(set::entry_known_as(pool, branch, fd, stat, identity))

@@ -17,7 +17,7 @@ use crate::base::sys;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, choose, clone_path, set};
 use crate::ops::change::{self, Found};
-use crate::ops::remove::{self, Faced, dir_is_empty, file_among, may_remove};
+use crate::ops::remove::{self, PresentedAs, dir_is_empty, file_among, may_remove};
 use crate::ops::removed_dirs::{self, Opened};
 use crate::ops::rename_plan::{Ends, Paths, Plan};
 use crate::ops::{exdev, link};
@@ -123,7 +123,7 @@ fn both_sides<'a>(
     pool: &Directories,
     parent: NodeId,
     args: &Rename<'a>,
-) -> Result<(Side<'a>, Side<'a>, (Faced, Faced))> {
+) -> Result<(Side<'a>, Side<'a>, (PresentedAs, PresentedAs))> {
     let old = self::side(pool, parent, args.name)?;
     let new = self::side(pool, args.new_parent, args.new_name)?;
     if old.found.is_empty() {
@@ -145,7 +145,7 @@ fn side<'a>(pool: &Directories, parent: NodeId, name: &'a OsStr) -> Result<Side<
     })
 }
 
-fn nodes_of(pool: &Coherent, side: &Side<'_>) -> Faced {
+fn nodes_of(pool: &Coherent, side: &Side<'_>) -> PresentedAs {
     remove::nodes_named(pool, &side.parent, &side.set, side.name, &side.found)
 }
 
@@ -226,7 +226,7 @@ fn paths(pool: &State, old: &Side<'_>, new: &Side<'_>) -> Option<Paths> {
 
 /// After a rename that failed in the middle: tells the nodes of files which of both names the
 /// branches still hold them under, and has the kernel ask again for what it knows of them.
-fn settle_as_found(pool: &Directories, sides: [&Side<'_>; 2], nodes: &(Faced, Faced)) {
+fn settle_as_found(pool: &Directories, sides: [&Side<'_>; 2], nodes: &(PresentedAs, PresentedAs)) {
     let files = || nodes.0.iter().chain(&nodes.1).filter(|node| !node.is_dir());
     for side in sides {
         for node in files() {
@@ -344,7 +344,7 @@ fn exchange(pool: &Directories, view: &View, old: &Side<'_>, new: &Side<'_>) -> 
 }
 
 /// The directories of a rename, each once, in an order that is the same for all.
-fn dirs_among((old, new): &(Faced, Faced)) -> SmallVec<[Arc<Node>; 2]> {
+fn dirs_among((old, new): &(PresentedAs, PresentedAs)) -> SmallVec<[Arc<Node>; 2]> {
     let nodes = old.iter().chain(new);
     let mut dirs: SmallVec<[Arc<Node>; 2]> = nodes.filter(|node| node.is_dir()).cloned().collect();
     dirs.sort_by_key(|node| node.id);
@@ -385,7 +385,12 @@ fn check_target(source: FileKind, new: &Side<'_>, flags: u32) -> Result<()> {
 }
 
 /// Tells the nodes their new names.
-fn settle_names(old: &Side<'_>, new: &Side<'_>, nodes: &(Faced, Faced), exchange: bool) {
+fn settle_names(
+    old: &Side<'_>,
+    new: &Side<'_>,
+    nodes: &(PresentedAs, PresentedAs),
+    exchange: bool,
+) {
     let (moved, target) = nodes;
     let (old_name, new_name) = ((old.parent.id, old.name), (new.parent.id, new.name));
     for target in target {

@@ -263,18 +263,18 @@ impl Filesystem for Pool {
         })
     }
 
-    fn read_at_once(
+    fn read_nowait(
         &self,
         cx: &Context<'_>,
         _node: NodeId,
         args: &Read,
         out: &mut [u8],
     ) -> Option<usize> {
-        io_at_once::read_at_once(self, cx, args, out)
+        io_at_once::read_nowait(self, cx, args, out)
     }
 
-    fn write_at_once(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Option<usize> {
-        io_at_once::write_at_once(self, cx, args)
+    fn write_nowait(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Option<usize> {
+        io_at_once::write_nowait(self, cx, args)
     }
 
     fn flush(

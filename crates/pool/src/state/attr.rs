@@ -110,7 +110,7 @@ pub(crate) fn bare_root() -> FileAttr {
 
 impl View {
     /// Puts owner, group and permissions in their place that the options show everything with.
-    pub(crate) fn dress(&self, attr: &mut FileAttr) {
+    pub(crate) fn present(&self, attr: &mut FileAttr) {
         let settings = &self.settings;
         attr.uid = settings.uid.unwrap_or(attr.uid);
         attr.gid = settings.gid.unwrap_or(attr.gid);

@@ -44,14 +44,14 @@ pub use number_hash::NumberHash;
 pub struct VolumeId(pub u16);
 
 const DERIVED: u64 = 1 << 63;
-const OTHER_FACE: u64 = 1 << 62;
+const OTHER_PRESENTED: u64 = 1 << 62;
 const INO_BITS: u32 = 52;
 const VOLUMES_MAX: usize = 1 << 10;
 
 /// Whether an inode is shown as what it is. The two are different nodes, because the kernel
 /// holds on to the type of a node for as long as it knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Face {
+pub enum Presented {
     /// As it is.
     Own,
     /// A file as a symlink to it (`symlinkify`), or a symlink as its target (`follow-symlinks`).
@@ -72,7 +72,7 @@ pub struct Identity {
     /// Birth time in nanoseconds since the epoch; 0 where the filesystem does not tell.
     pub btime_ns: i64,
     /// How it is shown.
-    pub face: Face,
+    pub presented: Presented,
 }
 
 impl Identity {
@@ -84,20 +84,20 @@ impl Identity {
 
     /// The derived node id, if the identity fits into one.
     pub fn derived_id(&self) -> Option<NodeId> {
-        derived_id(self.volume, self.ino, self.face)
+        derived_id(self.volume, self.ino, self.presented)
     }
 
     /// The same inode shown as something else.
-    pub fn with_face(self, face: Face) -> Identity {
-        Identity { face, ..self }
+    pub fn with_presented(self, presented: Presented) -> Identity {
+        Identity { presented, ..self }
     }
 }
 
 /// The node id of an inode number on a volume, if it fits.
-pub fn derived_id(volume: VolumeId, ino: u64, face: Face) -> Option<NodeId> {
-    let mark = match face {
-        Face::Own => DERIVED,
-        Face::Other => DERIVED | OTHER_FACE,
+pub fn derived_id(volume: VolumeId, ino: u64, presented: Presented) -> Option<NodeId> {
+    let mark = match presented {
+        Presented::Own => DERIVED,
+        Presented::Other => DERIVED | OTHER_PRESENTED,
     };
     (ino < 1 << INO_BITS && usize::from(volume.0) < VOLUMES_MAX)
         .then_some(NodeId(mark | u64::from(volume.0) << INO_BITS | ino))
@@ -106,7 +106,7 @@ pub fn derived_id(volume: VolumeId, ino: u64, face: Face) -> Option<NodeId> {
 /// The volume and inode number in the derived node id of an inode shown as what it is. How
 /// another one is shown hangs on its name, which the id does not tell.
 pub fn split_id(node: NodeId) -> Option<(VolumeId, u64)> {
-    (node.0 & (DERIVED | OTHER_FACE) == DERIVED).then(|| {
+    (node.0 & (DERIVED | OTHER_PRESENTED) == DERIVED).then(|| {
         let volume = (node.0 & !DERIVED) >> INO_BITS;
         (VolumeId(volume as u16), node.0 & ((1 << INO_BITS) - 1))
     })
@@ -330,7 +330,7 @@ impl Volumes {
             generation,
             ino: stat.stx_ino,
             btime_ns,
-            face: Face::Own,
+            presented: Presented::Own,
         })
     }
 
@@ -340,19 +340,19 @@ impl Volumes {
             .is_some_and(|volume| identity.matches(volume, stat))
     }
 
-    /// Which of a node's copies `stat`, found on the branch and shown as `face`, is of, if that is
+    /// Which of a node's copies `stat`, found on the branch and shown as `presented`, is of, if that is
     /// certain without asking for its handle.
     pub fn recognise(
         &self,
         copies: &[Identity],
-        (branch, face): (BranchId, Face),
+        (branch, presented): (BranchId, Presented),
         stat: &Statx,
     ) -> Option<Identity> {
         let same = |copy: &&Identity| {
             // Without a birth time the generation must tell old from new.
             copy.branch == branch
                 && copy.btime_ns != 0
-                && copy.face == face
+                && copy.presented == presented
                 && self.same(copy, stat)
         };
         copies.iter().find(same).copied()
@@ -436,11 +436,11 @@ mod tests {
 
     #[test]
     fn node_ids_hold_volume_and_number() {
-        let id = derived_id(VolumeId(1023), (1 << 52) - 1, Face::Own).unwrap();
+        let id = derived_id(VolumeId(1023), (1 << 52) - 1, Presented::Own).unwrap();
         assert_eq!(split_id(id), Some((VolumeId(1023), (1 << 52) - 1)));
-        assert_eq!(derived_id(VolumeId(0), 1 << 52, Face::Own), None);
-        assert_eq!(derived_id(VolumeId(1024), 1, Face::Own), None);
-        let other = derived_id(VolumeId(1023), (1 << 52) - 1, Face::Other).unwrap();
+        assert_eq!(derived_id(VolumeId(0), 1 << 52, Presented::Own), None);
+        assert_eq!(derived_id(VolumeId(1024), 1, Presented::Own), None);
+        let other = derived_id(VolumeId(1023), (1 << 52) - 1, Presented::Other).unwrap();
         assert_ne!(other, id);
         assert_eq!(split_id(other), None);
         assert_eq!(split_id(NodeId(7)), None);

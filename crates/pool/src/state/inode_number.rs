@@ -11,7 +11,7 @@ use std::sync::Arc;
 use strandfs_options::InodeCalc;
 
 use crate::base::hash::{mix, stable_hash, stable_hash_more};
-use crate::state::identity::{Face, Identity, VolumeId};
+use crate::state::identity::{Identity, Presented, VolumeId};
 use crate::state::node::Node;
 use crate::state::view::View;
 use crate::state::{State, paths};
@@ -39,7 +39,7 @@ impl Numbered {
         Numbered {
             volume: identity.volume,
             ino: identity.ino,
-            directory: identity.face == Face::Own,
+            directory: identity.presented == Presented::Own,
             links: 1,
         }
     }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Deferred, LockOwner};
 
 use crate::base::blocking_pool::BlockingPool;
+use crate::base::rank;
 use crate::state::lock_table::{Kind, Span};
 use crate::state::range_locks::{Answers, Asked, NodeLocks, RangeCounts, Sort, Waiter};
 
@@ -148,7 +149,7 @@ pub enum Queued {
 /// All requests that wait for locks.
 #[derive(Default)]
 pub struct LockWaits {
-    registry: Mutex<Registry>,
+    registry: rank::Mutex<Registry, { rank::LOCK_WAITS }>,
     clock: Mutex<Clock>,
     changed: Condvar,
     blocking_pool: BlockingPool,

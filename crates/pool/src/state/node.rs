@@ -10,17 +10,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Error;
+use crate::base::rank::{self, Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard};
 use crate::base::rights::AllRights;
 use crate::base::sys::{self, Own};
 use crate::state::dir_cache::DirCache;
-use crate::state::identity::{Face, Identity, VolumeId};
+use crate::state::identity::{Identity, Presented, VolumeId};
 use crate::state::open_file::OpenState;
 pub use high_water::HighWater;
 pub use names::{Name, Names};
@@ -40,7 +40,7 @@ pub struct Node {
     /// The kernel's lookups, plus one for each open handle. 0 means dead: never raised again.
     refs: AtomicU64,
     /// Names and identities.
-    place: RwLock<Place>,
+    place: RwLock<Place, { rank::PLACE }>,
     /// A file's: fingerprint of the content the page cache may hold (`cache.files=auto-full`). A
     /// directory's: the series of the listings that the kernel may keep, and since when nothing
     /// may have changed; 0 for none.
@@ -60,20 +60,20 @@ pub struct Node {
     /// A directory's: marks of the names that the kernel was ever told lead to directories in it.
     dir_names: AtomicU64,
     /// Present while the file is open.
-    pub open: Mutex<Option<Box<OpenState>>>,
+    pub open: Mutex<Option<Box<OpenState>>, { rank::OPEN }>,
     /// Held by whoever changes a directory's attributes, makes a further copy with them, or sets
     /// its times back after a change that is not to show.
-    attributes: Mutex<()>,
+    attributes: Mutex<(), { rank::ATTRIBUTES }>,
     /// Shared by requests that change the file or its names; alone for whoever moves it. A
     /// request holds at most one side of it and takes it before it looks for the file.
-    move_lock: RwLock<()>,
+    move_lock: RwLock<(), { rank::MOVE }>,
 }
 
 /// The file stays on its branch while this lives.
-pub type SharedMoveLock<'a> = RwLockReadGuard<'a, ()>;
+pub type SharedMoveLock<'a> = ReadGuard<'a, (), { rank::MOVE }>;
 
 /// Nobody changes the file through the pool while this lives.
-pub type ExclusiveMoveLock<'a> = RwLockWriteGuard<'a, ()>;
+pub type ExclusiveMoveLock<'a> = WriteGuard<'a, (), { rank::MOVE }>;
 
 /// Where a node is.
 pub struct Place {
@@ -358,17 +358,17 @@ impl Node {
 
     /// Keeps others from changing a directory's attributes, and from making copies that have the
     /// old ones. Who holds one may take that of the directory above.
-    pub fn hold_attributes(&self) -> MutexGuard<'_, ()> {
+    pub fn hold_attributes(&self) -> MutexGuard<'_, (), { rank::ATTRIBUTES }> {
         self.attributes.lock()
     }
 
     /// Reads the place.
-    pub fn place(&self) -> parking_lot::RwLockReadGuard<'_, Place> {
+    pub fn place(&self) -> ReadGuard<'_, Place, { rank::PLACE }> {
         self.place.read()
     }
 
     /// Changes the place.
-    pub fn place_mut(&self) -> parking_lot::RwLockWriteGuard<'_, Place> {
+    pub fn place_mut(&self) -> WriteGuard<'_, Place, { rank::PLACE }> {
         self.place.write()
     }
 
@@ -415,17 +415,17 @@ impl Node {
 
     /// Whether it is a symlink of a branch shown as what it leads to.
     pub fn follows(&self) -> bool {
-        self.kind != FileKind::Symlink && self.has_other_face()
+        self.kind != FileKind::Symlink && self.is_presented_otherwise()
     }
 
     /// Whether it is a file of a branch shown as a symlink to it.
     pub fn is_symlinkified(&self) -> bool {
-        self.kind == FileKind::Symlink && self.has_other_face()
+        self.kind == FileKind::Symlink && self.is_presented_otherwise()
     }
 
-    fn has_other_face(&self) -> bool {
+    fn is_presented_otherwise(&self) -> bool {
         self.primary()
-            .is_some_and(|identity| identity.face == Face::Other)
+            .is_some_and(|identity| identity.presented == Presented::Other)
     }
 
     /// Whether the volume belongs to one of the copies.

@@ -17,12 +17,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Deferred, Lock, LockOwner};
 
 use crate::base::open::reopen;
+use crate::base::rank::{self, Mutex, MutexGuard};
 use crate::base::sys;
 use crate::state::lock_table::{Kind, Piece, Span};
 use crate::state::open_files::Kept;
@@ -59,8 +59,8 @@ struct BranchSide {
 /// All locks of a node.
 #[derive(Default)]
 pub struct NodeLocks {
-    side: Mutex<BranchSide>,
-    tables: Mutex<Tables>,
+    side: Mutex<BranchSide, { rank::LOCK_SIDE }>,
+    tables: Mutex<Tables, { rank::LOCK_TABLES }>,
 }
 
 /// The description that holds them.
@@ -130,7 +130,7 @@ impl NodeLocks {
     }
 
     /// The tables.
-    pub fn tables(&self) -> parking_lot::MutexGuard<'_, Tables> {
+    pub fn tables(&self) -> MutexGuard<'_, Tables, { rank::LOCK_TABLES }> {
         self.tables.lock()
     }
 

@@ -1,6 +1,6 @@
 //! The thread that reads events and tells the kernel. It holds no lock that a request may need:
 //! the kernel makes it wait for requests on the directories it tells about. One that waits for long
-//! is relieved (`relief`), so that what is to be done next is kept where its successor finds it.
+//! is handed off (`relief`), so that what is to be done next is kept where its successor finds it.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::coherence::hot::Storms;
 use crate::coherence::queue::{self, BUFFER_BYTES, EVENT_BYTES_MAX, Repeat};
 use crate::coherence::{invalidate, watched};
 use crate::watch::Watch;
-use crate::watch::relief::{Left, Post, Posts};
+use crate::watch::relief::{Left, ListenerState, Listeners};
 
 /// After this many wake-ups without a pause between them the thread lets events gather.
 const BUSY_ROUNDS: u32 = 4;
@@ -79,15 +79,15 @@ pub fn start(pool: &Arc<Watch>) -> std::io::Result<()> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let _ = pool.coherence.stop.set(Arc::clone(&stop));
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
-    let nudge = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    pool.coherence.queue.begin(own_pid, Arc::clone(&nudge));
+    let kick = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    pool.coherence.queue.begin(own_pid, Arc::clone(&kick));
     let shared = Arc::new(Listening {
         names: Arc::clone(&groups.names),
         inodes: Arc::clone(&groups.inodes),
         stop,
-        nudge,
+        kick,
         own_pid,
-        posts: Posts::default(),
+        listeners: Listeners::default(),
         work: Mutex::new(Work {
             records: Vec::new(),
             taken: 0,
@@ -96,23 +96,23 @@ pub fn start(pool: &Arc<Watch>) -> std::io::Result<()> {
         }),
     });
     let _ = pool.listening.set(Arc::clone(&shared));
-    let post = shared.posts.first();
-    Listener::spawn(pool, &shared, &post)
+    let listener_state = shared.listeners.first();
+    Listener::spawn(pool, &shared, &listener_state)
 }
 
 /// Has another thread listen if the one that does is held up. Looked after by the monitor of
 /// the branches' health.
-pub(crate) fn relieve_listener(pool: &Arc<Watch>) {
+pub(crate) fn hand_off_listener(pool: &Arc<Watch>) {
     let Some(shared) = pool.listening.get() else {
         return;
     };
-    let Some(post) = shared.posts.relieve(sys::mono_coarse_ms()) else {
+    let Some(listener_state) = shared.listeners.hand_off(sys::mono_coarse_ms()) else {
         return;
     };
     tracing::debug!("what tells the kernel of changes is held up; another thread goes on");
-    if let Err(error) = Listener::spawn(pool, shared, &post) {
+    if let Err(error) = Listener::spawn(pool, shared, &listener_state) {
         tracing::warn!(%error, "no further thread to tell the kernel of changes");
-        shared.posts.give_up(&post);
+        shared.listeners.give_up(&listener_state);
     }
 }
 
@@ -122,9 +122,9 @@ pub(crate) struct Listening {
     inodes: Arc<OwnedFd>,
     stop: Arc<OwnedFd>,
     /// Written to when there is something to do that no group tells of.
-    nudge: Arc<OwnedFd>,
+    kick: Arc<OwnedFd>,
     own_pid: i32,
-    posts: Posts,
+    listeners: Listeners,
     pub work: Mutex<Work>,
 }
 
@@ -165,7 +165,7 @@ impl Work {
 pub(crate) struct Listener {
     pool: Weak<Watch>,
     pub shared: Arc<Listening>,
-    pub post: Arc<Post>,
+    pub listener_state: Arc<ListenerState>,
     /// Everything read last was of our own making.
     all_own: bool,
     /// The report being carried out.
@@ -173,11 +173,15 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    fn spawn(pool: &Arc<Watch>, shared: &Arc<Listening>, post: &Arc<Post>) -> std::io::Result<()> {
+    fn spawn(
+        pool: &Arc<Watch>,
+        shared: &Arc<Listening>,
+        listener_state: &Arc<ListenerState>,
+    ) -> std::io::Result<()> {
         let listener = Listener {
             pool: Arc::downgrade(pool),
             shared: Arc::clone(shared),
-            post: Arc::clone(post),
+            listener_state: Arc::clone(listener_state),
             all_own: false,
             record: Vec::new(),
         };
@@ -197,8 +201,8 @@ impl Listener {
             };
             self.all_own = true;
             self.work(&pool, &mut buffer);
-            if self.post.is_relieved() {
-                let left = self.shared.posts.end(&self.post);
+            if self.listener_state.is_handed_off() {
+                let left = self.shared.listeners.end(&self.listener_state);
                 self.hand_back(&pool, left);
                 return;
             }
@@ -222,7 +226,7 @@ impl Listener {
         }
     }
 
-    /// Does what there is to do, until it is relieved.
+    /// Does what there is to do, until it is handed off.
     fn work(&mut self, pool: &Arc<Watch>, buffer: &mut [u8]) {
         // What a listener that was held up has not come to.
         self.tell(pool, &[]);
@@ -256,15 +260,15 @@ impl Listener {
             PollFd::new(&self.shared.names, PollFlags::IN),
             PollFd::new(&self.shared.inodes, PollFlags::IN),
             PollFd::new(&self.shared.stop, PollFlags::IN),
-            PollFd::new(&self.shared.nudge, PollFlags::IN),
+            PollFd::new(&self.shared.kick, PollFlags::IN),
         ];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let [_, _, stop, nudge] = &fds;
-        if nudge.revents().contains(PollFlags::IN) {
-            let _ = rustix::io::read(&self.shared.nudge, &mut [0; 8]);
+        let [_, _, stop, kick] = &fds;
+        if kick.revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&self.shared.kick, &mut [0; 8]);
         }
         Ok((!stop.revents().contains(PollFlags::IN)).then(|| began.elapsed()))
     }
@@ -272,7 +276,7 @@ impl Listener {
     fn drain(&mut self, pool: &Arc<Watch>, group: &OwnedFd, buffer: &mut [u8]) {
         // Not for ever: the other group must have its turn.
         for _ in 0..16 {
-            if self.post.is_relieved() {
+            if self.listener_state.is_handed_off() {
                 return;
             }
             let read = match queue::read_reports(pool, group.as_fd(), &mut *buffer) {
@@ -297,7 +301,9 @@ impl Listener {
         self.shared.work.lock().records.extend_from_slice(records);
         let mut record = std::mem::take(&mut self.record);
         // A report that was begun is carried out, whoever listens.
-        while !self.post.is_relieved() && self.shared.work.lock().take_record(&mut record) {
+        while !self.listener_state.is_handed_off()
+            && self.shared.work.lock().take_record(&mut record)
+        {
             let Some(event) = Events::new(&record).next() else {
                 continue;
             };
@@ -320,13 +326,13 @@ impl Listener {
     /// Does what is due.
     fn catch_up(&mut self, pool: &Arc<Watch>) {
         let now = Instant::now();
-        while !self.post.is_relieved() {
+        while !self.listener_state.is_handed_off() {
             let Some((file, handle)) = self.shared.work.lock().storms.take_due(now) else {
                 break;
             };
             self.let_go(pool, file, &handle);
         }
-        while !self.post.is_relieved() {
+        while !self.listener_state.is_handed_off() {
             let Some((told, what)) = self.shared.work.lock().repeats.take_due(now) else {
                 break;
             };
@@ -341,7 +347,7 @@ impl Listener {
 
     /// A call that may take for ever; where it is not about telling the kernel of a node.
     pub fn waiting<T>(&self, pool: &Watch, call: impl FnOnce() -> T) -> T {
-        self.post.begin(None, sys::mono_coarse_ms());
+        self.listener_state.begin(None, sys::mono_coarse_ms());
         let outcome = call();
         self.finish(pool);
         outcome
@@ -356,17 +362,17 @@ impl Listener {
         what: impl FnOnce() -> Repeat,
         call: impl FnOnce() -> T,
     ) -> Option<T> {
-        if self.shared.posts.leave(node, what) {
+        if self.shared.listeners.leave(node, what) {
             return None;
         }
-        self.post.begin(Some(node), sys::mono_coarse_ms());
+        self.listener_state.begin(Some(node), sys::mono_coarse_ms());
         let outcome = call();
         self.finish(pool);
         Some(outcome)
     }
 
     fn finish(&self, pool: &Watch) {
-        let left = self.shared.posts.finish(&self.post);
+        let left = self.shared.listeners.finish(&self.listener_state);
         self.hand_back(pool, left);
     }
 
@@ -382,7 +388,7 @@ impl Listener {
         for what in left.list {
             self.plan(0, what, now);
         }
-        let _ = rustix::io::write(&self.shared.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.shared.kick, &1u64.to_ne_bytes());
     }
 
     /// See [`expire_everything`](crate::coherence::invalidate::expire_everything).

@@ -1,6 +1,6 @@
 //! Who listens. To tell the kernel of a change means to wait for requests on the same directory, and
 //! such a request may wait for a branch that does not answer. So nobody counts on a listener's coming
-//! back: one that is held up is relieved. Another one goes on with the reports; what concerns the
+//! back: one that is held up is handed off. Another one goes on with the reports; what concerns the
 //! node that the first is held up at is left to that one.
 
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const NOTHING: u64 = 0;
 
 /// One listener's.
 #[derive(Default)]
-pub(crate) struct Post {
+pub(crate) struct ListenerState {
     /// Since when (coarse monotonic milliseconds) it has been at a call that may take for ever; 0:
     /// it is at none.
     since_ms: AtomicU64,
     /// The node that it tells the kernel of.
     node: AtomicU64,
-    relieved: AtomicBool,
+    handed_off: AtomicBool,
     left: Mutex<Left>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Left {
     pub everything: bool,
 }
 
-impl Post {
+impl ListenerState {
     /// A call begins that may take for ever; `node` is what it tells the kernel of, if anything.
     pub fn begin(&self, node: Option<NodeId>, now_ms: u64) {
         let node = node.map_or(NOTHING, |node| node.0);
@@ -48,8 +48,8 @@ impl Post {
     }
 
     /// Whether another one listens now.
-    pub fn is_relieved(&self) -> bool {
-        self.relieved.load(Ordering::SeqCst)
+    pub fn is_handed_off(&self) -> bool {
+        self.handed_off.load(Ordering::SeqCst)
     }
 
     fn is_held_up(&self, now_ms: u64) -> bool {
@@ -60,55 +60,56 @@ impl Post {
 
 /// All listeners, the one whose turn it is last.
 #[derive(Default)]
-pub(crate) struct Posts {
-    all: Mutex<Vec<Arc<Post>>>,
-    relieved: AtomicUsize,
+pub(crate) struct Listeners {
+    all: Mutex<Vec<Arc<ListenerState>>>,
+    handed_off: AtomicUsize,
 }
 
-impl Posts {
+impl Listeners {
     /// The first listener's.
-    pub fn first(&self) -> Arc<Post> {
-        let post = Arc::new(Post::default());
-        self.all.lock().push(Arc::clone(&post));
-        post
+    pub fn first(&self) -> Arc<ListenerState> {
+        let listener_state = Arc::new(ListenerState::default());
+        self.all.lock().push(Arc::clone(&listener_state));
+        listener_state
     }
 
     /// A place for another listener, if the present one is held up.
-    pub fn relieve(&self, now_ms: u64) -> Option<Arc<Post>> {
+    pub fn hand_off(&self, now_ms: u64) -> Option<Arc<ListenerState>> {
         let mut all = self.all.lock();
         let last = all.last()?;
         if !last.is_held_up(now_ms) || all.len() > HELD_UP_MAX {
             return None;
         }
-        last.relieved.store(true, Ordering::SeqCst);
-        self.relieved.fetch_add(1, Ordering::SeqCst);
-        let post = Arc::new(Post::default());
-        all.push(Arc::clone(&post));
-        Some(post)
+        last.handed_off.store(true, Ordering::SeqCst);
+        self.handed_off.fetch_add(1, Ordering::SeqCst);
+        let listener_state = Arc::new(ListenerState::default());
+        all.push(Arc::clone(&listener_state));
+        Some(listener_state)
     }
 
     /// The listener for this place could not be started.
-    pub fn give_up(&self, post: &Arc<Post>) {
+    pub fn give_up(&self, listener_state: &Arc<ListenerState>) {
         let mut all = self.all.lock();
-        all.retain(|other| !Arc::ptr_eq(other, post));
+        all.retain(|other| !Arc::ptr_eq(other, listener_state));
         if let Some(last) = all.last() {
-            last.relieved.store(false, Ordering::SeqCst);
-            self.relieved.fetch_sub(1, Ordering::SeqCst);
+            last.handed_off.store(false, Ordering::SeqCst);
+            self.handed_off.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Leaves something to the listener that is held up at the node; false if none is.
     pub fn leave(&self, node: NodeId, what: impl FnOnce() -> Repeat) -> bool {
-        if self.relieved.load(Ordering::SeqCst) == 0 {
+        if self.handed_off.load(Ordering::SeqCst) == 0 {
             return false;
         }
         let all = self.all.lock();
-        let at_it =
-            |post: &&Arc<Post>| post.is_relieved() && post.node.load(Ordering::SeqCst) == node.0;
-        let Some(post) = all.iter().find(at_it) else {
+        let at_it = |listener_state: &&Arc<ListenerState>| {
+            listener_state.is_handed_off() && listener_state.node.load(Ordering::SeqCst) == node.0
+        };
+        let Some(listener_state) = all.iter().find(at_it) else {
             return false;
         };
-        let mut left = post.left.lock();
+        let mut left = listener_state.left.lock();
         match left.list.len() < LEFT_MAX {
             true => left.list.push(what()),
             false => left.everything = true,
@@ -117,23 +118,23 @@ impl Posts {
     }
 
     /// The call that began last is over. What was left to the listener meanwhile.
-    pub fn finish(&self, post: &Post) -> Left {
-        post.since_ms.store(0, Ordering::SeqCst);
-        // Before the look: who finds the node here finds it relieved, too.
-        post.node.store(NOTHING, Ordering::SeqCst);
-        if !post.is_relieved() {
+    pub fn finish(&self, listener_state: &ListenerState) -> Left {
+        listener_state.since_ms.store(0, Ordering::SeqCst);
+        // Before the look: who finds the node here finds it handed off, too.
+        listener_state.node.store(NOTHING, Ordering::SeqCst);
+        if !listener_state.is_handed_off() {
             return Left::default();
         }
         let _all = self.all.lock();
-        std::mem::take(&mut *post.left.lock())
+        std::mem::take(&mut *listener_state.left.lock())
     }
 
-    /// A relieved listener ends. What was left to it.
-    pub fn end(&self, post: &Arc<Post>) -> Left {
+    /// A handed off listener ends. What was left to it.
+    pub fn end(&self, listener_state: &Arc<ListenerState>) -> Left {
         let mut all = self.all.lock();
-        all.retain(|other| !Arc::ptr_eq(other, post));
-        self.relieved.fetch_sub(1, Ordering::SeqCst);
-        std::mem::take(&mut *post.left.lock())
+        all.retain(|other| !Arc::ptr_eq(other, listener_state));
+        self.handed_off.fetch_sub(1, Ordering::SeqCst);
+        std::mem::take(&mut *listener_state.left.lock())
     }
 }
 
@@ -145,43 +146,46 @@ mod tests {
 
     #[test]
     fn who_is_held_up_is_relieved_and_keeps_what_waits_for_the_same_node() {
-        let posts = Posts::default();
-        let first = posts.first();
-        assert!(posts.relieve(1000).is_none(), "it waits for nothing");
+        let listeners = Listeners::default();
+        let first = listeners.first();
+        assert!(listeners.hand_off(1000).is_none(), "it waits for nothing");
         first.begin(Some(NODE), 1000);
-        assert!(posts.relieve(1000 + HELD_UP_MS - 1).is_none());
-        assert!(!posts.leave(NODE, || Repeat::Inode(NODE)), "its own turn");
-        let second = posts.relieve(1000 + HELD_UP_MS).unwrap();
-        assert!(first.is_relieved() && !second.is_relieved());
-        assert!(posts.leave(NODE, || Repeat::Inode(NODE)));
-        assert!(!posts.leave(NodeId(8), || Repeat::Inode(NodeId(8))));
-        assert_eq!(posts.finish(&first).list.len(), 1);
-        assert!(!posts.leave(NODE, || Repeat::Inode(NODE)), "it is free");
-        assert!(posts.end(&first).list.is_empty());
+        assert!(listeners.hand_off(1000 + HELD_UP_MS - 1).is_none());
+        assert!(
+            !listeners.leave(NODE, || Repeat::Inode(NODE)),
+            "its own turn"
+        );
+        let second = listeners.hand_off(1000 + HELD_UP_MS).unwrap();
+        assert!(first.is_handed_off() && !second.is_handed_off());
+        assert!(listeners.leave(NODE, || Repeat::Inode(NODE)));
+        assert!(!listeners.leave(NodeId(8), || Repeat::Inode(NodeId(8))));
+        assert_eq!(listeners.finish(&first).list.len(), 1);
+        assert!(!listeners.leave(NODE, || Repeat::Inode(NODE)), "it is free");
+        assert!(listeners.end(&first).list.is_empty());
         second.begin(None, 5000);
-        let third = posts.relieve(9000).unwrap();
-        posts.give_up(&third);
-        assert!(!second.is_relieved());
-        posts.finish(&second);
-        assert!(posts.relieve(9000).is_none());
+        let third = listeners.hand_off(9000).unwrap();
+        listeners.give_up(&third);
+        assert!(!second.is_handed_off());
+        listeners.finish(&second);
+        assert!(listeners.hand_off(9000).is_none());
     }
 
     #[test]
     fn what_is_left_is_bounded_and_so_are_the_listeners() {
-        let posts = Posts::default();
-        let first = posts.first();
+        let listeners = Listeners::default();
+        let first = listeners.first();
         first.begin(Some(NODE), 1);
-        let mut last = posts.relieve(1000).unwrap();
+        let mut last = listeners.hand_off(1000).unwrap();
         for _ in 0..LEFT_MAX + 1 {
-            posts.leave(NODE, || Repeat::Inode(NODE));
+            listeners.leave(NODE, || Repeat::Inode(NODE));
         }
-        let left = posts.finish(&first);
+        let left = listeners.finish(&first);
         assert!(left.everything && left.list.len() == LEFT_MAX);
         let mut held_up = 1;
         loop {
             last.begin(None, 1);
-            match posts.relieve(1000) {
-                Some(post) => last = post,
+            match listeners.hand_off(1000) {
+                Some(listener_state) => last = listener_state,
                 None => break,
             }
             held_up += 1;

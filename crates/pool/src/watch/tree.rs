@@ -71,7 +71,7 @@ impl Listener {
             }
         }
         // What was changed in it meanwhile may not have been understood.
-        if self.post.is_relieved() {
+        if self.listener_state.is_handed_off() {
             invalidate::expire_everything(pool);
         }
     }

@@ -338,7 +338,7 @@ impl Worker {
         Ok(found)
     }
 
-    /// After a death: what the name leads to is on the way from `pre` to `post`. The node as it is.
+    /// After a death: what the name leads to is on the way from `pre` to `queue_worker`. The node as it is.
     pub fn between(
         &mut self,
         name: &Path,

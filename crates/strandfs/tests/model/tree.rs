@@ -75,7 +75,7 @@ impl Node {
         self.torn &= len > 0;
     }
 
-    /// Whether `found` is a state on the way from this to `post`: every byte is the old or the new
+    /// Whether `found` is a state on the way from this to `queue_worker`: every byte is the old or the new
     /// one, the size between both.
     pub fn leads_to(&self, post: &Node, found: &[u8]) -> Result<(), String> {
         let (least, most) = (

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
-use super::super::seat::Seat;
-use super::super::{PEACE, PRESS};
-use super::crew::RingCrew;
-use super::post::Post;
+use super::super::worker_state::WorkerState;
+use super::super::{END_IN_PEACE, INTERRUPT_EVERY};
+use super::queue_worker::QueueWorker;
+use super::worker_pool::RingWorkerPool;
 use crate::session::SessionError;
 use crate::types::Errno;
 
-impl RingCrew {
+impl RingWorkerPool {
     /// The connection has ended, or this thread says how.
     pub(super) fn end(&self, errno: Errno) {
         self.life.end(match errno {
@@ -23,16 +23,18 @@ impl RingCrew {
     }
 
     /// A thread of a queue ends.
-    pub(super) fn retire(&self, post: &Arc<Post>) {
-        if let Some(mut state) = self.queue(post.queue) {
-            let before = state.posts.len();
-            state.posts.retain(|known| !Arc::ptr_eq(known, post));
-            self.note_threads(post.queue, &state);
-            if state.posts.len() < before && post.relieved_request() == 0 {
+    pub(super) fn retire(&self, queue_worker: &Arc<QueueWorker>) {
+        if let Some(mut state) = self.queue(queue_worker.queue) {
+            let before = state.queue_workers.len();
+            state
+                .queue_workers
+                .retain(|known| !Arc::ptr_eq(known, queue_worker));
+            self.note_threads(queue_worker.queue, &state);
+            if state.queue_workers.len() < before && queue_worker.handed_off_request() == 0 {
                 state.present = state.present.saturating_sub(1);
             }
         }
-        self.server.connection.counter().leave(&post.counts);
+        self.server.connection.counter().leave(&queue_worker.counts);
         self.depart();
     }
 
@@ -50,9 +52,9 @@ impl RingCrew {
         let mut threads = self.threads.lock();
         threads.closed = true;
         while threads.running > 0 && start.elapsed() < patience {
-            let impatient = start.elapsed() >= PEACE;
+            let impatient = start.elapsed() >= END_IN_PEACE;
             MutexGuard::unlocked(&mut threads, || self.press_on(impatient));
-            self.departed.wait_for(&mut threads, PRESS);
+            self.departed.wait_for(&mut threads, INTERRUPT_EVERY);
         }
         if threads.running > 0 {
             tracing::warn!(threads = threads.running, "requests outlive the mount");
@@ -63,10 +65,11 @@ impl RingCrew {
     /// `impatient`.
     fn press_on(&self, impatient: bool) {
         for queue in &self.queues {
-            for post in &queue.state.lock().posts {
-                let waiting = !Seat::is_handling(post.word()) && post.relieved_request() == 0;
+            for queue_worker in &queue.state.lock().queue_workers {
+                let waiting = !WorkerState::is_handling(queue_worker.word())
+                    && queue_worker.handed_off_request() == 0;
                 if waiting || impatient {
-                    post.signal();
+                    queue_worker.signal();
                 }
             }
         }

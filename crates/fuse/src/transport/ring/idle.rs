@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::crew::RingCrew;
-use super::post::Post;
+use super::queue_worker::QueueWorker;
 use super::work::Begin;
+use super::worker_pool::RingWorkerPool;
 
 /// How long such a thread is kept.
 const KEPT: Duration = Duration::from_secs(10);
@@ -29,16 +29,19 @@ impl Idle {
     }
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// What a thread without an entry goes on with; none if it is to end.
-    pub(super) fn next_entry(&self, post: &Post) -> Option<Begin> {
-        let mut state = self.queue(post.queue)?;
-        if let Some(entry) = self.late.take_stranded(post.queue) {
+    pub(super) fn next_entry(&self, queue_worker: &QueueWorker) -> Option<Begin> {
+        let mut state = self.queue(queue_worker.queue)?;
+        if let Some(entry) = self.late.take_stranded(queue_worker.queue) {
             return Some(Begin::Answer(entry));
         }
         // A thread takes no entry of its own while the keeper serves the queue; that has changed.
-        if !self.late.serves(post.queue) && state.present <= 1 {
-            return self.further_entry(post.queue).ok().map(Begin::Offer);
+        if !self.late.serves(queue_worker.queue) && state.present <= 1 {
+            return self
+                .further_entry(queue_worker.queue)
+                .ok()
+                .map(Begin::Offer);
         }
         let own = Arc::new(Idle::default());
         state.idle.push(Arc::clone(&own));
@@ -53,7 +56,7 @@ impl RingCrew {
             return begin.take();
         }
         drop(begin);
-        let mut state = self.queue(post.queue)?;
+        let mut state = self.queue(queue_worker.queue)?;
         let before = state.idle.len();
         state.idle.retain(|idle| !Arc::ptr_eq(idle, &own));
         if state.idle.len() < before {

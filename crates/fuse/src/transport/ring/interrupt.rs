@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::super::caller;
-use super::crew::{QueueState, RingCrew};
-use super::post::Post;
+use super::queue_worker::QueueWorker;
+use super::worker_pool::{QueueState, RingWorkerPool};
 
 /// How long an interrupt may be ahead of its request: as long as a request may be on its way to a
 /// thread. The kernel sends no second one.
@@ -63,7 +63,7 @@ impl Unmatched {
     }
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// The kernel wants this request interrupted.
     pub(crate) fn interrupt(self: &Arc<Self>, unique: u64) {
         if self.late.interrupt(unique) || self.interrupt_known(unique) {
@@ -77,8 +77,8 @@ impl RingCrew {
     }
 
     /// Whether an interrupt of this request has come that nobody has seen to.
-    pub(super) fn was_interrupted(&self, post: &Post, unique: u64) -> bool {
-        post.was_interrupted(unique) || self.unmatched.take(unique)
+    pub(super) fn was_interrupted(&self, queue_worker: &QueueWorker, unique: u64) -> bool {
+        queue_worker.was_interrupted(unique) || self.unmatched.take(unique)
     }
 
     /// Whether a thread has the request, and knows now.
@@ -87,9 +87,12 @@ impl RingCrew {
             let Some(mut state) = self.queue(number) else {
                 break;
             };
-            let post = state.posts.iter().find(|post| post.works_on(unique));
-            if let Some(post) = post.cloned() {
-                let known = self.interrupt_in(&mut state, &post, unique);
+            let queue_worker = state
+                .queue_workers
+                .iter()
+                .find(|queue_worker| queue_worker.works_on(unique));
+            if let Some(queue_worker) = queue_worker.cloned() {
+                let known = self.interrupt_in(&mut state, &queue_worker, unique);
                 drop(state);
                 self.watchdog.wake();
                 return known;
@@ -99,46 +102,47 @@ impl RingCrew {
     }
 
     /// Under the queue's lock, which the thread takes before it goes on to another request once it
-    /// is relieved. False if it is done with this one: whoever has the request now is to be told.
+    /// is handed off. False if it is done with this one: whoever has the request now is to be told.
     fn interrupt_in(
         self: &Arc<Self>,
         state: &mut QueueState,
-        post: &Arc<Post>,
+        queue_worker: &Arc<QueueWorker>,
         unique: u64,
     ) -> bool {
-        self.relieve_in(state, post, post.word());
-        if post.relieved_request() != unique {
+        self.hand_off_in(state, queue_worker, queue_worker.word());
+        if queue_worker.handed_off_request() != unique {
             return false;
         }
-        if post.interrupt(unique) {
+        if queue_worker.interrupt(unique) {
             self.interrupts.fetch_add(1, Ordering::Relaxed);
         }
-        if post.wants_signal() {
-            post.signal();
+        if queue_worker.wants_signal() {
+            queue_worker.signal();
         }
         true
     }
 
     /// Interrupts a request that a thread is away with, if its caller waits for that and the kernel
     /// has not said so. Without the queue's lock.
-    pub(super) fn look_at_caller(self: &Arc<Self>, post: &Arc<Post>, unique: u64) {
-        let thread = post.caller.load(Ordering::Relaxed);
+    pub(super) fn look_at_caller(self: &Arc<Self>, queue_worker: &Arc<QueueWorker>, unique: u64) {
+        let thread = queue_worker.caller.load(Ordering::Relaxed);
         if caller::is_interrupted(thread)
-            && let Some(mut state) = self.queue(post.queue)
+            && let Some(mut state) = self.queue(queue_worker.queue)
         {
             // Its thread may have gone on to another request, which the look was not about.
-            if post.relieved_request() == unique && !post.was_interrupted(unique) {
-                self.interrupt_in(&mut state, post, unique);
+            if queue_worker.handed_off_request() == unique && !queue_worker.was_interrupted(unique)
+            {
+                self.interrupt_in(&mut state, queue_worker, unique);
             }
         }
     }
 
     /// A thread has begun a request: whether it was interrupted before.
-    pub(super) fn interrupt_early(self: &Arc<Self>, post: &Arc<Post>, unique: u64) {
+    pub(super) fn interrupt_early(self: &Arc<Self>, queue_worker: &Arc<QueueWorker>, unique: u64) {
         if self.unmatched.take(unique)
-            && let Some(mut state) = self.queue(post.queue)
+            && let Some(mut state) = self.queue(queue_worker.queue)
         {
-            self.interrupt_in(&mut state, post, unique);
+            self.interrupt_in(&mut state, queue_worker, unique);
             drop(state);
             self.watchdog.wake();
         }
@@ -153,8 +157,12 @@ impl RingCrew {
             let Some(state) = self.queue(number) else {
                 break;
             };
-            for post in state.posts.iter().filter(|post| post.wants_signal()) {
-                post.signal();
+            for queue_worker in state
+                .queue_workers
+                .iter()
+                .filter(|queue_worker| queue_worker.wants_signal())
+            {
+                queue_worker.signal();
             }
         }
         true
@@ -186,7 +194,7 @@ mod tests {
     impl Filesystem for Nothing {}
 
     /// Threads that no kernel gives requests; none where io_uring is forbidden.
-    fn crew() -> Option<Arc<RingCrew>> {
+    fn worker_pool() -> Option<Arc<RingWorkerPool>> {
         const PAYLOAD_BYTES: usize = 8192;
         let device = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let connection = Connection::from_device(Arc::new(device));
@@ -199,19 +207,19 @@ mod tests {
         });
         let life = Arc::new(Life::new().unwrap());
         let (at, placement) = (Path::new("/"), Placement::default());
-        RingCrew::new(server, life, at, &prepared, 64, placement).ok()
+        RingWorkerPool::new(server, life, at, &prepared, 64, placement).ok()
     }
 
-    fn post(crew: &Arc<RingCrew>) -> Arc<Post> {
-        let counts = crew.server.connection.counter().join();
-        let post = Arc::new(Post::new(0, 0, counts));
-        post.become_reader();
-        let mut state = crew.queue(0).unwrap();
-        state.posts.push(Arc::clone(&post));
+    fn queue_worker(worker_pool: &Arc<RingWorkerPool>) -> Arc<QueueWorker> {
+        let counts = worker_pool.server.connection.counter().join();
+        let queue_worker = Arc::new(QueueWorker::new(0, 0, counts));
+        queue_worker.become_reader();
+        let mut state = worker_pool.queue(0).unwrap();
+        state.queue_workers.push(Arc::clone(&queue_worker));
         // Another one waits for requests.
         state.present += 2;
         drop(state);
-        post
+        queue_worker
     }
 
     fn note(entry: &mut RingEntry, unique: u64) {
@@ -228,15 +236,23 @@ mod tests {
     /// elsewhere in a moment.
     #[test]
     fn an_interrupt_of_a_request_that_its_thread_has_just_left_is_not_the_threads() {
-        let Some(crew) = crew() else { return };
-        let post = post(&crew);
-        post.enter(2);
-        assert!(post.works_on(2) && post.leave());
-        let mut state = crew.queue(0).unwrap();
-        assert!(!crew.interrupt_in(&mut state, &post, 2));
-        post.enter(4);
-        assert!(!crew.interrupt_in(&mut state, &post, 2), "it is at another");
-        assert!(crew.interrupt_in(&mut state, &post, 4) && post.was_interrupted(4));
+        let Some(worker_pool) = worker_pool() else {
+            return;
+        };
+        let queue_worker = queue_worker(&worker_pool);
+        queue_worker.enter(2);
+        assert!(queue_worker.works_on(2) && queue_worker.leave());
+        let mut state = worker_pool.queue(0).unwrap();
+        assert!(!worker_pool.interrupt_in(&mut state, &queue_worker, 2));
+        queue_worker.enter(4);
+        assert!(
+            !worker_pool.interrupt_in(&mut state, &queue_worker, 2),
+            "it is at another"
+        );
+        assert!(
+            worker_pool.interrupt_in(&mut state, &queue_worker, 4)
+                && queue_worker.was_interrupted(4)
+        );
     }
 
     /// A request is begun, left, and waits, while the kernel wants it interrupted at any moment.
@@ -244,8 +260,10 @@ mod tests {
     fn no_interrupt_is_lost_while_a_request_moves() {
         const ROUNDS: u64 = 20_000;
         const OVER: u64 = u64::MAX;
-        let Some(crew) = crew() else { return };
-        let post = post(&crew);
+        let Some(worker_pool) = worker_pool() else {
+            return;
+        };
+        let queue_worker = queue_worker(&worker_pool);
         let (begun, interrupted) = (AtomicU64::new(0), AtomicU64::new(0));
         let began = Instant::now();
         thread::scope(|scope| {
@@ -255,7 +273,7 @@ mod tests {
                         return;
                     }
                     pause(round, 8);
-                    crew.interrupt(2 * round);
+                    worker_pool.interrupt(2 * round);
                     interrupted.store(2 * round, Ordering::SeqCst);
                 }
             });
@@ -269,20 +287,20 @@ mod tests {
                 note(&mut own, unique);
                 begun.store(unique, Ordering::SeqCst);
                 pause(round, 16);
-                post.enter(unique);
-                crew.interrupt_early(&post, unique);
+                queue_worker.enter(unique);
+                worker_pool.interrupt_early(&queue_worker, unique);
                 pause(round, 24);
-                if !post.leave() {
-                    crew.rejoin(&post);
+                if !queue_worker.leave() {
+                    worker_pool.return_worker(&queue_worker);
                 }
                 pause(round, 32);
                 let hour = Duration::from_secs(3600);
-                crew.late.park_for(unique, 6101, own, hour);
-                if crew.was_interrupted(&post, unique) {
-                    crew.late.interrupt(unique);
+                worker_pool.late.park_for(unique, 6101, own, hour);
+                if worker_pool.was_interrupted(&queue_worker, unique) {
+                    worker_pool.late.interrupt(unique);
                 }
                 wait_for_change(&interrupted, unique - 2);
-                entry = crew.late.take_replies().pop();
+                entry = worker_pool.late.take_replies().pop();
                 if entry.is_none() {
                     begun.store(OVER, Ordering::SeqCst);
                     panic!("round {round}: lost");

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::caller;
-use super::crew::RingCrew;
 use super::entry::RingEntry;
-use super::headcount::Admission;
 use super::queue::{Completion, Ring};
+use super::thread_budget::Admission;
 use super::work::Begin;
+use super::worker_pool::RingWorkerPool;
 use crate::types::Errno;
 
 /// Replies that are committed with one call.
@@ -19,7 +19,7 @@ const COMMITS: u32 = 64;
 /// Pause before a thread is looked for again, for a request that has none.
 const RETRY: Duration = Duration::from_millis(10);
 
-impl RingCrew {
+impl RingWorkerPool {
     /// Sees to it that the keeper runs; false if it cannot.
     pub(super) fn has_keeper(self: &Arc<Self>) -> bool {
         if self.late.runs.swap(true, Ordering::SeqCst) {
@@ -36,14 +36,14 @@ impl RingCrew {
     fn start_keeper(self: &Arc<Self>) -> std::io::Result<()> {
         let ring = Ring::new(self.server.connection.clone(), COMMITS)?;
         self.threads.lock().admit(Admission::Further)?;
-        let crew = self.clone();
+        let worker_pool = self.clone();
         let spawned = thread::Builder::new()
             .name("strandfs-keeper".to_owned())
             .spawn(move || {
-                if let Err(errno) = keep(&crew, ring) {
-                    crew.end(errno);
+                if let Err(errno) = keep(&worker_pool, ring) {
+                    worker_pool.end(errno);
                 }
-                crew.depart();
+                worker_pool.depart();
             });
         spawned.map(drop).inspect_err(|_| self.depart())
     }
@@ -59,7 +59,7 @@ impl RingCrew {
             drop(state);
             return idle.give(Begin::Answer(entry));
         }
-        let Err((begin, error)) = self.recruit(queue, &mut state, Begin::Answer(entry)) else {
+        let Err((begin, error)) = self.spawn_worker(queue, &mut state, Begin::Answer(entry)) else {
             return;
         };
         tracing::debug!(%error, queue, "a request waits for a thread");
@@ -67,9 +67,12 @@ impl RingCrew {
             self.late.strand(entry);
         }
         // One that waits for requests looks for it when it is woken.
-        let waiting = state.posts.iter().find(|post| post.is_at_rest());
-        if let Some(post) = waiting {
-            post.signal();
+        let waiting = state
+            .queue_workers
+            .iter()
+            .find(|queue_worker| queue_worker.is_at_rest());
+        if let Some(queue_worker) = waiting {
+            queue_worker.signal();
         }
     }
 
@@ -86,7 +89,7 @@ impl RingCrew {
     }
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// Interrupts those that have waited for a while whose callers wait for that, where the kernel has not
     /// said so; when to look again.
     fn look_at_callers(self: &Arc<Self>) -> Option<Duration> {
@@ -101,35 +104,37 @@ impl RingCrew {
 }
 
 /// The life of the keeper.
-fn keep(crew: &Arc<RingCrew>, mut ring: Ring) -> Result<(), Errno> {
-    let late = Arc::clone(&crew.late);
+fn keep(worker_pool: &Arc<RingWorkerPool>, mut ring: Ring) -> Result<(), Errno> {
+    let late = Arc::clone(&worker_pool.late);
     ring.start()?;
     // Room for the count that an eventfd gives.
     let count = RingEntry::new(0, rustix::param::page_size())?;
     ring.read_file(count, &late.news, 0, 0..size_of::<u64>());
-    while !crew.life.has_ended() {
+    while !worker_pool.life.has_ended() {
         for entry in late.take_replies() {
             late.count_spare(entry.queue(), true);
             ring.commit(entry);
         }
         let (due, mut patience) = late.take_due(Instant::now());
-        due.into_iter().for_each(|entry| crew.deliver(entry));
-        if let Some(next) = crew.look_at_callers() {
+        due.into_iter().for_each(|entry| worker_pool.deliver(entry));
+        if let Some(next) = worker_pool.look_at_callers() {
             patience = Some(patience.map_or(next, |patience| patience.min(next)));
         }
-        if crew.deliver_stranded() || (0..crew.queues.len()).any(|queue| late.is_stranded(queue)) {
+        if worker_pool.deliver_stranded()
+            || (0..worker_pool.queues.len()).any(|queue| late.is_stranded(queue))
+        {
             patience = Some(patience.map_or(RETRY, |patience| patience.min(RETRY)));
         }
         match ring.wait(patience) {
             Ok(()) | Err(Errno::TIME) => {}
-            Err(Errno::INTR) if !crew.life.has_ended() => {}
+            Err(Errno::INTR) if !worker_pool.life.has_ended() => {}
             Err(errno) => return Err(errno),
         }
         while let Some(completion) = ring.next() {
             match completion {
                 Completion::Request(entry) => {
                     late.count_spare(entry.queue(), false);
-                    crew.deliver(entry);
+                    worker_pool.deliver(entry);
                 }
                 Completion::Transferred(entry, _) => {
                     ring.read_file(entry, &late.news, 0, 0..size_of::<u64>());

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::super::seat::Seat;
 use super::super::shares::{Blocked, SHARE, ends_waits, is_never_kept, user, user_of};
-use super::crew::RingCrew;
+use super::super::worker_state::WorkerState;
 use super::entry::RingEntry;
-use super::post::Post;
+use super::queue_worker::QueueWorker;
+use super::worker_pool::RingWorkerPool;
 use crate::abi::InHeader;
 
 /// Whose requests have threads away.
@@ -44,10 +44,10 @@ impl Shares {
     }
 
     /// A thread is away from now on. Under its queue's lock.
-    pub(super) fn note_blocked(&self, post: &Post) {
-        let (uid, pid) = post.asker();
+    pub(super) fn note_blocked(&self, queue_worker: &QueueWorker) {
+        let (uid, pid) = queue_worker.asker();
         let uid = user(uid, pid);
-        post.note_asker(uid, 0);
+        queue_worker.note_asker(uid, 0);
         let mut blocked = self.blocked.lock();
         blocked.add(uid);
         self.note_crowd(&blocked);
@@ -66,10 +66,10 @@ impl Shares {
     }
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// A thread is back: who waits for that may go on.
-    pub(super) fn note_unblocked(&self, post: &Post) {
-        let (uid, _) = post.asker();
+    pub(super) fn note_unblocked(&self, queue_worker: &QueueWorker) {
+        let (uid, _) = queue_worker.asker();
         let mut blocked = self.shares.blocked.lock();
         blocked.remove(uid);
         self.shares.note_crowd(&blocked);
@@ -80,15 +80,19 @@ impl RingCrew {
     }
 
     /// Whether it has to be asked who may begin. Two loads.
-    pub(super) fn shares_matter(&self, post: &Post) -> bool {
-        let queue = self.queues.get(post.queue);
+    pub(super) fn shares_matter(&self, queue_worker: &QueueWorker) -> bool {
+        let queue = self.queues.get(queue_worker.queue);
         self.shares
             .matters(queue.map_or(0, |queue| queue.threads.load(Ordering::Relaxed)))
     }
 
     /// Whether this request may not be begun, as things are.
-    pub(super) fn is_beyond_share(self: &Arc<Self>, post: &Post, header: &InHeader) -> bool {
-        let is_own = self.nudges.is_own(post.queue, header.pid);
+    pub(super) fn is_beyond_share(
+        self: &Arc<Self>,
+        queue_worker: &QueueWorker,
+        header: &InHeader,
+    ) -> bool {
+        let is_own = self.kicks.is_own(queue_worker.queue, header.pid);
         if is_own || is_never_kept(header.opcode) {
             return false;
         }
@@ -96,28 +100,28 @@ impl RingCrew {
         if uid == 0 {
             return false;
         }
-        self.count_others_away(post, header.uid);
+        self.count_others_away(queue_worker, header.uid);
         let blocked = self.shares.blocked.lock();
         !blocked.may_begin(uid, self.shares.places, ends_waits(header.opcode))
     }
 
     /// Threads of this queue that are with requests of the same user count as away, before more do
     /// the same.
-    fn count_others_away(self: &Arc<Self>, post: &Post, uid: u32) {
-        let Some(mut state) = self.queue(post.queue) else {
+    fn count_others_away(self: &Arc<Self>, queue_worker: &QueueWorker, uid: u32) {
+        let Some(mut state) = self.queue(queue_worker.queue) else {
             return;
         };
         // Mostly none.
         let same: Vec<_> = state
-            .posts
+            .queue_workers
             .iter()
-            .filter(|other| !std::ptr::eq(&raw const ***other, post))
+            .filter(|other| !std::ptr::eq(&raw const ***other, queue_worker))
             .map(|other| (other, other.word()))
-            .filter(|(other, word)| Seat::is_handling(*word) && other.asker().0 == uid)
+            .filter(|(other, word)| WorkerState::is_handling(*word) && other.asker().0 == uid)
             .map(|(other, word)| (Arc::clone(other), word))
             .collect();
         for (other, word) in same {
-            self.relieve_in(&mut state, &other, word);
+            self.hand_off_in(&mut state, &other, word);
         }
     }
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::crew::RingCrew;
 use super::entry::RingEntry;
 use super::queue::{Completion, Ring};
 use super::work::Begin;
+use super::worker_pool::RingWorkerPool;
 use crate::sys;
 use crate::types::Errno;
 
@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// Serves until every queue has a thread, or the mount ends.
 pub(super) fn start(
-    crew: &Arc<RingCrew>,
+    worker_pool: &Arc<RingWorkerPool>,
     mut ring: Ring,
     entries: Vec<RingEntry>,
     refused: impl FnOnce(Errno),
@@ -29,9 +29,9 @@ pub(super) fn start(
         Ok(waiting) => waiting,
         Err(errno) => return refused(errno),
     };
-    while left > 0 && !crew.life.has_ended() {
+    while left > 0 && !worker_pool.life.has_ended() {
         for entry in std::mem::take(&mut waiting) {
-            match hand_over(crew, entry) {
+            match hand_over(worker_pool, entry) {
                 None => left -= 1,
                 Some(entry) => waiting.push(entry),
             }
@@ -42,13 +42,13 @@ pub(super) fn start(
         let patience = (!waiting.is_empty()).then_some(RETRY);
         match ring.wait(patience) {
             Ok(()) | Err(Errno::INTR | Errno::TIME) => {}
-            Err(errno) => return crew.end(errno),
+            Err(errno) => return worker_pool.end(errno),
         }
         while let Some(completion) = ring.next() {
             match completion {
                 Completion::Request(entry) => waiting.push(entry),
                 Completion::Lost(_, errno) => {
-                    crew.end(errno);
+                    worker_pool.end(errno);
                     left -= 1;
                 }
                 Completion::Transferred(..) => {}
@@ -80,10 +80,10 @@ fn offer(ring: &mut Ring, entries: Vec<RingEntry>) -> Result<Vec<RingEntry>, Err
 }
 
 /// Starts the thread of a queue; the entry comes back if there can be none now.
-fn hand_over(crew: &Arc<RingCrew>, entry: RingEntry) -> Option<RingEntry> {
+fn hand_over(worker_pool: &Arc<RingWorkerPool>, entry: RingEntry) -> Option<RingEntry> {
     let queue = usize::from(entry.queue());
-    let mut state = crew.queue(queue)?;
-    match crew.recruit(queue, &mut state, Begin::Answer(entry)) {
+    let mut state = worker_pool.queue(queue)?;
+    match worker_pool.spawn_worker(queue, &mut state, Begin::Answer(entry)) {
         Ok(()) => None,
         Err((begin, error)) => {
             tracing::warn!(%error, queue, "no thread for a queue yet");

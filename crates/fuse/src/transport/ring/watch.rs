@@ -4,71 +4,72 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::super::seat::Seat;
-use super::super::watchdog::{BUSY_TICKS, PRESS_TICKS, QUIET_TICKS, TICK};
-use super::crew::RingCrew;
+use super::super::watchdog::{BUSY_TICKS, INTERRUPT_EVERY_TICKS, QUIET_TICKS, TICK};
+use super::super::worker_state::WorkerState;
+use super::worker_pool::RingWorkerPool;
 
 /// Looks at a thread that is away with the same request, after which it is asked once whether the
 /// caller still waits.
 const CALLER_TICKS: u32 = 32;
 
 /// Until the mount ends.
-pub(super) fn watch(crew: &Arc<RingCrew>) {
+pub(super) fn watch(worker_pool: &Arc<RingWorkerPool>) {
     let (mut quiet, mut ticks) = (0, 0_u32);
-    while !crew.life.has_ended() {
+    while !worker_pool.life.has_ended() {
         thread::park_timeout(TICK);
         ticks = ticks.wrapping_add(1);
-        let pressing = ticks.is_multiple_of(PRESS_TICKS) && crew.press_interrupts();
+        let pressing =
+            ticks.is_multiple_of(INTERRUPT_EVERY_TICKS) && worker_pool.press_interrupts();
         let mut moved = pressing;
-        for queue in 0..crew.queues.len() {
-            moved |= look(crew, queue);
+        for queue in 0..worker_pool.queues.len() {
+            moved |= look(worker_pool, queue);
         }
         quiet = if moved { 0 } else { quiet + 1 };
         if quiet >= QUIET_TICKS {
-            crew.watchdog.sleep(|| {
-                let moved = (0..crew.queues.len()).any(|queue| look(crew, queue));
-                !moved && !crew.press_interrupts() && !crew.life.has_ended()
+            worker_pool.watchdog.sleep(|| {
+                let moved = (0..worker_pool.queues.len()).any(|queue| look(worker_pool, queue));
+                !moved && !worker_pool.press_interrupts() && !worker_pool.life.has_ended()
             });
             quiet = 0;
         }
     }
 }
 
-/// Looks at a queue's threads; relieves one if all of them are stuck. Whether anything happened
+/// Looks at a queue's threads; hands off one if all of them are stuck. Whether anything happened
 /// there since the last time, or is to be looked at again.
-fn look(crew: &Arc<RingCrew>, queue: usize) -> bool {
-    let Some(mut state) = crew.queue(queue) else {
+fn look(worker_pool: &Arc<RingWorkerPool>, queue: usize) -> bool {
+    let Some(mut state) = worker_pool.queue(queue) else {
         return false;
     };
     let mut moved = false;
     let mut stuck = None;
     let mut away = Vec::new();
-    for post in &state.posts {
-        let word = post.word();
-        let same = if post.seen.swap(word, Ordering::Relaxed) == word {
-            post.same.load(Ordering::Relaxed).saturating_add(1)
+    for queue_worker in &state.queue_workers {
+        let word = queue_worker.word();
+        let same = if queue_worker.seen.swap(word, Ordering::Relaxed) == word {
+            queue_worker.same.load(Ordering::Relaxed).saturating_add(1)
         } else {
             moved = true;
             0
         };
-        post.same.store(same, Ordering::Relaxed);
-        if Seat::is_handling(word) {
+        queue_worker.same.store(same, Ordering::Relaxed);
+        if WorkerState::is_handling(word) {
             moved = true;
             if same > 0 {
-                stuck = Some((post.clone(), word, same));
+                stuck = Some((queue_worker.clone(), word, same));
             }
-        } else if same == CALLER_TICKS && post.relieved_request() != 0 {
-            away.push((post.clone(), post.relieved_request()));
+        } else if same == CALLER_TICKS && queue_worker.handed_off_request() != 0 {
+            away.push((queue_worker.clone(), queue_worker.handed_off_request()));
         }
     }
-    if let Some((post, word, same)) = stuck
-        && (same >= BUSY_TICKS || state.is_busy() && post.is_sleeping())
+    if let Some((queue_worker, word, same)) = stuck
+        && (same >= BUSY_TICKS || state.is_busy() && queue_worker.is_sleeping())
     {
-        crew.relieve_in(&mut state, &post, word);
+        worker_pool.hand_off_in(&mut state, &queue_worker, word);
     }
     drop(state);
-    for (post, unique) in away {
-        crew.look_at_caller(&post, unique);
+    for (queue_worker, unique) in away {
+        worker_pool.look_at_caller(&queue_worker, unique);
     }
     moved
 }

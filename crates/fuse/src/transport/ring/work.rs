@@ -1,7 +1,7 @@
 //! A thread of a queue: answer, fetch the next request, carry it out.
 
-mod at_once;
 mod carry_out;
+mod nowait;
 mod put_aside;
 
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use zerocopy::FromBytes;
 
 use super::super::undo;
-use super::crew::RingCrew;
+use super::batch::{self, Trial};
 use super::entry::RingEntry;
 use super::late::Parked;
-use super::post::Post;
 use super::queue::{Completion, Ring};
-use super::roam::{Backlog, Verdict};
-use super::wide::{self, Trial};
+use super::queue_worker::QueueWorker;
+use super::unpinned::{Backlog, Verdict};
+use super::worker_pool::RingWorkerPool;
 use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
 use crate::message::Message;
 use crate::sys::{self, PageMemory};
@@ -30,7 +30,7 @@ const HALF_BYTES: usize = 128 << 10;
 /// How long a thread that has moved more than that keeps the memory it filled.
 const IDLE: Duration = Duration::from_secs(10);
 /// Entries the kernel may throw back one after the other before that ends the mount.
-const MOST_LOST: u32 = 4 * wide::ENTRIES;
+const MOST_LOST: u32 = 4 * batch::ENTRIES;
 
 /// What a thread starts with.
 pub(super) enum Begin {
@@ -57,55 +57,58 @@ impl Scratch {
 
 /// The life of a thread.
 pub(super) fn work(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
     ring: Ring,
     begin: Option<Begin>,
     scratch: Scratch,
 ) {
-    post.take();
-    let departure = Departure { crew, post };
+    queue_worker.take();
+    let departure = Departure {
+        worker_pool,
+        queue_worker,
+    };
     if let Err(errno) = sys::allow_wake_signal() {
         tracing::debug!(%errno, "unblocking the wake signal");
     }
-    crew.settle(post);
-    post.become_reader();
+    worker_pool.settle(queue_worker);
+    queue_worker.become_reader();
     let mut serving = Serving {
-        crew,
-        post,
+        worker_pool,
+        queue_worker,
         ring,
         scratch,
         filled: false,
         lost: 0,
-        backlog: crew.may_roam().then(Backlog::default),
+        backlog: worker_pool.may_be_unpinned().then(Backlog::default),
         trial: Trial::default(),
         looks: false,
         foreign: false,
         goes_on: false,
     };
     if let Err(errno) = serving.serve(begin.unwrap_or(Begin::Nothing)) {
-        crew.end(errno);
+        worker_pool.end(errno);
     }
-    serving.leave_returned();
+    serving.leave_reclaimed();
     drop(serving);
     drop(departure);
 }
 
 /// Takes the thread off its queue, however it ends.
 struct Departure<'a> {
-    crew: &'a RingCrew,
-    post: &'a Arc<Post>,
+    worker_pool: &'a RingWorkerPool,
+    queue_worker: &'a Arc<QueueWorker>,
 }
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
-        self.crew.retire(self.post);
+        self.worker_pool.retire(self.queue_worker);
     }
 }
 
 struct Serving<'a> {
-    crew: &'a Arc<RingCrew>,
-    post: &'a Arc<Post>,
+    worker_pool: &'a Arc<RingWorkerPool>,
+    queue_worker: &'a Arc<QueueWorker>,
     ring: Ring,
     scratch: Scratch,
     /// The buffers hold more memory than they should keep.
@@ -140,7 +143,7 @@ impl Serving<'_> {
             if !std::mem::take(&mut self.goes_on) {
                 return Ok(());
             }
-            match self.crew.next_entry(self.post) {
+            match self.worker_pool.next_entry(self.queue_worker) {
                 Some(next) => begin = next,
                 None => return Ok(()),
             }
@@ -150,12 +153,12 @@ impl Serving<'_> {
     fn serve_entries(&mut self) -> Result<(), Errno> {
         // Ends with the connection, or when the entry has gone back.
         while self.ring.entries() > 0 {
-            let is_wide = self.ring.entries() > 1;
+            let is_batching = self.ring.entries() > 1;
             self.answer_stranded()?;
-            if is_wide || !self.look()? {
+            if is_batching || !self.look()? {
                 self.wait()?;
             }
-            if !is_wide {
+            if !is_batching {
                 self.answer_all()?;
                 continue;
             }
@@ -163,7 +166,7 @@ impl Serving<'_> {
             let requests = self.answer_all()?;
             let verdict = self.backlog.as_mut().map(|it| it.note_batch(requests));
             self.move_to(verdict);
-            while let Some(entries) = self.take_returned() {
+            while let Some(entries) = self.take_reclaimed() {
                 for entry in entries {
                     self.answer(entry)?;
                 }
@@ -174,7 +177,7 @@ impl Serving<'_> {
 
     /// Carries out what came in an entry of the keeper's, and has no thread.
     fn answer_stranded(&mut self) -> Result<(), Errno> {
-        while let Some(entry) = self.crew.late.take_stranded(self.post.queue) {
+        while let Some(entry) = self.worker_pool.late.take_stranded(self.queue_worker.queue) {
             self.foreign = true;
             let answered = self.answer_here(entry);
             self.foreign = false;
@@ -210,7 +213,7 @@ impl Serving<'_> {
         }
         match self.ring.submit() {
             Ok(()) => {}
-            Err(Errno::INTR) if !self.crew.life.has_ended() => return Ok(false),
+            Err(Errno::INTR) if !self.worker_pool.life.has_ended() => return Ok(false),
             Err(errno) => return Err(errno),
         }
         let found = self.ring.has_completion();
@@ -221,11 +224,11 @@ impl Serving<'_> {
 
     fn move_to(&self, verdict: Option<Verdict>) {
         match verdict {
-            Some(Verdict::Roam) => {
-                self.crew.unsettle(self.post);
-                self.crew.reinforce(self.post);
+            Some(Verdict::Unpinned) => {
+                self.worker_pool.unsettle(self.queue_worker);
+                self.worker_pool.reinforce(self.queue_worker);
             }
-            Some(Verdict::Home) => self.crew.settle(self.post),
+            Some(Verdict::Home) => self.worker_pool.settle(self.queue_worker),
             Some(Verdict::Stay) | None => {}
         }
     }
@@ -233,7 +236,7 @@ impl Serving<'_> {
     /// Answers, and waits for the next request.
     fn wait(&mut self) -> Result<(), Errno> {
         match self.ring.wait(self.filled.then_some(IDLE)) {
-            Err(Errno::INTR) if !self.crew.life.has_ended() => Ok(()),
+            Err(Errno::INTR) if !self.worker_pool.life.has_ended() => Ok(()),
             Err(Errno::TIME) => {
                 self.ring.trim();
                 self.scratch.0.discard(0);
@@ -249,11 +252,11 @@ impl Serving<'_> {
     fn offer(&mut self, entry: RingEntry) -> Result<(), Errno> {
         self.ring.register(entry);
         while let Err(errno) = self.ring.submit() {
-            if errno != Errno::INTR || self.crew.life.has_ended() {
+            if errno != Errno::INTR || self.worker_pool.life.has_ended() {
                 return Err(errno);
             }
         }
-        self.crew.provoke(self.post);
+        self.worker_pool.kick_from(self.queue_worker);
         Ok(())
     }
 
@@ -265,11 +268,13 @@ impl Serving<'_> {
             }
             Errno::NOENT => {
                 if let Some(header) = entry.take_answered() {
-                    let worker = RingWorker::new(self.crew, self.post);
-                    undo::undo(&self.crew.server, &header, entry.parts().1, &worker);
+                    let worker = RingWorker::new(self.worker_pool, self.queue_worker);
+                    undo::undo(&self.worker_pool.server, &header, entry.parts().1, &worker);
                 }
             }
-            _ => tracing::error!(%errno, queue = self.post.queue, "the kernel refused an entry"),
+            _ => {
+                tracing::error!(%errno, queue = self.queue_worker.queue, "the kernel refused an entry")
+            }
         }
         self.lost += 1;
         if self.lost > MOST_LOST {
@@ -280,26 +285,26 @@ impl Serving<'_> {
 
     /// Sees to it that a request is answered: by this thread, unless it must not wait.
     fn answer(&mut self, mut entry: RingEntry) -> Result<(), Errno> {
-        let is_wide = self.ring.entries() > 0;
+        let is_batching = self.ring.entries() > 0;
         // One that has waited for its user's share is begun as such: its end lets the next one go.
-        let is_plain = !self.crew.late.has_let_go();
-        if is_plain && let Some(bytes) = wide::transfer_bytes(entry.parts().0) {
-            if !is_wide && !self.looks {
-                match self.crew.give_back(self.post, entry) {
+        let is_plain = !self.worker_pool.late.has_let_go();
+        if is_plain && let Some(bytes) = batch::transfer_bytes(entry.parts().0) {
+            if !is_batching && !self.looks {
+                match self.worker_pool.give_back(self.queue_worker, entry) {
                     None => return Ok(()),
                     Some(kept) => entry = kept,
                 }
             }
-            let roams = self.backlog.as_ref().is_some_and(Backlog::roams);
-            if is_wide || roams && self.trial.is_due() {
-                match self.answer_at_once(entry, bytes)? {
+            let is_unpinned = self.backlog.as_ref().is_some_and(Backlog::is_unpinned);
+            if is_batching || is_unpinned && self.trial.is_due() {
+                match self.answer_nowait(entry, bytes)? {
                     None => return Ok(()),
                     Some(back) => entry = back,
                 }
             }
         }
-        if is_wide {
-            match self.crew.hand_over(entry) {
+        if is_batching {
+            match self.worker_pool.hand_over(entry) {
                 None => return Ok(()),
                 Some(back) => entry = back,
             }
@@ -333,27 +338,31 @@ impl Serving<'_> {
         header: &InHeader,
         sent: usize,
     ) -> Result<(), Errno> {
-        let &mut Serving { crew, post, .. } = self;
+        let &mut Serving {
+            worker_pool,
+            queue_worker,
+            ..
+        } = self;
         let (request, out) = self.scratch.0.bytes_mut().split_at_mut(HALF_BYTES);
         if let (Some(copy), Some(arrived)) = (request.get_mut(..sent), entry.parts().1.get(..sent))
         {
             copy.copy_from_slice(arrived);
         }
-        *post.held.lock() = Some(entry);
+        *queue_worker.held.lock() = Some(entry);
         let has_others = self.foreign || self.ring.entries() > 0;
         let made = match Message::from_ring(headers, request) {
-            Ok(message) => carry_out(crew, post, &message, out, Some(has_others)),
+            Ok(message) => carry_out(worker_pool, queue_worker, &message, out, Some(has_others)),
             Err(error) => Made::Reply(Reply::unreadable(header, &error)),
         };
-        let held = post.held.lock().take();
+        let held = queue_worker.held.lock().take();
         let Some(mut entry) = held else {
             match made {
                 Made::Reply(reply) if reply.errno.is_none() => {
-                    let worker = RingWorker::new(crew, post);
-                    undo::undo(&crew.server, header, out, &worker);
+                    let worker = RingWorker::new(worker_pool, queue_worker);
+                    undo::undo(&worker_pool.server, header, out, &worker);
                 }
                 Made::Reply(_) => {}
-                Made::Later(_) | Made::Again(..) => crew.late.forget(header.unique),
+                Made::Later(_) | Made::Again(..) => worker_pool.late.forget(header.unique),
             }
             return match self.foreign {
                 true => Ok(()),
@@ -367,7 +376,7 @@ impl Serving<'_> {
                 return self.leave_for(entry, header, after, fresh);
             }
         };
-        crew.late.is_over(header.unique);
+        worker_pool.late.is_over(header.unique);
         let (_, payload) = entry.parts_mut();
         if let (Some(room), Some(made)) = (payload.get_mut(..reply.len), out.get(..reply.len)) {
             room.copy_from_slice(made);
@@ -383,7 +392,11 @@ impl Serving<'_> {
         headers: &UringReqHeader,
         header: &InHeader,
     ) {
-        let &mut Serving { crew, post, .. } = self;
+        let &mut Serving {
+            worker_pool,
+            queue_worker,
+            ..
+        } = self;
         self.filled = true;
         let (_, payload) = entry.parts_mut();
         let scratch = self.scratch.0.bytes_mut();
@@ -398,7 +411,7 @@ impl Serving<'_> {
             (scratch, payload)
         };
         let made = match Message::from_ring(headers, data) {
-            Ok(message) => carry_out(crew, post, &message, out, None),
+            Ok(message) => carry_out(worker_pool, queue_worker, &message, out, None),
             Err(error) => Made::Reply(Reply::unreadable(header, &error)),
         };
         let Made::Reply(reply) = made else {
@@ -419,7 +432,7 @@ impl Serving<'_> {
         entry.set_answered(reply.errno.is_none().then_some(*header));
         entry.set_reply(reply.unique, reply.errno, reply.len);
         match self.foreign {
-            true => self.crew.late.give_back(entry),
+            true => self.worker_pool.late.give_back(entry),
             false => self.ring.commit(entry),
         }
     }
@@ -432,7 +445,7 @@ impl Serving<'_> {
         fresh: Option<RingEntry>,
     ) -> Result<(), Errno> {
         let unique = header.unique;
-        match self.crew.late.park(unique, entry) {
+        match self.worker_pool.late.park(unique, entry) {
             Parked::Reply(entry, result) => {
                 let reply = Reply::later(unique, result);
                 self.send(entry, header, &reply);
@@ -441,8 +454,8 @@ impl Serving<'_> {
             Parked::Kept => {}
         }
         // An interrupt that found the thread at it, where it is no more.
-        if self.crew.was_interrupted(self.post, unique) {
-            self.crew.server.filesystem.interrupt(unique);
+        if self.worker_pool.was_interrupted(self.queue_worker, unique) {
+            self.worker_pool.server.filesystem.interrupt(unique);
         }
         self.go_on(fresh)
     }
@@ -455,10 +468,10 @@ impl Serving<'_> {
         after: Duration,
         fresh: Option<RingEntry>,
     ) -> Result<(), Errno> {
-        let (crew, unique) = (self.crew, header.unique);
-        crew.late.park_for(unique, header.uid, entry, after);
-        if crew.was_interrupted(self.post, unique) {
-            crew.late.interrupt(unique);
+        let (worker_pool, unique) = (self.worker_pool, header.unique);
+        worker_pool.late.park_for(unique, header.uid, entry, after);
+        if worker_pool.was_interrupted(self.queue_worker, unique) {
+            worker_pool.late.interrupt(unique);
         }
         self.go_on(fresh)
     }
@@ -476,10 +489,10 @@ impl Serving<'_> {
 
     /// Somebody has answered in this thread's place, with its entry.
     fn begin_anew(&mut self) -> Result<(), Errno> {
-        match self.crew.further_entry(self.post.queue) {
+        match self.worker_pool.further_entry(self.queue_worker.queue) {
             Ok(entry) => self.offer(entry),
             Err(errno) => {
-                tracing::warn!(%errno, queue = self.post.queue, "a thread ends for want of memory");
+                tracing::warn!(%errno, queue = self.queue_worker.queue, "a thread ends for want of memory");
                 Err(Errno::CANCELED)
             }
         }

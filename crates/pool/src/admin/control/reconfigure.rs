@@ -10,7 +10,7 @@ use crate::admin::{Admin, features, readahead};
 use crate::coherence::watched;
 use crate::directory::recall::{self, Reason, Recalled};
 use crate::health::membership;
-use crate::mover::mend;
+use crate::mover::recover;
 use crate::state::pool_error::PoolError;
 use crate::state::view::View;
 
@@ -111,7 +111,7 @@ fn apply(
         .iter()
         .filter(|branch| old.branch(branch.id).is_none())
     {
-        mend::mend_joining(pool, branch, &branches);
+        recover::recover_joining(pool, branch, &branches);
     }
     watched::watch_branches(pool, &branches);
     if !options.is_empty() {

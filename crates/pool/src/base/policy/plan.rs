@@ -188,7 +188,7 @@ fn meaning(policy: Policy) -> Option<(Rule, Reach)> {
     })
 }
 
-/// The errno that says more. ENOSPC first: it names what the user can mend, while a read-only
+/// The errno that says more. ENOSPC first: it names what the user can recover, while a read-only
 /// branch is there on purpose.
 pub(super) fn graver(one: Errno, other: Errno) -> Errno {
     let weight = |errno| match errno {

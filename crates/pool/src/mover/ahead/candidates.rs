@@ -17,7 +17,7 @@ use crate::base::branch::Branch;
 use crate::base::own_names::own_name;
 use crate::base::sys;
 use crate::mover::ahead::MoveError;
-use crate::mover::mend::open_dir;
+use crate::mover::recover::open_dir;
 use crate::state::identity::kind_of;
 
 /// Files remembered of one look at a branch: its largest.

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::state::identity::{Face, Identity, NumberHash, VolumeId};
+use crate::state::identity::{Identity, NumberHash, Presented, VolumeId};
 use crate::state::node::{Names, Node};
 
 /// The inode table.
@@ -24,7 +24,7 @@ pub struct NodeTable {
 }
 
 /// An inode and how it is shown.
-type Inode = (VolumeId, u64, Face);
+type Inode = (VolumeId, u64, Presented);
 
 /// Inodes whose node is not under the derived id, both ways round.
 #[derive(Default)]
@@ -96,24 +96,24 @@ impl NodeTable {
     }
 
     /// The live node of an inode number, shown so, without a new reference.
-    pub fn find(&self, volume: VolumeId, ino: u64, face: Face) -> Option<Arc<Node>> {
+    pub fn find(&self, volume: VolumeId, ino: u64, presented: Presented) -> Option<Arc<Node>> {
         if self.exception_count.load(Ordering::Acquire) != 0
-            && let Some(id) = self.exceptions.read().nodes.get(&(volume, ino, face))
+            && let Some(id) = self.exceptions.read().nodes.get(&(volume, ino, presented))
             && let Some(node) = self.get(*id)
         {
             return Some(node);
         }
-        crate::state::identity::derived_id(volume, ino, face).and_then(|id| self.get(id))
+        crate::state::identity::derived_id(volume, ino, presented).and_then(|id| self.get(id))
     }
 
     /// Every live node of an inode number: while the kernel holds the node of an inode that is
     /// gone, its number may have been given to another.
     pub fn find_all(&self, volume: VolumeId, ino: u64) -> SmallVec<[Arc<Node>; 2]> {
         let mut found: SmallVec<[Arc<Node>; 2]> = SmallVec::new();
-        for face in [Face::Own, Face::Other] {
-            let derived = crate::state::identity::derived_id(volume, ino, face);
+        for presented in [Presented::Own, Presented::Other] {
+            let derived = crate::state::identity::derived_id(volume, ino, presented);
             let derived = derived.and_then(|id| self.get(id));
-            for node in self.find(volume, ino, face).into_iter().chain(derived) {
+            for node in self.find(volume, ino, presented).into_iter().chain(derived) {
                 if found.iter().all(|known| known.id != node.id) {
                     found.push(node);
                 }
@@ -124,7 +124,7 @@ impl NodeTable {
 
     /// The node of `identity` with one more reference, or `None` if there is none alive.
     pub fn find_ref(&self, identity: &Identity, kind: FileKind) -> Option<Arc<Node>> {
-        let node = self.find(identity.volume, identity.ino, identity.face)?;
+        let node = self.find(identity.volume, identity.ino, identity.presented)?;
         let usable = same_inode(&node, identity, kind) && !node.retired();
         (usable && node.try_ref()).then_some(node)
     }
@@ -178,7 +178,7 @@ impl NodeTable {
     /// Makes an inode lead to a node whose id comes from another.
     fn lead_to(&self, identity: &Identity, id: NodeId) {
         let mut exceptions = self.exceptions.write();
-        exceptions.insert((identity.volume, identity.ino, identity.face), id);
+        exceptions.insert((identity.volume, identity.ino, identity.presented), id);
         self.exception_count
             .store(exceptions.nodes.len(), Ordering::Release);
     }
@@ -193,7 +193,7 @@ impl NodeTable {
     /// Takes back [`NodeTable::bind`], for an inode that is the node's no more.
     pub fn unbind(&self, identity: &Identity, id: NodeId) {
         let mut exceptions = self.exceptions.write();
-        exceptions.remove_one((identity.volume, identity.ino, identity.face), id);
+        exceptions.remove_one((identity.volume, identity.ino, identity.presented), id);
         self.exception_count
             .store(exceptions.nodes.len(), Ordering::Release);
     }
@@ -201,7 +201,7 @@ impl NodeTable {
     /// Lets a directory be found by another of its copies, because the one that gave it its id
     /// left the pool: what is mounted on it and whoever stands in it stay where they are.
     pub fn keep_found(&self, node: &Arc<Node>, copy: &Identity) {
-        if self.find(copy.volume, copy.ino, copy.face).is_none() {
+        if self.find(copy.volume, copy.ino, copy.presented).is_none() {
             self.lead_to(copy, node.id);
         }
         // Forgotten meanwhile: nobody would take the entry out again.
@@ -266,7 +266,7 @@ fn same_inode(node: &Node, identity: &Identity, kind: FileKind) -> bool {
                 && copy.ino == identity.ino
                 && copy.btime_ns == identity.btime_ns
                 && copy.generation == identity.generation
-                && copy.face == identity.face
+                && copy.presented == identity.presented
         })
 }
 
@@ -286,7 +286,7 @@ mod tests {
             generation,
             ino,
             btime_ns: 0,
-            face: Face::Own,
+            presented: Presented::Own,
         }
     }
 
@@ -356,13 +356,13 @@ mod tests {
     fn an_inode_shown_as_something_else_is_another_node() {
         let table = NodeTable::default();
         let own = make(&table, 5, 1);
-        let copies = smallvec![identity(5, 1).with_face(Face::Other)];
+        let copies = smallvec![identity(5, 1).with_presented(Presented::Other)];
         let other = table
             .find_or_make(copies, FileKind::Symlink, 5, Names::default())
             .unwrap();
         assert_ne!(own.id, other.id);
         assert!(Arc::ptr_eq(&own, &make(&table, 5, 1)));
-        let found = table.find(VolumeId(0), 5, Face::Other).unwrap();
+        let found = table.find(VolumeId(0), 5, Presented::Other).unwrap();
         assert!(Arc::ptr_eq(&found, &other));
     }
 

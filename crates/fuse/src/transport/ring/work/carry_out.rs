@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::super::caller;
-use super::super::crew::RingCrew;
 use super::super::entry::RingEntry;
-use super::super::post::Post;
+use super::super::queue_worker::QueueWorker;
+use super::super::worker_pool::RingWorkerPool;
 use crate::abi::{InHeader, Opcode};
 use crate::deferred::Deferred;
-use crate::dispatch::{Outcome, dispatch, dispatch_at_once};
+use crate::dispatch::{Outcome, dispatch, dispatch_nowait};
 use crate::filesystem::Worker;
 use crate::message::{DecodeError, Message};
 use crate::request::Request;
@@ -70,26 +70,29 @@ pub(super) enum Made {
 /// Runs a request through the filesystem, where others can see it. With `may_wait` it may be
 /// answered later.
 pub(super) fn carry_out(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
     message: &Message<'_>,
     out: &mut [u8],
     may_wait: Option<bool>,
 ) -> Made {
     let unique = message.header.unique;
-    let server = &crew.server;
-    if crew.nudges.is_own(post.queue, message.header.pid) {
+    let server = &worker_pool.server;
+    if worker_pool
+        .kicks
+        .is_own(queue_worker.queue, message.header.pid)
+    {
         return Made::Reply(Reply::error(unique, Errno::INTR));
     }
-    post.counts.count(message.header.opcode);
-    let mut worker = RingWorker::new(crew, post);
+    queue_worker.counts.count(message.header.opcode);
+    let mut worker = RingWorker::new(worker_pool, queue_worker);
     worker.asker = may_wait.map(|has_others| Asker {
         unique,
         uid: message.header.uid,
         has_others,
     });
-    let outcome = in_sight(crew, post, message, &worker, |worker| {
-        crew.interrupt_early(post, unique);
+    let outcome = in_sight(worker_pool, queue_worker, message, &worker, |worker| {
+        worker_pool.interrupt_early(queue_worker, unique);
         dispatch(&*server.filesystem, &server.dialect, message, out, worker)
     });
     match worker.later.get() {
@@ -97,11 +100,11 @@ pub(super) fn carry_out(
         Later::Answered => return Made::Later(worker.fresh.take()),
         Later::Again(after) => return Made::Again(after, worker.fresh.take()),
     }
-    Made::Reply(reply_of(crew, unique, outcome))
+    Made::Reply(reply_of(worker_pool, unique, outcome))
 }
 
-fn reply_of(crew: &RingCrew, unique: u64, outcome: Outcome<'_>) -> Reply {
-    let server = &crew.server;
+fn reply_of(worker_pool: &RingWorkerPool, unique: u64, outcome: Outcome<'_>) -> Reply {
+    let server = &worker_pool.server;
     match outcome {
         Outcome::Reply { errno, len } => Reply { unique, errno, len },
         Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
@@ -115,45 +118,48 @@ fn reply_of(crew: &RingCrew, unique: u64, outcome: Outcome<'_>) -> Reply {
 }
 
 /// Tries a request that may have to wait: the length of the answer, if it has not.
-pub(super) fn try_at_once(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
+pub(super) fn try_nowait(
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
     message: &Message<'_>,
     out: &mut [u8],
 ) -> Option<usize> {
-    let server = &crew.server;
-    let worker = RingWorker::new(crew, post);
-    let len = in_sight(crew, post, message, &worker, |worker| {
-        dispatch_at_once(&*server.filesystem, &server.dialect, message, out, worker)
+    let server = &worker_pool.server;
+    let worker = RingWorker::new(worker_pool, queue_worker);
+    let len = in_sight(worker_pool, queue_worker, message, &worker, |worker| {
+        dispatch_nowait(&*server.filesystem, &server.dialect, message, out, worker)
     })?;
-    post.counts.count(message.header.opcode);
+    queue_worker.counts.count(message.header.opcode);
     Some(len)
 }
 
 /// Works on a request where others can see it, and find the thread should that take long.
 fn in_sight<T>(
-    crew: &Arc<RingCrew>,
-    post: &Arc<Post>,
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
     message: &Message<'_>,
     worker: &RingWorker<'_>,
     work: impl FnOnce(&RingWorker<'_>) -> T,
 ) -> T {
     if is_about_a_file(message.header.opcode) {
-        post.file.store(message.header.nodeid, Ordering::Relaxed);
+        queue_worker
+            .file
+            .store(message.header.nodeid, Ordering::Relaxed);
     }
-    post.note_asker(message.header.uid, message.header.pid);
-    post.caller
+    queue_worker.note_asker(message.header.uid, message.header.pid);
+    queue_worker
+        .caller
         .store(caller::of(&message.header), Ordering::Relaxed);
-    post.enter(message.header.unique);
-    crew.watchdog.note_work();
-    if post.of_share.load(Ordering::Relaxed) {
+    queue_worker.enter(message.header.unique);
+    worker_pool.watchdog.note_work();
+    if queue_worker.of_share.load(Ordering::Relaxed) {
         // Its end lets the next one go.
-        post.of_share.store(false, Ordering::Relaxed);
-        crew.relieve(post, post.word());
+        queue_worker.of_share.store(false, Ordering::Relaxed);
+        worker_pool.hand_off(queue_worker, queue_worker.word());
     }
     let made = work(worker);
-    if !post.leave() {
-        crew.rejoin(post);
+    if !queue_worker.leave() {
+        worker_pool.return_worker(queue_worker);
     }
     made
 }
@@ -185,8 +191,8 @@ struct Asker {
 
 /// The transport's side of a request.
 pub(super) struct RingWorker<'a> {
-    crew: &'a Arc<RingCrew>,
-    post: &'a Arc<Post>,
+    worker_pool: &'a Arc<RingWorkerPool>,
+    queue_worker: &'a Arc<QueueWorker>,
     asked: Cell<bool>,
     /// Unless the request must be answered by its thread.
     asker: Option<Asker>,
@@ -196,10 +202,13 @@ pub(super) struct RingWorker<'a> {
 }
 
 impl<'a> RingWorker<'a> {
-    pub(super) fn new(crew: &'a Arc<RingCrew>, post: &'a Arc<Post>) -> Self {
+    pub(super) fn new(
+        worker_pool: &'a Arc<RingWorkerPool>,
+        queue_worker: &'a Arc<QueueWorker>,
+    ) -> Self {
         Self {
-            crew,
-            post,
+            worker_pool,
+            queue_worker,
             asked: Cell::new(false),
             asker: None,
             later: Cell::new(Later::No),
@@ -209,11 +218,11 @@ impl<'a> RingWorker<'a> {
 
     /// What a thread goes on with that has an entry wait; none where it needs nothing.
     pub(super) fn go_on_without(
-        crew: &'a Arc<RingCrew>,
-        post: &'a Arc<Post>,
+        worker_pool: &'a Arc<RingWorkerPool>,
+        queue_worker: &'a Arc<QueueWorker>,
         has_others: bool,
     ) -> Result<Option<RingEntry>, Errno> {
-        let worker = Self::new(crew, post);
+        let worker = Self::new(worker_pool, queue_worker);
         let (unique, uid) = (0, 0);
         worker.provide(&Asker {
             unique,
@@ -225,15 +234,19 @@ impl<'a> RingWorker<'a> {
 
     /// Has all that the thread needs to go on without the request's entry.
     fn provide(&self, asker: &Asker) -> Result<(), Errno> {
-        if !self.crew.has_keeper() {
+        if !self.worker_pool.has_keeper() {
             return Err(Errno::NOSYS);
         }
-        let queue = self.post.queue;
-        if asker.has_others || self.crew.late.serves(queue) || self.fresh.borrow().is_some() {
+        let queue = self.queue_worker.queue;
+        if asker.has_others || self.worker_pool.late.serves(queue) || self.fresh.borrow().is_some()
+        {
             return Ok(());
         }
         // Without memory for one more entry the request cannot wait.
-        let entry = self.crew.further_entry(queue).map_err(|_| Errno::NOLCK)?;
+        let entry = self
+            .worker_pool
+            .further_entry(queue)
+            .map_err(|_| Errno::NOLCK)?;
         self.fresh.replace(Some(entry));
         Ok(())
     }
@@ -244,12 +257,13 @@ impl Worker for RingWorker<'_> {
         if self.asked.replace(true) {
             return;
         }
-        self.post.set_may_block();
-        self.crew.relieve(self.post, self.post.word());
+        self.queue_worker.set_may_block();
+        self.worker_pool
+            .hand_off(self.queue_worker, self.queue_worker.word());
     }
 
     fn interrupted(&self) -> bool {
-        self.post.is_interrupted()
+        self.queue_worker.is_interrupted()
     }
 
     fn defer(&self) -> Result<Deferred, Errno> {
@@ -257,9 +271,9 @@ impl Worker for RingWorker<'_> {
             return Err(Errno::NOSYS);
         };
         self.provide(asker)?;
-        self.crew.late.begin(asker.unique, asker.uid)?;
+        self.worker_pool.late.begin(asker.unique, asker.uid)?;
         self.later.set(Later::Answered);
-        Ok(Deferred::new(asker.unique, self.crew.late.clone()))
+        Ok(Deferred::new(asker.unique, self.worker_pool.late.clone()))
     }
 
     fn again(&self, after: Duration, at_most: Duration) -> bool {
@@ -269,7 +283,7 @@ impl Worker for RingWorker<'_> {
         if matches!(self.later.get(), Later::Answered) || self.provide(asker).is_err() {
             return false;
         }
-        let may = (self.crew.late).may_try_again(asker.unique, asker.uid, at_most);
+        let may = (self.worker_pool.late).may_try_again(asker.unique, asker.uid, at_most);
         if may {
             self.later.set(Later::Again(after));
         }

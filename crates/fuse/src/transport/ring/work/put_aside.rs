@@ -17,14 +17,17 @@ impl Serving<'_> {
         entry: RingEntry,
         header: &InHeader,
     ) -> Result<Option<RingEntry>, Errno> {
-        let (crew, post, unique) = (self.crew, self.post, header.unique);
-        let waited = crew.late.take_let_go(unique);
-        post.of_share.store(waited, Ordering::Relaxed);
-        if !crew.shares_matter(post) || !crew.is_beyond_share(post, header) {
+        let (worker_pool, queue_worker, unique) =
+            (self.worker_pool, self.queue_worker, header.unique);
+        let waited = worker_pool.late.take_let_go(unique);
+        queue_worker.of_share.store(waited, Ordering::Relaxed);
+        if !worker_pool.shares_matter(queue_worker)
+            || !worker_pool.is_beyond_share(queue_worker, header)
+        {
             return Ok(Some(entry));
         }
         let has_others = self.foreign || self.ring.entries() > 0;
-        let fresh = match RingWorker::go_on_without(crew, post, has_others) {
+        let fresh = match RingWorker::go_on_without(worker_pool, queue_worker, has_others) {
             Ok(fresh) => fresh,
             // It cannot wait without a thread: better its user's error than everybody's wait.
             Err(errno) => {
@@ -33,33 +36,33 @@ impl Serving<'_> {
                 return Ok(None);
             }
         };
-        match crew.wait_for_share(header, entry) {
+        match worker_pool.wait_for_share(header, entry) {
             Begun::Yes(entry) => {
                 // What was made for going on is given up again.
                 if let Some(fresh) = fresh {
-                    crew.drop_entry(fresh);
+                    worker_pool.drop_entry(fresh);
                 }
                 return Ok(Some(entry));
             }
             Begun::Waits => {}
             Begun::Refused(entry) => {
                 if let Some(fresh) = fresh {
-                    crew.drop_entry(fresh);
+                    worker_pool.drop_entry(fresh);
                 }
                 self.refuse(entry, header);
                 return Ok(None);
             }
         }
-        post.of_share.store(false, Ordering::Relaxed);
-        if crew.was_interrupted(post, unique) {
-            crew.late.interrupt(unique);
+        queue_worker.of_share.store(false, Ordering::Relaxed);
+        if worker_pool.was_interrupted(queue_worker, unique) {
+            worker_pool.late.interrupt(unique);
         }
         self.go_on(fresh)?;
         Ok(None)
     }
 
     fn refuse(&mut self, entry: RingEntry, header: &InHeader) {
-        self.post.of_share.store(false, Ordering::Relaxed);
+        self.queue_worker.of_share.store(false, Ordering::Relaxed);
         let reply = Reply::later(header.unique, Err(Errno::AGAIN));
         self.send(entry, header, &reply);
     }

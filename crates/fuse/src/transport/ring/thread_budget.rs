@@ -5,10 +5,10 @@ use std::io;
 use crate::types::Errno;
 
 /// Places are kept for one in so many threads at most.
-const PROMISED_SHARE: usize = 4;
+const RESERVED_SHARE: usize = 4;
 
 /// All threads of the queues.
-pub(super) struct Headcount {
+pub(super) struct ThreadBudget {
     queues: usize,
     max_threads: usize,
     pub(super) running: usize,
@@ -16,7 +16,7 @@ pub(super) struct Headcount {
     /// Queues that have had a thread.
     opened: usize,
     /// Places kept for those that take over what a thread with several entries must not do.
-    promised: usize,
+    reserved: usize,
     /// Of all entries.
     pub(super) buffer_bytes: usize,
     /// No thread is started any more.
@@ -31,12 +31,12 @@ pub(super) enum Admission {
     /// Because there is room.
     Further,
     /// Its place was kept.
-    Promised,
+    Reserved,
     /// In the place of one that may never come back from a branch: all may be there.
     InPlace,
 }
 
-impl Headcount {
+impl ThreadBudget {
     /// Nobody yet.
     pub(super) fn new(queues: usize, max_threads: usize, buffer_bytes: usize) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Headcount {
             running: 0,
             started: 0,
             opened: 0,
-            promised: 0,
+            reserved: 0,
             buffer_bytes,
             closed: false,
         }
@@ -64,7 +64,7 @@ impl Headcount {
                 return Err(Errno::AGAIN.into());
             }
             Admission::Further | Admission::InPlace => {}
-            Admission::Promised => self.release(),
+            Admission::Reserved => self.release(),
         }
         self.running += 1;
         self.started += 1;
@@ -74,32 +74,32 @@ impl Headcount {
     /// How many there may be beside those that have a place already.
     fn room(&self) -> usize {
         let first_ones = self.queues.saturating_sub(self.opened);
-        let taken = self.running + first_ones + self.promised;
+        let taken = self.running + first_ones + self.reserved;
         self.max_threads.saturating_sub(taken)
     }
 
     /// Keeps a place for one more; false if there is no room, or if too much of it would be kept
     /// from branches that block.
-    pub(super) fn promise(&mut self) -> bool {
+    pub(super) fn reserve(&mut self) -> bool {
         !self.closed && self.room() > 0 && self.keep_place()
     }
 
     /// Keeps the place of a thread that is about to end; false if enough are kept. Since that thread
     /// took its place over, others may have been kept.
     pub(super) fn keep_place(&mut self) -> bool {
-        let fits = self.promised < self.max_threads / PROMISED_SHARE;
-        self.promised += usize::from(fits);
+        let fits = self.reserved < self.max_threads / RESERVED_SHARE;
+        self.reserved += usize::from(fits);
         fits
     }
 
     /// A place that was kept is not needed.
     pub(super) fn release(&mut self) {
-        self.promised = self.promised.saturating_sub(1);
+        self.reserved = self.reserved.saturating_sub(1);
     }
 
     /// Another place for one that was kept and could not be taken.
-    pub(super) fn promise_again(&mut self) {
-        self.promised += 1;
+    pub(super) fn reserve_again(&mut self) {
+        self.reserved += 1;
     }
 }
 
@@ -107,47 +107,47 @@ impl Headcount {
 mod tests {
     use super::*;
 
-    fn promised(head: &mut Headcount) -> bool {
-        head.admit(Admission::Promised).is_ok()
+    fn reserved(head: &mut ThreadBudget) -> bool {
+        head.admit(Admission::Reserved).is_ok()
     }
 
     #[test]
-    fn what_is_promised_is_nobody_elses() {
-        let mut head = Headcount::new(2, 8, 0);
+    fn what_is_reserved_is_nobody_elses() {
+        let mut head = ThreadBudget::new(2, 8, 0);
         assert_eq!(head.admit(Admission::First).unwrap(), 0);
-        assert!(head.promise() && head.promise());
-        assert!(!head.promise(), "a quarter of all");
+        assert!(head.reserve() && head.reserve());
+        assert!(!head.reserve(), "a quarter of all");
         // One runs, the other queue may want its first, two are kept: four are left.
         for number in 1..=4 {
             assert_eq!(head.admit(Admission::Further).unwrap(), number);
         }
         assert!(head.admit(Admission::Further).is_err());
         assert!(head.admit(Admission::First).is_ok());
-        assert!(promised(&mut head) && promised(&mut head));
+        assert!(reserved(&mut head) && reserved(&mut head));
         assert_eq!(head.running, 8);
-        assert!(!head.promise(), "no room");
+        assert!(!head.reserve(), "no room");
     }
 
     /// A thread with several entries gave three away, got three more, and had the first three back.
     #[test]
     fn no_more_places_are_kept_for_entries_that_come_back_than_for_new_ones() {
-        let mut head = Headcount::new(1, 16, 0);
+        let mut head = ThreadBudget::new(1, 16, 0);
         head.admit(Admission::First).unwrap();
         for _ in 0..4 {
-            assert!(head.promise());
+            assert!(head.reserve());
         }
         for _ in 0..3 {
-            assert!(promised(&mut head));
+            assert!(reserved(&mut head));
         }
-        assert!(head.promise() && head.promise() && head.promise());
+        assert!(head.reserve() && head.reserve() && head.reserve());
         assert!(!head.keep_place(), "a quarter is kept");
-        assert!(promised(&mut head));
+        assert!(reserved(&mut head));
         assert!(head.keep_place() && !head.keep_place());
     }
 
     #[test]
     fn who_hangs_is_stood_in_for_though_all_places_are_taken() {
-        let mut head = Headcount::new(1, 4, 0);
+        let mut head = ThreadBudget::new(1, 4, 0);
         head.admit(Admission::First).unwrap();
         for _ in 1..4 {
             head.admit(Admission::Further).unwrap();
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn a_place_that_is_not_needed_is_anybodys() {
-        let mut head = Headcount::new(1, 4, 0);
+        let mut head = ThreadBudget::new(1, 4, 0);
         head.admit(Admission::First).unwrap();
-        assert!(head.promise());
+        assert!(head.reserve());
         head.admit(Admission::Further).unwrap();
         head.admit(Admission::Further).unwrap();
         assert!(head.admit(Admission::Further).is_err());
@@ -172,16 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_had_is_promised_again() {
-        let mut head = Headcount::new(1, 4, 0);
+    fn one_that_cannot_be_had_is_reserved_again() {
+        let mut head = ThreadBudget::new(1, 4, 0);
         head.admit(Admission::First).unwrap();
-        assert!(head.promise());
-        assert!(promised(&mut head));
+        assert!(head.reserve());
+        assert!(reserved(&mut head));
         head.running -= 1;
-        head.promise_again();
+        head.reserve_again();
         head.admit(Admission::Further).unwrap();
         head.admit(Admission::Further).unwrap();
         assert!(head.admit(Admission::Further).is_err());
-        assert!(promised(&mut head));
+        assert!(reserved(&mut head));
     }
 }

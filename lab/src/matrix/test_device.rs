@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// A device to make filesystems on. When dropped nothing is mounted, attached or left of it; a
 /// named device loses the signature of the last filesystem.
-pub struct Ground {
+pub struct TestDevice {
     // In the order in which they have to go.
     mounted: Option<Mounted>,
     made: bool,
@@ -52,7 +52,7 @@ struct Mounted {
     mountpoint: PathBuf,
 }
 
-impl Ground {
+impl TestDevice {
     /// Makes and attaches an image of `bytes`, or checks that a named device has as many and may be
     /// overwritten. `directory` gets the mountpoint and, unless it is to be elsewhere, the image.
     ///
@@ -134,7 +134,7 @@ impl Ground {
         self.attached.as_ref().is_some_and(|it| !it.is_direct())
     }
 
-    /// The commands of [`Ground::make`], as one would type them.
+    /// The commands of [`TestDevice::make`], as one would type them.
     pub fn commands(&self, recipe: &Recipe) -> Vec<String> {
         let device = self.path.display();
         let options = match recipe.mount.as_str() {
@@ -270,7 +270,7 @@ impl Drop for Mounted {
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestDevice {
     fn drop(&mut self) {
         let ended = self.unmount();
         if let Err(error) = &ended {

@@ -18,13 +18,13 @@ use crate::session::answers;
 use crate::sys;
 
 /// Who asks, for each queue.
-pub(super) struct Nudges {
+pub(super) struct Kicks {
     mountpoint: CString,
     /// The process (or the thread) that asked last on a queue; 0 for none.
     askers: Box<[AtomicU32]>,
 }
 
-impl Nudges {
+impl Kicks {
     pub(super) fn new(mountpoint: &Path, queues: usize) -> Arc<Self> {
         Arc::new(Self {
             // Of the kernel's list of mounts, and so without NUL.
@@ -34,11 +34,11 @@ impl Nudges {
     }
 
     /// Sends a request to the queue of `cpu`. Does not wait for it.
-    pub(super) fn nudge(self: &Arc<Self>, queue: usize, cpu: CpuSet) -> io::Result<()> {
-        let nudges = self.clone();
+    pub(super) fn kick(self: &Arc<Self>, queue: usize, cpu: CpuSet) -> io::Result<()> {
+        let kicks = self.clone();
         thread::Builder::new()
             .name("strandfs-nudge".to_owned())
-            .spawn(move || nudges.ask(queue, &cpu))
+            .spawn(move || kicks.ask(queue, &cpu))
             .map(drop)
     }
 

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::crew::{CREW_OF_BACKLOG, RingCrew};
 use super::entry::RingEntry;
-use super::post::Post;
+use super::queue_worker::QueueWorker;
+use super::worker_pool::{BACKLOG_THRESHOLD, RingWorkerPool};
 
 /// Requests after one that found no place kept, before the next looks.
 const PAUSE: u32 = 1024;
 
 /// What a queue's threads with several entries are to take.
 #[derive(Default)]
-pub(super) struct Returned {
+pub(super) struct ReclaimQueue {
     /// How many of them will look before they wait. Changed under the lock.
     looking: AtomicUsize,
     /// The data they are asked for has been at hand for a while: they need not pass requests on.
@@ -29,7 +29,7 @@ pub(super) struct Returned {
     entries: Mutex<Vec<RingEntry>>,
 }
 
-impl Returned {
+impl ReclaimQueue {
     /// A thread with several entries has been woken: it will look before it waits again.
     pub(super) fn will_look(&self) {
         let entries = self.entries.lock();
@@ -64,39 +64,46 @@ impl Returned {
     }
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// Gives the only entry of a thread, with a short read or write in it, to one with several; the
     /// thread is off its queue then, and ends. The entry comes back if it is to stay.
-    pub(super) fn give_back(&self, post: &Arc<Post>, entry: RingEntry) -> Option<RingEntry> {
-        let Some(queue) = self.queues.get(post.queue) else {
+    pub(super) fn give_back(
+        &self,
+        queue_worker: &Arc<QueueWorker>,
+        entry: RingEntry,
+    ) -> Option<RingEntry> {
+        let Some(queue) = self.queues.get(queue_worker.queue) else {
             return Some(entry);
         };
-        let returned = &queue.returned;
-        let pause = returned.pause.load(Ordering::Relaxed);
+        let reclaimed = &queue.reclaimed;
+        let pause = reclaimed.pause.load(Ordering::Relaxed);
         if pause > 0 {
-            returned.pause.store(pause - 1, Ordering::Relaxed);
+            reclaimed.pause.store(pause - 1, Ordering::Relaxed);
             return Some(entry);
         }
-        if returned.looking.load(Ordering::Relaxed) == 0 || !returned.wanted.load(Ordering::Relaxed)
+        if reclaimed.looking.load(Ordering::Relaxed) == 0
+            || !reclaimed.wanted.load(Ordering::Relaxed)
         {
             return Some(entry);
         }
-        let Some(mut state) = self.queue(post.queue) else {
+        let Some(mut state) = self.queue(queue_worker.queue) else {
             return Some(entry);
         };
-        if state.posts.len() <= CREW_OF_BACKLOG || state.present < 2 {
+        if state.queue_workers.len() <= BACKLOG_THRESHOLD || state.present < 2 {
             return Some(entry);
         }
         // It may have to be taken over again.
         if !self.threads.lock().keep_place() {
-            returned.pause.store(PAUSE, Ordering::Relaxed);
+            reclaimed.pause.store(PAUSE, Ordering::Relaxed);
             return Some(entry);
         }
-        match returned.put(entry) {
+        match reclaimed.put(entry) {
             None => {
-                state.posts.retain(|known| !Arc::ptr_eq(known, post));
+                state
+                    .queue_workers
+                    .retain(|known| !Arc::ptr_eq(known, queue_worker));
                 state.present -= 1;
-                self.note_threads(post.queue, &state);
+                self.note_threads(queue_worker.queue, &state);
                 None
             }
             back => {
@@ -117,26 +124,26 @@ mod tests {
 
     #[test]
     fn an_entry_is_taken_only_while_somebody_will_look() {
-        let returned = Returned::default();
-        assert!(returned.put(entry()).is_some());
-        returned.will_look();
-        assert!(returned.put(entry()).is_none());
-        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
-        assert!(returned.put(entry()).is_none(), "it will look again");
-        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
-        assert!(returned.look().is_none());
-        assert!(returned.put(entry()).is_some(), "it waits");
+        let reclaimed = ReclaimQueue::default();
+        assert!(reclaimed.put(entry()).is_some());
+        reclaimed.will_look();
+        assert!(reclaimed.put(entry()).is_none());
+        assert_eq!(reclaimed.look().map_or(0, |found| found.len()), 1);
+        assert!(reclaimed.put(entry()).is_none(), "it will look again");
+        assert_eq!(reclaimed.look().map_or(0, |found| found.len()), 1);
+        assert!(reclaimed.look().is_none());
+        assert!(reclaimed.put(entry()).is_some(), "it waits");
     }
 
     #[test]
     fn of_two_the_last_to_wait_looks() {
-        let returned = Returned::default();
-        returned.will_look();
-        returned.will_look();
-        assert!(returned.look().is_none());
-        assert!(returned.put(entry()).is_none());
-        assert_eq!(returned.look().map_or(0, |found| found.len()), 1);
-        assert!(returned.look().is_none());
-        assert!(returned.put(entry()).is_some());
+        let reclaimed = ReclaimQueue::default();
+        reclaimed.will_look();
+        reclaimed.will_look();
+        assert!(reclaimed.look().is_none());
+        assert!(reclaimed.put(entry()).is_none());
+        assert_eq!(reclaimed.look().map_or(0, |found| found.len()), 1);
+        assert!(reclaimed.look().is_none());
+        assert!(reclaimed.put(entry()).is_some());
     }
 }

@@ -6,7 +6,7 @@
 //! thread that serves them, however many others idle. The kernel does not say how many requests
 //! wait, but a look without waiting finds one exactly if there is one.
 
-use super::wide::CROWD;
+use super::batch::CROWD_THRESHOLD;
 
 /// Requests between two looks while nothing waits: a look that finds nothing is one system call
 /// more.
@@ -27,7 +27,7 @@ pub(super) enum Verdict {
     /// Where it is.
     Stay,
     /// On any CPU.
-    Roam,
+    Unpinned,
     /// On that of its queue.
     Home,
 }
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
 /// What a thread's looks have found.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    roams: bool,
+    is_unpinned: bool,
     /// At home: finds in a row. Elsewhere: looks without any until it comes home.
     score: u32,
     /// Requests since the last look.
@@ -46,20 +46,24 @@ impl Backlog {
     /// Whether to look for the next request before waiting for it. Asked once for each.
     pub(super) fn is_to_look(&mut self) -> bool {
         self.since = self.since.wrapping_add(1);
-        self.roams || self.score > 0 || self.since >= SPACING
+        self.is_unpinned || self.score > 0 || self.since >= SPACING
     }
 
     /// Of a thread with several entries, for which nobody has to look: so many requests came together,
     /// as if as many looks but one had found one.
     pub(super) fn note_batch(&mut self, requests: u32) -> Verdict {
         let others = requests.saturating_sub(1);
-        let enough = if self.roams { 1 } else { CROWD - 1 };
+        let enough = if self.is_unpinned {
+            1
+        } else {
+            CROWD_THRESHOLD - 1
+        };
         self.note_looks(others, others >= enough)
     }
 
     /// Whether the thread may be away from its queue's CPU.
-    pub(super) fn roams(&self) -> bool {
-        self.roams
+    pub(super) fn is_unpinned(&self) -> bool {
+        self.is_unpinned
     }
 
     /// A look has found a request, or not.
@@ -69,18 +73,18 @@ impl Backlog {
     }
 
     fn note_looks(&mut self, looks: u32, found: bool) -> Verdict {
-        self.score = match (self.roams, found) {
+        self.score = match (self.is_unpinned, found) {
             (false, false) => 0,
             (false, true) => self.score + looks,
             (true, false) => self.score.saturating_sub(1),
             (true, true) => (self.score + WORTH * looks).min(PATIENCE),
         };
-        if !self.roams && self.score >= DEEP {
-            (self.roams, self.score) = (true, PATIENCE);
-            return Verdict::Roam;
+        if !self.is_unpinned && self.score >= DEEP {
+            (self.is_unpinned, self.score) = (true, PATIENCE);
+            return Verdict::Unpinned;
         }
-        if self.roams && self.score == 0 {
-            self.roams = false;
+        if self.is_unpinned && self.score == 0 {
+            self.is_unpinned = false;
             return Verdict::Home;
         }
         Verdict::Stay
@@ -131,7 +135,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(note(4, 1000), [], "a few callers that wait");
-        assert_eq!(note(CROWD, 1000), [Verdict::Roam]);
+        assert_eq!(note(CROWD_THRESHOLD, 1000), [Verdict::Unpinned]);
         assert_eq!(note(2, 1000), []);
         assert_eq!(note(1, 1000), [Verdict::Home]);
     }
@@ -139,7 +143,7 @@ mod tests {
     #[test]
     fn a_backlog_sends_it_away_once_and_calm_brings_it_home() {
         let mut backlog = Backlog::default();
-        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Roam]);
+        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Unpinned]);
         // Its caller is the slower one now.
         assert_eq!(serve(&mut backlog, 1000, |number| number % 3 == 0), []);
         assert_eq!(
@@ -147,6 +151,6 @@ mod tests {
             [Verdict::Home]
         );
         assert_eq!(serve(&mut backlog, 1000, |_| false), []);
-        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Roam]);
+        assert_eq!(serve(&mut backlog, 1000, |_| true), [Verdict::Unpinned]);
     }
 }

@@ -1,39 +1,39 @@
 //! Several entries for one thread, where many short reads and writes are under way.
 //!
 //! With one entry each request costs a system call of its own. A thread of a backlog whose data is
-//! at hand ([`Filesystem::read_at_once`]) therefore gets more entries, and answers all requests that
+//! at hand ([`Filesystem::read_nowait`]) therefore gets more entries, and answers all requests that
 //! came meanwhile with one call. What cannot be answered without waiting (a name, an open, data that
 //! a disk has to be asked for) it must not carry out, for the requests in its other entries would
 //! wait as well, and nobody could take them away. Such a request moves with its entry to a thread
 //! of its own, which answers it from its ring and has that entry from then on. For each entry beyond
 //! the first a thread can be had: its place among `threads` and its descriptor are kept for it.
 //!
-//! [`Filesystem::read_at_once`]: crate::Filesystem::read_at_once
+//! [`Filesystem::read_nowait`]: crate::Filesystem::read_nowait
 
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use super::crew::RingCrew;
 use super::entry::RingEntry;
-use super::post::Post;
+use super::queue_worker::QueueWorker;
 use super::work::Begin;
+use super::worker_pool::RingWorkerPool;
 use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader, WriteIn};
 
 /// Entries of a thread that has several. Half as many as a program is likely to have under way
 /// leave some in the kernel's queue, where another thread gets at them.
 pub(super) const ENTRIES: u32 = 16;
 /// Requests that came together, so that a thread at home counts as having a backlog.
-pub(super) const CROWD: u32 = ENTRIES / 2;
+pub(super) const CROWD_THRESHOLD: u32 = ENTRIES / 2;
 /// The longest read or write that is tried: a longer one takes so long to copy that the system
 /// calls do not matter.
 const TRIED_BYTES: u32 = 128 << 10;
 /// Data after which what was answered is sent, though more is there to answer.
 const UNSENT_BYTES: usize = 64 << 10;
 /// Reads and writes in a row that were answered at once, before a thread gets more entries.
-const PROOF: i32 = 512;
+const BATCH_AFTER: i32 = 512;
 /// Requests before a thread tries again after one that could not be answered at once.
-const PENANCE: i32 = 4096;
+const RETRY_AFTER: i32 = 4096;
 /// A queue of so many threads has handed enough entries over.
 const MOST_THREADS: usize = 16;
 
@@ -58,12 +58,12 @@ impl Trial {
     /// An answer was there at once: whether that is proof enough for more entries.
     pub(super) fn succeed(&mut self) -> bool {
         self.streak = self.streak.saturating_add(1);
-        self.streak == PROOF
+        self.streak == BATCH_AFTER
     }
 
     /// It was not.
     pub(super) fn fail(&mut self) {
-        self.streak = -PENANCE;
+        self.streak = -RETRY_AFTER;
     }
 
     /// An answer to a request about so much data waits to be sent: whether that is to be now.
@@ -92,21 +92,24 @@ pub(super) fn transfer_bytes(headers: &UringReqHeader) -> Option<usize> {
     (size <= TRIED_BYTES).then_some(size as usize)
 }
 
-impl RingCrew {
+impl RingWorkerPool {
     /// Further entries for a thread that has one, each with the place of a thread that may have to
     /// take it over; fewer or none if that cannot be had.
-    pub(super) fn widen(&self, post: &Post) -> Vec<RingEntry> {
-        let threads = self.queue(post.queue).map(|state| state.posts.len());
+    pub(super) fn widen(&self, queue_worker: &QueueWorker) -> Vec<RingEntry> {
+        let threads = self
+            .queue(queue_worker.queue)
+            .map(|state| state.queue_workers.len());
         if threads.is_none_or(|threads| threads >= MOST_THREADS) {
             return Vec::new();
         }
         let mut entries = Vec::new();
-        while entries.len() + 1 < ENTRIES as usize && self.threads.lock().promise() {
-            let entry = (self.lay_out_tools()).and_then(|()| self.further_entry(post.queue));
+        while entries.len() + 1 < ENTRIES as usize && self.threads.lock().reserve() {
+            let entry =
+                (self.lay_out_tools()).and_then(|()| self.further_entry(queue_worker.queue));
             match entry {
                 Ok(entry) => entries.push(entry),
                 Err(errno) => {
-                    tracing::debug!(%errno, queue = post.queue, "fewer entries for a thread");
+                    tracing::debug!(%errno, queue = queue_worker.queue, "fewer entries for a thread");
                     self.threads.lock().release();
                     break;
                 }
@@ -121,9 +124,9 @@ impl RingCrew {
         let Some(mut state) = self.queue(queue) else {
             return Some(entry);
         };
-        match self.recruit(queue, &mut state, Begin::TakeOver(entry)) {
+        match self.spawn_worker(queue, &mut state, Begin::TakeOver(entry)) {
             Err((Begin::TakeOver(entry), error)) => {
-                self.threads.lock().promise_again();
+                self.threads.lock().reserve_again();
                 tracing::warn!(%error, queue, "no thread to take a request over");
                 Some(entry)
             }
@@ -140,13 +143,13 @@ mod tests {
     #[test]
     fn more_entries_need_proof_and_a_failure_a_pause() {
         let mut trial = Trial::default();
-        let proven = |trial: &mut Trial| (0..PROOF).filter(|_| trial.succeed()).count();
+        let proven = |trial: &mut Trial| (0..BATCH_AFTER).filter(|_| trial.succeed()).count();
         assert!(trial.is_due());
         assert_eq!(proven(&mut trial), 1);
         assert!(!trial.succeed(), "once");
         trial.fail();
-        let pause = (0..2 * PENANCE).take_while(|_| !trial.is_due()).count();
-        assert_eq!(pause as i32, PENANCE - 1);
+        let pause = (0..2 * RETRY_AFTER).take_while(|_| !trial.is_due()).count();
+        assert_eq!(pause as i32, RETRY_AFTER - 1);
         assert_eq!(proven(&mut trial), 1);
     }
 

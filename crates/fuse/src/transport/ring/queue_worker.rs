@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use parking_lot::Mutex;
 
-use super::super::seat::Seat;
+use super::super::worker_state::WorkerState;
 use super::entry::RingEntry;
 use crate::traffic::Counts;
 
-/// A seat in a queue.
-pub(super) struct Post {
-    seat: Seat,
+/// A worker's state in a queue.
+pub(super) struct QueueWorker {
+    worker_state: WorkerState,
     /// The queue it serves for good.
     pub(super) queue: usize,
     /// The entry of the request it works on, unless data is moved within it: whoever takes it
@@ -29,10 +29,10 @@ pub(super) struct Post {
     pub(super) same: AtomicU32,
 }
 
-impl Post {
+impl QueueWorker {
     pub(super) fn new(queue: usize, number: usize, counts: Arc<Counts>) -> Self {
         Self {
-            seat: Seat::new(number, counts),
+            worker_state: WorkerState::new(number, counts),
             queue,
             held: Mutex::new(None),
             file: AtomicU64::new(0),
@@ -44,10 +44,10 @@ impl Post {
     }
 }
 
-impl Deref for Post {
-    type Target = Seat;
+impl Deref for QueueWorker {
+    type Target = WorkerState;
 
-    fn deref(&self) -> &Seat {
-        &self.seat
+    fn deref(&self) -> &WorkerState {
+        &self.worker_state
     }
 }

@@ -1,4 +1,4 @@
-//! One thread's place in the crew: what it is doing, in words other threads may read and change.
+//! One thread's place in the worker pool: what it is doing, in words other threads may read and change.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use crate::traffic::Counts;
 
 /// Reading, or waiting to: no request is being carried out.
 const READING: u64 = 0;
-/// Carrying a request out, and the reader of the crew still.
+/// Carrying a request out, and the reader of the worker pool still.
 const HANDLING: u64 = 1;
 /// Carrying a request out while another thread reads, or parked.
 const RELIEVED: u64 = 2;
@@ -21,7 +21,7 @@ const NEXT_REQUEST: u64 = PHASE + 1;
 
 /// What a parked thread is woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Baton {
+pub(super) enum WakeReason {
     /// Nothing yet: the time is over.
     Nothing,
     /// Become the reader.
@@ -34,12 +34,12 @@ pub(super) enum Baton {
 
 /// One thread's place. On its own cache lines: its thread writes it with every request.
 #[repr(align(128))]
-pub(super) struct Seat {
+pub(super) struct WorkerState {
     /// A count of requests, and the phase in the low bits. The thread moves it on from and to
     /// READING; only HANDLING to RELIEVED is done by others, too.
     word: AtomicU64,
     /// The request being carried out; other threads rely on it only while RELIEVED, under the
-    /// crew's lock. 0: none.
+    /// worker pool's lock. 0: none.
     unique: AtomicU64,
     /// The last request that said it may block.
     may_block: AtomicU64,
@@ -47,7 +47,7 @@ pub(super) struct Seat {
     interrupted: AtomicU64,
     /// Who asked for the request: the user's id, and the thread's.
     asker: [AtomicU32; 2],
-    baton: AtomicU8,
+    wake_reason: AtomicU8,
     thread: OnceLock<Thread>,
     /// The kernel's name of the thread, 0 before it runs.
     tid: AtomicU32,
@@ -57,7 +57,7 @@ pub(super) struct Seat {
     pub(super) counts: Arc<Counts>,
 }
 
-impl Seat {
+impl WorkerState {
     /// A place for a thread about to start, the `number`th.
     pub(super) fn new(number: usize, counts: Arc<Counts>) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Seat {
             may_block: AtomicU64::new(0),
             interrupted: AtomicU64::new(0),
             asker: [AtomicU32::new(0), AtomicU32::new(0)],
-            baton: AtomicU8::new(Baton::Nothing as u8),
+            wake_reason: AtomicU8::new(WakeReason::Nothing as u8),
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
             number,
@@ -98,7 +98,7 @@ impl Seat {
     }
 
     /// A thread that is no reader starts a request.
-    pub(super) fn enter_relieved(&self, unique: u64) {
+    pub(super) fn enter_handed_off(&self, unique: u64) {
         self.unique.store(unique, Ordering::Relaxed);
         let word = self.word.load(Ordering::Relaxed) & !PHASE;
         let next = word.wrapping_add(NEXT_REQUEST) | RELIEVED;
@@ -146,7 +146,7 @@ impl Seat {
     }
 
     /// Takes the role of reader away while the request of this word runs; false if it is over.
-    pub(super) fn relieve(&self, word: u64) -> bool {
+    pub(super) fn hand_off(&self, word: u64) -> bool {
         Self::is_handling(word)
             && self
                 .word
@@ -165,7 +165,7 @@ impl Seat {
     }
 
     /// The request that runs while others read; 0 if none does.
-    pub(super) fn relieved_request(&self) -> u64 {
+    pub(super) fn handed_off_request(&self) -> u64 {
         if self.word() & PHASE == RELIEVED {
             self.unique.load(Ordering::Acquire)
         } else {
@@ -173,8 +173,8 @@ impl Seat {
         }
     }
 
-    /// The relieved request is over; returns whether it was to be interrupted.
-    pub(super) fn finish_relieved(&self) -> bool {
+    /// The handed off request is over; returns whether it was to be interrupted.
+    pub(super) fn finish_handed_off(&self) -> bool {
         let unique = self.unique.swap(0, Ordering::AcqRel);
         unique != 0 && self.was_interrupted(unique)
     }
@@ -205,9 +205,9 @@ impl Seat {
         self.interrupted.load(Ordering::Acquire) == self.unique.load(Ordering::Relaxed)
     }
 
-    /// Whether the relieved request is interrupted and expects its system calls to be.
+    /// Whether the handed off request is interrupted and expects its system calls to be.
     pub(super) fn wants_signal(&self) -> bool {
-        let unique = self.relieved_request();
+        let unique = self.handed_off_request();
         unique != 0
             && self.interrupted.load(Ordering::Acquire) == unique
             && self.may_block.load(Ordering::Acquire) == unique
@@ -223,7 +223,7 @@ impl Seat {
         !state.is_some_and(|(_, rest)| rest.trim_start().starts_with('R'))
     }
 
-    /// Puts the thread on the CPUs of a role that is new to it. Under the crew's lock, or by the
+    /// Puts the thread on the CPUs of a role that is new to it. Under the worker pool's lock, or by the
     /// thread itself while it has the role: the last one to place it must be right.
     pub(super) fn place(&self, placement: &Placement, role: Role) {
         if placement.is_free() {
@@ -246,28 +246,31 @@ impl Seat {
     }
 
     /// Wakes the parked thread.
-    pub(super) fn hand(&self, baton: Baton) {
-        self.baton.store(baton as u8, Ordering::Release);
+    pub(super) fn hand(&self, wake_reason: WakeReason) {
+        self.wake_reason.store(wake_reason as u8, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     /// Parks the thread until it is handed something, at most for `patience`.
-    pub(super) fn wait(&self, patience: Option<Duration>) -> Baton {
+    pub(super) fn wait(&self, patience: Option<Duration>) -> WakeReason {
         loop {
-            match self.baton.swap(Baton::Nothing as u8, Ordering::AcqRel) {
-                baton if baton == Baton::Read as u8 => return Baton::Read,
-                baton if baton == Baton::Leave as u8 => return Baton::Leave,
-                baton if baton == Baton::Work as u8 => return Baton::Work,
+            match self
+                .wake_reason
+                .swap(WakeReason::Nothing as u8, Ordering::AcqRel)
+            {
+                wake_reason if wake_reason == WakeReason::Read as u8 => return WakeReason::Read,
+                wake_reason if wake_reason == WakeReason::Leave as u8 => return WakeReason::Leave,
+                wake_reason if wake_reason == WakeReason::Work as u8 => return WakeReason::Work,
                 _ => {}
             }
             match patience {
                 None => thread::park(),
                 Some(time) => {
                     thread::park_timeout(time);
-                    if self.baton.load(Ordering::Acquire) == Baton::Nothing as u8 {
-                        return Baton::Nothing;
+                    if self.wake_reason.load(Ordering::Acquire) == WakeReason::Nothing as u8 {
+                        return WakeReason::Nothing;
                     }
                 }
             }
@@ -280,53 +283,56 @@ mod tests {
     use super::*;
     use crate::traffic::Traffic;
 
-    fn seat() -> Seat {
-        Seat::new(0, Traffic::new().join())
+    fn worker_state() -> WorkerState {
+        WorkerState::new(0, Traffic::new().join())
     }
 
     #[test]
     fn the_role_is_lost_only_while_its_request_runs() {
-        let seat = seat();
-        seat.become_reader();
+        let worker_state = worker_state();
+        worker_state.become_reader();
         assert!(
-            !seat.relieve(seat.word()),
+            !worker_state.hand_off(worker_state.word()),
             "a reader at rest keeps its role"
         );
-        seat.enter(1);
-        let first = seat.word();
-        assert!(seat.leave());
-        seat.enter(2);
-        assert!(!seat.relieve(first), "that request is over");
-        assert!(seat.relieve(seat.word()));
-        assert_eq!(seat.relieved_request(), 2);
-        assert!(!seat.leave());
-        assert!(!seat.finish_relieved());
-        assert_eq!(seat.relieved_request(), 0);
+        worker_state.enter(1);
+        let first = worker_state.word();
+        assert!(worker_state.leave());
+        worker_state.enter(2);
+        assert!(!worker_state.hand_off(first), "that request is over");
+        assert!(worker_state.hand_off(worker_state.word()));
+        assert_eq!(worker_state.handed_off_request(), 2);
+        assert!(!worker_state.leave());
+        assert!(!worker_state.finish_handed_off());
+        assert_eq!(worker_state.handed_off_request(), 0);
     }
 
     #[test]
     fn an_interrupt_counts_for_its_request_only() {
-        let seat = seat();
-        seat.become_reader();
-        seat.enter(10);
-        seat.set_may_block();
-        assert!(seat.relieve(seat.word()));
-        assert!(!seat.wants_signal());
-        assert!(seat.interrupt(10));
-        assert!(!seat.interrupt(10));
-        assert!(seat.is_interrupted() && seat.wants_signal());
-        assert!(seat.finish_relieved());
-        seat.become_reader();
-        seat.enter(12);
-        assert!(!seat.is_interrupted() && !seat.wants_signal());
+        let worker_state = worker_state();
+        worker_state.become_reader();
+        worker_state.enter(10);
+        worker_state.set_may_block();
+        assert!(worker_state.hand_off(worker_state.word()));
+        assert!(!worker_state.wants_signal());
+        assert!(worker_state.interrupt(10));
+        assert!(!worker_state.interrupt(10));
+        assert!(worker_state.is_interrupted() && worker_state.wants_signal());
+        assert!(worker_state.finish_handed_off());
+        worker_state.become_reader();
+        worker_state.enter(12);
+        assert!(!worker_state.is_interrupted() && !worker_state.wants_signal());
     }
 
     #[test]
-    fn a_baton_handed_before_the_wait_is_not_lost() {
-        let seat = seat();
-        seat.take();
-        seat.hand(Baton::Read);
-        assert_eq!(seat.wait(None), Baton::Read);
-        assert_eq!(seat.wait(Some(Duration::from_millis(1))), Baton::Nothing);
+    fn a_wake_up_before_the_wait_is_not_lost() {
+        let worker_state = worker_state();
+        worker_state.take();
+        worker_state.hand(WakeReason::Read);
+        assert_eq!(worker_state.wait(None), WakeReason::Read);
+        assert_eq!(
+            worker_state.wait(Some(Duration::from_millis(1))),
+            WakeReason::Nothing
+        );
     }
 }

@@ -21,9 +21,9 @@ use crate::mover::records::{Found, Genuine, LeftAlone, examine};
 /// So many records of a branch that are left alone are named one by one.
 const NAMED_MAX: usize = 20;
 
-/// When a branch is mended.
+/// When a branch is recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mending<'a> {
+pub(crate) enum Recovery<'a> {
     /// Before the pool serves.
     AtMount,
     /// As it joins a pool that serves: of two files that both have their name, either may be
@@ -65,14 +65,14 @@ pub(crate) struct Undecided {
 
 /// What became of the records on some branches.
 #[derive(Debug, Default)]
-pub(crate) struct Mended {
+pub(crate) struct Recovered {
     /// Those that wait for other branches.
     pub(crate) undecided: Vec<Undecided>,
     /// Those that nobody follows.
     pub(crate) left: Vec<LeftAlone>,
 }
 
-impl Mended {
+impl Recovered {
     fn leave(&mut self, branch: &Branch, name: OsString, why: String) {
         self.left.push(LeftAlone {
             branch: branch.path.clone(),
@@ -82,13 +82,17 @@ impl Mended {
     }
 }
 
-/// Mends what servers that are gone left of their moves and noted on `holders`; a branch that
+/// Recovers what servers that are gone left of their moves and noted on `holders`; a branch that
 /// cannot be changed stays as it is.
-pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mending<'_>) -> Mended {
-    let mut mended = Mended::default();
+pub(crate) fn recover(
+    holders: &[Arc<Branch>],
+    branches: &[Arc<Branch>],
+    when: Recovery<'_>,
+) -> Recovered {
+    let mut recovered = Recovered::default();
     let mut records = Vec::new();
     for branch in holders.iter().filter(|branch| !branch.read_only()) {
-        let before = mended.left.len();
+        let before = recovered.left.len();
         let mut more: usize = 0;
         for name in names_at_root(branch) {
             match examine(branch, &name) {
@@ -97,14 +101,14 @@ pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mend
                     let _ = rustix::fs::unlinkat(branch.root(), &name, AtFlags::empty());
                 }
                 Ok(Found::InUse) => {}
-                Ok(Found::Doubtful(_)) if mended.left.len() - before >= NAMED_MAX => more += 1,
+                Ok(Found::Doubtful(_)) if recovered.left.len() - before >= NAMED_MAX => more += 1,
                 Ok(Found::Doubtful(why)) => {
                     tracing::warn!(branch = %branch.path.display(), ?name, why, "a record of a move is left alone; `strandfs records list` says what it is about");
-                    mended.leave(branch, name, why);
+                    recovered.leave(branch, name, why);
                 }
                 Err(errno) => {
                     tracing::warn!(branch = %branch.path.display(), ?name, %errno, "a record of a move cannot be read");
-                    mended.leave(branch, name, format!("it cannot be read: {errno}"));
+                    recovered.leave(branch, name, format!("it cannot be read: {errno}"));
                 }
             }
         }
@@ -114,10 +118,10 @@ pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mend
     }
     records.sort_by_key(|(turn, ..)| *turn);
     for (_, branch, name, record) in records {
-        match mend_one(branch, branches, &name, &record, when) {
+        match recover_one(branch, branches, &name, &record, when) {
             Ok(Outcome::Waits(waits_for)) => {
                 tracing::warn!(branch = %branch.path.display(), ?name, waits_for = %waits_for.display(), "the rest of an interrupted move stays until another branch is there");
-                mended.undecided.push(Undecided {
+                recovered.undecided.push(Undecided {
                     holder: branch.path.clone(),
                     name,
                     waits_for,
@@ -126,31 +130,31 @@ pub(crate) fn mend(holders: &[Arc<Branch>], branches: &[Arc<Branch>], when: Mend
             Ok(Outcome::Over | Outcome::Later) => {}
             Err(errno) => {
                 tracing::warn!(branch = %branch.path.display(), ?name, %errno, "the rest of an interrupted move stays");
-                mended.leave(branch, name, format!("it cannot be followed: {errno}"));
+                recovered.leave(branch, name, format!("it cannot be followed: {errno}"));
             }
         }
     }
-    mended
+    recovered
 }
 
-/// Mends a branch that is about to be seen among these, and what waited for it.
-pub(crate) fn mend_joining(pool: &Mover, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
-    let mended = mend(
+/// Recovers a branch that is about to be seen among these, and what waited for it.
+pub(crate) fn recover_joining(pool: &Mover, joining: &Arc<Branch>, branches: &[Arc<Branch>]) {
+    let recovered = recover(
         std::slice::from_ref(joining),
         branches,
-        Mending::WhileServing,
+        Recovery::WhileServing,
     );
     let mut undecided = pool.undecided.lock();
-    mend_for(joining, branches, &mut undecided);
-    undecided.extend(mended.undecided);
+    recover_for(joining, branches, &mut undecided);
+    undecided.extend(recovered.undecided);
     let mut left = pool.records_left.lock();
     left.retain(|record| record.branch != joining.path);
-    left.extend(mended.left);
+    left.extend(recovered.left);
 }
 
 /// Finishes the moves that waited for `joining`, which nobody sees yet: an original that is left
 /// there would hide the file. Whatever else waited for it is for the next mount.
-fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec<Undecided>) {
+fn recover_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec<Undecided>) {
     undecided.retain_mut(|waiting| {
         if waiting.waits_for != joining.path {
             return true;
@@ -159,9 +163,9 @@ fn mend_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut Vec
         let Some(holder) = holder.filter(|holder| !holder.read_only()) else {
             return true;
         };
-        let when = Mending::ForOther(&joining.path);
+        let when = Recovery::ForOther(&joining.path);
         let outcome = examine(holder, &waiting.name).and_then(|found| match found {
-            Found::Genuine(record) => mend_one(holder, branches, &waiting.name, &record, when),
+            Found::Genuine(record) => recover_one(holder, branches, &waiting.name, &record, when),
             Found::Nothing | Found::InUse | Found::Doubtful(_) => Ok(Outcome::Later),
         });
         match outcome {
@@ -202,30 +206,30 @@ impl Genuine {
     }
 }
 
-fn mend_one(
+fn recover_one(
     branch: &Arc<Branch>,
     branches: &[Arc<Branch>],
     name: &OsStr,
     record: &Genuine,
-    when: Mending<'_>,
+    when: Recovery<'_>,
 ) -> sys::Result<Outcome> {
     let part = &*record.part;
     let outcome = match &record.intent {
         Intent::Rename(rename) => match when {
-            Mending::ForOther(_) => Outcome::Later,
-            Mending::AtMount | Mending::WhileServing => rename.mend(branch, branches)?,
+            Recovery::ForOther(_) => Outcome::Later,
+            Recovery::AtMount | Recovery::WhileServing => rename.recover(branch, branches)?,
         },
         Intent::Displaced(waiting) => match when {
-            Mending::AtMount => waiting.mend(branch, branches, part)?,
-            Mending::WhileServing | Mending::ForOther(_) => Outcome::Later,
+            Recovery::AtMount => waiting.recover(branch, branches, part)?,
+            Recovery::WhileServing | Recovery::ForOther(_) => Outcome::Later,
         },
         Intent::Undo(undo) => {
             let joining = match when {
-                Mending::AtMount => None,
-                Mending::WhileServing => Some(&*branch.path),
-                Mending::ForOther(path) => Some(path),
+                Recovery::AtMount => None,
+                Recovery::WhileServing => Some(&*branch.path),
+                Recovery::ForOther(path) => Some(path),
             };
-            undo.mend(branches, joining)?
+            undo.recover(branches, joining)?
         }
         Intent::Move(Move {
             dir,
@@ -304,7 +308,7 @@ fn finish_switch(
     branch: &Branch,
     branches: &[Arc<Branch>],
     (dir, switch, part): (&Path, &Switch, &OsStr),
-    when: Mending<'_>,
+    when: Recovery<'_>,
 ) -> sys::Result<Outcome> {
     let source_branch = match switch.source_branch.find(branches) {
         Ok(source) if source.read_only() => return Ok(Outcome::Waits(source.path.clone())),
@@ -312,7 +316,7 @@ fn finish_switch(
         // The copy may be all that is left of the file.
         Err(Absent(path)) => return Ok(Outcome::Waits(path)),
     };
-    if when == Mending::WhileServing {
+    if when == Recovery::WhileServing {
         return Ok(Outcome::Later);
     }
     remove_part(branch, dir, part)?;
@@ -329,7 +333,7 @@ fn finish_switch(
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "finished an interrupted move");
         return Ok(Outcome::Over);
     }
-    if matches!(when, Mending::ForOther(_)) {
+    if matches!(when, Recovery::ForOther(_)) {
         return Ok(Outcome::Later);
     }
     let new = Named::find(branch, &names, |stat| switch.target.is_untouched(stat));

@@ -15,11 +15,11 @@ use super::device;
 use super::kept::Kept;
 use super::later::OverDevice;
 use super::placement::{Placement, Role};
-use super::ring::RingCrew;
-use super::seat::{Baton, Seat};
+use super::ring::RingWorkerPool;
 use super::shares::Blocked;
 use super::watchdog::{self, Watchdog};
-use super::{PEACE, PRESS};
+use super::worker_state::{WakeReason, WorkerState};
+use super::{END_IN_PEACE, INTERRUPT_EVERY};
 use crate::connection::Substitute;
 use crate::session::Life;
 use crate::sys;
@@ -31,19 +31,19 @@ const KEPT: usize = 4;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The threads of a session and what they share.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     pub(super) server: Arc<Server>,
     pub(super) life: Arc<Life>,
     pub(super) watchdog: Watchdog,
-    pub(super) roster: Mutex<Roster>,
+    pub(super) worker_table: Mutex<WorkerTable>,
     pub(super) placement: Placement,
     /// Whose requests are interrupted from here as well.
-    pub(super) ring: OnceLock<Arc<RingCrew>>,
+    pub(super) ring: OnceLock<Arc<RingWorkerPool>>,
     departed: Condvar,
     pub(super) max_threads: AtomicUsize,
     /// So many threads are blocked that it matters who asks.
     pub(super) crowded: AtomicBool,
-    /// Requests that no thread stays with; locked after the roster.
+    /// Requests that no thread stays with; locked after the worker table.
     pub(super) kept: Mutex<Kept>,
     pub(super) due_changed: Condvar,
     pub(super) clock_runs: AtomicBool,
@@ -53,13 +53,13 @@ pub(crate) struct Crew {
 
 /// Who does what.
 #[derive(Default)]
-pub(super) struct Roster {
+pub(super) struct WorkerTable {
     /// The reader.
-    pub(super) reader: Option<Arc<Seat>>,
+    pub(super) reader: Option<Arc<WorkerState>>,
     /// Threads without work, the one parked last on top: its caches are warmest.
-    parked: Vec<Arc<Seat>>,
+    parked: Vec<Arc<WorkerState>>,
     /// Every thread.
-    pub(super) seats: Vec<Arc<Seat>>,
+    pub(super) worker_states: Vec<Arc<WorkerState>>,
     /// The reader wanted relief and there was nobody.
     starved: bool,
     /// Requests that are to be interrupted and go on.
@@ -83,7 +83,7 @@ pub(super) enum Next {
     Leave,
 }
 
-impl Crew {
+impl WorkerPool {
     pub(crate) fn new(
         server: Arc<Server>,
         life: Arc<Life>,
@@ -100,7 +100,7 @@ impl Crew {
             due_changed: Condvar::new(),
             clock_runs: AtomicBool::new(false),
             watchdog: Watchdog::new(),
-            roster: Mutex::default(),
+            worker_table: Mutex::default(),
             placement,
             ring: OnceLock::new(),
             departed: Condvar::new(),
@@ -114,7 +114,7 @@ impl Crew {
     }
 
     /// Most requests come to these threads.
-    pub(crate) fn set_ring(&self, ring: Arc<RingCrew>) {
+    pub(crate) fn set_ring(&self, ring: Arc<RingWorkerPool>) {
         // Set once: a session has one.
         let _ = self.ring.set(ring);
     }
@@ -124,143 +124,156 @@ impl Crew {
         let own: Weak<Self> = Arc::downgrade(self);
         self.server.connection.set_substitute(own);
         sys::install_wake_handler()?;
-        let mut roster = self.roster.lock();
-        let first = self.recruit(&mut roster)?;
-        roster.reader = Some(first.clone());
-        drop(roster);
-        let crew = self.clone();
-        let watched = self.watchdog.start(move || watchdog::watch(&crew));
+        let mut worker_table = self.worker_table.lock();
+        let first = self.spawn_worker(&mut worker_table)?;
+        worker_table.reader = Some(first.clone());
+        drop(worker_table);
+        let worker_pool = self.clone();
+        let watched = self.watchdog.start(move || watchdog::watch(&worker_pool));
         if watched.is_err() {
-            self.roster.lock().closed = true;
-            first.hand(Baton::Leave);
+            self.worker_table.lock().closed = true;
+            first.hand(WakeReason::Leave);
         } else {
-            first.hand(Baton::Read);
+            first.hand(WakeReason::Read);
         }
         watched
     }
 
-    /// A new thread, waiting for a baton. Its memory is had first: a thread that has to give up
+    /// A new thread, waiting for a wake reason. Its memory is had first: a thread that has to give up
     /// would be no help.
-    fn recruit(self: &Arc<Self>, roster: &mut Roster) -> io::Result<Arc<Seat>> {
+    fn spawn_worker(
+        self: &Arc<Self>,
+        worker_table: &mut WorkerTable,
+    ) -> io::Result<Arc<WorkerState>> {
         let request = RequestBuffer::new(self.server.payload_bytes)?;
         let reply = ReplyBuffer::new(self.server.payload_bytes)?;
         let traffic = self.server.connection.counter();
-        let seat = Arc::new(Seat::new(roster.started, traffic.join()));
-        let (crew, own) = (self.clone(), seat.clone());
+        let worker_state = Arc::new(WorkerState::new(worker_table.started, traffic.join()));
+        let (worker_pool, own) = (self.clone(), worker_state.clone());
         let spawned = thread::Builder::new()
             .name("strandfs-device".to_owned())
-            .spawn(move || device::work(&crew, &own, request, reply));
+            .spawn(move || device::work(&worker_pool, &own, request, reply));
         if let Err(error) = spawned {
-            traffic.leave(&seat.counts);
+            traffic.leave(&worker_state.counts);
             return Err(error);
         }
-        roster.started += 1;
-        roster.seats.push(seat.clone());
-        Ok(seat)
+        worker_table.started += 1;
+        worker_table.worker_states.push(worker_state.clone());
+        Ok(worker_state)
     }
 
-    /// Hands the reader's role on while the request of `word` runs on `seat`. False if that
+    /// Hands the reader's role on while the request of `word` runs on `worker_state`. False if that
     /// request is over or nobody can take the role; the next thread without work then does.
-    pub(super) fn relieve(self: &Arc<Self>, seat: &Seat, word: u64) -> bool {
-        let mut roster = self.roster.lock();
-        if roster.closed {
+    pub(super) fn hand_off(self: &Arc<Self>, worker_state: &WorkerState, word: u64) -> bool {
+        let mut worker_table = self.worker_table.lock();
+        if worker_table.closed {
             return false;
         }
-        let Some(next) = self.successor(&mut roster) else {
-            roster.starved = true;
+        let Some(next) = self.successor(&mut worker_table) else {
+            worker_table.starved = true;
             return false;
         };
-        if !seat.relieve(word) {
-            roster.parked.push(next);
+        if !worker_state.hand_off(word) {
+            worker_table.parked.push(next);
             return false;
         }
-        seat.place(&self.placement, Role::Working);
+        worker_state.place(&self.placement, Role::Working);
         self.server.connection.counter().count_relief();
-        self.note_blocked(&mut roster, seat);
-        roster.reader = Some(next.clone());
-        drop(roster);
-        next.hand(Baton::Read);
+        self.note_blocked(&mut worker_table, worker_state);
+        worker_table.reader = Some(next.clone());
+        drop(worker_table);
+        next.hand(WakeReason::Read);
         true
     }
 
-    pub(super) fn successor(self: &Arc<Self>, roster: &mut Roster) -> Option<Arc<Seat>> {
-        if let Some(parked) = roster.parked.pop() {
+    pub(super) fn successor(
+        self: &Arc<Self>,
+        worker_table: &mut WorkerTable,
+    ) -> Option<Arc<WorkerState>> {
+        if let Some(parked) = worker_table.parked.pop() {
             return Some(parked);
         }
-        if roster.seats.len() >= self.max_threads.load(Ordering::Relaxed) {
+        if worker_table.worker_states.len() >= self.max_threads.load(Ordering::Relaxed) {
             return None;
         }
-        match self.recruit(roster) {
-            Ok(seat) => Some(seat),
+        match self.spawn_worker(worker_table) {
+            Ok(worker_state) => Some(worker_state),
             Err(error) => {
-                tracing::warn!(%error, threads = roster.seats.len(), "no further thread");
+                tracing::warn!(%error, threads = worker_table.worker_states.len(), "no further thread");
                 None
             }
         }
     }
 
     /// What a thread that finished a request as no reader does next.
-    pub(super) fn rejoin(&self, seat: &Arc<Seat>) -> Next {
-        let mut roster = self.roster.lock();
-        if seat.finish_relieved() {
-            roster.interrupts = roster.interrupts.saturating_sub(1);
+    pub(super) fn return_worker(&self, worker_state: &Arc<WorkerState>) -> Next {
+        let mut worker_table = self.worker_table.lock();
+        if worker_state.finish_handed_off() {
+            worker_table.interrupts = worker_table.interrupts.saturating_sub(1);
         }
-        self.note_unblocked(&mut roster, seat);
-        if roster.closed {
+        self.note_unblocked(&mut worker_table, worker_state);
+        if worker_table.closed {
             return Next::Leave;
         }
-        if std::mem::take(&mut roster.starved)
-            && let Some(reader) = roster.reader.clone()
-            && reader.relieve(reader.word())
+        if std::mem::take(&mut worker_table.starved)
+            && let Some(reader) = worker_table.reader.clone()
+            && reader.hand_off(reader.word())
         {
             reader.place(&self.placement, Role::Working);
             self.server.connection.counter().count_relief();
-            self.note_blocked(&mut roster, &reader);
-            roster.reader = Some(seat.clone());
+            self.note_blocked(&mut worker_table, &reader);
+            worker_table.reader = Some(worker_state.clone());
             return Next::Read;
         }
         if let Some(next) = self.next_kept() {
             return next;
         }
-        Self::park(&mut roster, seat)
+        Self::park(&mut worker_table, worker_state)
     }
 
     /// What a thread does next that was to carry out kept requests and found none.
-    pub(super) fn idle(&self, seat: &Arc<Seat>) -> Next {
-        let mut roster = self.roster.lock();
-        if roster.closed {
+    pub(super) fn idle(&self, worker_state: &Arc<WorkerState>) -> Next {
+        let mut worker_table = self.worker_table.lock();
+        if worker_table.closed {
             return Next::Leave;
         }
-        Self::park(&mut roster, seat)
+        Self::park(&mut worker_table, worker_state)
     }
 
-    fn park(roster: &mut Roster, seat: &Arc<Seat>) -> Next {
-        let surplus = roster.parked.len() >= KEPT;
-        roster.parked.push(seat.clone());
+    fn park(worker_table: &mut WorkerTable, worker_state: &Arc<WorkerState>) -> Next {
+        let surplus = worker_table.parked.len() >= KEPT;
+        worker_table.parked.push(worker_state.clone());
         Next::Park(surplus.then_some(IDLE))
     }
 
     /// Whether a thread that was parked for long may end.
-    pub(super) fn may_retire(&self, seat: &Arc<Seat>) -> bool {
-        let mut roster = self.roster.lock();
-        let place = roster.parked.iter().position(|it| Arc::ptr_eq(it, seat));
+    pub(super) fn may_retire(&self, worker_state: &Arc<WorkerState>) -> bool {
+        let mut worker_table = self.worker_table.lock();
+        let place = worker_table
+            .parked
+            .iter()
+            .position(|it| Arc::ptr_eq(it, worker_state));
         match place {
-            // Not parked: a baton is on its way.
+            // Not parked: a wake reason is on its way.
             None => false,
             Some(place) if place < KEPT => false,
             Some(place) => {
-                roster.parked.remove(place);
+                worker_table.parked.remove(place);
                 true
             }
         }
     }
 
     /// A thread ends.
-    pub(super) fn depart(&self, seat: &Arc<Seat>) {
-        let mut roster = self.roster.lock();
-        roster.seats.retain(|it| !Arc::ptr_eq(it, seat));
-        roster.parked.retain(|it| !Arc::ptr_eq(it, seat));
-        self.server.connection.counter().leave(&seat.counts);
+    pub(super) fn depart(&self, worker_state: &Arc<WorkerState>) {
+        let mut worker_table = self.worker_table.lock();
+        worker_table
+            .worker_states
+            .retain(|it| !Arc::ptr_eq(it, worker_state));
+        worker_table
+            .parked
+            .retain(|it| !Arc::ptr_eq(it, worker_state));
+        self.server.connection.counter().leave(&worker_state.counts);
         self.departed.notify_all();
     }
 
@@ -268,37 +281,44 @@ impl Crew {
     /// those with a request, and interrupts their system calls after a while.
     pub(crate) fn disband(&self, patience: Duration) {
         let start = Instant::now();
-        let mut roster = self.roster.lock();
-        roster.closed = true;
-        for seat in std::mem::take(&mut roster.parked) {
-            seat.hand(Baton::Leave);
+        let mut worker_table = self.worker_table.lock();
+        worker_table.closed = true;
+        for worker_state in std::mem::take(&mut worker_table.parked) {
+            worker_state.hand(WakeReason::Leave);
         }
         self.watchdog.wake();
         self.due_changed.notify_all();
-        while !roster.seats.is_empty() && start.elapsed() < patience {
+        while !worker_table.worker_states.is_empty() && start.elapsed() < patience {
             // The reader may be reading from a connection that could not be aborted.
-            let impatient = start.elapsed() >= PEACE;
-            for seat in &roster.seats {
-                let reading = !Seat::is_handling(seat.word()) && seat.relieved_request() == 0;
+            let impatient = start.elapsed() >= END_IN_PEACE;
+            for worker_state in &worker_table.worker_states {
+                let reading = !WorkerState::is_handling(worker_state.word())
+                    && worker_state.handed_off_request() == 0;
                 if reading || impatient {
-                    seat.signal();
+                    worker_state.signal();
                 }
             }
-            self.departed.wait_for(&mut roster, PRESS);
+            self.departed.wait_for(&mut worker_table, INTERRUPT_EVERY);
         }
-        if !roster.seats.is_empty() {
-            tracing::warn!(threads = roster.seats.len(), "requests outlive the mount");
+        if !worker_table.worker_states.is_empty() {
+            tracing::warn!(
+                threads = worker_table.worker_states.len(),
+                "requests outlive the mount"
+            );
         }
     }
 }
 
-impl Substitute for Crew {
+impl Substitute for WorkerPool {
     /// The kernel takes one answer to a request: the thread's own finds nobody waiting.
     fn answer_for(&self, thread: u32, errno: Errno) -> bool {
         let unique = {
-            let roster = self.roster.lock();
-            let seat = roster.seats.iter().find(|seat| seat.is_thread(thread));
-            seat.map_or(0, |seat| seat.relieved_request())
+            let worker_table = self.worker_table.lock();
+            let worker_state = worker_table
+                .worker_states
+                .iter()
+                .find(|worker_state| worker_state.is_thread(thread));
+            worker_state.map_or(0, |worker_state| worker_state.handed_off_request())
         };
         if unique == 0 {
             return (self.ring.get()).is_some_and(|ring| ring.answer_for(thread, errno));

@@ -1,10 +1,10 @@
 //! What a thread does that must not wait, or tries to do so.
 
 use super::Serving;
-use super::carry_out::try_at_once;
+use super::carry_out::try_nowait;
 use crate::message::Message;
 use crate::transport::ring::entry::RingEntry;
-use crate::transport::ring::returned::Returned;
+use crate::transport::ring::reclaimed::ReclaimQueue;
 use crate::types::Errno;
 
 /// Memory that an entry of a thread with several may keep.
@@ -13,7 +13,7 @@ const KEPT_BYTES: usize = 16 << 10;
 impl Serving<'_> {
     /// Answers a read or a write that need not wait. Its data stays in the entry. The entry comes
     /// back if it has to.
-    pub(super) fn answer_at_once(
+    pub(super) fn answer_nowait(
         &mut self,
         mut entry: RingEntry,
         bytes: usize,
@@ -29,12 +29,12 @@ impl Serving<'_> {
         };
         let message = Message::from_ring(&headers, data).ok();
         let made = message.and_then(|message| {
-            let len = try_at_once(self.crew, self.post, &message, out)?;
+            let len = try_nowait(self.worker_pool, self.queue_worker, &message, out)?;
             Some((message.header.unique, len))
         });
         let Some((unique, len)) = made else {
             self.trial.fail();
-            self.want_returned(false);
+            self.want_reclaimed(false);
             return Ok(Some(entry));
         };
         if is_write {
@@ -47,9 +47,9 @@ impl Serving<'_> {
         entry.set_reply(unique, None, len);
         self.ring.commit(entry);
         if self.trial.succeed() {
-            self.want_returned(true);
+            self.want_reclaimed(true);
             if self.ring.entries() == 1 {
-                for entry in self.crew.widen(self.post) {
+                for entry in self.worker_pool.widen(self.queue_worker) {
                     self.ring.register(entry);
                 }
             }
@@ -60,43 +60,44 @@ impl Serving<'_> {
         Ok(None)
     }
 
-    fn returned(&self) -> Option<&Returned> {
-        let queue = self.crew.queues.get(self.post.queue)?;
-        Some(&queue.returned)
+    fn reclaimed(&self) -> Option<&ReclaimQueue> {
+        let queue = self.worker_pool.queues.get(self.queue_worker.queue)?;
+        Some(&queue.reclaimed)
     }
 
-    fn want_returned(&self, wanted: bool) {
-        if let Some(returned) = self.returned() {
-            returned.want(wanted);
+    fn want_reclaimed(&self, wanted: bool) {
+        if let Some(reclaimed) = self.reclaimed() {
+            reclaimed.want(wanted);
         }
     }
 
-    /// From now on entries may come back, until [`take_returned`](Self::take_returned) has none.
+    /// From now on entries may come back, until [`take_reclaimed`](Self::take_reclaimed) has none.
     pub(super) fn will_look(&mut self) {
         if !std::mem::replace(&mut self.looks, true)
-            && let Some(returned) = self.returned()
+            && let Some(reclaimed) = self.reclaimed()
         {
-            returned.will_look();
+            reclaimed.will_look();
         }
     }
 
     /// Entries that have come back.
-    pub(super) fn take_returned(&mut self) -> Option<Vec<RingEntry>> {
+    pub(super) fn take_reclaimed(&mut self) -> Option<Vec<RingEntry>> {
         if !self.looks {
             return None;
         }
-        let entries = self.returned().and_then(Returned::look);
+        let entries = self.reclaimed().and_then(ReclaimQueue::look);
         self.looks = entries.is_some();
         entries
     }
 
     /// Of a thread that ends: what has come back goes to others.
-    pub(super) fn leave_returned(&mut self) {
-        while let Some(entries) = self.take_returned() {
+    pub(super) fn leave_reclaimed(&mut self) {
+        while let Some(entries) = self.take_reclaimed() {
             for entry in entries {
-                if self.crew.hand_over(entry).is_some() && !self.crew.life.has_ended() {
+                if self.worker_pool.hand_over(entry).is_some() && !self.worker_pool.life.has_ended()
+                {
                     tracing::error!(
-                        queue = self.post.queue,
+                        queue = self.queue_worker.queue,
                         "a request is lost for want of a thread"
                     );
                 }
@@ -108,7 +109,7 @@ impl Serving<'_> {
     fn send_now(&mut self) -> Result<(), Errno> {
         self.trial.is_even();
         match self.ring.submit() {
-            Err(Errno::INTR) if !self.crew.life.has_ended() => Ok(()),
+            Err(Errno::INTR) if !self.worker_pool.life.has_ended() => Ok(()),
             sent => sent,
         }
     }
