@@ -18,3 +18,5 @@ pub mod shares;
 pub mod status;
 pub(crate) mod step;
 pub mod sys;
+#[cfg(test)]
+pub(crate) mod test_request;

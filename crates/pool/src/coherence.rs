@@ -63,9 +63,7 @@ impl Deref for Coherent {
 }
 
 const UNKNOWN: u8 = 0;
-
 const WATCHED: u8 = 1;
-
 const UNWATCHED: u8 = 2;
 
 /// As many as node ids can name.
@@ -197,9 +195,7 @@ impl Coherence {
             self.invalidations.load(Ordering::Relaxed),
         )
     }
-}
 
-impl Coherence {
     /// Ends the listener.
     pub(crate) fn end(&self) {
         if let Some(stop) = self.stop.get() {

@@ -12,7 +12,7 @@ mod durable;
 mod exdev;
 pub(crate) mod export;
 pub(crate) mod io;
-pub(crate) mod io_at_once;
+pub(crate) mod io_nowait;
 pub(crate) mod ioctl;
 pub(crate) mod leases;
 pub(crate) mod link;

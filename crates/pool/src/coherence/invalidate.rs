@@ -16,6 +16,8 @@ use crate::state::identity::VolumeId;
 use crate::state::node::Node;
 use crate::state::open_file::IoMode;
 
+pub(crate) type Nodes = SmallVec<[Arc<Node>; 2]>;
+
 /// The inodes an identifier may mean: one for each branch on its filesystem.
 pub(crate) fn inodes_of(pool: &Coherent, id: &FileId) -> SmallVec<[(VolumeId, u64); 2]> {
     let volumes = pool.coherence.by_fsid.lock();
@@ -110,5 +112,3 @@ pub(crate) fn drop_attributes(pool: &State, node: &Node) {
         let _ = connection.invalidate_inode(node.id, -1, 0);
     }
 }
-
-pub(crate) type Nodes = SmallVec<[Arc<Node>; 2]>;

@@ -14,6 +14,16 @@ use crate::base::sys;
 use crate::coherence::event::{Event, Events, FileId};
 use crate::coherence::{Coherent, invalidate};
 
+/// Something told that is to be told again.
+pub(crate) enum Repeat {
+    /// A name to be looked up again.
+    Entry { parent: NodeId, name: OsString },
+    /// An inode that the kernel did not know yet.
+    Inode(NodeId),
+    /// A directory whose listing changed while it was read.
+    Listing(NodeId),
+}
+
 /// Room for some hundred events.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Room that the largest event may need (a handle and a name for each of its directories, and a
@@ -200,14 +210,4 @@ fn each_memory(pool: &Coherent, id: &FileId, visit: impl Fn(&crate::state::dir_c
             visit(&memory);
         }
     }
-}
-
-/// Something told that is to be told again.
-pub(crate) enum Repeat {
-    /// A name to be looked up again.
-    Entry { parent: NodeId, name: OsString },
-    /// An inode that the kernel did not know yet.
-    Inode(NodeId),
-    /// A directory whose listing changed while it was read.
-    Listing(NodeId),
 }

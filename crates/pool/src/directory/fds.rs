@@ -8,6 +8,11 @@ use strandfs_fuse::NodeId;
 
 use crate::directory::Directories;
 
+/// Directories of processes that threads keep open to ask for their users.
+pub(crate) const ASKED_MAX: usize = 4;
+/// Descriptors that are opened once more requests come, by threads and queues.
+const TO_COME: usize = 8 + ASKED_MAX;
+
 /// Bounds the descriptors that directories hold open, far below RLIMIT_NOFILE.
 ///
 /// A second-chance queue: a directory used since it was last looked at is passed over once.
@@ -123,12 +128,6 @@ pub(crate) fn count_descriptors(pool: &Directories) {
     budget.note_fixed(fixed + TO_COME);
     pool.dir_fds.set_limit(budget.directories());
 }
-
-/// Descriptors that are opened once more requests come, by threads and queues.
-const TO_COME: usize = 8 + ASKED_MAX;
-
-/// Directories of processes that threads keep open to ask for their users.
-pub(crate) const ASKED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -21,6 +21,9 @@ use crate::state::dir_cache::DirCache;
 use crate::state::node::DirEntry;
 use crate::state::view::View;
 
+/// Room for one `getdents64`.
+pub(crate) const DENTS_BYTES: usize = 64 << 10;
+
 /// A directory to be read from its start, by nobody else.
 pub(crate) enum DirReader<'a> {
     /// Through the descriptor that is kept.
@@ -144,6 +147,3 @@ fn file_kind(kind: FileType) -> Option<FileKind> {
         _ => return None,
     })
 }
-
-/// Room for one `getdents64`.
-pub(crate) const DENTS_BYTES: usize = 64 << 10;

@@ -15,8 +15,8 @@ use strandfs_options::Settings;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::coherence::validity;
-use crate::directory::Directories;
 use crate::directory::set::{self, Freshness, SlowBranches};
+use crate::directory::{Directories, reading};
 use crate::state::State;
 use crate::state::node::Node;
 use crate::state::view::View;
@@ -292,7 +292,7 @@ fn expire_missing_names(
                 !entry.branch.health().is_slow() || !validity::is_unwatched(pool, entry.branch.id)
             })
         {
-            for name in crate::directory::reading::names_in(entry).unwrap_or_default() {
+            for name in reading::names_in(entry).unwrap_or_default() {
                 connection.invalidate_entry(node.id, &name, true)?;
             }
         }

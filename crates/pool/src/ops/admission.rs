@@ -19,10 +19,11 @@ use crate::state::open_files::Refused;
 
 /// The user whom the kernel does not name.
 const UNNAMED: u32 = u32::MAX;
+/// Whose files are not counted, as root's are not.
+const UNCOUNTED: u32 = 0;
 /// A user who goes on asking does not fill the log.
 const TELL_EVERY_MS: u64 = 60_000;
-
-/// How many there are.
+/// How many processes' directories the threads keep open, see [`Asked`].
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// When a refusal was logged last.
@@ -47,8 +48,9 @@ impl RefusalTold {
 /// ENFILE: the caller's share of the pool's open files is used up, or nobody can have one now.
 pub(crate) fn admit(pool: &Ops, cx: &Context<'_>) -> Result<Share> {
     let uid = match cx.uid {
-        // To ask /proc costs a thirtieth of an open.
-        UNNAMED if pool.files.has_plenty() => UNNAMED,
+        // To ask /proc costs a thirtieth of an open. Nor are these files held against those of whom
+        // /proc says nothing either.
+        UNNAMED if pool.files.has_plenty() => UNCOUNTED,
         UNNAMED => user_of(cx.pid, sys::mono_coarse_ms()),
         uid => uid,
     };

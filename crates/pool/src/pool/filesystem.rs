@@ -22,7 +22,7 @@ use crate::ops::control_names::{
 use crate::ops::open::{self, opens_for_change};
 use crate::ops::xattr::{self, give, is_status};
 use crate::ops::{
-    answer, attributes, create, export, io, io_at_once, ioctl, leases, link, link_cow, listing,
+    answer, attributes, create, export, io, io_nowait, ioctl, leases, link, link_cow, listing,
     locks, privilege, readlink, remove, rename, retry, statfs,
 };
 use crate::pool::Pool;
@@ -270,11 +270,11 @@ impl Filesystem for Pool {
         args: &Read,
         out: &mut [u8],
     ) -> Option<usize> {
-        io_at_once::read_nowait(self, cx, args, out)
+        io_nowait::read_nowait(self, cx, args, out)
     }
 
     fn write_nowait(&self, cx: &Context<'_>, _node: NodeId, args: &Write<'_>) -> Option<usize> {
-        io_at_once::write_nowait(self, cx, args)
+        io_nowait::write_nowait(self, cx, args)
     }
 
     fn flush(

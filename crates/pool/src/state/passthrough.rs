@@ -12,6 +12,11 @@ use crate::base::branch::{Branch, Latency};
 use crate::state::State;
 use crate::state::view::PassthroughVerdict;
 
+const WRITEBACK: &str = "cache.writeback=true excludes it in the kernel";
+/// Why no file of a FUSE branch is passed through.
+const BY_A_SERVER: &str = "the branch is served by FUSE: its calls could not be given up when its \
+                           server hangs or dies; passthrough.max-stack-depth=2 allows it";
+
 /// Why the options rule passthrough out, if they do.
 pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
     if settings.passthrough_io == PassthroughIo::Off {
@@ -25,12 +30,6 @@ pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
     }
     None
 }
-
-const WRITEBACK: &str = "cache.writeback=true excludes it in the kernel";
-
-/// Why no file of a FUSE branch is passed through.
-const BY_A_SERVER: &str = "the branch is served by FUSE: its calls could not be given up when its \
-                           server hangs or dies; passthrough.max-stack-depth=2 allows it";
 
 /// INIT is agreed: decide on passthrough.
 pub(crate) fn start(pool: &State, negotiated: &Negotiated, connection: &Connection) {

@@ -155,8 +155,7 @@ impl NodeLocks {
             self.side.lock()
         });
         let Some(kind) = asked.kind else {
-            // An unlock in the middle of a range makes two of it.
-            if self.tables.lock().is_full_for(asked, 2) {
+            if self.tables.lock().is_full_for(asked) {
                 return Err(Errno::NOLCK);
             }
             self.release_in(&side, asked.owner, (asked.sort, asked.span), answers);
@@ -186,7 +185,7 @@ impl NodeLocks {
             }
             return Ok(Attempt::Held);
         }
-        if tables.is_full_for(asked, 1) {
+        if tables.is_full_for(asked) {
             return Err(Errno::NOLCK);
         }
         let held = &mut tables.of(asked.sort).held;
@@ -194,7 +193,7 @@ impl NodeLocks {
         held.set(asked.owner, asked.span, Some(kind));
         drop(tables);
         let outcome = self.confirm(&side, asked, kind, &before);
-        let lowers = before.iter().any(|piece| piece.kind > kind);
+        let lowers = is_less(kind, &before);
         let lost = asked.sort == Sort::Whole && !before.is_empty();
         if outcome.is_ok() && lowers || outcome.is_err() && lost {
             self.wake_in(&side, asked.sort, asked.span, answers);
@@ -335,7 +334,7 @@ impl NodeLocks {
             if let Some(next) = waiting.front(&class) {
                 fronts.insert((next, class));
             }
-            if tables.is_full_for(asked, 1) {
+            if tables.is_full_for(asked) {
                 answers.push((waiter.token, Err(Errno::NOLCK)));
                 continue;
             }
@@ -357,7 +356,7 @@ impl NodeLocks {
                 }
                 outcome => {
                     // Who wanted less than before makes room for those passed over above.
-                    if outcome.is_ok() && before.iter().any(|piece| piece.kind > kind) {
+                    if outcome.is_ok() && is_less(kind, &before) {
                         let mut tables = self.tables.lock();
                         fronts.extend(tables.of(sort).waiting.fronts(&asked.span));
                     }
@@ -479,6 +478,11 @@ impl NodeLocks {
     pub fn has_asked_branch(&self) -> bool {
         self.side.lock().file.is_some()
     }
+}
+
+/// Whether somebody may get in who was kept out by what was held before.
+fn is_less(kind: Kind, before: &[Piece]) -> bool {
+    before.iter().any(|piece| piece.kind > kind)
 }
 
 /// The first lock of somebody outside that stands against this one.

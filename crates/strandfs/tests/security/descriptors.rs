@@ -48,6 +48,16 @@ fn hoard(pool: &Pool, name: &str, most: usize) -> (Vec<File>, Option<io::Error>)
     (held, None)
 }
 
+/// Opens files of Mallory's that are there already: with a request that may not say who asks.
+fn open_again(pool: &Pool, count: usize) -> Vec<File> {
+    act_as(MALLORY, || {
+        drop(hoard(pool, "again", count));
+        let (held, refusal) = hoard(pool, "again", count);
+        assert!(refusal.is_none());
+        held
+    })
+}
+
 /// What everybody does all day.
 fn daily_work(pool: &Pool, day: &str) {
     put(pool.path(format!("{day}/sub/file")), day);
@@ -127,10 +137,14 @@ fn users_in_league_leave_descriptors_to_the_others() {
     need_root!();
     const USERS: usize = 10;
     // All of them act in this process, whose own limit is not what is tried here.
-    let own = rustix::process::getrlimit(Resource::Nofile);
-    let own = usize::try_from(own.current.unwrap_or(u64::MAX)).unwrap();
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+    let own = usize::try_from(limit.current.unwrap_or(u64::MAX)).unwrap();
     let most = (own.saturating_sub(250) / USERS).min(400);
     let pool = pool(WAYS[0], NOFILE);
+    // The first of them open what is there already, which the kernel names no user for.
+    let _unasked = open_again(&pool, 100);
     let mut refused = 0;
     let held: Vec<_> = (MALLORY + 10..)
         .take(USERS)
@@ -148,6 +162,20 @@ fn users_in_league_leave_descriptors_to_the_others() {
     let total: usize = held.iter().map(Vec::len).sum();
     assert!(refused > 0 || total > 4 * NOFILE as usize, "{total}");
     act_as(ALICE, || daily_work(&pool, "alice"));
+    daily_work(&pool, "root");
+}
+
+/// Whose they are is not asked while few files are open. They are not held against those whom the
+/// kernel cannot name either: root, and processes that hide.
+#[test]
+fn files_that_nobody_was_asked_about_are_nobodys() {
+    need_root!();
+    let pool = pool(WAYS[0], NOFILE);
+    let held = open_again(&pool, 100);
+    let status = pool.status();
+    let most = status.descriptors.most_open_files.as_ref();
+    assert!(most.is_none_or(|most| most.uid == MALLORY), "{status}");
+    drop(held);
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Kicks {
     pub(super) fn kick(self: &Arc<Self>, queue: usize, cpu: CpuSet) -> io::Result<()> {
         let kicks = self.clone();
         thread::Builder::new()
-            .name("strandfs-nudge".to_owned())
+            .name("strandfs-kick".to_owned())
             .spawn(move || kicks.ask(queue, &cpu))
             .map(drop)
     }

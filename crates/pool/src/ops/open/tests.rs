@@ -1,23 +1,13 @@
 use std::ffi::OsStr;
 use std::fs;
 
-use strandfs_fuse::Worker;
 use strandfs_options::Settings;
 
 use super::*;
+use crate::base::test_request::request_of;
 use crate::directory::{forget, lookup};
 use crate::ops::open;
 use crate::pool::Pool;
-
-struct Alone;
-
-impl Worker for Alone {
-    fn may_block(&self) {}
-
-    fn interrupted(&self) -> bool {
-        false
-    }
-}
 
 /// A pool of two branches with a file on each, its node, and how a request comes.
 fn pool(house: &std::path::Path) -> (Arc<Pool>, Arc<Node>) {
@@ -32,17 +22,6 @@ fn pool(house: &std::path::Path) -> (Arc<Pool>, Arc<Node>) {
     let entry = lookup::lookup(&pool, NodeId::ROOT, OsStr::new("f")).unwrap();
     let node = pool.node(entry.node).unwrap();
     (pool, node)
-}
-
-fn request() -> Context<'static> {
-    Context {
-        unique: 1,
-        uid: 0,
-        gid: 0,
-        pid: 0,
-        supplementary_gid: None,
-        worker: &Alone,
-    }
 }
 
 #[test]
@@ -62,7 +41,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
             share: pool.files.admit(0).unwrap(),
             stands_in_for,
         };
-        open::register(&pool, &request(), &view, &node, found, libc::O_RDONLY)
+        open::register(&pool, &request_of(0), &view, &node, found, libc::O_RDONLY)
     };
     let reply = open().unwrap();
     let opened = pool.files.get(reply.handle).unwrap();

@@ -5,35 +5,15 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use proptest::prelude::*;
-use strandfs_fuse::{AnswerLater, Context, Worker};
+use strandfs_fuse::AnswerLater;
 
 use super::*;
+use crate::base::test_request::request_of;
 use crate::state::range_locks::Attempt;
 
 const BYTES: u64 = 6;
 const OWNERS: u64 = 4;
 const NODES: usize = 2;
-
-struct Alone;
-
-impl Worker for Alone {
-    fn may_block(&self) {}
-
-    fn interrupted(&self) -> bool {
-        false
-    }
-}
-
-fn request() -> Context<'static> {
-    Context {
-        unique: 1,
-        uid: 6101,
-        gid: 0,
-        pid: 0,
-        supplementary_gid: None,
-        worker: &Alone,
-    }
-}
 
 /// What was answered, by number of the request.
 #[derive(Default)]
@@ -91,7 +71,7 @@ impl Real {
         let locks = &self.nodes[node];
         let model = (&self.models[node], false);
         let attempt = locks
-            .attempt(&request(), model, &asked, &mut answers)
+            .attempt(&request_of(6101), model, &asked, &mut answers)
             .unwrap();
         self.waits.settle(locks, &mut answers);
         if attempt == Attempt::Done {
@@ -296,7 +276,12 @@ fn what_somebody_outside_gives_up_is_granted_by_itself() {
     lock(Some(Kind::Exclusive));
     let mut answers = Answers::new();
     let asked = asked(1, FIRST, Some(Kind::Exclusive));
-    let attempt = real.nodes[0].attempt(&request(), (&real.models[0], false), &asked, &mut answers);
+    let attempt = real.nodes[0].attempt(
+        &request_of(6101),
+        (&real.models[0], false),
+        &asked,
+        &mut answers,
+    );
     assert_eq!(attempt, Ok(Attempt::HeldOutside));
     let token = Deferred::new(8, real.answered.clone());
     let queued = real

@@ -64,13 +64,13 @@ impl Tables {
         tables
     }
 
-    /// Whether this makes one range more (an unlock: if it leaves `parts` of one) than the user may
-    /// have.
-    pub(super) fn is_full_for(&self, asked: &Asked, parts: usize) -> bool {
+    /// Whether this may make one range more than the user may have: a lock anywhere, an unlock in the
+    /// middle of a range.
+    pub(super) fn is_full_for(&self, asked: &Asked) -> bool {
         let held = &self.range.held;
         asked.sort == Sort::Range
             && held.count(asked.owner) >= FREE_OF_OWNER
-            && (parts == 1 || held.is_within(asked.owner, asked.span))
+            && (asked.kind.is_some() || held.is_within(asked.owner, asked.span))
             && self.counts.is_full(asked.uid)
     }
 

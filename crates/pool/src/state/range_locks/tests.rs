@@ -5,6 +5,7 @@ use std::time::Duration;
 use strandfs_fuse::LockKind;
 
 use super::*;
+use crate::base::test_request::request_of;
 use crate::state::range_locks::asked::{kind_of, span_of};
 use crate::state::range_locks::tables::began;
 
@@ -188,28 +189,6 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
     assert!(tables.owners.is_empty() && tables.through.is_empty());
 }
 
-/// A transport that has nothing to offer.
-struct Alone;
-
-impl strandfs_fuse::Worker for Alone {
-    fn may_block(&self) {}
-
-    fn interrupted(&self) -> bool {
-        false
-    }
-}
-
-fn request() -> Context<'static> {
-    Context {
-        unique: 1,
-        uid: 6101,
-        gid: 0,
-        pid: 0,
-        supplementary_gid: None,
-        worker: &Alone,
-    }
-}
-
 /// One user's locks on one file; another node of the same user shares `counts`.
 fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
     move |start, end, kind| Asked {
@@ -227,7 +206,7 @@ fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
 
 #[test]
 fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_same() {
-    let cx = request();
+    let cx = request_of(6101);
     let file = tempfile::NamedTempFile::new().unwrap();
     let model = OwnedFd::from(file.reopen().unwrap());
     let counts = Arc::new(RangeCounts::default());
@@ -270,7 +249,7 @@ fn the_close_of_a_file_ends_no_flock_of_one_that_was_opened_after_it() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let model = OwnedFd::from(file.reopen().unwrap());
     let locks = NodeLocks::default();
-    let cx = request();
+    let cx = request_of(6101);
     let reused = LockOwner(1);
     let mut answers = Answers::new();
     let lock_through = |through, owner| {
