@@ -15,8 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use strandfs_fuse::{
     AttrReply, Context, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle, LockOwner,
-    MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Result, Session, SessionConfig,
-    SetAttr, Signals, StatfsReply, TransportChoice, Write,
+    MountOptions, NodeId, Open, OpenFlags, OpenReply, Read, Release, Result, Session,
+    SessionConfig, SetAttr, Signals, StatfsReply, TransportChoice, Write,
 };
 
 const FILE: NodeId = NodeId(2);
@@ -85,7 +85,7 @@ impl Filesystem for Hello {
         })
     }
 
-    fn open(&self, _: &Context<'_>, _: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, _: NodeId, _: &Open) -> Result<OpenReply> {
         Ok(OpenReply {
             handle: Handle(0),
             flags: OpenFlags::DIRECT_IO,

@@ -3,12 +3,11 @@
 mod attr;
 mod call;
 mod file;
-mod name;
 mod other;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use call::Call;
+use call::{Answer, Call};
 
 use crate::abi::Opcode;
 use crate::filesystem::{Context, Filesystem, Result, Worker};
@@ -44,9 +43,6 @@ impl Outcome<'_> {
     }
 }
 
-/// Room that `out` must have for the fixed part of every reply; every transport has more.
-const SMALLEST_OUT_BYTES: usize = 4096;
-
 /// Carries `message` out on `fs`. The answer is encoded at the start of `out`, the transport's
 /// payload area: page-aligned, and at least [`Negotiated::payload_bytes`] long, so that every
 /// read fits. The transport sends it behind an [`OutHeader`] with the request's `unique`.
@@ -67,27 +63,33 @@ pub fn dispatch<'a, F: Filesystem + ?Sized>(
         Ok(request) => request,
         Err(error) => return refuse(message, &error),
     };
-    match request {
-        Request::Init(_)
-        | Request::Destroy
-        | Request::Interrupt { .. }
-        | Request::NotifyReply { .. } => Outcome::NotForFilesystem(request),
-        Request::Forget { lookups } => {
-            let node = NodeId(message.header.nodeid);
-            let _ = guarded(message, || {
-                fs.forget(node, lookups);
-                Ok(0)
-            });
-            Outcome::NoReply
+    let cx = context(message, worker);
+    let node = NodeId(message.header.nodeid);
+    let call = Call { fs, cx: &cx, node };
+    let outcome = guarded(message, || call.run(&request, out));
+    match outcome {
+        Ok(Answer::Session) => return Outcome::NotForFilesystem(request),
+        Ok(Answer::Nothing) => return Outcome::NoReply,
+        _ if worker.is_deferred() => {
+            tracing::debug!(operation = ?operation(message), unique = cx.unique, "answered later");
+            return Outcome::NoReply;
         }
-        Request::BatchForget(list) => {
-            let _ = guarded(message, || {
-                list.for_each(|forget| fs.forget(forget.node, forget.lookups));
-                Ok(0)
-            });
-            Outcome::NoReply
-        }
-        _ => answer(fs, message, &request, out, worker),
+        _ => {}
+    }
+    let outcome = outcome.map(Answer::len_bytes);
+    tracing::debug!(
+        operation = ?operation(message),
+        unique = cx.unique,
+        node = node.0,
+        name = request.name().map(tracing::field::debug),
+        pid = cx.pid,
+        reply_bytes = outcome.ok(),
+        error = outcome.err().map(tracing::field::display),
+        "request"
+    );
+    match outcome {
+        Ok(len) => Outcome::Reply { errno: None, len },
+        Err(errno) => failed(message, errno),
     }
 }
 
@@ -112,7 +114,7 @@ pub fn dispatch_nowait<F: Filesystem + ?Sized>(
     let tried = catch_unwind(AssertUnwindSafe(|| call.nowait(&request, out)));
     let len = tried.ok().flatten()?;
     tracing::debug!(
-        operation = ?Opcode::try_from(message.header.opcode).ok(),
+        operation = ?operation(message),
         unique = cx.unique,
         node = message.header.nodeid,
         pid = cx.pid,
@@ -134,50 +136,12 @@ fn context<'c>(message: &Message<'_>, worker: &'c dyn Worker) -> Context<'c> {
     }
 }
 
-/// Runs what the filesystem answers.
-fn answer<'a, F: Filesystem + ?Sized>(
-    fs: &F,
-    message: &Message<'a>,
-    request: &Request<'_>,
-    out: &mut [u8],
-    worker: &dyn Worker,
-) -> Outcome<'a> {
-    if out.len() < SMALLEST_OUT_BYTES {
-        tracing::error!(bytes = out.len(), "no room for replies");
-        return Outcome::error(Errno::IO);
-    }
-    let header = &message.header;
-    let Ok(operation) = Opcode::try_from(header.opcode) else {
-        return Outcome::error(Errno::NOSYS);
-    };
-    let cx = context(message, worker);
-    let call = Call {
-        fs,
-        cx: &cx,
-        node: NodeId(header.nodeid),
-    };
-    let outcome = guarded(message, || call.run(request, out));
-    if worker.is_deferred() {
-        tracing::debug!(?operation, unique = cx.unique, "answered later");
-        return Outcome::NoReply;
-    }
-    tracing::debug!(
-        ?operation,
-        unique = cx.unique,
-        node = header.nodeid,
-        name = request.name().map(tracing::field::debug),
-        pid = cx.pid,
-        reply_bytes = outcome.ok(),
-        error = outcome.err().map(tracing::field::display),
-        "request"
-    );
-    match outcome {
-        Ok(len) => Outcome::Reply { errno: None, len },
-        Err(errno) => Outcome::error(errno),
-    }
+/// The operation, for the log: an unknown one is refused before.
+fn operation(message: &Message<'_>) -> Option<Opcode> {
+    message.opcode().ok()
 }
 
-/// Answers what cannot be understood, unless it is of the kind that is never answered.
+/// Answers what cannot be understood.
 fn refuse<'a>(message: &Message<'a>, error: &DecodeError) -> Outcome<'a> {
     let header = &message.header;
     tracing::debug!(
@@ -187,17 +151,20 @@ fn refuse<'a>(message: &Message<'a>, error: &DecodeError) -> Outcome<'a> {
         %error,
         "request refused"
     );
-    match Opcode::try_from(header.opcode) {
-        Ok(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply) => {
-            Outcome::NoReply
-        }
-        _ => Outcome::error(error.errno()),
+    failed(message, error.errno())
+}
+
+/// The error, unless the request is of a kind that is never answered.
+fn failed<'a>(message: &Message<'_>, errno: Errno) -> Outcome<'a> {
+    match message.opcode() {
+        Ok(opcode) if !opcode.wants_reply() => Outcome::NoReply,
+        _ => Outcome::error(errno),
     }
 }
 
 /// Runs `call`; a panic in it becomes EIO. Unwind safety is the filesystem's own affair: it is
 /// shared between threads, so its state is behind locks or atomics.
-fn guarded(message: &Message<'_>, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+fn guarded<T>(message: &Message<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         let reason = payload
             .downcast_ref::<&str>()
@@ -205,7 +172,7 @@ fn guarded(message: &Message<'_>, call: impl FnOnce() -> Result<usize>) -> Resul
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no reason given");
         tracing::error!(
-            opcode = ?Opcode::try_from(message.header.opcode),
+            operation = ?operation(message),
             unique = message.header.unique,
             node = message.header.nodeid,
             reason,

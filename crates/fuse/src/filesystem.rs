@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::connection::Connection;
 use crate::deferred::Deferred;
-use crate::dirbuf::{DirPlusSink, DirSink};
+use crate::listing::{DirPlusSink, DirSink};
 use crate::negotiate::Negotiated;
 use crate::types::*;
 
@@ -204,15 +204,8 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Opens a file. `flags` never hold `O_CREAT`/`O_EXCL`; they hold `O_TRUNC` when
-    /// ATOMIC_O_TRUNC was negotiated; `kill_suidgid` then asks to clear set-id bits.
-    fn open(
-        &self,
-        cx: &Context<'_>,
-        node: NodeId,
-        flags: i32,
-        kill_suidgid: bool,
-    ) -> Result<OpenReply> {
+    /// Opens a file.
+    fn open(&self, cx: &Context<'_>, node: NodeId, args: &Open) -> Result<OpenReply> {
         Err(Errno::NOSYS)
     }
 
@@ -283,8 +276,14 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// `fsync(2)`, or `fdatasync(2)` with `data_only`.
-    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, data_only: bool) -> Result<()> {
+    /// `fsync(2)` or `fdatasync(2)`.
+    fn fsync(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        scope: SyncScope,
+    ) -> Result<()> {
         Err(Errno::NOSYS)
     }
 
@@ -331,7 +330,7 @@ pub trait Filesystem: Send + Sync + 'static {
         cx: &Context<'_>,
         node: NodeId,
         handle: Handle,
-        data_only: bool,
+        scope: SyncScope,
     ) -> Result<()> {
         Err(Errno::NOSYS)
     }

@@ -1,38 +1,34 @@
 //! The kernel's FUSE protocol for servers: ABI, requests, session, transports, passthrough,
 //! notifications and mounting. It knows nothing of unions.
 
-pub mod abi;
 mod abort_helper;
 mod backing;
 mod connection;
 mod deferred;
-mod dirbuf;
 mod dispatch;
 mod filesystem;
-mod message;
 mod mount;
-mod negotiate;
 mod notify;
 pub mod page_limit;
-mod reply;
-mod request;
 pub mod ring;
 mod session;
 mod signals;
 mod sys;
 mod traffic;
 mod transport;
-mod types;
+
+pub use strandfs_fuse_abi as abi;
+use strandfs_fuse_abi::{listing, message, negotiate, reply, request, types};
 
 pub use abort_helper::{close_inherited, end_of, hold_until_death};
 pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
-pub use dirbuf::{DirPlusSink, DirSink};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Filesystem, Result, Worker};
+pub use listing::{DirPlusSink, DirSink};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};
 pub use mount::{
-    Hindrance, MountError, MountFlags, MountOptions, hindrance, is_served_by,
+    Hindrance, MountError, MountFlags, MountOptions, UnmountMode, hindrance, is_served_by,
     recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, unmount,
 };
 pub use negotiate::{NegotiateError, Negotiated, Wants};

@@ -50,19 +50,23 @@ impl Connection {
         }
     }
 
-    /// The cached name, existing or not, is stale. With `expire_only` it is looked up again at
-    /// its next use; else it is dropped, with everything mounted on it. `expire_only` needs
-    /// `HAS_EXPIRE_ONLY`; older kernels drop the name.
-    pub fn invalidate_entry(
-        &self,
-        parent: NodeId,
-        name: &OsStr,
-        expire_only: bool,
-    ) -> Result<(), Errno> {
+    /// The cached name, existing or not, is stale and dropped, with everything mounted on it.
+    pub fn invalidate_entry(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.notify_stale_entry(parent, name, 0)
+    }
+
+    /// The cached name, existing or not, is looked up again at its next use; what is mounted on it
+    /// stays. Needs `HAS_EXPIRE_ONLY`; older kernels drop the name, as
+    /// [`invalidate_entry`](Self::invalidate_entry) does.
+    pub fn expire_entry(&self, parent: NodeId, name: &OsStr) -> Result<(), Errno> {
+        self.notify_stale_entry(parent, name, abi::EXPIRE_ONLY)
+    }
+
+    fn notify_stale_entry(&self, parent: NodeId, name: &OsStr, flags: u32) -> Result<(), Errno> {
         let body = abi::NotifyInvalEntryOut {
             parent: parent.0,
             namelen: length(name.len())?,
-            flags: if expire_only { abi::EXPIRE_ONLY } else { 0 },
+            flags,
         };
         let parts = [body.as_bytes(), name.as_bytes(), b"\0"];
         known_or_gone(self.notify(NotifyCode::InvalEntry, &parts))

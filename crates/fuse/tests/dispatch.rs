@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use strandfs_fuse::abi::{self, InitFlags, Opcode};
 use strandfs_fuse::*;
-use support::{Idle, Parts, device, group_extension};
+use support::Idle;
+use support::requests::{Parts, device, group_extension};
 use zerocopy::FromBytes;
 
 const DIALECT: Dialect = Dialect {

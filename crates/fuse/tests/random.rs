@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strandfs_fuse::abi::{InitFlags, Opcode, UringReqHeader};
 use strandfs_fuse::{Dialect, Message, Outcome, dispatch};
-use support::table::every_request;
+use support::Idle;
+use support::requests::table::every_request;
+use support::requests::{Parts, fix_length};
 use support::wild::Wild;
-use support::{Idle, Parts, fix_length};
 use zerocopy::IntoBytes;
 
 /// `dispatch` turns a panic into EIO, also one of its own: the hook sees both.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals};
+use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals, UnmountMode};
 use strandfs_options::{OptionError, Settings};
 use strandfs_pool::Pool;
 use strandfs_pool::state::mounts::Forbids;
@@ -152,7 +152,7 @@ fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
         // fusermount3 would complain of what is not there; it detaches nothing else anyway.
         return Ok(());
     }
-    match strandfs_fuse::unmount(mountpoint, true) {
+    match strandfs_fuse::unmount(mountpoint, UnmountMode::Detach) {
         Ok(()) => {
             tracing::info!(mountpoint = %mountpoint.display(), "detached what was mounted here");
             Ok(())

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use strandfs_fuse::UnmountMode;
 
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
@@ -48,13 +49,17 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     if let Some(why) = mounts::hindrance(&real) {
         return Err(failure(why));
     }
-    let outcome = match strandfs_fuse::unmount(&real, args.lazy) {
+    let mode = match args.lazy {
+        true => UnmountMode::Detach,
+        false => UnmountMode::IfUnused,
+    };
+    let outcome = match strandfs_fuse::unmount(&real, mode) {
         Err(error) if is(&error, Errno::BUSY) && is_dead(&real) => {
             eprintln!(
                 "strandfs: the server of {} is dead: detached from those who still use it",
                 path.display()
             );
-            strandfs_fuse::unmount(&real, true)
+            strandfs_fuse::unmount(&real, UnmountMode::Detach)
         }
         outcome => outcome,
     };

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use strandfs_fuse::{
     AttrReply, Context, Create, DirSink, Entry, Errno, FileAttr, FileKind, Filesystem, Handle,
-    MakeNode, NodeId, OpenFlags, OpenReply, Read, Release, Rename, Result, SetAttr, StatfsReply,
-    Timestamp, Write,
+    MakeNode, NodeId, Open, OpenFlags, OpenReply, Read, Release, Rename, Result, SetAttr,
+    StatfsReply, Timestamp, Write,
 };
 
 use super::mounts;
@@ -226,9 +226,9 @@ impl Filesystem for Delay {
         })
     }
 
-    fn open(&self, cx: &Context<'_>, node: NodeId, flags: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, cx: &Context<'_>, node: NodeId, args: &Open) -> Result<OpenReply> {
         self.gate(cx, true)?;
-        let write = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let write = args.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let file = OpenOptions::new()
             .read(true)
             .write(write)

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, Create, DirSink, Entry, Errno, Fallocate, Filesystem, Handle,
-    Ioctl, IoctlReply, LockOwner, MakeNode, Negotiated, NodeId, OpenReply, Read, Release, Rename,
-    Result, SetAttr, SetXattr, StatfsReply, StatxReply, Write,
+    Ioctl, IoctlReply, LockOwner, MakeNode, Negotiated, NodeId, Open, OpenReply, Read, Release,
+    Rename, Result, SetAttr, SetXattr, StatfsReply, StatxReply, SyncScope, Write,
 };
 use strandfs_options::Settings;
 use strandfs_pool::Pool;
@@ -296,7 +296,7 @@ impl Filesystem for Fault {
         getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
         statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
         readlink(node: NodeId, out: &mut [u8]) -> usize;
-        open(node: NodeId, flags: i32, kill: bool) -> OpenReply;
+        open(node: NodeId, args: &Open) -> OpenReply;
         flush(node: NodeId, handle: Handle, owner: LockOwner) -> ();
         release(node: NodeId, args: &Release) -> ();
         opendir(node: NodeId, flags: i32) -> OpenReply;
@@ -316,8 +316,8 @@ impl Filesystem for Fault {
         rmdir(parent: NodeId, name: &OsStr) -> ();
         tmpfile(parent: NodeId, args: &Create<'_>) -> (Entry, OpenReply);
         write(node: NodeId, args: &Write<'_>) -> usize;
-        fsync(node: NodeId, handle: Handle, data_only: bool) -> ();
-        fsyncdir(node: NodeId, handle: Handle, data_only: bool) -> ();
+        fsync(node: NodeId, handle: Handle, scope: SyncScope) -> ();
+        fsyncdir(node: NodeId, handle: Handle, scope: SyncScope) -> ();
         fallocate(node: NodeId, args: &Fallocate) -> ();
     }
 }

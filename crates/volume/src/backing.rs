@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
 };
-use strandfs_fuse::Errno;
+use strandfs_fuse::{Errno, SyncScope};
 
 use crate::error::VolumeError;
 use crate::{GRAIN_BYTES, check_size, loop_device};
@@ -253,7 +253,7 @@ impl Backing {
             self.check_whole()?;
         }
         rustix::fs::ftruncate(&self.plain, size_bytes)?;
-        self.sync(false)?;
+        self.sync(SyncScope::All)?;
         self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }

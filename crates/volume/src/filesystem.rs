@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use strandfs_fuse::{
     AttrReply, BackingId, Connection, Context, DirSink, Entry, Errno, Fallocate, FileAttr,
-    FileKind, Filesystem, Handle, LockOwner, Negotiated, NodeId, OpenFlags, OpenReply, Read,
-    Release, Result, SetAttr, StatfsReply, Timestamp, Write,
+    FileKind, Filesystem, Handle, LockOwner, Negotiated, NodeId, Open, OpenFlags, OpenReply, Read,
+    Release, Result, SetAttr, StatfsReply, SyncScope, Timestamp, Write,
 };
 
 use crate::FILE_NAME;
@@ -183,7 +183,7 @@ impl Filesystem for VolumeFs {
         self.getattr(cx, node, None)
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, node: NodeId, _: &Open) -> Result<OpenReply> {
         only_file(node)?;
         let handle = Handle(0);
         Ok(match self.passthrough.get() {
@@ -228,19 +228,19 @@ impl Filesystem for VolumeFs {
         Ok(())
     }
 
-    fn fsync(&self, cx: &Context<'_>, node: NodeId, _: Handle, data_only: bool) -> Result<()> {
+    fn fsync(&self, cx: &Context<'_>, node: NodeId, _: Handle, scope: SyncScope) -> Result<()> {
         only_file(node)?;
         cx.may_block();
-        self.backing.sync(data_only)
+        self.backing.sync(scope)
     }
 
-    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
+    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: SyncScope) -> Result<()> {
         Ok(())
     }
 
     fn syncfs(&self, cx: &Context<'_>, _: NodeId) -> Result<()> {
         cx.may_block();
-        self.backing.sync(false)
+        self.backing.sync(SyncScope::All)
     }
 
     fn fallocate(&self, cx: &Context<'_>, node: NodeId, args: &Fallocate) -> Result<()> {

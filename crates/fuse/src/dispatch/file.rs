@@ -1,60 +1,15 @@
-//! Opening files and directories, and what goes through an open one.
+//! What goes through an open file or directory.
 
 use super::call::{Call, at_most, put, within};
 use crate::abi;
-use crate::dirbuf::{DirPlusSink, DirSink};
 use crate::filesystem::{Filesystem, Result};
-use crate::reply;
+use crate::listing::{DirPlusSink, DirSink};
 use crate::request::Request;
 use crate::types::*;
 
 impl<F: Filesystem + ?Sized> Call<'_, F> {
-    pub(super) fn files(&self, request: &Request<'_>, out: &mut [u8]) -> Result<usize> {
-        let &Call { fs, cx, node } = self;
-        match *request {
-            Request::Open {
-                flags,
-                kill_suidgid,
-            } => put(out, &reply::open(&fs.open(cx, node, flags, kill_suidgid)?)),
-            Request::Read {
-                ref args,
-                size_bytes,
-            } => self.read(args, size_bytes, out),
-            Request::Write(ref args) => self.write(args, out),
-            Request::Flush { handle, owner } => fs.flush(cx, node, handle, owner).map(|()| 0),
-            Request::Release(ref args) => fs.release(cx, node, args).map(|()| 0),
-            Request::Fsync { handle, data_only } => {
-                fs.fsync(cx, node, handle, data_only).map(|()| 0)
-            }
-            Request::Opendir { flags } => put(out, &reply::open(&fs.opendir(cx, node, flags)?)),
-            Request::Readdir {
-                handle,
-                offset,
-                size_bytes,
-            } => {
-                let mut sink = DirSink::new(at_most(out, size_bytes));
-                let result = fs.readdir(cx, node, handle, offset, &mut sink);
-                listed(result, sink.used())
-            }
-            Request::Readdirplus {
-                handle,
-                offset,
-                size_bytes,
-            } => {
-                let mut sink = DirPlusSink::new(at_most(out, size_bytes));
-                let result = fs.readdirplus(cx, node, handle, offset, &mut sink);
-                listed(result, sink.used())
-            }
-            Request::Releasedir(ref args) => fs.releasedir(cx, node, args).map(|()| 0),
-            Request::Fsyncdir { handle, data_only } => {
-                fs.fsyncdir(cx, node, handle, data_only).map(|()| 0)
-            }
-            _ => self.names(request, out),
-        }
-    }
-
     /// A buffer shorter than asked for would look like the end of the file, so it is refused.
-    fn read(&self, args: &Read, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
+    pub(super) fn read(&self, args: &Read, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
         let room_bytes = out.len();
         let Some(area) = out.get_mut(..size_bytes as usize) else {
             tracing::error!(size_bytes, room_bytes, "read larger than negotiated");
@@ -63,8 +18,32 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
         within(self.fs.read(self.cx, self.node, args, area)?, area.len())
     }
 
-    fn write(&self, args: &Write<'_>, out: &mut [u8]) -> Result<usize> {
+    pub(super) fn write(&self, args: &Write<'_>, out: &mut [u8]) -> Result<usize> {
         written(self.fs.write(self.cx, self.node, args)?, args, out)
+    }
+
+    pub(super) fn readdir(
+        &self,
+        handle: Handle,
+        offset: u64,
+        size_bytes: u32,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let mut sink = DirSink::new(at_most(out, size_bytes));
+        let result = (self.fs).readdir(self.cx, self.node, handle, offset, &mut sink);
+        listed(result, sink.used())
+    }
+
+    pub(super) fn readdirplus(
+        &self,
+        handle: Handle,
+        offset: u64,
+        size_bytes: u32,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let mut sink = DirPlusSink::new(at_most(out, size_bytes));
+        let result = (self.fs).readdirplus(self.cx, self.node, handle, offset, &mut sink);
+        listed(result, sink.used())
     }
 
     /// What need not wait; `None` for anything else.

@@ -12,6 +12,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
+use super::UnmountMode;
 use super::error::MountError;
 use super::options::MountOptions;
 use crate::types::Errno;
@@ -67,10 +68,10 @@ pub(super) fn mount(
 }
 
 /// Unmounts through the helper.
-pub(super) fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
+pub(super) fn unmount(mountpoint: &Path, mode: UnmountMode) -> io::Result<()> {
     let prepare = |command: &mut Command| -> io::Result<()> {
         command.arg("-u").stdin(Stdio::null());
-        if lazy {
+        if mode == UnmountMode::Detach {
             command.arg("-z");
         }
         command.arg("--").arg(mountpoint);

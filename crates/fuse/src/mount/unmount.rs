@@ -19,18 +19,25 @@ use crate::types::Errno;
 /// Pause between looks at a connection that is ending.
 const DYING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Unmounts what is mounted on `mountpoint`. Lazily: takes it out of sight at once, and the
-/// mount ends when its last user leaves it. EBUSY: in use (not lazy). EINVAL: not a mountpoint.
-/// Users who are not root need `fusermount3`.
-pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
+/// What becomes of a mount that somebody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmountMode {
+    /// It stays, and unmounting fails with EBUSY.
+    IfUnused,
+    /// It is taken out of sight at once, and ends when its last user leaves it.
+    Detach,
+}
+
+/// Unmounts what is mounted on `mountpoint`. EBUSY: in use. EINVAL: not a mountpoint. Users who
+/// are not root need `fusermount3`.
+pub fn unmount(mountpoint: &Path, mode: UnmountMode) -> io::Result<()> {
     let path = resolve(mountpoint)?;
-    let flags = if lazy {
-        UnmountFlags::DETACH
-    } else {
-        UnmountFlags::empty()
+    let flags = match mode {
+        UnmountMode::IfUnused => UnmountFlags::empty(),
+        UnmountMode::Detach => UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW) {
-        Err(Errno::PERM) => helper::unmount(&path, lazy),
+        Err(Errno::PERM) => helper::unmount(&path, mode),
         result => Ok(result?),
     }
 }
@@ -124,7 +131,7 @@ pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
         match root.take_away(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             Err(Errno::PERM) => {
                 abort::abort_by_number(mounted.minor)?;
-                helper::unmount(&path, true)?;
+                helper::unmount(&path, UnmountMode::Detach)?;
             }
             result => result?,
         }
@@ -183,7 +190,7 @@ impl Root {
     /// Takes this mount out of sight.
     fn detach(&self, path: &Path) -> io::Result<()> {
         match self.take_away(UnmountFlags::DETACH) {
-            Err(Errno::PERM) => helper::unmount(path, true),
+            Err(Errno::PERM) => helper::unmount(path, UnmountMode::Detach),
             result => Ok(result?),
         }
     }
@@ -283,12 +290,12 @@ impl Mount {
     }
 
     /// Unmounts it, if it is the one that is seen. EBUSY: in use, or covered by another.
-    pub(crate) fn unmount(&self, lazy: bool) -> io::Result<()> {
+    pub(crate) fn unmount(&self, mode: UnmountMode) -> io::Result<()> {
         match self.standing()? {
             Standing::Gone => Ok(()),
             Standing::Covered => Err(Errno::BUSY.into()),
-            Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, lazy),
-            Standing::Visible => unmount(&self.mountpoint, lazy),
+            Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, mode),
+            Standing::Visible => unmount(&self.mountpoint, mode),
         }
     }
 
@@ -298,7 +305,7 @@ impl Mount {
         if self.number.is_none() && dead_at(&self.mountpoint)?.is_none() {
             return Ok(());
         }
-        self.unmount(true)
+        self.unmount(UnmountMode::Detach)
     }
 
     /// See [`abort::open`].
@@ -322,7 +329,7 @@ impl Mount {
                 tracing::warn!(%errno, connection, "cannot abort the connection");
             }
         }
-        if let Err(error) = self.unmount(true) {
+        if let Err(error) = self.unmount(UnmountMode::Detach) {
             let mountpoint = self.mountpoint.display();
             tracing::warn!(%error, %mountpoint, "cannot take the mount out of sight");
         }

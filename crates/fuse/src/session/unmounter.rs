@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{End, Life};
-use crate::mount::Mount;
+use crate::mount::{Mount, UnmountMode};
 use crate::types::Errno;
 
 /// Pause between attempts to unmount what is in use.
@@ -53,7 +53,7 @@ impl Unmounter {
                 mountpoint = %self.mount.mountpoint().display(),
                 "cannot unmount cleanly; taking it out of sight"
             );
-            let detached = self.mount.unmount(true);
+            let detached = self.mount.unmount(UnmountMode::Detach);
             if let (Err(error), false) = (detached, errno == Some(Errno::BUSY)) {
                 tracing::warn!(%error, "cannot even take it out of sight");
             }
@@ -68,7 +68,7 @@ impl Unmounter {
     fn unmount_when_free(&self) -> io::Result<()> {
         let deadline = Instant::now() + Self::BUSY_GRACE;
         loop {
-            match self.mount.unmount(false) {
+            match self.mount.unmount(UnmountMode::IfUnused) {
                 Err(error)
                     if Errno::from_io_error(&error) == Some(Errno::BUSY)
                         && Instant::now() < deadline =>

@@ -44,8 +44,8 @@ fn invalidated_names_are_looked_up_again() {
     };
     let connection = bench.connection();
     let invalidations: [&dyn Fn() -> Result<(), Errno>; 4] = [
-        &|| connection.invalidate_entry(NodeId::ROOT, "fast".as_ref(), false),
-        &|| connection.invalidate_entry(NodeId::ROOT, "fast".as_ref(), true),
+        &|| connection.invalidate_entry(NodeId::ROOT, "fast".as_ref()),
+        &|| connection.expire_entry(NodeId::ROOT, "fast".as_ref()),
         &|| connection.delete_entry(NodeId::ROOT, FAST, "fast".as_ref()),
         &|| connection.increment_epoch(),
     ];
@@ -72,12 +72,8 @@ fn what_the_kernel_does_not_know_is_invalid_already() {
     let connection = bench.connection();
     let unknown = NodeId(4711);
     connection.invalidate_inode(unknown, 0, 0).unwrap();
-    connection
-        .invalidate_entry(unknown, "x".as_ref(), false)
-        .unwrap();
-    connection
-        .invalidate_entry(NodeId::ROOT, "x".as_ref(), true)
-        .unwrap();
+    connection.invalidate_entry(unknown, "x".as_ref()).unwrap();
+    connection.expire_entry(NodeId::ROOT, "x".as_ref()).unwrap();
     connection
         .delete_entry(NodeId::ROOT, unknown, "x".as_ref())
         .unwrap();
@@ -151,9 +147,7 @@ fn a_connection_over_nothing_serves_unit_tests() {
     let null = File::options().write(true).open("/dev/null").unwrap();
     let connection = Connection::from_device(Arc::new(null.into()));
     connection.invalidate_inode(FAST, 0, 0).unwrap();
-    connection
-        .invalidate_entry(NodeId::ROOT, "x".as_ref(), true)
-        .unwrap();
+    connection.expire_entry(NodeId::ROOT, "x".as_ref()).unwrap();
     let file = tempfile::tempfile().unwrap();
     assert_eq!(connection.open_backing(file.as_fd()), Err(Errno::NOTTY));
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
-use strandfs_fuse::{End, MountOptions, Session, SessionConfig, TransportChoice};
+use strandfs_fuse::{End, MountOptions, Session, SessionConfig, TransportChoice, UnmountMode};
 
 use crate::lab::{Bench, Lab};
 use crate::support::{
@@ -332,7 +332,7 @@ fn a_forced_end_leaves_the_next_mount_with_its_number_alone() {
     let unserved = Session::mount(Lab::new(), first.path(), &options, SessionConfig::default());
     let unserved = unserved.unwrap();
     let number = unserved.connection().number();
-    strandfs_fuse::unmount(first.path(), true).unwrap();
+    strandfs_fuse::unmount(first.path(), UnmountMode::Detach).unwrap();
     let next = Bench::new(2);
     if Some(next.mountpoint.connection()) != number {
         eprintln!("SKIPPED: a mount elsewhere got the number");

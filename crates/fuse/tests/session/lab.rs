@@ -10,8 +10,8 @@ use std::time::Duration;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{
     AttrReply, BackingId, Connection, Context, End, Entry, Errno, FileAttr, Filesystem, Handle,
-    MountOptions, NodeId, OpenFlags, OpenReply, Read, Release, Result, Session, SessionConfig,
-    TransportChoice, Unmounter, Wants,
+    MountOptions, NodeId, Open, OpenFlags, OpenReply, Read, Release, Result, Session,
+    SessionConfig, TransportChoice, Unmounter, Wants,
 };
 
 use crate::support::{Mountpoint, eventually};
@@ -148,7 +148,7 @@ impl Filesystem for Lab {
         })
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, node: NodeId, _: &Open) -> Result<OpenReply> {
         let backing = match node {
             THROUGH => *self.backing.lock().unwrap(),
             _ => None,

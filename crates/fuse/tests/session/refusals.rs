@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use strandfs_fuse::{
     Connection, Errno, Filesystem, MountError, MountOptions, Negotiated, Session, SessionConfig,
-    unmount,
+    UnmountMode, unmount,
 };
 
 use crate::support::{Mountpoint, can_mount};
@@ -88,6 +88,6 @@ fn a_filesystem_that_refuses_leaves_no_mount() {
 #[test]
 fn unmounting_what_is_not_mounted_fails() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(unmount(dir.path(), false).is_err());
+    assert!(unmount(dir.path(), UnmountMode::IfUnused).is_err());
     assert!(!strandfs_fuse::recover_dead_mountpoint(dir.path()).unwrap());
 }

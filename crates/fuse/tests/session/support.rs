@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strandfs_fuse::TransportChoice;
+use strandfs_fuse::{TransportChoice, UnmountMode};
 use tempfile::TempDir;
 
 /// How soon a server must be gone after its mount: a second, and twice that for a busy machine.
@@ -94,7 +94,9 @@ impl Mountpoint {
 
 impl Drop for Mountpoint {
     fn drop(&mut self) {
-        while self.is_mounted() && strandfs_fuse::unmount(self.path(), true).is_ok() {}
+        while self.is_mounted() && strandfs_fuse::unmount(self.path(), UnmountMode::Detach).is_ok()
+        {
+        }
     }
 }
 
@@ -119,7 +121,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = strandfs_fuse::unmount(self.dir.path(), true);
+        let _ = strandfs_fuse::unmount(self.dir.path(), UnmountMode::Detach);
     }
 }
 

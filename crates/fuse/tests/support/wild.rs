@@ -137,7 +137,7 @@ impl Filesystem for Wild {
     fn link(&self, cx: &Context<'_>, _: NodeId, _: NodeId, _: &OsStr) -> Result<Entry> {
         maybe(cx, entry(cx))
     }
-    fn open(&self, cx: &Context<'_>, _: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, cx: &Context<'_>, _: NodeId, _: &Open) -> Result<OpenReply> {
         maybe(cx, opened(cx))
     }
     fn create(&self, cx: &Context<'_>, _: NodeId, _: &Create<'_>) -> Result<(Entry, OpenReply)> {

@@ -92,7 +92,7 @@ pub(crate) fn expire_everything(pool: &Coherent) {
         let names: Vec<_> = node.place().names.iter().cloned().collect();
         for name in names {
             count_invalidation(pool);
-            let _ = connection.invalidate_entry(name.parent, &name.name, true);
+            let _ = connection.expire_entry(name.parent, &name.name);
         }
     }
 }

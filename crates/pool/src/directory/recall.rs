@@ -248,7 +248,10 @@ fn expire_names(pool: &State, connection: &Connection) -> Result<(), Errno> {
         for name in names {
             // Without the gentle way a directory would lose what is mounted in it.
             if gently || !node.is_dir() {
-                connection.invalidate_entry(name.parent, &name.name, gently)?;
+                match gently {
+                    true => connection.expire_entry(name.parent, &name.name)?,
+                    false => connection.invalidate_entry(name.parent, &name.name)?,
+                }
             }
         }
         match node.is_dir() {
@@ -293,7 +296,7 @@ fn expire_missing_names(
             })
         {
             for name in reading::names_in(entry).unwrap_or_default() {
-                connection.invalidate_entry(node.id, &name, true)?;
+                connection.expire_entry(node.id, &name)?;
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, OpenReply};
+use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, Open, OpenReply};
 
 use crate::base::error::{Error, Result};
 use crate::base::sys;
@@ -40,8 +40,11 @@ pub(super) fn open_existing(
         // The kernel believed the name free: let it look again and open what is there.
         _ => return Err(undo(Errno::STALE.into())),
     }
-    let flags = args.flags & !(libc::O_CREAT | libc::O_EXCL);
-    let open = open::open(pool, cx, entry.node, flags, args.kill_suidgid).map_err(undo)?;
+    let wanted = Open {
+        flags: args.flags & !(libc::O_CREAT | libc::O_EXCL),
+        kill_suidgid: args.kill_suidgid,
+    };
+    let open = open::open(pool, cx, entry.node, &wanted).map_err(undo)?;
     Ok((entry_of_opened(pool, entry, open.handle), open))
 }
 

@@ -297,7 +297,7 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
         .name("strandfs-exdev".to_owned())
         .spawn(move || {
             run_anywhere();
-            connection.invalidate_entry(parent, &name, false)
+            connection.invalidate_entry(parent, &name)
         });
     if let Err(error) = told {
         tracing::warn!(%error, "a renamed name shows as a link only when it expires");

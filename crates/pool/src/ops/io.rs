@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
-use strandfs_fuse::{Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, Write};
+use strandfs_fuse::{
+    Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
+};
 
 use crate::base::error::{Error, Result};
 use crate::base::sys;
@@ -129,17 +131,21 @@ pub(crate) fn flush(pool: &State, id: NodeId, handle: Handle, owner: LockOwner) 
 }
 
 /// FSYNC.
-pub(crate) fn fsync(pool: &State, cx: &Context<'_>, handle: Handle, data_only: bool) -> Result<()> {
+pub(crate) fn fsync(
+    pool: &State,
+    cx: &Context<'_>,
+    handle: Handle,
+    scope: SyncScope,
+) -> Result<()> {
     let opened = open::opened(pool, handle)?;
     if pool.view().settings.nullrw {
         return Ok(());
     }
     cx.may_block();
     let file = opened.file()?;
-    if data_only {
-        Ok(rustix::fs::fdatasync(&*file)?)
-    } else {
-        Ok(rustix::fs::fsync(&*file)?)
+    match scope {
+        SyncScope::DataOnly => Ok(rustix::fs::fdatasync(&*file)?),
+        SyncScope::All => Ok(rustix::fs::fsync(&*file)?),
     }
 }
 

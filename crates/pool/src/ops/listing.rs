@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{
-    Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply,
+    Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, SyncScope,
 };
 
 use crate::base::error::{Error, Result};
@@ -342,17 +342,16 @@ pub(crate) fn fsyncdir(
     pool: &Directories,
     cx: &Context<'_>,
     id: NodeId,
-    data_only: bool,
+    scope: SyncScope,
 ) -> Result<()> {
     let node = pool.node(id)?;
     cx.may_block();
     let set = set::dir_set(pool, &node)?;
     for entry in &set.entries {
         let fd = open_for_reading(entry.fd.as_fd())?;
-        if data_only {
-            rustix::fs::fdatasync(&fd)?
-        } else {
-            rustix::fs::fsync(&fd)?
+        match scope {
+            SyncScope::DataOnly => rustix::fs::fdatasync(&fd)?,
+            SyncScope::All => rustix::fs::fsync(&fd)?,
         }
     }
     Ok(())

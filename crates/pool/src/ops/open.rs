@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strandfs_fuse::{Context, FileKind, Handle, NodeId, OpenFlags, OpenReply, Release};
+use strandfs_fuse::{Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release};
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
 
 use crate::base::branch::{Branch, PassthroughState, is_failure};
@@ -67,8 +67,10 @@ pub(crate) fn open(
     pool: &Ops,
     cx: &Context<'_>,
     id: NodeId,
-    flags: i32,
-    kill: bool,
+    &Open {
+        flags,
+        kill_suidgid: kill,
+    }: &Open,
 ) -> Result<OpenReply> {
     let node = pool.node(id)?;
     match node.kind {

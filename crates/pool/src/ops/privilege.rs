@@ -6,7 +6,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
-use strandfs_fuse::{Context, SetAttr, Write};
+use strandfs_fuse::{Context, Open, SetAttr, Write};
 
 use crate::base::error::Result;
 use crate::base::sys;
@@ -254,10 +254,10 @@ pub(crate) fn change_clears_set_id(pool: &State, cx: &Context<'_>, change: &SetA
 }
 
 /// Whether opening with `O_TRUNC` clears set-id bits; `marked` is the kernel's word.
-pub(crate) fn open_clears_set_id(pool: &State, cx: &Context<'_>, flags: i32, marked: bool) -> bool {
+pub(crate) fn open_clears_set_id(pool: &State, cx: &Context<'_>, args: &Open) -> bool {
     match clearing(pool) {
-        Clearing::WhereMarked => marked,
-        _ => flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
+        Clearing::WhereMarked => args.kill_suidgid,
+        _ => args.flags & libc::O_TRUNC != 0 && !keeps_set_id(cx),
     }
 }
 

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use strandfs_fuse::{
     AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
     Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode,
-    Negotiated, NodeId, OpenReply, Read, Release, Rename, SetAttr, SetXattr, StatfsReply,
-    StatxReply, Write,
+    Negotiated, NodeId, Open, OpenReply, Read, Release, Rename, SetAttr, SetXattr, StatfsReply,
+    StatxReply, SyncScope, Write,
 };
 use strandfs_options::XattrMode;
 
@@ -187,26 +187,19 @@ impl Filesystem for Pool {
         })
     }
 
-    fn open(
-        &self,
-        cx: &Context<'_>,
-        node: NodeId,
-        flags: i32,
-        kill_suidgid: bool,
-    ) -> Answer<OpenReply> {
+    fn open(&self, cx: &Context<'_>, node: NodeId, args: &Open) -> Answer<OpenReply> {
         answer::told(self, cx, ("open", node, None), || {
             refuse_control_node(node)?;
-            let kill_suidgid = privilege::open_clears_set_id(self, cx, flags, kill_suidgid);
-            let writes = opens_for_change(flags);
-            let open = || match writes {
-                true => {
-                    retry::changing(self, cx, || open::open(self, cx, node, flags, kill_suidgid))
-                }
-                false => {
-                    retry::finding(self, cx, || open::open(self, cx, node, flags, kill_suidgid))
-                }
+            let args = Open {
+                kill_suidgid: privilege::open_clears_set_id(self, cx, args),
+                ..*args
             };
-            match flags & libc::O_NONBLOCK != 0 {
+            let writes = opens_for_change(args.flags);
+            let open = || match writes {
+                true => retry::changing(self, cx, || open::open(self, cx, node, &args)),
+                false => retry::finding(self, cx, || open::open(self, cx, node, &args)),
+            };
+            match args.flags & libc::O_NONBLOCK != 0 {
                 // Who says so does not wait for leases.
                 true => open(),
                 false => leases::past_leases(self, cx, open),
@@ -295,9 +288,15 @@ impl Filesystem for Pool {
         })
     }
 
-    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, data_only: bool) -> Answer<()> {
+    fn fsync(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        scope: SyncScope,
+    ) -> Answer<()> {
         answer::told(self, cx, ("fsync", node, None), || {
-            io::fsync(self, cx, handle, data_only)
+            io::fsync(self, cx, handle, scope)
         })
     }
 
@@ -343,10 +342,10 @@ impl Filesystem for Pool {
         cx: &Context<'_>,
         node: NodeId,
         _handle: Handle,
-        data_only: bool,
+        scope: SyncScope,
     ) -> Answer<()> {
         answer::told(self, cx, ("fsyncdir", node, None), || {
-            listing::fsyncdir(self, cx, node, data_only)
+            listing::fsyncdir(self, cx, node, scope)
         })
     }
 

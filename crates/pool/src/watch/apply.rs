@@ -83,7 +83,11 @@ impl Listener {
         };
         invalidate::count_invalidation(pool);
         let told = self.telling(pool, parent.id, entry, || {
-            connection.invalidate_entry(parent.id, name, expire_only)
+            if expire_only {
+                connection.expire_entry(parent.id, name)
+            } else {
+                connection.invalidate_entry(parent.id, name)
+            }
         });
         if let Some(Err(errno)) = told {
             tracing::debug!(%errno, "a name could not be invalidated");
@@ -184,7 +188,7 @@ impl Listener {
                     name: name.clone(),
                 };
                 let told = self.telling(pool, *parent, entry, || {
-                    let _ = connection.invalidate_entry(*parent, name, true);
+                    let _ = connection.expire_entry(*parent, name);
                 });
                 told.is_some()
             }

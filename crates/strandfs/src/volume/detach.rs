@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use strandfs_fuse::UnmountMode;
 use strandfs_volume::loop_device;
 
 use super::attach;
@@ -68,7 +69,7 @@ pub fn undo(found: &Found) -> Result<(), Failure> {
 fn end_mount(mountpoint: &Path) -> Result<(), Errno> {
     let deadline = Instant::now() + SETTLING;
     loop {
-        let outcome = strandfs_fuse::unmount(mountpoint, false)
+        let outcome = strandfs_fuse::unmount(mountpoint, UnmountMode::IfUnused)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         if outcome != Err(Errno::BUSY) || Instant::now() > deadline {
             return outcome;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, makedev};
 use strandfs_fuse::{
     AttrReply, Context, DirSink, Entry, Errno, FileAttr, Filesystem, Handle, Ioctl, IoctlReply,
-    MountOptions, NodeId, OpenFlags, OpenReply, Read, Result, Session, SessionConfig, StatfsReply,
+    MountOptions, NodeId, Open, OpenFlags, OpenReply, Read, Result, Session, SessionConfig,
+    StatfsReply,
 };
 
 use crate::people::{MALLORY, act_as};
@@ -142,7 +143,7 @@ impl Filesystem for Evil {
         })
     }
 
-    fn open(&self, _: &Context<'_>, _: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, _: NodeId, _: &Open) -> Result<OpenReply> {
         Ok(opened())
     }
 

@@ -12,7 +12,6 @@ const UNSAFE_MODULES: &[&str] = &[
     "crates/fuse/src/sys",
     "crates/fuse/src/transport",
     "crates/fuse/src/mount",
-    "crates/fuse/src/abi",
     "crates/pool/src/base/sys",
     "crates/strandfs/src/sys",
     "crates/preload/src/sys",

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, StatxFlags};
-use strandfs_fuse::Errno;
+use strandfs_fuse::{Errno, SyncScope};
 
 use super::Backing;
 
@@ -45,10 +45,10 @@ impl Backing {
     ///
     /// # Errors
     /// Those of fsync(2), and those of [`check_whole`](Self::check_whole).
-    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
-        let flushed = rustix::io::retry_on_intr(|| match data_only {
-            true => rustix::fs::fdatasync(&self.plain),
-            false => rustix::fs::fsync(&self.plain),
+    pub fn sync(&self, scope: SyncScope) -> Result<(), Errno> {
+        let flushed = rustix::io::retry_on_intr(|| match scope {
+            SyncScope::DataOnly => rustix::fs::fdatasync(&self.plain),
+            SyncScope::All => rustix::fs::fsync(&self.plain),
         });
         self.flushed(flushed)
     }

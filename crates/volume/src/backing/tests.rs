@@ -86,7 +86,7 @@ fn what_was_cut_off_is_an_error() {
     assert_eq!(backing.read_at(&mut out, 0), Ok(4096));
     assert_eq!(backing.read_at(&mut out, SIZE - 4096), Err(Errno::IO));
     assert_eq!(backing.read_at(&mut out, SIZE / 2 - 10), Err(Errno::IO));
-    assert_eq!(backing.sync(true), Err(Errno::IO));
+    assert_eq!(backing.sync(SyncScope::DataOnly), Err(Errno::IO));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn what_was_cut_off_never_comes_back_as_zeros() {
     assert_eq!(backing.read_at(&mut out, SIZE / 2), Err(Errno::IO));
     let keep = FallocateFlags::KEEP_SIZE.bits();
     assert_eq!(backing.allocate(keep, SIZE / 2, 4096), Err(Errno::IO));
-    assert_eq!(backing.sync(false), Err(Errno::IO));
+    assert_eq!(backing.sync(SyncScope::All), Err(Errno::IO));
     assert_eq!(backing.write_at(&out, SIZE / 2 - 4096), Ok(4096));
     assert_eq!(backing.read_at(&mut out, 0), Ok(4096));
 }
@@ -148,7 +148,11 @@ fn a_flush_that_failed_fails_for_good() {
     assert_eq!(backing.flushed(Ok(())), Ok(()));
     assert_eq!(backing.flushed(Err(Errno::IO)), Err(Errno::IO));
     assert_eq!(backing.flushed(Err(Errno::NOSPC)), Err(Errno::NOSPC));
-    assert_eq!(backing.sync(true), Err(Errno::IO), "the first one");
+    assert_eq!(
+        backing.sync(SyncScope::DataOnly),
+        Err(Errno::IO),
+        "the first one"
+    );
     assert_eq!(backing.flushed(Ok(())), Err(Errno::IO));
     assert_eq!(backing.flush_error(), Some(Errno::IO));
     let mut out = [0; 4096];
@@ -289,7 +293,7 @@ proptest! {
         let mut all = vec![0; model.len()];
         prop_assert_eq!(backing.read_at(&mut all, 0), Ok(model.len()));
         prop_assert!(all == model);
-        backing.sync(false).unwrap();
+        backing.sync(SyncScope::All).unwrap();
         prop_assert!(fs::read(backing.path()).unwrap() == model);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use strandfs_fuse::ring::{Ring, RingEntry};
-use strandfs_fuse::{DecodeError, Errno, Link, Message, Outcome, Request, Worker};
+use strandfs_fuse::{DecodeError, Errno, Link, Message, Outcome, Request, SyncScope, Worker};
 
 use crate::backing::Backing;
 use crate::filesystem::is_volume;
@@ -58,7 +58,7 @@ impl Job {
 enum Kind {
     Read,
     Write,
-    Sync { data_only: bool },
+    Sync { scope: SyncScope },
     Allocate { mode: u32, len_bytes: u64 },
 }
 
@@ -166,8 +166,8 @@ impl Desk {
                     let (at, wanted) = (args.offset_bytes, args.data.len());
                     return self.transfer(unique, Kind::Write, at, wanted);
                 }
-                Ok(Request::Fsync { data_only, .. }) => {
-                    return Asked::Job(Job::new(unique, Kind::Sync { data_only }, 0, 0));
+                Ok(Request::Fsync { scope, .. }) => {
+                    return Asked::Job(Job::new(unique, Kind::Sync { scope }, 0, 0));
                 }
                 Ok(Request::Fallocate(args)) => {
                     let (at, len) = (args.offset_bytes, args.len_bytes);
@@ -215,7 +215,7 @@ impl Desk {
         let outcome = match job.kind {
             Kind::Read => self.backing.read_at(payload, offset_bytes).map(drop),
             Kind::Write => self.backing.write_at(payload, offset_bytes).map(drop),
-            Kind::Sync { data_only } => self.backing.sync(data_only),
+            Kind::Sync { scope } => self.backing.sync(scope),
             Kind::Allocate { mode, len_bytes } => {
                 self.backing.allocate(mode, offset_bytes, len_bytes)
             }
@@ -240,7 +240,7 @@ impl Desk {
         match job.kind {
             Kind::Read => ring.read_file(entry, file, at, left),
             Kind::Write => ring.write_file(entry, file, at, left),
-            Kind::Sync { data_only } => ring.sync_file(entry, backing.plain(), data_only),
+            Kind::Sync { scope } => ring.sync_file(entry, backing.plain(), scope),
             Kind::Allocate { mode, len_bytes } => {
                 ring.allocate_file(entry, backing.plain(), mode.cast_signed(), at, len_bytes);
             }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use strandfs_fuse::abi::{InitFlags, UringReqHeader};
 use strandfs_fuse::{
     AttrReply, Context, Dialect, DirPlusSink, DirSink, Entry, FileAttr, FileKind, Filesystem,
-    Handle, Ioctl, IoctlReply, Lock, LockRequest, MakeNode, Message, NodeId, OpenFlags, OpenReply,
-    Outcome, Read, Result, StatfsReply, Worker, Write, dispatch,
+    Handle, Ioctl, IoctlReply, Lock, LockRequest, MakeNode, Message, NodeId, Open, OpenFlags,
+    OpenReply, Outcome, Read, Result, StatfsReply, Worker, Write, dispatch,
 };
 
 /// Bytes for answers, as a transport has them.
@@ -85,7 +85,7 @@ impl Filesystem for Generous {
         Ok(entry())
     }
 
-    fn open(&self, _: &Context<'_>, _: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, _: NodeId, _: &Open) -> Result<OpenReply> {
         Ok(open_reply())
     }
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use strandfs_fuse::{
-    AttrReply, Context, Entry, Errno, FileAttr, Filesystem, Handle, NodeId, OpenFlags, OpenReply,
-    Read, Result, SetAttr, StatfsReply, Timestamp, Write,
+    AttrReply, Context, Entry, Errno, FileAttr, Filesystem, Handle, NodeId, Open, OpenFlags,
+    OpenReply, Read, Result, SetAttr, StatfsReply, SyncScope, Timestamp, Write,
 };
 
 use crate::support::mounts;
@@ -112,7 +112,7 @@ impl Filesystem for Disk {
         })
     }
 
-    fn open(&self, _: &Context<'_>, _: NodeId, _: i32, _: bool) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, _: NodeId, _: &Open) -> Result<OpenReply> {
         Ok(OpenReply {
             handle: Handle(1),
             // What is written is here when the write is done, and not in the page cache.
@@ -134,7 +134,7 @@ impl Filesystem for Disk {
         Ok(args.data.len())
     }
 
-    fn fsync(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
+    fn fsync(&self, _: &Context<'_>, _: NodeId, _: Handle, _: SyncScope) -> Result<()> {
         self.log.lock().unwrap().push((self.number, Event::Flush));
         Ok(())
     }

@@ -9,7 +9,7 @@ use io_uring::types::{Fd, FsyncFlags};
 
 use super::{Ring, Slot};
 use crate::transport::ring::RingEntry;
-use crate::types::Errno;
+use crate::types::{Errno, SyncScope};
 
 impl Ring {
     /// Keeps the payload buffers of these entries in memory and known to the kernel, which then
@@ -35,11 +35,11 @@ impl Ring {
         Ok(())
     }
 
-    /// fsync(2) of `file`, or fdatasync(2) with `data_only`.
-    pub fn sync_file(&mut self, entry: RingEntry, file: &Arc<OwnedFd>, data_only: bool) {
-        let flags = match data_only {
-            true => FsyncFlags::DATASYNC,
-            false => FsyncFlags::empty(),
+    /// fsync(2) of `file`, or fdatasync(2).
+    pub fn sync_file(&mut self, entry: RingEntry, file: &Arc<OwnedFd>, scope: SyncScope) {
+        let flags = match scope {
+            SyncScope::All => FsyncFlags::empty(),
+            SyncScope::DataOnly => FsyncFlags::DATASYNC,
         };
         let sync = opcode::Fsync::new(Fd(file.as_raw_fd())).flags(flags);
         self.begin(sync.build().into(), moving(entry, file));

@@ -1,7 +1,7 @@
 //! Requests about attributes, plain and extended.
 
 use super::{Dialect, Request};
-use crate::abi::{self, InitFlags, SetattrValid};
+use crate::kernel::{self, InitFlags, SetattrValid};
 use crate::message::{DecodeError, Message};
 use crate::types::*;
 
@@ -11,14 +11,14 @@ type Result<T> = std::result::Result<T, DecodeError>;
 const SECOND_NS: u32 = 1_000_000_000;
 
 pub(super) fn getattr<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::GetattrIn>()?;
+    let (head, _) = message.argument::<kernel::GetattrIn>()?;
     Ok(Request::Getattr {
         handle: handle(head.getattr_flags, head.fh),
     })
 }
 
 pub(super) fn statx<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::StatxIn>()?;
+    let (head, _) = message.argument::<kernel::StatxIn>()?;
     Ok(Request::Statx {
         handle: handle(head.getattr_flags, head.fh),
         mask: head.sx_mask,
@@ -27,11 +27,11 @@ pub(super) fn statx<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 fn handle(getattr_flags: u32, fh: u64) -> Option<Handle> {
-    (getattr_flags & abi::GETATTR_FH != 0).then_some(Handle(fh))
+    (getattr_flags & kernel::GETATTR_FH != 0).then_some(Handle(fh))
 }
 
 pub(super) fn setattr<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::SetattrIn>()?;
+    let (head, _) = message.argument::<kernel::SetattrIn>()?;
     let valid = SetattrValid::from_bits_retain(head.valid);
     let has = |flag| valid.contains(flag);
     Ok(Request::Setattr(SetAttr {
@@ -82,22 +82,22 @@ fn timestamp(seconds: u64, nanoseconds: u32) -> Result<Timestamp> {
 pub(super) fn setxattr<'a>(message: &Message<'a>, dialect: &Dialect) -> Result<Request<'a>> {
     let (size, flags, setxattr_flags, mut rest) = if dialect.flags.contains(InitFlags::SETXATTR_EXT)
     {
-        let (head, rest) = message.argument::<abi::SetxattrIn>()?;
+        let (head, rest) = message.argument::<kernel::SetxattrIn>()?;
         (head.size, head.flags, head.setxattr_flags, rest)
     } else {
-        let (head, rest) = message.argument::<abi::SetxattrInCompat>()?;
+        let (head, rest) = message.argument::<kernel::SetxattrInCompat>()?;
         (head.size, head.flags, 0, rest)
     };
     Ok(Request::Setxattr(SetXattr {
         name: rest.nonempty()?,
         value: rest.bytes(size as usize)?,
         flags: flags.cast_signed(),
-        kill_sgid: setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0,
+        kill_sgid: setxattr_flags & kernel::SETXATTR_ACL_KILL_SGID != 0,
     }))
 }
 
 pub(super) fn getxattr<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::GetxattrIn { size, .. }, mut rest) = message.argument()?;
+    let (kernel::GetxattrIn { size, .. }, mut rest) = message.argument()?;
     Ok(Request::Getxattr {
         name: rest.nonempty()?,
         size_bytes: size,
@@ -105,11 +105,11 @@ pub(super) fn getxattr<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn listxattr<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::GetxattrIn { size, .. }, _) = message.argument()?;
+    let (kernel::GetxattrIn { size, .. }, _) = message.argument()?;
     Ok(Request::Listxattr { size_bytes: size })
 }
 
 pub(super) fn access<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::AccessIn { mask, .. }, _) = message.argument()?;
+    let (kernel::AccessIn { mask, .. }, _) = message.argument()?;
     Ok(Request::Access { mask })
 }

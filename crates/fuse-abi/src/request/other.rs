@@ -1,15 +1,15 @@
 //! Locks, device control, readiness, and what the session answers itself.
 
 use super::Request;
-use crate::abi;
+use crate::kernel;
 use crate::message::{DecodeError, Message};
 use crate::types::*;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
 pub(super) fn lock(message: &Message<'_>, wait: bool) -> Result<LockRequest> {
-    let (head, _) = message.argument::<abi::LkIn>()?;
-    let abi::FileLock {
+    let (head, _) = message.argument::<kernel::LkIn>()?;
+    let kernel::FileLock {
         start,
         end,
         kind,
@@ -34,13 +34,13 @@ pub(super) fn lock(message: &Message<'_>, wait: bool) -> Result<LockRequest> {
             end_bytes: end,
             pid,
         },
-        flock: head.lk_flags & abi::LK_FLOCK != 0,
+        flock: head.lk_flags & kernel::LK_FLOCK != 0,
         wait,
     })
 }
 
 pub(super) fn bmap<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::BmapIn>()?;
+    let (head, _) = message.argument::<kernel::BmapIn>()?;
     Ok(Request::Bmap {
         block: head.block,
         block_size_bytes: head.blocksize,
@@ -50,8 +50,8 @@ pub(super) fn bmap<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 /// The flags for 32-bit callers say how to read the data, which is the filesystem's business;
 /// only the unrestricted mode changes the protocol.
 pub(super) fn ioctl<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut rest) = message.argument::<abi::IoctlIn>()?;
-    if head.flags & abi::IOCTL_UNRESTRICTED != 0 {
+    let (head, mut rest) = message.argument::<kernel::IoctlIn>()?;
+    if head.flags & kernel::IOCTL_UNRESTRICTED != 0 {
         return Err(DecodeError::UnrestrictedIoctl);
     }
     Ok(Request::Ioctl(Ioctl {
@@ -59,29 +59,29 @@ pub(super) fn ioctl<'a>(message: &Message<'a>) -> Result<Request<'a>> {
         command: head.cmd,
         argument: head.arg,
         input: rest.bytes(head.in_size as usize)?,
-        directory: head.flags & abi::IOCTL_DIR != 0,
-        words_of_32_bits: head.flags & abi::IOCTL_32BIT != 0,
+        directory: head.flags & kernel::IOCTL_DIR != 0,
+        words_of_32_bits: head.flags & kernel::IOCTL_32BIT != 0,
         output_max_bytes: head.out_size,
     }))
 }
 
 pub(super) fn poll<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::PollIn>()?;
+    let (head, _) = message.argument::<kernel::PollIn>()?;
     Ok(Request::Poll {
         handle: Handle(head.fh),
         waiter: head.kh,
-        notify: head.flags & abi::POLL_SCHEDULE_NOTIFY != 0,
+        notify: head.flags & kernel::POLL_SCHEDULE_NOTIFY != 0,
         events: head.events,
     })
 }
 
 pub(super) fn interrupt<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::InterruptIn { unique }, _) = message.argument()?;
+    let (kernel::InterruptIn { unique }, _) = message.argument()?;
     Ok(Request::Interrupt { unique })
 }
 
 pub(super) fn notify_reply<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut rest) = message.notify_argument::<abi::NotifyRetrieveIn>()?;
+    let (head, mut rest) = message.notify_argument::<kernel::NotifyRetrieveIn>()?;
     Ok(Request::NotifyReply {
         offset_bytes: head.offset,
         data: rest.bytes(head.size as usize)?,

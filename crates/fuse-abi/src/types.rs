@@ -225,6 +225,25 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
+/// Arguments of `open`.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// `open(2)` flags, without `O_CREAT` and `O_EXCL`; with `O_TRUNC` where ATOMIC_O_TRUNC is
+    /// agreed.
+    pub flags: i32,
+    /// Clear set-id bits when truncating.
+    pub kill_suidgid: bool,
+}
+
+/// What `fsync` is to bring to stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncScope {
+    /// The data and all attributes: `fsync(2)`.
+    All,
+    /// The data, and what finding it again needs: `fdatasync(2)`.
+    DataOnly,
+}
+
 /// Arguments of `create`.
 #[derive(Clone, Copy, Debug)]
 pub struct Create<'a> {

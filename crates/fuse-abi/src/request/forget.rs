@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::abi::ForgetOne;
+use crate::kernel::ForgetOne;
 use crate::types::NodeId;
 
 /// Lookups of one node to take back.

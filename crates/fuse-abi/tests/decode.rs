@@ -5,8 +5,10 @@ mod support;
 
 use std::collections::HashSet;
 
-use strandfs_fuse::abi::{self, InitFlags, Opcode};
-use strandfs_fuse::{DecodeError, Dialect, Errno, Message, Request};
+use strandfs_fuse_abi::message::{DecodeError, Message};
+use strandfs_fuse_abi::request::{Dialect, Request};
+use strandfs_fuse_abi::types::Errno;
+use strandfs_fuse_abi::{self as abi, InitFlags, Opcode};
 use support::table::every_request;
 use support::{Parts, device, fix_length, group_extension};
 use zerocopy::IntoBytes;

@@ -1,6 +1,6 @@
 //! INIT: what the kernel offers, what the filesystem wants, what both then do.
 
-use crate::abi::{InitFlags, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION};
+use crate::kernel::{InitFlags, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VERSION};
 
 /// The oldest minor version served (Linux 5.4).
 pub const OLDEST_MINOR_VERSION: u32 = 31;
@@ -56,7 +56,7 @@ impl Default for Wants {
 
 impl Wants {
     /// What [`Negotiated::payload_bytes`] will be at most.
-    pub(crate) fn most_payload_bytes(&self) -> usize {
+    pub fn most_payload_bytes(&self) -> usize {
         let (max_write_bytes, max_pages) = sizes(InitFlags::MAX_PAGES, self);
         payload_bytes(max_write_bytes, max_pages.max(DEFAULT_MAX_PAGES))
     }
@@ -68,7 +68,7 @@ fn payload_bytes(max_write_bytes: u32, max_pages: u16) -> usize {
     let pages_bytes = usize::from(max_pages) * PAGE_BYTES as usize;
     pages_bytes
         .max(max_write_bytes as usize)
-        .max(crate::abi::MIN_READ_BUFFER_BYTES)
+        .max(crate::kernel::MIN_READ_BUFFER_BYTES)
 }
 
 /// The outcome of INIT.

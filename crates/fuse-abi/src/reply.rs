@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::abi;
+use crate::kernel;
 use crate::types::*;
 
 /// A duration as the kernel wants it: seconds and nanoseconds.
@@ -11,8 +11,8 @@ fn split(valid: Duration) -> (u64, u32) {
 }
 
 /// `struct fuse_attr`.
-pub(crate) fn attr(attr: &FileAttr) -> abi::Attr {
-    abi::Attr {
+pub fn attr(attr: &FileAttr) -> kernel::Attr {
+    kernel::Attr {
         ino: attr.ino,
         size: attr.size_bytes,
         blocks: attr.blocks,
@@ -33,10 +33,10 @@ pub(crate) fn attr(attr: &FileAttr) -> abi::Attr {
 }
 
 /// `struct fuse_entry_out`.
-pub(crate) fn entry(entry: &Entry) -> abi::EntryOut {
+pub fn entry(entry: &Entry) -> kernel::EntryOut {
     let (entry_valid, entry_valid_nsec) = split(entry.entry_valid);
     let (attr_valid, attr_valid_nsec) = split(entry.attr_valid);
-    abi::EntryOut {
+    kernel::EntryOut {
         nodeid: entry.node.0,
         generation: entry.generation,
         entry_valid,
@@ -48,9 +48,9 @@ pub(crate) fn entry(entry: &Entry) -> abi::EntryOut {
 }
 
 /// `struct fuse_attr_out`.
-pub(crate) fn attributes(reply: &AttrReply) -> abi::AttrOut {
+pub fn attributes(reply: &AttrReply) -> kernel::AttrOut {
     let (attr_valid, attr_valid_nsec) = split(reply.attr_valid);
-    abi::AttrOut {
+    kernel::AttrOut {
         attr_valid,
         attr_valid_nsec,
         dummy: 0,
@@ -59,7 +59,7 @@ pub(crate) fn attributes(reply: &AttrReply) -> abi::AttrOut {
 }
 
 /// `struct fuse_statx_out`.
-pub(crate) fn statx(reply: &StatxReply) -> abi::StatxOut {
+pub fn statx(reply: &StatxReply) -> kernel::StatxOut {
     let (attr_valid, attr_valid_nsec) = split(reply.attr_valid);
     let ExtendedAttr {
         attr,
@@ -67,10 +67,14 @@ pub(crate) fn statx(reply: &StatxReply) -> abi::StatxOut {
         attributes,
         attributes_mask,
     } = reply.extended;
-    let birth_mask = if btime.is_some() { abi::STATX_BTIME } else { 0 };
+    let birth_mask = if btime.is_some() {
+        kernel::STATX_BTIME
+    } else {
+        0
+    };
     let (rdev_major, rdev_minor) = device_numbers(attr.rdev);
-    let stat = abi::Statx {
-        mask: abi::STATX_BASIC_STATS | birth_mask,
+    let stat = kernel::Statx {
+        mask: kernel::STATX_BASIC_STATS | birth_mask,
         blksize: attr.block_size_bytes,
         attributes,
         nlink: attr.nlink,
@@ -88,18 +92,18 @@ pub(crate) fn statx(reply: &StatxReply) -> abi::StatxOut {
         mtime: sx_time(attr.mtime),
         rdev_major,
         rdev_minor,
-        ..abi::Statx::default()
+        ..kernel::Statx::default()
     };
-    abi::StatxOut {
+    kernel::StatxOut {
         attr_valid,
         attr_valid_nsec,
         stat,
-        ..abi::StatxOut::default()
+        ..kernel::StatxOut::default()
     }
 }
 
-fn sx_time(time: Timestamp) -> abi::SxTime {
-    abi::SxTime {
+fn sx_time(time: Timestamp) -> kernel::SxTime {
+    kernel::SxTime {
         tv_sec: time.seconds,
         tv_nsec: time.nanoseconds,
         reserved: 0,
@@ -116,21 +120,12 @@ fn device_numbers(rdev: u32) -> (u32, u32) {
 }
 
 /// `struct fuse_open_out`.
-///
-/// A passthrough reply without a backing file goes out as it is: the kernel then fails the open
-/// with EIO and releases the handle, which an error reply would leak.
-pub(crate) fn open(reply: &OpenReply) -> abi::OpenOut {
-    if reply.backing.is_none() && reply.flags.contains(OpenFlags::PASSTHROUGH) {
-        tracing::error!(
-            handle = reply.handle.0,
-            "passthrough without a backing file"
-        );
-    }
+pub fn open(reply: &OpenReply) -> kernel::OpenOut {
     let backing_id = match reply.backing {
         Some(backing) if reply.flags.contains(OpenFlags::PASSTHROUGH) => backing.0.cast_signed(),
         _ => 0,
     };
-    abi::OpenOut {
+    kernel::OpenOut {
         fh: reply.handle.0,
         open_flags: reply.flags.bits(),
         backing_id,
@@ -138,8 +133,8 @@ pub(crate) fn open(reply: &OpenReply) -> abi::OpenOut {
 }
 
 /// `struct fuse_statfs_out`.
-pub(crate) fn statfs(reply: &StatfsReply) -> abi::StatfsOut {
-    abi::StatfsOut {
+pub fn statfs(reply: &StatfsReply) -> kernel::StatfsOut {
+    kernel::StatfsOut {
         blocks: reply.blocks,
         bfree: reply.blocks_free,
         bavail: reply.blocks_available,
@@ -154,14 +149,14 @@ pub(crate) fn statfs(reply: &StatfsReply) -> abi::StatfsOut {
 }
 
 /// `struct fuse_lk_out`.
-pub(crate) fn lock(lock: &Lock) -> abi::LkOut {
+pub fn lock(lock: &Lock) -> kernel::LkOut {
     let kind = match lock.kind {
         LockKind::Shared => libc::F_RDLCK,
         LockKind::Exclusive => libc::F_WRLCK,
         LockKind::Unlock => libc::F_UNLCK,
     };
-    abi::LkOut {
-        lk: abi::FileLock {
+    kernel::LkOut {
+        lk: kernel::FileLock {
             start: lock.start_bytes,
             end: lock.end_bytes,
             kind: kind.cast_unsigned(),
@@ -171,7 +166,7 @@ pub(crate) fn lock(lock: &Lock) -> abi::LkOut {
 }
 
 /// `DT_*` of a kind; 0 (unknown) makes the caller ask.
-pub(crate) fn dirent_kind(kind: Option<FileKind>) -> u32 {
+pub fn dirent_kind(kind: Option<FileKind>) -> u32 {
     u32::from(match kind {
         None => libc::DT_UNKNOWN,
         Some(FileKind::Regular) => libc::DT_REG,

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 
 pub use forget::{Forget, ForgetList};
 
-use crate::abi::{InitFlags, InitIn};
+use crate::kernel::{InitFlags, InitIn};
 use crate::message::{DecodeError, Message};
 use crate::negotiate::Negotiated;
 use crate::types::*;
@@ -106,12 +106,7 @@ pub enum Request<'a> {
         new_name: &'a OsStr,
     },
     /// Open the node.
-    Open {
-        /// `open(2)` flags.
-        flags: i32,
-        /// Clear set-id bits when truncating.
-        kill_suidgid: bool,
-    },
+    Open(Open),
     /// Make and open a file in the node.
     Create(Create<'a>),
     /// Make and open a file without a name in the node's filesystem; the name means nothing.
@@ -138,8 +133,8 @@ pub enum Request<'a> {
     Fsync {
         /// The open file.
         handle: Handle,
-        /// `fdatasync(2)`.
-        data_only: bool,
+        /// How much.
+        scope: SyncScope,
     },
     /// Open the node as a directory.
     Opendir {
@@ -170,8 +165,8 @@ pub enum Request<'a> {
     Fsyncdir {
         /// The open directory.
         handle: Handle,
-        /// `fdatasync(2)`.
-        data_only: bool,
+        /// How much.
+        scope: SyncScope,
     },
     /// Sync everything.
     Syncfs,

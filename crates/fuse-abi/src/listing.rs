@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use zerocopy::IntoBytes;
 
-use crate::abi;
+use crate::kernel;
 use crate::reply;
 use crate::types::{Entry, FileKind};
 
@@ -56,7 +56,7 @@ impl<'a> DirPlusSink<'a> {
     /// Whether an entry with a name of `name_len_bytes` still fits: ask before a look-up whose
     /// count would have to be taken back if the entry were refused.
     pub fn has_room(&self, name_len_bytes: usize) -> bool {
-        record_len(size_of::<abi::Direntplus>(), name_len_bytes)
+        record_len(size_of::<kernel::Direntplus>(), name_len_bytes)
             .is_some_and(|len| len <= self.out.len().saturating_sub(self.used_bytes))
     }
 
@@ -82,7 +82,7 @@ impl<'a> DirPlusSink<'a> {
         kind: Option<FileKind>,
         name: &OsStr,
     ) -> bool {
-        self.append(abi::EntryOut::default(), ino, next_offset, kind, name)
+        self.append(kernel::EntryOut::default(), ino, next_offset, kind, name)
     }
 
     /// Bytes filled so far.
@@ -92,13 +92,13 @@ impl<'a> DirPlusSink<'a> {
 
     fn append(
         &mut self,
-        entry_out: abi::EntryOut,
+        entry_out: kernel::EntryOut,
         ino: u64,
         next_offset: u64,
         kind: Option<FileKind>,
         name: &OsStr,
     ) -> bool {
-        let head = abi::Direntplus {
+        let head = kernel::Direntplus {
             entry_out,
             dirent: dirent(ino, next_offset, kind, name),
         };
@@ -106,8 +106,8 @@ impl<'a> DirPlusSink<'a> {
     }
 }
 
-fn dirent(ino: u64, next_offset: u64, kind: Option<FileKind>, name: &OsStr) -> abi::Dirent {
-    abi::Dirent {
+fn dirent(ino: u64, next_offset: u64, kind: Option<FileKind>, name: &OsStr) -> kernel::Dirent {
+    kernel::Dirent {
         ino,
         off: next_offset,
         // A name too long for 32 bits is refused by `append`: no buffer is that large.
@@ -120,7 +120,7 @@ fn dirent(ino: u64, next_offset: u64, kind: Option<FileKind>, name: &OsStr) -> a
 fn record_len(head_bytes: usize, name_bytes: usize) -> Option<usize> {
     head_bytes
         .checked_add(name_bytes)?
-        .checked_next_multiple_of(abi::DIRENT_ALIGN_BYTES)
+        .checked_next_multiple_of(kernel::DIRENT_ALIGN_BYTES)
 }
 
 /// Puts one record behind the `used` bytes, or says that it does not fit.
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(sink.used(), 64);
         assert!(!sink.push(7, 3, None, OsStr::new("")));
         assert_eq!(sink.used(), 64);
-        let (first, rest) = abi::Dirent::read_from_prefix(&out).unwrap();
+        let (first, rest) = kernel::Dirent::read_from_prefix(&out).unwrap();
         assert_eq!(
             (first.ino, first.off, first.namelen, first.kind),
             (5, 1, 3, 8)
@@ -184,13 +184,13 @@ mod tests {
         assert!(sink.push_plain(1, 2, Some(FileKind::Directory), OsStr::new("..")));
         assert!(!sink.has_room(0));
         assert_eq!(sink.used(), 320);
-        let (first, _) = abi::Direntplus::read_from_prefix(&out).unwrap();
+        let (first, _) = kernel::Direntplus::read_from_prefix(&out).unwrap();
         assert_eq!(
             (first.entry_out.nodeid, first.entry_out.entry_valid_nsec),
             (77, 1_000_000)
         );
         assert_eq!((first.dirent.ino, first.dirent.kind), (9, 4));
-        let (second, name) = abi::Direntplus::read_from_prefix(&out[160..]).unwrap();
+        let (second, name) = kernel::Direntplus::read_from_prefix(&out[160..]).unwrap();
         assert_eq!(second.entry_out.nodeid, 0);
         assert_eq!(name, b"..\0\0\0\0\0\0");
     }

@@ -1,7 +1,7 @@
 //! From a message to a typed request.
 
 use super::{Dialect, Request, attr, file, name, other};
-use crate::abi::Opcode;
+use crate::kernel::Opcode;
 use crate::message::{DecodeError, Message};
 
 /// Reads any request.
@@ -50,10 +50,10 @@ pub(super) fn decode<'a>(
         Opcode::Release => file::release(message).map(Request::Release),
         Opcode::Releasedir => file::release(message).map(Request::Releasedir),
         Opcode::Fsync => {
-            file::fsync(message).map(|(handle, data_only)| Request::Fsync { handle, data_only })
+            file::fsync(message).map(|(handle, scope)| Request::Fsync { handle, scope })
         }
         Opcode::Fsyncdir => {
-            file::fsync(message).map(|(handle, data_only)| Request::Fsyncdir { handle, data_only })
+            file::fsync(message).map(|(handle, scope)| Request::Fsyncdir { handle, scope })
         }
         Opcode::Readdir => {
             file::listing(message).map(|(handle, offset, size_bytes)| Request::Readdir {

@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 pub(crate) use cursor::Cursor;
 pub use extension::{SecurityContext, SecurityContexts};
 
-use crate::abi::{self, InHeader, Opcode, UnknownOpcode, UringReqHeader};
+use crate::kernel::{self, InHeader, Opcode, UnknownOpcode, UringReqHeader};
 use crate::types::Errno;
 
 /// Why a request cannot be understood. Nothing of it was carried out.
@@ -162,7 +162,7 @@ impl<'a> Message<'a> {
     /// Whether the request is sent again after a NOTIFY_RESEND: it may have been executed by a
     /// predecessor. The reply must carry `header.unique` as it is.
     pub fn is_resent(&self) -> bool {
-        self.header.unique & abi::UNIQUE_RESEND != 0
+        self.header.unique & kernel::UNIQUE_RESEND != 0
     }
 
     /// For operations that start with an argument structure: it, and what follows.
@@ -189,7 +189,7 @@ impl<'a> Message<'a> {
     }
 
     /// INIT's structure, which older kernels send cut short after `flags`.
-    pub(crate) fn init(&self) -> Result<abi::InitIn, DecodeError> {
+    pub(crate) fn init(&self) -> Result<kernel::InitIn, DecodeError> {
         const SHORT_BYTES: usize = 16;
         if self.head.len() < SHORT_BYTES {
             return Err(DecodeError::Truncated {
@@ -197,7 +197,7 @@ impl<'a> Message<'a> {
                 found: self.head.len(),
             });
         }
-        let mut padded = [0; size_of::<abi::InitIn>()];
+        let mut padded = [0; size_of::<kernel::InitIn>()];
         for (to, from) in padded.iter_mut().zip(self.head) {
             *to = *from;
         }

@@ -29,6 +29,17 @@ macro_rules! opcodes {
     };
 }
 
+impl Opcode {
+    /// Whether the kernel waits for a reply. It does not know one to the others (but for EAGAIN to
+    /// INTERRUPT).
+    pub fn wants_reply(self) -> bool {
+        !matches!(
+            self,
+            Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply
+        )
+    }
+}
+
 /// A number that names no operation known here; the kernel is answered ENOSYS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown operation {0}")]

@@ -1,22 +1,22 @@
 //! Requests about names: forget, make, move, link.
 
 use super::{ForgetList, Request};
-use crate::abi;
+use crate::kernel;
 use crate::message::{DecodeError, Message};
 use crate::types::*;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
 pub(super) fn forget<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (forget, _) = message.argument::<abi::ForgetIn>()?;
+    let (forget, _) = message.argument::<kernel::ForgetIn>()?;
     Ok(Request::Forget {
         lookups: forget.nlookup,
     })
 }
 
 pub(super) fn batch_forget<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut rest) = message.argument::<abi::BatchForgetIn>()?;
-    let len = (head.count as usize).saturating_mul(size_of::<abi::ForgetOne>());
+    let (head, mut rest) = message.argument::<kernel::BatchForgetIn>()?;
+    let len = (head.count as usize).saturating_mul(size_of::<kernel::ForgetOne>());
     Ok(Request::BatchForget(ForgetList::new(rest.bytes(len)?)))
 }
 
@@ -29,8 +29,8 @@ pub(super) fn symlink<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn mknod<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut names) = message.argument::<abi::MknodIn>()?;
-    let abi::MknodIn {
+    let (head, mut names) = message.argument::<kernel::MknodIn>()?;
+    let kernel::MknodIn {
         mode, rdev, umask, ..
     } = head;
     Ok(Request::Mknod(MakeNode {
@@ -42,7 +42,7 @@ pub(super) fn mknod<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn mkdir<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::MkdirIn { mode, umask }, mut names) = message.argument()?;
+    let (kernel::MkdirIn { mode, umask }, mut names) = message.argument()?;
     Ok(Request::Mkdir(MakeNode {
         name: names.component()?,
         mode,
@@ -52,7 +52,7 @@ pub(super) fn mkdir<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn rename<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::RenameIn { newdir }, mut names) = message.argument()?;
+    let (kernel::RenameIn { newdir }, mut names) = message.argument()?;
     Ok(Request::Rename(Rename {
         name: names.component()?,
         new_parent: NodeId(newdir),
@@ -62,7 +62,7 @@ pub(super) fn rename<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn rename2<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::Rename2In { newdir, flags, .. }, mut names) = message.argument()?;
+    let (kernel::Rename2In { newdir, flags, .. }, mut names) = message.argument()?;
     Ok(Request::Rename(Rename {
         name: names.component()?,
         new_parent: NodeId(newdir),
@@ -72,7 +72,7 @@ pub(super) fn rename2<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn link<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::LinkIn { oldnodeid }, mut names) = message.argument()?;
+    let (kernel::LinkIn { oldnodeid }, mut names) = message.argument()?;
     Ok(Request::Link {
         node: NodeId(oldnodeid),
         new_name: names.component()?,
@@ -90,12 +90,12 @@ pub(super) fn tmpfile<'a>(message: &Message<'a>) -> Result<Request<'a>> {
     Ok(Request::Tmpfile(create_args(head, names.string()?)))
 }
 
-fn create_args(head: abi::CreateIn, name: &std::ffi::OsStr) -> Create<'_> {
+fn create_args(head: kernel::CreateIn, name: &std::ffi::OsStr) -> Create<'_> {
     Create {
         name,
         mode: head.mode,
         umask: head.umask,
         flags: head.flags.cast_signed(),
-        kill_suidgid: head.open_flags & abi::OPEN_KILL_SUIDGID != 0,
+        kill_suidgid: head.open_flags & kernel::OPEN_KILL_SUIDGID != 0,
     }
 }

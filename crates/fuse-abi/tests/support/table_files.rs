@@ -1,6 +1,6 @@
 //! The part of the table about open files and what is left over.
 
-use strandfs_fuse::abi::*;
+use strandfs_fuse_abi::*;
 
 use super::Parts;
 
@@ -32,7 +32,7 @@ fn opens() -> Vec<Parts> {
                 open_flags: 1,
             },
             b"",
-            "Open { flags: 514, kill_suidgid: true }",
+            "Open(Open { flags: 514, kill_suidgid: true })",
         ),
         Parts::new(
             Opcode::Opendir,
@@ -124,7 +124,7 @@ fn files() -> Vec<Parts> {
                 padding: 9,
             },
             b"",
-            "Fsync { handle: Handle(5), data_only: true }",
+            "Fsync { handle: Handle(5), scope: DataOnly }",
         ),
         Parts::new(
             Opcode::Fallocate,
@@ -205,7 +205,7 @@ fn listings() -> Vec<Parts> {
                 padding: 9,
             },
             b"",
-            "Fsyncdir { handle: Handle(5), data_only: false }",
+            "Fsyncdir { handle: Handle(5), scope: All }",
         ),
         Parts::new(Opcode::Syncfs, &SyncfsIn { padding: 0 }, b"", "Syncfs"),
     ]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use super::{Cursor, DecodeError};
-use crate::abi::{EXT_GROUPS, ExtHeader, MAX_NR_SECCTX, Secctx, SuppGroups};
+use crate::kernel::{EXT_GROUPS, ExtHeader, MAX_NR_SECCTX, Secctx, SuppGroups};
 
 /// Extensions are counted and padded in units of this.
 const UNIT_BYTES: usize = 8;

@@ -1,30 +1,30 @@
 //! Requests that open a file or go through an open one.
 
 use super::Request;
-use crate::abi;
+use crate::kernel;
 use crate::message::{DecodeError, Message};
 use crate::types::*;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
 pub(super) fn open<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::OpenIn { flags, open_flags }, _) = message.argument()?;
-    Ok(Request::Open {
+    let (kernel::OpenIn { flags, open_flags }, _) = message.argument()?;
+    Ok(Request::Open(Open {
         flags: flags.cast_signed() & !(libc::O_CREAT | libc::O_EXCL),
-        kill_suidgid: open_flags & abi::OPEN_KILL_SUIDGID != 0,
-    })
+        kill_suidgid: open_flags & kernel::OPEN_KILL_SUIDGID != 0,
+    }))
 }
 
 pub(super) fn opendir<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (abi::OpenIn { flags, .. }, _) = message.argument()?;
+    let (kernel::OpenIn { flags, .. }, _) = message.argument()?;
     Ok(Request::Opendir {
         flags: flags.cast_signed(),
     })
 }
 
 pub(super) fn read<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::ReadIn>()?;
-    let owned = head.read_flags & abi::READ_LOCKOWNER != 0;
+    let (head, _) = message.argument::<kernel::ReadIn>()?;
+    let owned = head.read_flags & kernel::READ_LOCKOWNER != 0;
     let args = Read {
         handle: Handle(head.fh),
         offset_bytes: head.offset,
@@ -38,21 +38,21 @@ pub(super) fn read<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn write<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, mut rest) = message.argument::<abi::WriteIn>()?;
+    let (head, mut rest) = message.argument::<kernel::WriteIn>()?;
     let has = |flag| head.write_flags & flag != 0;
     Ok(Request::Write(Write {
         handle: Handle(head.fh),
         offset_bytes: head.offset,
         data: rest.bytes(head.size as usize)?,
         flags: head.flags.cast_signed(),
-        from_cache: has(abi::WRITE_CACHE),
-        kill_suidgid: has(abi::WRITE_KILL_SUIDGID),
-        lock_owner: has(abi::WRITE_LOCKOWNER).then_some(LockOwner(head.lock_owner)),
+        from_cache: has(kernel::WRITE_CACHE),
+        kill_suidgid: has(kernel::WRITE_KILL_SUIDGID),
+        lock_owner: has(kernel::WRITE_LOCKOWNER).then_some(LockOwner(head.lock_owner)),
     }))
 }
 
 pub(super) fn flush<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::FlushIn>()?;
+    let (head, _) = message.argument::<kernel::FlushIn>()?;
     Ok(Request::Flush {
         handle: Handle(head.fh),
         owner: LockOwner(head.lock_owner),
@@ -60,33 +60,33 @@ pub(super) fn flush<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn release(message: &Message<'_>) -> Result<Release> {
-    let (head, _) = message.argument::<abi::ReleaseIn>()?;
+    let (head, _) = message.argument::<kernel::ReleaseIn>()?;
     let has = |flag| head.release_flags & flag != 0;
     Ok(Release {
         handle: Handle(head.fh),
         flags: head.flags.cast_signed(),
-        flock_owner: has(abi::RELEASE_FLOCK_UNLOCK).then_some(LockOwner(head.lock_owner)),
-        flush: has(abi::RELEASE_FLUSH),
+        flock_owner: has(kernel::RELEASE_FLOCK_UNLOCK).then_some(LockOwner(head.lock_owner)),
+        flush: has(kernel::RELEASE_FLUSH),
     })
 }
 
-/// The handle, and whether data alone is enough.
-pub(super) fn fsync(message: &Message<'_>) -> Result<(Handle, bool)> {
-    let (head, _) = message.argument::<abi::FsyncIn>()?;
-    Ok((
-        Handle(head.fh),
-        head.fsync_flags & abi::FSYNC_FDATASYNC != 0,
-    ))
+pub(super) fn fsync(message: &Message<'_>) -> Result<(Handle, SyncScope)> {
+    let (head, _) = message.argument::<kernel::FsyncIn>()?;
+    let scope = match head.fsync_flags & kernel::FSYNC_FDATASYNC {
+        0 => SyncScope::All,
+        _ => SyncScope::DataOnly,
+    };
+    Ok((Handle(head.fh), scope))
 }
 
 /// Handle, offset and size of READDIR and READDIRPLUS, which share READ's structure.
 pub(super) fn listing(message: &Message<'_>) -> Result<(Handle, u64, u32)> {
-    let (head, _) = message.argument::<abi::ReadIn>()?;
+    let (head, _) = message.argument::<kernel::ReadIn>()?;
     Ok((Handle(head.fh), head.offset, head.size))
 }
 
 pub(super) fn fallocate<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::FallocateIn>()?;
+    let (head, _) = message.argument::<kernel::FallocateIn>()?;
     Ok(Request::Fallocate(Fallocate {
         handle: Handle(head.fh),
         offset_bytes: head.offset,
@@ -96,7 +96,7 @@ pub(super) fn fallocate<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn lseek<'a>(message: &Message<'a>) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::LseekIn>()?;
+    let (head, _) = message.argument::<kernel::LseekIn>()?;
     Ok(Request::Lseek {
         handle: Handle(head.fh),
         offset_bytes: head.offset,
@@ -105,7 +105,7 @@ pub(super) fn lseek<'a>(message: &Message<'a>) -> Result<Request<'a>> {
 }
 
 pub(super) fn copy_file_range<'a>(message: &Message<'a>, wide: bool) -> Result<Request<'a>> {
-    let (head, _) = message.argument::<abi::CopyFileRangeIn>()?;
+    let (head, _) = message.argument::<kernel::CopyFileRangeIn>()?;
     let args = CopyFileRange {
         handle_in: Handle(head.fh_in),
         offset_in_bytes: head.off_in,

@@ -1,6 +1,6 @@
 //! One well-formed request of every kind.
 
-use strandfs_fuse::abi::*;
+use strandfs_fuse_abi::*;
 
 use super::{Parts, group_extension, table_files};
 
