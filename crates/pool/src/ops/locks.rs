@@ -53,7 +53,8 @@ pub(crate) fn getlk(pool: &State, cx: &Context<'_>, args: &LockRequest) -> Resul
 pub(crate) fn setlk(pool: &Health, cx: &Context<'_>, args: &LockRequest) -> Result<()> {
     let opened = open::opened(pool, args.handle)?;
     let unseen = !args.flock && opened.no_flush && is_lock_of_process(cx);
-    let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), unseen);
+    let mut asked = Asked::new(cx, args, (opened.address(), opened.no_flush), unseen);
+    asked.of_description = is_known_by_another_file(&opened, &asked) && is_lock_of_description(cx);
     let wait = args.wait && asked.kind.is_some();
     let mut token = None;
     loop {
@@ -100,6 +101,15 @@ pub(crate) fn setlk(pool: &Health, cx: &Context<'_>, args: &LockRequest) -> Resu
             Queued::Refused(own, errno) => return answered(Some(own), Err(errno.into())),
         }
     }
+}
+
+/// Whether the owner has locked through other open files, and not through this one: a process may, an
+/// open file description has only one.
+fn is_known_by_another_file(opened: &OpenFile, asked: &Asked) -> bool {
+    let open = opened.node.open.lock();
+    let locks = open.as_ref().and_then(|open| open.locks.clone());
+    drop(open);
+    locks.is_some_and(|locks| locks.tables().is_of_another_file(asked))
 }
 
 fn attempt_lock(
@@ -224,15 +234,24 @@ fn get_outside(
     Ok(get_on(&*opened.file()?, asked.span, kind)?)
 }
 
-/// Whether the caller, who waits for the answer, asked for a lock of its process (`F_SETLK`) and not
-/// of the open file description (`F_OFD_SETLK`), which the processes that inherit it keep. The
-/// request does not tell, but the kernel shows the call; no if it does not.
+/// Whether the caller asked for a lock of its process (`F_SETLK`) and not of the open file description,
+/// which the processes that inherit it keep; no if that is not known.
 fn is_lock_of_process(cx: &Context<'_>) -> bool {
-    let call = std::fs::read_to_string(format!("/proc/{}/syscall", cx.pid)).unwrap_or_default();
+    matches!(command_of(cx), Some(libc::F_SETLK | libc::F_SETLKW))
+}
+
+/// Whether it asked for one of the open file description (`F_OFD_SETLK`); no if that is not known.
+fn is_lock_of_description(cx: &Context<'_>) -> bool {
+    matches!(command_of(cx), Some(libc::F_OFD_SETLK | libc::F_OFD_SETLKW))
+}
+
+/// With which command of `fcntl(2)` the caller, who waits for the answer, has asked. The request does
+/// not tell, but the kernel shows the call.
+fn command_of(cx: &Context<'_>) -> Option<i32> {
+    let call = std::fs::read_to_string(format!("/proc/{}/syscall", cx.pid)).ok()?;
     let mut words = call.split_ascii_whitespace();
-    let number = words.next().and_then(|word| word.parse().ok());
+    let number: libc::c_long = words.next()?.parse().ok()?;
     // The descriptor comes first.
-    let command = words.nth(1).and_then(|word| word.strip_prefix("0x"));
-    let command = command.and_then(|digits| i32::from_str_radix(digits, 16).ok());
-    number == Some(libc::SYS_fcntl) && matches!(command, Some(libc::F_SETLK | libc::F_SETLKW))
+    let command = words.nth(1)?.strip_prefix("0x")?;
+    (number == libc::SYS_fcntl).then_some(i32::from_str_radix(command, 16).ok()?)
 }

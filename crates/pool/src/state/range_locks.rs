@@ -154,6 +154,9 @@ impl NodeLocks {
             cx.may_block();
             self.side.lock()
         });
+        if asked.of_description && self.tables.lock().is_of_another_file(asked) {
+            self.release_in(&side, asked.owner, (Sort::Range, Span::ALL), answers);
+        }
         let Some(kind) = asked.kind else {
             if self.tables.lock().is_full_for(asked) {
                 return Err(Errno::NOLCK);

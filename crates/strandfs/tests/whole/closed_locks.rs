@@ -201,3 +201,45 @@ fn a_close_of_another_descriptor_of_the_file_ends_no_lock() {
         }
     }
 }
+
+/// A lock of some bytes, of the open file description (`F_OFD_SETLK`).
+fn lock_bytes(file: &File, start: i64) -> std::io::Result<()> {
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: 10,
+        l_pid: 0,
+    };
+    // SAFETY: fcntl reads one flock structure for this command.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The kernel's word for who has a lock of an open file description is that of the next open file, too,
+/// while the close of the one before is still being told: the bytes it had locked were held by the next.
+#[test]
+fn what_a_closed_description_had_locked_is_not_held_by_one_opened_after_it() {
+    need_root!();
+    let mut refused = Vec::new();
+    for pool in pools() {
+        let path = pool.path("f");
+        let other = open_with(&path, 0).unwrap();
+        for round in 0..rounds() {
+            let file = open_with(&path, 0).unwrap();
+            lock_bytes(&file, 0).expect("nobody has it");
+            drop(file);
+            let next = open_with(&path, 0).unwrap();
+            lock_bytes(&next, 100).expect("nobody has it");
+            std::thread::sleep(Duration::from_millis(1));
+            if lock_bytes(&other, 0).is_err() {
+                refused.push((pool.options(), round));
+            }
+            drop(next);
+            record_lock(&other, libc::F_UNLCK).unwrap();
+        }
+    }
+    assert!(refused.is_empty(), "{} refused: {refused:?}", refused.len());
+}

@@ -45,6 +45,7 @@ fn asked(owner: u64, span: Span, kind: Option<Kind>) -> Asked {
         through: owner as usize,
         unseen_since: None,
         untold: false,
+        of_description: false,
     }
 }
 

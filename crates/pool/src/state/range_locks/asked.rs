@@ -40,6 +40,8 @@ pub struct Asked {
     pub unseen_since: Option<u64>,
     /// The closes of that open file are not reported.
     pub untold: bool,
+    /// The open file description is the owner, for certain.
+    pub of_description: bool,
 }
 
 impl Asked {
@@ -70,6 +72,7 @@ impl Asked {
             through,
             unseen_since: since.flatten(),
             untold,
+            of_description: false,
         }
     }
 }

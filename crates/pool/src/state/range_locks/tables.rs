@@ -130,6 +130,17 @@ impl Tables {
         }
     }
 
+    /// Whether the owner holds ranges through other open files only. An open file description has but
+    /// one, so that they are those of one that is closed, whose word for itself the kernel has given
+    /// to the next before telling of the close.
+    pub fn is_of_another_file(&self, asked: &Asked) -> bool {
+        let owned = match asked.sort {
+            Sort::Range => self.owners.get(&asked.owner),
+            Sort::Whole => None,
+        };
+        owned.is_some_and(|owned| !owned.through.contains(&asked.through))
+    }
+
     /// An owner holds no range any more.
     pub(super) fn forget(&mut self, owner: LockOwner) {
         let Some(owned) = self.owners.remove(&owner) else {

@@ -91,6 +91,7 @@ fn is_found_dead(pid: u32, since: Option<u64>) -> bool {
         through: owner as usize,
         unseen_since: since,
         untold: false,
+        of_description: false,
     };
     let first = asked(1);
     tables.range.held.set(first.owner, first.span, first.kind);
@@ -136,6 +137,7 @@ fn a_lock_taken_while_a_close_is_told_stays() {
         through,
         unseen_since: None,
         untold: false,
+        of_description: false,
     };
     let grant = |tables: &mut Tables, through| {
         tables
@@ -175,6 +177,7 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
         through: 8,
         unseen_since: None,
         untold: false,
+        of_description: false,
     };
     let mut tables = locks.tables();
     tables.range.held.set(asked.owner, asked.span, asked.kind);
@@ -201,6 +204,7 @@ fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
         through: 8,
         unseen_since: None,
         untold: false,
+        of_description: false,
     }
 }
 
@@ -276,4 +280,48 @@ fn the_close_of_a_file_ends_no_flock_of_one_that_was_opened_after_it() {
     assert_eq!(lock_through(9, LockOwner(2)), Ok(Attempt::Held));
     locks.close(8, true, &mut answers);
     assert_eq!(lock_through(9, LockOwner(2)), Ok(Attempt::Done));
+}
+
+/// Likewise for the lock of an open file description: what the one before had locked would be held by
+/// one that never locked it, until it is closed, too.
+#[test]
+fn a_lock_of_a_closed_description_is_not_that_of_one_opened_after_it() {
+    let cx = request_of(6101);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let model = OwnedFd::from(file.reopen().unwrap());
+    let locks = NodeLocks::default();
+    let mut answers = Answers::new();
+    let asked = |owner, through, start, of_description| Asked {
+        owner: LockOwner(owner),
+        sort: Sort::Range,
+        span: Span {
+            start,
+            end: start + 9,
+        },
+        kind: Some(Kind::Exclusive),
+        pid: 1,
+        uid: 6101,
+        through,
+        unseen_since: None,
+        untold: false,
+        of_description,
+    };
+    let mut ask = |asked: &Asked| locks.attempt(&cx, (&model, false), asked, &mut answers);
+    assert_eq!(ask(&asked(1, 8, 0, true)), Ok(Attempt::Done));
+    // Its close is on its way, and another open file has its word already.
+    let next = asked(1, 9, 100, false);
+    assert!(locks.tables().is_of_another_file(&next));
+    let next = asked(1, 9, 100, true);
+    assert_eq!(ask(&next), Ok(Attempt::Done));
+    assert!(!locks.tables().is_of_another_file(&next));
+    assert_eq!(ask(&asked(2, 7, 0, true)), Ok(Attempt::Done));
+    assert_eq!(ask(&asked(2, 7, 100, true)), Ok(Attempt::Held));
+    locks.close(8, false, &mut Answers::new());
+    let mut ask = |asked: &Asked| locks.attempt(&cx, (&model, false), asked, &mut answers);
+    assert_eq!(ask(&asked(2, 7, 100, true)), Ok(Attempt::Held));
+    // A process locks through as many files as it likes.
+    let process = asked(3, 5, 1000, false);
+    assert_eq!(ask(&process), Ok(Attempt::Done));
+    assert_eq!(ask(&asked(3, 6, 2000, false)), Ok(Attempt::Done));
+    assert_eq!(ask(&asked(2, 7, 1000, true)), Ok(Attempt::Held));
 }
