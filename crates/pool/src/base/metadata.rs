@@ -8,11 +8,13 @@ use rustix::io::Errno;
 
 use crate::base::access_list::{ACCESS, DEFAULT};
 use crate::base::open::{open_for_reading, reopen};
+use crate::base::step::step;
 use crate::base::sys;
 
 /// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows
-/// under `stat`: owner, xattrs (ACLs among them), mode, flags and times, in the order in which none
-/// undoes another. The descriptors may be `O_PATH`.
+/// under `stat`: owner, xattrs (ACLs among them), flags, times and mode, in the order in which none
+/// undoes another. The mode comes last, but for append-only: up to then nobody else gets in, and
+/// whoever finds it knows that it is not finished. The descriptors may be `O_PATH`.
 pub(crate) fn copy_metadata(
     (from, stat): (BorrowedFd<'_>, &Statx),
     (to, made): (BorrowedFd<'_>, &Statx),
@@ -26,20 +28,34 @@ pub(crate) fn copy_metadata(
         }
     }
     let open = Readable::dir(from).and_then(|from| Ok((from, Readable::dir(to)?)));
-    match &open {
-        Ok((from, to)) => copy_xattrs(from.as_fd(), to.as_fd(), tolerable_for_directory)?,
-        Err(_) => copy_xattrs(from, to, tolerable_for_directory)?,
-    }
-    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
-    if mode.contains(Mode::SGID) {
-        sys::want_fsetid(true)?;
-    }
-    sys::chmod(to, mode)?;
+    let (source, target) = match &open {
+        Ok((from, to)) => (from.as_fd(), to.as_fd()),
+        Err(_) => (from, to),
+    };
+    let list = copy_xattrs(source, target, tolerable_for_directory, Some(ACCESS))?;
+    step();
     if let Ok((from, to)) = &open {
         copy_flags(from.as_fd(), to.as_fd(), DIRECTORY_FLAGS);
         copy_project_id(from.as_fd(), to.as_fd(), None)?;
     }
     set_times(to, stat)?;
+    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+    if mode.contains(Mode::SGID) {
+        sys::want_fsetid(true)?;
+    }
+    let has_list = list.is_some();
+    if let Some(list) = list {
+        // The list brings the permissions with it, but no other bit.
+        let rest = mode.difference(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+        sys::chmod(to, rest)?;
+        step();
+        sys::setxattr(target, OsStr::new(ACCESS), &list, 0)?;
+        step();
+    }
+    // A filesystem that only stores lists leaves the mode alone.
+    if !has_list || sys::statx_fd(to)?.stx_mode != stat.stx_mode {
+        sys::chmod(to, mode)?;
+    }
     if stat.stx_attributes.contains(StatxAttributes::APPEND) {
         // Last, for it forbids all of the above. Without it names could be taken away.
         let (_, to) = open?;
@@ -96,7 +112,8 @@ pub(crate) fn set_times(fd: BorrowedFd<'_>, stat: &Statx) -> sys::Result<()> {
     sys::set_times(fd, &times)
 }
 
-/// Copies every extended attribute; a refusal that is `tolerable` leaves one out.
+/// Copies every extended attribute; a refusal that is `tolerable` leaves one out. The value of `later`,
+/// if there is one, is not set but returned.
 ///
 /// # Errors
 /// ENOSPC and the like: what says the branch cannot hold the inode faithfully.
@@ -104,7 +121,8 @@ fn copy_xattrs(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     tolerable: fn(&OsStr, Errno) -> bool,
-) -> sys::Result<()> {
+    later: Option<&str>,
+) -> sys::Result<Option<Vec<u8>>> {
     use std::os::unix::ffi::OsStrExt;
     // What the clone inherited from its parent is not the model's. Who has nothing at all has
     // inherited nothing.
@@ -119,7 +137,7 @@ fn copy_xattrs(
         }
     }
     let len = match sys::listxattr(from, None) {
-        Ok(0) | Err(Errno::NOTSUP) => return Ok(()),
+        Ok(0) | Err(Errno::NOTSUP) => return Ok(None),
         Ok(len) => len,
         Err(errno) => return Err(errno),
     };
@@ -127,6 +145,7 @@ fn copy_xattrs(
     let len = sys::listxattr(from, Some(&mut names))?;
     names.truncate(len);
     let mut value = vec![0u8; 65_536];
+    let mut kept = None;
     for name in names
         .split(|byte| *byte == 0)
         .filter(|name| !name.is_empty())
@@ -137,12 +156,17 @@ fn copy_xattrs(
             Err(Errno::NODATA) => continue,
             Err(errno) => return Err(errno),
         };
-        match sys::setxattr(to, name, value.get(..len).unwrap_or_default(), 0) {
+        let value = value.get(..len).unwrap_or_default();
+        if later.is_some_and(|later| name == later) {
+            kept = Some(value.to_vec());
+            continue;
+        }
+        match sys::setxattr(to, name, value, 0) {
             Err(errno) if !tolerable(name, errno) => return Err(errno),
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// Inode flags (no-copy-on-write, append-only, …), as far as the branch knows them.
@@ -323,7 +347,7 @@ pub(crate) fn copy_file_metadata(
         let (uid, gid) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
         rustix::fs::chownat(to, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
     }
-    copy_xattrs(from, to, tolerable_for_file)?;
+    copy_xattrs(from, to, tolerable_for_file, None)?;
     sys::want_fsetid(true)?;
     let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
     sys::chmod(to, mode)?;

@@ -1,7 +1,7 @@
 //! Making a directory on a branch that lacks it, like the one that exists elsewhere.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
+use crate::base::access_list::ACCESS;
 use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::{copy_metadata, set_times};
@@ -19,7 +20,7 @@ use crate::coherence::{Coherent, remembered};
 use crate::directory::copy::Copies;
 use crate::directory::reading::open_to_keep;
 use crate::directory::{Directories, set};
-use crate::state::identity::kind_of;
+use crate::state::identity::{Identity, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::paths;
 
@@ -32,17 +33,28 @@ const DENTS_BYTES: usize = 1024;
 /// sticky bit is of no use: it says that a server died before the directory was finished.
 const UNFINISHED: Mode = Mode::RWXU.union(Mode::SVTX);
 
-/// Whether a directory may never have been finished. It may have inherited a set-group-id bit.
+/// Whether a directory may never have been finished: only its owner gets in and it is sticky, or nobody
+/// does (see [`copy_metadata`]). It may have inherited a set-group-id bit, and fewer permissions.
 pub(crate) fn is_unfinished(stat: &Statx) -> bool {
-    let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
-    mode.difference(Mode::SGID) == UNFINISHED && kind_of(stat) == FileKind::Directory
+    kind_of(stat) == FileKind::Directory
+        && !mode_of(stat).intersects(Mode::RWXG | Mode::RWXO)
+        && (mode_of(stat).contains(Mode::SVTX) || is_closed(stat))
+}
+
+/// Whether nobody gets in, not even the owner: what people make of mountpoints, too.
+fn is_closed(stat: &Statx) -> bool {
+    !mode_of(stat).intersects(Mode::RWXU | Mode::RWXG | Mode::RWXO)
+}
+
+fn mode_of(stat: &Statx) -> Mode {
+    Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777)
 }
 
 /// Finishes what a server that died had begun to make like another copy of the same directory.
 #[cold]
 pub(crate) fn finish_clones(pool: &Coherent, name: &OsStr, copies: &mut Copies<'_>) {
     let model = copies.iter().find(|copy| !is_unfinished(&copy.stat));
-    let Some((branch, dir, wanted)) = model.map(|copy| (&copy.dir.branch, copy.dir, copy.stat))
+    let Some((branch, dir, seen)) = model.map(|copy| (&copy.dir.branch, copy.dir, copy.stat))
     else {
         return;
     };
@@ -51,15 +63,26 @@ pub(crate) fn finish_clones(pool: &Coherent, name: &OsStr, copies: &mut Copies<'
             let model = set::open_dir_entry(pool, branch, dir.fd.as_fd(), name)?;
             let (at, found) = (&copy.dir.branch, copy.dir.fd.as_fd());
             let entry = set::open_dir_entry(pool, at, found, name)?;
-            let is_same = pool.volumes.same(&model.identity, &wanted)
+            let is_same = pool.volumes.same(&model.identity, &seen)
                 && pool.volumes.same(&entry.identity, &copy.stat);
+            // Who is about to change the copies' attributes does so one after the other.
+            let known = |id: &Identity| pool.nodes.find(id.volume, id.ino, id.presented);
+            let node = known(&model.identity).or_else(|| known(&entry.identity));
+            let held = node
+                .as_ref()
+                .map(|node| node.try_hold_attributes().ok_or(Errno::BUSY));
+            let _held = held.transpose()?;
+            let (from, to) = (model.fd.as_fd(), entry.fd.as_fd());
+            let (wanted, unfinished) = (sys::statx_fd(from)?, sys::statx_fd(to)?);
             let theirs = (wanted.stx_uid, rustix::process::geteuid().as_raw());
-            let ours = copy.stat.stx_uid == theirs.0 || copy.stat.stx_uid == theirs.1;
-            if !is_same || !ours || !is_empty(&entry)? {
+            let ours = unfinished.stx_uid == theirs.0 || unfinished.stx_uid == theirs.1;
+            let may_be = is_unfinished(&unfinished)
+                && !is_unfinished(&wanted)
+                && (!is_closed(&unfinished) || awaits_list((from, &wanted), (to, &unfinished)));
+            if !is_same || !ours || !may_be || !is_empty(&entry)? {
                 return Err(Errno::NOTEMPTY);
             }
-            let (from, to) = (model.fd.as_fd(), entry.fd.as_fd());
-            copy_metadata((from, &wanted), (to, &copy.stat))?;
+            copy_metadata((from, &wanted), (to, &unfinished))?;
             let finished = sys::statx_fd(to)?;
             entry.memory.note_rights(&finished);
             Ok(finished)
@@ -72,6 +95,20 @@ pub(crate) fn finish_clones(pool: &Coherent, name: &OsStr, copies: &mut Copies<'
             Err(errno) => tracing::debug!(%errno, ?name, "it is left as it is"),
         }
     }
+}
+
+/// Whether a directory that nobody gets into lacks nothing but the access list of its model.
+fn awaits_list(
+    (model, wanted): (BorrowedFd<'_>, &Statx),
+    (copy, unfinished): (BorrowedFd<'_>, &Statx),
+) -> bool {
+    let has_list = |dir| sys::getxattr(dir, OsStr::new(ACCESS), None).is_ok();
+    (wanted.stx_uid, wanted.stx_gid) == (unfinished.stx_uid, unfinished.stx_gid)
+        // Some filesystems keep whole seconds.
+        && wanted.stx_mtime.tv_sec == unfinished.stx_mtime.tv_sec
+        && mode_of(wanted).difference(Mode::RWXU | Mode::RWXG | Mode::RWXO) == mode_of(unfinished)
+        && has_list(model)
+        && !has_list(copy)
 }
 
 /// The directory of `node` on `branch`, made there (with its parents) if it is missing.

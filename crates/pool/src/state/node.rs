@@ -362,6 +362,11 @@ impl Node {
         self.attributes.lock()
     }
 
+    /// The same if nobody holds them, without waiting.
+    pub fn try_hold_attributes(&self) -> Option<MutexGuard<'_, (), { rank::ATTRIBUTES }>> {
+        self.attributes.try_lock()
+    }
+
     /// Reads the place.
     pub fn place(&self) -> ReadGuard<'_, Place, { rank::PLACE }> {
         self.place.read()
