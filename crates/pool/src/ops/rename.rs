@@ -85,7 +85,7 @@ pub(crate) fn rename(
         if new.found.is_empty() {
             return Err(Errno::NOENT.into());
         }
-        self::exchange(pool, &view, &old, &new)
+        self::exchange(pool, cx, &view, &old, &new)
     } else {
         check_target(source_kind, &new, args.flags)?;
         replaced = removed_dirs::open_before_removal(
@@ -206,7 +206,7 @@ fn replace(
             plan.move_name(ends, target);
         }
     }
-    if !stale.is_empty() {
+    if !is_file && plan.outlive_power_cut() || !stale.is_empty() {
         // For disks to sync.
         cx.may_block();
     }
@@ -311,7 +311,13 @@ fn ends<'a>(
 
 /// Swaps two names: on branches that have both, in one step; elsewhere the one that is there
 /// moves.
-fn exchange(pool: &Directories, view: &View, old: &Side<'_>, new: &Side<'_>) -> Result<()> {
+fn exchange(
+    pool: &Directories,
+    cx: &Context<'_>,
+    view: &View,
+    old: &Side<'_>,
+    new: &Side<'_>,
+) -> Result<()> {
     if old
         .found
         .iter()
@@ -339,6 +345,9 @@ fn exchange(pool: &Directories, view: &View, old: &Side<'_>, new: &Side<'_>) -> 
     }
     for (branch, _) in new.found.iter().filter(elsewhere) {
         plan.move_name(self::ends(pool, view, new, old, branch)?, None);
+    }
+    if plan.outlive_power_cut() {
+        cx.may_block();
     }
     plan.run(libc::RENAME_EXCHANGE)
 }

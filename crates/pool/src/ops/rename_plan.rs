@@ -161,6 +161,8 @@ pub(crate) struct Plan<'a> {
     record: Cell<Option<Record>>,
     /// Of all the others.
     undo_record: Cell<Option<Record>>,
+    /// Disks that come back each with a past of its own must not leave it half made.
+    outlives_power_cut: bool,
 }
 
 impl<'a> Plan<'a> {
@@ -187,6 +189,17 @@ impl<'a> Plan<'a> {
     /// Tells of a branch that keeps the old name.
     pub(crate) fn keep(&mut self, branch: &Arc<Branch>) {
         self.kept.push(Arc::clone(branch));
+    }
+
+    /// Has a power cut leave all of it or nothing where it changes names on several disks: a directory
+    /// would have two names, or one of two files that change places would hide the other. Costs a sync of
+    /// the record and two of each branch. Whether it does.
+    pub(crate) fn outlive_power_cut(&mut self) -> bool {
+        let mut dirs = self.steps.iter().map(|step| &step.ends().from);
+        let first = dirs.next();
+        self.outlives_power_cut =
+            first.is_some_and(|first| dirs.any(|dir| !durable::same_disk(first, dir)));
+        self.outlives_power_cut
     }
 
     /// Swaps two names on a branch.
@@ -220,9 +233,8 @@ impl<'a> Plan<'a> {
     /// the old one could not be removed.
     pub(crate) fn run(self, flags: u32) -> Result<()> {
         let outcome = self.run_noted(flags);
-        for record in [&self.record, &self.undo_record] {
-            record.take().into_iter().for_each(Record::end);
-        }
+        self.record.take().into_iter().for_each(Record::end);
+        self.end_undo_record();
         outcome
     }
 
@@ -320,7 +332,7 @@ impl<'a> Plan<'a> {
     fn finish<'p>(&'p self, flags: u32, done: Done<'p, 'a>) -> Result<()> {
         self.remove_replaced(done)?;
         // What is left goes forward.
-        self.undo_record.take().into_iter().for_each(Record::end);
+        self.end_undo_record();
         step_passed();
         for step in &self.steps {
             if let Step::Behind(ends, _) = step

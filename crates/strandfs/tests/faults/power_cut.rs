@@ -3,6 +3,7 @@
 //! was synced by somebody else. In `replayed`: at any write that reached a disk.
 
 mod log_fs;
+mod renamed_dirs;
 mod replayed;
 
 use crate::need_root;

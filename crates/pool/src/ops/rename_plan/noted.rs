@@ -58,6 +58,38 @@ impl Plan<'_> {
                 tracing::debug!(%errno, "a rename over several branches goes on without a record");
             }
         }
+        if self.outlives_power_cut
+            && let Err(errno) = self.sync_undo_record()
+        {
+            tracing::warn!(%errno, "the record of a rename may not outlive a power cut");
+        }
+    }
+
+    /// What is noted is of no use any more, once no power cut can undo a part of the rename.
+    pub(super) fn end_undo_record(&self) {
+        let Some(record) = self.undo_record.take() else {
+            return;
+        };
+        if let Err((branch, errno)) = self.sync_names() {
+            let left = record.leave();
+            tracing::warn!(branch = %branch.path.display(), ?left, %errno, "a power cut may undo a part of a rename; its record stays for the next mount");
+            return;
+        }
+        record.end();
+    }
+
+    fn sync_names(&self) -> std::result::Result<(), (&Branch, Errno)> {
+        for ends in self.steps.iter().map(Step::ends) {
+            if !self.outlives_power_cut {
+                break;
+            }
+            let sync = |dir| durable::dir(dir).map_err(|errno| (&*ends.from.branch, errno));
+            sync(&ends.from)?;
+            if ends.from.identity != ends.to.identity {
+                sync(&ends.to)?;
+            }
+        }
+        Ok(())
     }
 
     /// Has what is noted outlive a power cut, before what is replaced goes from another disk: that

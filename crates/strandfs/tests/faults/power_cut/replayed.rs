@@ -531,3 +531,72 @@ fn what_was_synced_before_a_power_cut_is_there_whole_and_once_on_xfs() {
     let options = "category.create=ff,moveonenospc=mfs,passthrough.headroom=4M";
     cut_often("xfs", ["320m", "320m"], options);
 }
+
+/// The names below the root and the directories in it.
+fn tree(pool: &Pool) -> Vec<String> {
+    let mut found = Vec::new();
+    for dir in crate::support::files::names(pool.root()) {
+        let below = crate::support::files::names(pool.path(&dir));
+        found.extend(below.iter().map(|name| format!("{dir}/{name}")));
+        found.push(dir);
+    }
+    found.sort();
+    found
+}
+
+/// A directory that both disks have is renamed: wherever the power is cut, it has one name.
+fn renamed_whole(fstype: &'static str, size: &'static str) {
+    crate::need_root!();
+    if !mounts::loop_works(fstype) {
+        return;
+    }
+    let mut lab = Laboratory::new(fstype, [size; DISKS], "category.create=ff", 7);
+    for disk in 0..DISKS {
+        fs::create_dir_all(lab.pool.on(disk, "a")).unwrap();
+        fs::write(lab.pool.on(disk, format!("a/f{disk}")), "x").unwrap();
+    }
+    let before = tree(&lab.pool);
+    lab.sync_disks(&[0, 1]);
+    let from = lab.length();
+    fs::rename(lab.pool.path("a"), lab.pool.path("c")).unwrap();
+    let after = tree(&lab.pool);
+    let renamed = lab.length();
+    lab.sync_disks(&[1]);
+    let to = lab.end();
+    let mut result = FaultRun::new(
+        "power cut while a directory of two disks is renamed",
+        fstype,
+    );
+    let mut completed = 0;
+    for cut in from..=to {
+        for _ in 0..2 {
+            lab.start_after(cut);
+            let found = tree(&lab.pool);
+            let whole = found == before || found == after;
+            assert!(
+                whole && (cut < renamed || found == after),
+                "{fstype}, cut {cut} of {from} to {renamed} and {to}: {found:?}\n{}",
+                lab.pool.log()
+            );
+            completed += u64::from(found == after);
+            lab.leftovers_go(&format!("{fstype}, cut {cut}"), cut);
+            lab.end_after();
+            result.injected += 1;
+        }
+    }
+    crate::support::say(&format!(
+        "{fstype}: {} cuts, {completed} with the new name",
+        result.injected
+    ));
+    assert!(completed > 0 && completed < result.injected);
+}
+
+#[test]
+fn a_directory_of_two_disks_has_one_name_wherever_in_its_rename_the_power_is_cut() {
+    renamed_whole("ext4", "16m");
+}
+
+#[test]
+fn a_directory_of_two_disks_has_one_name_wherever_in_its_rename_the_power_is_cut_on_xfs() {
+    renamed_whole("xfs", "320m");
+}
