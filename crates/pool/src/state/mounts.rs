@@ -10,6 +10,7 @@
 //! whose own flags it goes by. The pool therefore forbids it for each file that is on such a mount,
 //! unless its own mount does for all.
 
+mod access_times;
 mod survey;
 mod table;
 

@@ -185,3 +185,37 @@ fn make_dir(path: PathBuf) -> PathBuf {
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
+
+/// The branches' mounts decide, which is said where it is not what was asked for.
+#[test]
+fn access_times_that_the_branches_keep_otherwise_are_said() {
+    need_root!();
+    let mut pool = Pool::tmpfs(2).option("noatime").prepare();
+    let remount = |branch: usize, how: &str| {
+        let path = pool.on(branch, "");
+        run("mount", ["-o", how, path.to_str().unwrap()]).ok();
+    };
+    remount(0, "remount,bind,noatime");
+    remount(1, "remount,bind,relatime");
+    pool.start();
+    let log = pool.log();
+    let expected = format!(
+        "noatime has no effect: access times are kept as the mounts of the branches say, and not so \
+         on {}; mount these noatime",
+        pool.on(1, "").to_str().unwrap().trim_end_matches('/')
+    );
+    assert_eq!(log.matches("has no effect").count(), 1, "{log}");
+    assert!(log.contains(&expected), "{log}");
+    // It is true: a read sets the time where the branch's mount does.
+    for branch in 0..2 {
+        let name = format!("f{branch}");
+        put(pool.on(branch, &name), "x");
+        let file = fs::File::open(pool.on(branch, &name)).unwrap();
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        file.set_times(fs::FileTimes::new().set_accessed(old))
+            .unwrap();
+        assert_eq!(get(pool.path(&name)), b"x");
+        let accessed = fs::metadata(pool.on(branch, &name)).unwrap().accessed();
+        assert_eq!(accessed.unwrap() > old, branch == 1, "{name}");
+    }
+}

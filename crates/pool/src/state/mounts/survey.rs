@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use strandfs_options::{CrossMounts, Settings};
 
 use crate::base::status::MountBelow;
+use crate::state::mounts::access_times;
 use crate::state::mounts::{Forbids, Line, Table, judge};
 
 /// What there is to know before a pool is mounted.
@@ -74,6 +75,8 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
             forbids.names().join(",")
         ));
     }
+    let times = paths().filter_map(|path| Some((path, line_of(&table, path)?.access_times)));
+    said.extend(access_times::without_effect(settings, times));
     for path in paths() {
         let mut closed: Vec<&Line> = table.below(path).collect();
         closed

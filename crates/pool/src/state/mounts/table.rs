@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::state::mounts::Forbids;
+use crate::state::mounts::access_times::AccessTimes;
 
 /// All mounts that this thread sees, in the order of mounting.
 #[derive(Debug, Default)]
@@ -23,6 +24,8 @@ pub struct Line {
     pub kind: String,
     /// What its flags forbid.
     pub forbids: Forbids,
+    /// What it says of access times.
+    pub access_times: AccessTimes,
     /// Of a FUSE mount: who made it.
     pub user: Option<u32>,
 }
@@ -104,6 +107,7 @@ fn line(line: &[u8]) -> Option<Line> {
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint,
         forbids,
+        access_times: AccessTimes::of(&options, &of_filesystem),
         // One that cannot be read is nobody's whom we know.
         user: user
             .filter(|_| is_fuse)
