@@ -44,8 +44,8 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
     pub(super) fn run(&self, request: &Request<'_>, out: &mut [u8]) -> Result<Answer> {
         let &Call { fs, cx, node } = self;
         let bytes = match *request {
-            Request::Forget { lookups } => return unanswered(fs.forget(node, lookups)),
-            Request::BatchForget(list) => return unanswered(self.forget_all(list)),
+            Request::Forget { lookups } => return self.forget(lookups),
+            Request::BatchForget(list) => return self.forget_all(list),
             Request::Init(_)
             | Request::Destroy
             | Request::Interrupt { .. }
@@ -129,13 +129,15 @@ impl<F: Filesystem + ?Sized> Call<'_, F> {
         bytes.map(Answer::Bytes)
     }
 
-    fn forget_all(&self, list: ForgetList<'_>) {
-        list.for_each(|forget| self.fs.forget(forget.node, forget.lookups));
+    fn forget(&self, lookups: u64) -> Result<Answer> {
+        self.fs.forget(self.node, lookups);
+        Ok(Answer::Nothing)
     }
-}
 
-fn unanswered((): ()) -> Result<Answer> {
-    Ok(Answer::Nothing)
+    fn forget_all(&self, list: ForgetList<'_>) -> Result<Answer> {
+        list.for_each(|forget| self.fs.forget(forget.node, forget.lookups));
+        Ok(Answer::Nothing)
+    }
 }
 
 fn no_room(bytes: usize) -> Errno {

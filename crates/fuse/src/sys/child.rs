@@ -82,7 +82,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/status").unwrap();
         let asker = AtomicU32::new(0);
         let child = ask_in_child(c"/", &asker).unwrap();
-        assert_eq!(asker.load(Ordering::SeqCst), child);
+        assert_eq!(asker.load(Ordering::Acquire), child);
         assert!(child != 0 && child != std::process::id());
         // It is over, and waited for.
         assert!(!std::path::Path::new(&format!("/proc/{child}")).exists());

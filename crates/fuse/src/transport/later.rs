@@ -105,7 +105,8 @@ impl WorkerPool {
 
     /// Starts the thread that looks when kept requests are due, or has it look again.
     fn wake_clock(self: &Arc<Self>) {
-        if self.clock_runs.swap(true, Ordering::SeqCst) {
+        // Nothing but the flag itself: what the clock reads is under a lock.
+        if self.clock_runs.swap(true, Ordering::Relaxed) {
             self.due_changed.notify_one();
             return;
         }
@@ -116,7 +117,7 @@ impl WorkerPool {
         if let Err(error) = clock {
             // What is kept goes on when the next thread is done, or with the next that is kept.
             tracing::warn!(%error, "no thread to look when requests are due");
-            self.clock_runs.store(false, Ordering::SeqCst);
+            self.clock_runs.store(false, Ordering::Relaxed);
         }
     }
 

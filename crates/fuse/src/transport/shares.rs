@@ -24,6 +24,7 @@ impl Blocked {
     pub(super) fn add(&mut self, uid: u32) {
         *self.by_user.entry(uid).or_default() += 1;
         self.total += 1;
+        self.check_counts();
     }
 
     /// It is over.
@@ -36,6 +37,11 @@ impl Blocked {
         if *count == 0 {
             self.by_user.remove(&uid);
         }
+        self.check_counts();
+    }
+
+    fn check_counts(&self) {
+        debug_assert_eq!(self.by_user.values().sum::<usize>(), self.total);
     }
 
     /// Whether it matters who asks next, with so many threads at most.

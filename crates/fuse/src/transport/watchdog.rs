@@ -53,19 +53,24 @@ impl Watchdog {
 
     /// For its own thread: sleeps until a request starts, unless it finds that one has meanwhile.
     pub(super) fn sleep(&self, is_quiet: impl FnOnce() -> bool) {
-        self.asleep.store(true, Ordering::SeqCst);
-        // A request that started before the store was not going to wake anybody.
+        // SeqCst: this comes before the looks of `is_quiet` at what threads do (`WorkerState::word`),
+        // as what a thread says comes before its look here. A swap: it sees what was done before the
+        // last `wake`.
+        self.asleep.swap(true, Ordering::SeqCst);
+        // A request that started before was not going to wake anybody.
         if !is_quiet() {
-            self.asleep.store(false, Ordering::SeqCst);
+            self.asleep.swap(false, Ordering::Relaxed);
             return;
         }
-        while self.asleep.load(Ordering::SeqCst) {
+        // Whoever ends the sleep unparks after that, which orders the two.
+        while self.asleep.load(Ordering::Relaxed) {
             thread::park();
         }
     }
 
     /// A request has started: after `WorkerState::enter`, whose store is ordered before this load.
     pub(super) fn note_work(&self) {
+        // SeqCst: see `sleep`.
         if self.asleep.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -73,7 +78,7 @@ impl Watchdog {
 
     /// Ends its sleep.
     pub(super) fn wake(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
+        self.asleep.swap(false, Ordering::AcqRel);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }

@@ -92,46 +92,44 @@ pub(super) fn transfer_bytes(headers: &UringReqHeader) -> Option<usize> {
     (size <= TRIED_BYTES).then_some(size as usize)
 }
 
-impl RingWorkerPool {
-    /// Further entries for a thread that has one, each with the place of a thread that may have to
-    /// take it over; fewer or none if that cannot be had.
-    pub(super) fn widen(&self, queue_worker: &QueueWorker) -> Vec<RingEntry> {
-        let threads = self
-            .queue(queue_worker.queue)
-            .map(|state| state.queue_workers.len());
-        if threads.is_none_or(|threads| threads >= MOST_THREADS) {
-            return Vec::new();
-        }
-        let mut entries = Vec::new();
-        while entries.len() + 1 < ENTRIES as usize && self.threads.lock().reserve() {
-            let entry =
-                (self.lay_out_tools()).and_then(|()| self.further_entry(queue_worker.queue));
-            match entry {
-                Ok(entry) => entries.push(entry),
-                Err(errno) => {
-                    tracing::debug!(%errno, queue = queue_worker.queue, "fewer entries for a thread");
-                    self.threads.lock().release();
-                    break;
-                }
-            }
-        }
-        entries
+/// Further entries for a thread that has one, each with the place of a thread that may have to
+/// take it over; fewer or none if that cannot be had.
+pub(super) fn widen(worker_pool: &RingWorkerPool, queue_worker: &QueueWorker) -> Vec<RingEntry> {
+    let RingWorkerPool {
+        queues, resources, ..
+    } = worker_pool;
+    let queue = queue_worker.queue;
+    let threads = queues.lock(queue).map(|state| state.queue_workers.len());
+    if threads.is_none_or(|threads| threads >= MOST_THREADS) {
+        return Vec::new();
     }
-
-    /// Gives a request to a thread of its own. The entry comes back if there is none after all.
-    pub(super) fn hand_over(self: &Arc<Self>, entry: RingEntry) -> Option<RingEntry> {
-        let queue = usize::from(entry.queue());
-        let Some(mut state) = self.queue(queue) else {
-            return Some(entry);
-        };
-        match self.spawn_worker(queue, &mut state, Begin::TakeOver(entry)) {
-            Err((Begin::TakeOver(entry), error)) => {
-                self.threads.lock().reserve_again();
-                tracing::warn!(%error, queue, "no thread to take a request over");
-                Some(entry)
+    let mut entries = Vec::new();
+    while entries.len() + 1 < ENTRIES as usize && resources.budget().reserve() {
+        let entry = resources.lay_out_tools();
+        match entry.and_then(|()| resources.further_entry(queue)) {
+            Ok(entry) => entries.push(entry),
+            Err(errno) => {
+                tracing::debug!(%errno, queue, "fewer entries for a thread");
+                resources.budget().release();
+                break;
             }
-            _ => None,
         }
+    }
+    entries
+}
+
+/// Gives a request to a thread of its own. The entry comes back if there is none after all.
+pub(super) fn hand_over(worker_pool: &Arc<RingWorkerPool>, entry: RingEntry) -> Option<RingEntry> {
+    let queue = usize::from(entry.queue());
+    let Some(mut state) = worker_pool.queues.lock(queue) else {
+        return Some(entry);
+    };
+    match worker_pool.spawn_worker(queue, &mut state, Begin::TakeOver(entry)) {
+        Err((Begin::TakeOver(entry), error)) => {
+            tracing::warn!(%error, queue, "no thread to take a request over");
+            Some(entry)
+        }
+        _ => None,
     }
 }
 

@@ -10,13 +10,31 @@ use parking_lot::Mutex;
 
 use super::super::caller;
 use super::queue_worker::QueueWorker;
-use super::worker_pool::{QueueState, RingWorkerPool};
+use super::queues::QueueState;
+use super::worker_pool::RingWorkerPool;
 
 /// How long an interrupt may be ahead of its request: as long as a request may be on its way to a
 /// thread. The kernel sends no second one.
 const AHEAD: Duration = Duration::from_secs(20);
 /// How many may be.
 const MOST: usize = 8192;
+
+/// What is to be interrupted.
+#[derive(Default)]
+pub(super) struct Interrupts {
+    /// Requests that threads are away with, and that go on.
+    going_on: AtomicUsize,
+    unmatched: Unmatched,
+}
+
+impl Interrupts {
+    /// A request that was to be interrupted is over. One that is carried out again, because it has
+    /// to be done, may say so twice.
+    pub(super) fn end_one(&self) {
+        let one_less = |count: usize| count.checked_sub(1);
+        let _ = (self.going_on).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+}
 
 /// Interrupts whose request nobody has begun, or everybody is done with.
 #[derive(Default)]
@@ -42,6 +60,9 @@ impl Unmatched {
     }
 
     /// Whether `unique` is to be interrupted. A load when there is none at all.
+    ///
+    /// SeqCst: a thread says what it works on (`WorkerState::enter`) and looks here, who interrupts
+    /// leaves the number here and looks at what the threads say: one of the two must see the other.
     fn take(&self, unique: u64) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
@@ -59,114 +80,116 @@ impl Unmatched {
                 list.known.remove(&unique);
             }
         }
+        // SeqCst: see `take`.
         self.count.store(list.known.len(), Ordering::SeqCst);
     }
 }
 
-impl RingWorkerPool {
-    /// The kernel wants this request interrupted.
-    pub(crate) fn interrupt(self: &Arc<Self>, unique: u64) {
-        if self.late.interrupt(unique) || self.interrupt_known(unique) {
-            return;
-        }
-        // Its thread looks here after it has said what it works on, and we look there again.
-        self.unmatched.add(unique);
-        if !self.interrupt_known(unique) && !self.late.interrupt(unique) {
-            self.server.filesystem.interrupt(unique);
-        }
+/// The kernel wants this request interrupted.
+pub(crate) fn interrupt(worker_pool: &Arc<RingWorkerPool>, unique: u64) {
+    if worker_pool.late.interrupt(unique) || interrupt_known(worker_pool, unique) {
+        return;
     }
-
-    /// Whether an interrupt of this request has come that nobody has seen to.
-    pub(super) fn was_interrupted(&self, queue_worker: &QueueWorker, unique: u64) -> bool {
-        queue_worker.was_interrupted(unique) || self.unmatched.take(unique)
+    // Its thread looks here after it has said what it works on, and we look there again.
+    worker_pool.interrupts.unmatched.add(unique);
+    if !interrupt_known(worker_pool, unique) && !worker_pool.late.interrupt(unique) {
+        worker_pool.server.filesystem.interrupt(unique);
     }
+}
 
-    /// Whether a thread has the request, and knows now.
-    fn interrupt_known(self: &Arc<Self>, unique: u64) -> bool {
-        for number in 0..self.queues.len() {
-            let Some(mut state) = self.queue(number) else {
-                break;
-            };
-            let queue_worker = state
-                .queue_workers
-                .iter()
-                .find(|queue_worker| queue_worker.works_on(unique));
-            if let Some(queue_worker) = queue_worker.cloned() {
-                let known = self.interrupt_in(&mut state, &queue_worker, unique);
-                drop(state);
-                self.watchdog.wake();
-                return known;
-            }
-        }
-        false
-    }
+/// Whether an interrupt of this request has come that nobody has seen to.
+pub(super) fn was_interrupted(
+    worker_pool: &RingWorkerPool,
+    queue_worker: &QueueWorker,
+    unique: u64,
+) -> bool {
+    queue_worker.was_interrupted(unique) || worker_pool.interrupts.unmatched.take(unique)
+}
 
-    /// Under the queue's lock, which the thread takes before it goes on to another request once it
-    /// is handed off. False if it is done with this one: whoever has the request now is to be told.
-    fn interrupt_in(
-        self: &Arc<Self>,
-        state: &mut QueueState,
-        queue_worker: &Arc<QueueWorker>,
-        unique: u64,
-    ) -> bool {
-        self.hand_off_in(state, queue_worker, queue_worker.word());
-        if queue_worker.handed_off_request() != unique {
-            return false;
-        }
-        if queue_worker.interrupt(unique) {
-            self.interrupts.fetch_add(1, Ordering::Relaxed);
-        }
-        if queue_worker.wants_signal() {
-            queue_worker.signal();
-        }
-        true
-    }
-
-    /// Interrupts a request that a thread is away with, if its caller waits for that and the kernel
-    /// has not said so. Without the queue's lock.
-    pub(super) fn look_at_caller(self: &Arc<Self>, queue_worker: &Arc<QueueWorker>, unique: u64) {
-        let thread = queue_worker.caller.load(Ordering::Relaxed);
-        if caller::is_interrupted(thread)
-            && let Some(mut state) = self.queue(queue_worker.queue)
-        {
-            // Its thread may have gone on to another request, which the look was not about.
-            if queue_worker.handed_off_request() == unique && !queue_worker.was_interrupted(unique)
-            {
-                self.interrupt_in(&mut state, queue_worker, unique);
-            }
-        }
-    }
-
-    /// A thread has begun a request: whether it was interrupted before.
-    pub(super) fn interrupt_early(self: &Arc<Self>, queue_worker: &Arc<QueueWorker>, unique: u64) {
-        if self.unmatched.take(unique)
-            && let Some(mut state) = self.queue(queue_worker.queue)
-        {
-            self.interrupt_in(&mut state, queue_worker, unique);
+/// Whether a thread has the request, and knows now.
+fn interrupt_known(worker_pool: &Arc<RingWorkerPool>, unique: u64) -> bool {
+    for mut state in worker_pool.queues.lock_each() {
+        let mut workers = state.queue_workers.iter();
+        let found = workers.find(|queue_worker| queue_worker.works_on(unique));
+        if let Some(queue_worker) = found.cloned() {
+            let known = interrupt_in(worker_pool, &mut state, &queue_worker, unique);
             drop(state);
-            self.watchdog.wake();
+            worker_pool.watchdog.wake();
+            return known;
         }
     }
+    false
+}
 
-    /// Signals again those that go on. Returns whether there is any.
-    pub(super) fn press_interrupts(&self) -> bool {
-        if self.interrupts.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        for number in 0..self.queues.len() {
-            let Some(state) = self.queue(number) else {
-                break;
-            };
-            for queue_worker in state
-                .queue_workers
-                .iter()
-                .filter(|queue_worker| queue_worker.wants_signal())
-            {
-                queue_worker.signal();
-            }
-        }
-        true
+/// Under the queue's lock, which the thread takes before it goes on to another request once it
+/// is handed off. False if it is done with this one: whoever has the request now is to be told.
+fn interrupt_in(
+    worker_pool: &Arc<RingWorkerPool>,
+    state: &mut QueueState,
+    queue_worker: &Arc<QueueWorker>,
+    unique: u64,
+) -> bool {
+    worker_pool.hand_off_in(state, queue_worker, queue_worker.word());
+    if queue_worker.handed_off_request() != unique {
+        return false;
     }
+    if queue_worker.interrupt(unique) {
+        worker_pool
+            .interrupts
+            .going_on
+            .fetch_add(1, Ordering::Relaxed);
+    }
+    if queue_worker.wants_signal() {
+        queue_worker.signal();
+    }
+    true
+}
+
+/// Interrupts a request that a thread is away with, if its caller waits for that and the kernel
+/// has not said so. Without the queue's lock.
+pub(super) fn look_at_caller(
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
+    unique: u64,
+) {
+    let thread = queue_worker.caller.load(Ordering::Relaxed);
+    if caller::is_interrupted(thread)
+        && let Some(mut state) = worker_pool.queues.lock(queue_worker.queue)
+    {
+        // Its thread may have gone on to another request, which the look was not about.
+        if queue_worker.handed_off_request() == unique && !queue_worker.was_interrupted(unique) {
+            interrupt_in(worker_pool, &mut state, queue_worker, unique);
+        }
+    }
+}
+
+/// A thread has begun a request: whether it was interrupted before.
+pub(super) fn interrupt_early(
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &Arc<QueueWorker>,
+    unique: u64,
+) {
+    if worker_pool.interrupts.unmatched.take(unique)
+        && let Some(mut state) = worker_pool.queues.lock(queue_worker.queue)
+    {
+        interrupt_in(worker_pool, &mut state, queue_worker, unique);
+        drop(state);
+        worker_pool.watchdog.wake();
+    }
+}
+
+/// Signals again those that go on. Returns whether there is any.
+pub(super) fn press(worker_pool: &RingWorkerPool) -> bool {
+    if worker_pool.interrupts.going_on.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    for state in worker_pool.queues.lock_each() {
+        let workers = state.queue_workers.iter();
+        workers
+            .filter(|queue_worker| queue_worker.wants_signal())
+            .for_each(|queue_worker| queue_worker.signal());
+    }
+    true
 }
 
 #[cfg(test)]
@@ -214,10 +237,14 @@ mod tests {
         let counts = worker_pool.server.connection.counter().join();
         let queue_worker = Arc::new(QueueWorker::new(0, 0, counts));
         queue_worker.become_reader();
-        let mut state = worker_pool.queue(0).unwrap();
-        state.queue_workers.push(Arc::clone(&queue_worker));
         // Another one waits for requests.
-        state.present += 2;
+        let counts = worker_pool.server.connection.counter().join();
+        let other = Arc::new(QueueWorker::new(0, 1, counts));
+        other.become_reader();
+        let mut state = worker_pool.queues.lock(0).unwrap();
+        for worker in [Arc::clone(&queue_worker), other] {
+            worker_pool.queues.add(&mut state, worker);
+        }
         drop(state);
         queue_worker
     }
@@ -242,15 +269,15 @@ mod tests {
         let queue_worker = queue_worker(&worker_pool);
         queue_worker.enter(2);
         assert!(queue_worker.works_on(2) && queue_worker.leave());
-        let mut state = worker_pool.queue(0).unwrap();
-        assert!(!worker_pool.interrupt_in(&mut state, &queue_worker, 2));
+        let mut state = worker_pool.queues.lock(0).unwrap();
+        assert!(!interrupt_in(&worker_pool, &mut state, &queue_worker, 2));
         queue_worker.enter(4);
         assert!(
-            !worker_pool.interrupt_in(&mut state, &queue_worker, 2),
+            !interrupt_in(&worker_pool, &mut state, &queue_worker, 2),
             "it is at another"
         );
         assert!(
-            worker_pool.interrupt_in(&mut state, &queue_worker, 4)
+            interrupt_in(&worker_pool, &mut state, &queue_worker, 4)
                 && queue_worker.was_interrupted(4)
         );
     }
@@ -274,7 +301,7 @@ mod tests {
                     }
                     pause(round, 8);
                     worker_pool.interrupt(2 * round);
-                    interrupted.store(2 * round, Ordering::SeqCst);
+                    interrupted.store(2 * round, Ordering::Release);
                 }
             });
             let mut entry = RingEntry::new(0, 8192).ok();
@@ -285,10 +312,10 @@ mod tests {
                 };
                 let unique = 2 * round;
                 note(&mut own, unique);
-                begun.store(unique, Ordering::SeqCst);
+                begun.store(unique, Ordering::Release);
                 pause(round, 16);
                 queue_worker.enter(unique);
-                worker_pool.interrupt_early(&queue_worker, unique);
+                interrupt_early(&worker_pool, &queue_worker, unique);
                 pause(round, 24);
                 if !queue_worker.leave() {
                     worker_pool.return_worker(&queue_worker);
@@ -296,24 +323,24 @@ mod tests {
                 pause(round, 32);
                 let hour = Duration::from_secs(3600);
                 worker_pool.late.park_for(unique, 6101, own, hour);
-                if worker_pool.was_interrupted(&queue_worker, unique) {
+                if was_interrupted(&worker_pool, &queue_worker, unique) {
                     worker_pool.late.interrupt(unique);
                 }
                 wait_for_change(&interrupted, unique - 2);
                 entry = worker_pool.late.take_replies().pop();
                 if entry.is_none() {
-                    begun.store(OVER, Ordering::SeqCst);
+                    begun.store(OVER, Ordering::Release);
                     panic!("round {round}: lost");
                 }
             }
-            begun.store(OVER, Ordering::SeqCst);
+            begun.store(OVER, Ordering::Release);
         });
     }
 
     /// Both threads are to run at the same time, where there are CPUs for it.
     fn wait_for_change(what: &AtomicU64, from: u64) -> u64 {
         for turn in 1_u32.. {
-            let now = what.load(Ordering::SeqCst);
+            let now = what.load(Ordering::Acquire);
             if now != from {
                 return now;
             }
@@ -343,7 +370,7 @@ mod tests {
         for unique in 0..2 * MOST as u64 {
             unmatched.add(100 + unique);
         }
-        assert_eq!(unmatched.count.load(Ordering::SeqCst), MOST, "bounded");
+        assert_eq!(unmatched.count.load(Ordering::Relaxed), MOST, "bounded");
         assert!(unmatched.take(100 + 2 * MOST as u64 - 1), "the newest stay");
     }
 }

@@ -1,7 +1,7 @@
-//! A request of our own to the mount itself, for a queue where requests wait and no thread is
-//! about to answer one: the last resort where the kernel knows no regular file to ask us about.
+//! A request of our own, for a queue where requests wait and no thread is about to answer one: about a
+//! regular file that the kernel knows, or to the mount itself where it knows none.
 //!
-//! A child process sends it. Were the server killed meanwhile, who waits for it must not be what
+//! A child process sends the latter. Were the server killed meanwhile, who waits for it must not be what
 //! keeps `/dev/fuse` open, nor the memory of the rings: the kernel ends what is on its way to a
 //! ring's dead thread only with the ring, which is there while it is mapped.
 
@@ -12,10 +12,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{io, thread};
 
-use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
+use super::cpus;
+use super::queue_worker::QueueWorker;
+use super::worker_pool::RingWorkerPool;
 use crate::session::answers;
 use crate::sys;
+use crate::types::Errno;
+
+/// Fetches what waits in a queue whose threads are all away. For the thread that has just offered an
+/// entry there.
+pub(super) fn fetch_waiting(worker_pool: &RingWorkerPool, queue_worker: &QueueWorker) {
+    let RingWorkerPool {
+        server,
+        life,
+        queues,
+        kicks,
+        ..
+    } = worker_pool;
+    let queue = queue_worker.queue;
+    // The request goes to the queue of the CPU it is sent from.
+    let elsewhere = sched_getaffinity(None).ok();
+    let here = cpus::only(queue);
+    let moved = match (&elsewhere, here) {
+        (Some(now), Some(here)) if *now != here => sched_setaffinity(None, &here).is_ok(),
+        _ => false,
+    };
+    let mut files = queues.files_nearest_to(queue).into_iter();
+    if !files.any(|file| server.connection.kick_from(file).is_ok()) && !life.has_ended() {
+        let kicked = cpus::only(queue)
+            .ok_or_else(|| Errno::RANGE.into())
+            .and_then(|cpu| kicks.kick(queue, cpu));
+        if let Err(error) = kicked {
+            tracing::warn!(%error, queue, "waiting requests cannot be fetched");
+        }
+    }
+    if moved && let Some(elsewhere) = elsewhere {
+        // It was there before.
+        let _ = sched_setaffinity(None, &elsewhere);
+    }
+}
 
 /// Who asks, for each queue.
 pub(super) struct Kicks {

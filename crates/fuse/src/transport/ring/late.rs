@@ -85,12 +85,20 @@ impl State {
                 self.of_user.remove(&uid);
             }
         }
+        self.check_counts();
         Some(place)
     }
 
     fn add(&mut self, unique: u64, uid: u32, place: Place) {
         *self.of_user.entry(uid).or_default() += 1;
-        self.places.insert(unique, (uid, place));
+        let other = self.places.insert(unique, (uid, place));
+        debug_assert!(other.is_none(), "{unique} waits twice");
+        self.check_counts();
+    }
+
+    /// Each request that waits is counted for one user.
+    fn check_counts(&self) {
+        debug_assert_eq!(self.of_user.values().sum::<usize>(), self.places.len());
     }
 
     /// Has the first of this user's that wait for their share begun next; whether there is any.
@@ -413,10 +421,11 @@ impl Late {
         self.wake();
     }
 
-    /// Whether the keeper has entries of this queue with the kernel.
+    /// Whether the keeper has entries of this queue with the kernel. A thread that is about to do
+    /// without an entry asks with the queue's lock, which the keeper takes after it has lost one.
     pub(super) fn serves(&self, queue: usize) -> bool {
         let spare = self.spare.get(queue);
-        spare.is_some_and(|spare| spare.load(Ordering::SeqCst) > 0)
+        spare.is_some_and(|spare| spare.load(Ordering::Relaxed) > 0)
     }
 
     /// Whether a request of this queue has no thread.
@@ -498,10 +507,11 @@ impl Late {
 
     pub(super) fn count_spare(&self, queue: u16, more: bool) {
         if let Some(spare) = self.spare.get(usize::from(queue)) {
-            match more {
-                true => spare.fetch_add(1, Ordering::SeqCst),
-                false => spare.fetch_sub(1, Ordering::SeqCst),
+            let before = match more {
+                true => spare.fetch_add(1, Ordering::Relaxed),
+                false => spare.fetch_sub(1, Ordering::Relaxed),
             };
+            debug_assert!(more || before > 0, "an entry that the keeper never had");
         }
     }
 }

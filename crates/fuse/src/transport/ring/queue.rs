@@ -93,6 +93,12 @@ enum Slot {
     Moving(ManuallyDrop<RingEntry>, Arc<OwnedFd>),
 }
 
+impl Slot {
+    fn is_free(&self) -> bool {
+        matches!(self, Slot::Free)
+    }
+}
+
 impl Ring {
     /// For up to `entries` at a time (at most 16384). It works from [`start`](Self::start) on.
     /// EPERM where io_uring is forbidden (`kernel.io_uring_disabled`, seccomp), ENOSYS, ENOMEM,
@@ -210,6 +216,11 @@ impl Ring {
 
     /// How many entries the kernel has, or is about to get.
     pub(super) fn entries(&self) -> usize {
+        debug_assert_eq!(
+            self.slots.iter().filter(|slot| slot.is_free()).count(),
+            self.free.len(),
+            "each place holds an entry or is free"
+        );
         self.slots.len() - self.free.len()
     }
 
@@ -220,8 +231,10 @@ impl Ring {
         let place = event.user_data();
         let slot = self.slots.get_mut(usize::try_from(place).ok()?)?;
         let slot = std::mem::replace(slot, Slot::Free);
-        // Below the count of slots, as was just seen.
-        self.free.push(place as u32);
+        if !slot.is_free() {
+            // Below the count of slots, as was just seen.
+            self.free.push(place as u32);
+        }
         let result = event.result();
         let outcome = match u32::try_from(result) {
             Ok(count) => Ok(count as usize),
@@ -271,6 +284,7 @@ impl Ring {
             (self.slots.len() - 1) as u32
         });
         if let Some(free) = self.slots.get_mut(place as usize) {
+            debug_assert!(free.is_free(), "an entry would be lost");
             *free = slot;
         }
         self.begun.push_back(sqe.user_data(u64::from(place)));

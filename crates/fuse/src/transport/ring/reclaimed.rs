@@ -64,52 +64,44 @@ impl ReclaimQueue {
     }
 }
 
-impl RingWorkerPool {
-    /// Gives the only entry of a thread, with a short read or write in it, to one with several; the
-    /// thread is off its queue then, and ends. The entry comes back if it is to stay.
-    pub(super) fn give_back(
-        &self,
-        queue_worker: &Arc<QueueWorker>,
-        entry: RingEntry,
-    ) -> Option<RingEntry> {
-        let Some(queue) = self.queues.get(queue_worker.queue) else {
-            return Some(entry);
-        };
-        let reclaimed = &queue.reclaimed;
-        let pause = reclaimed.pause.load(Ordering::Relaxed);
-        if pause > 0 {
-            reclaimed.pause.store(pause - 1, Ordering::Relaxed);
-            return Some(entry);
+/// Gives the only entry of a thread, with a short read or write in it, to one with several; the
+/// thread is off its queue then, and ends. The entry comes back if it is to stay.
+pub(super) fn give_back(
+    worker_pool: &RingWorkerPool,
+    queue_worker: &Arc<QueueWorker>,
+    entry: RingEntry,
+) -> Option<RingEntry> {
+    let Some(queue) = worker_pool.queues.get(queue_worker.queue) else {
+        return Some(entry);
+    };
+    let reclaimed = &queue.reclaimed;
+    let pause = reclaimed.pause.load(Ordering::Relaxed);
+    if pause > 0 {
+        reclaimed.pause.store(pause - 1, Ordering::Relaxed);
+        return Some(entry);
+    }
+    if reclaimed.looking.load(Ordering::Relaxed) == 0 || !reclaimed.wanted.load(Ordering::Relaxed) {
+        return Some(entry);
+    }
+    let Some(mut state) = worker_pool.queues.lock(queue_worker.queue) else {
+        return Some(entry);
+    };
+    if state.queue_workers.len() <= BACKLOG_THRESHOLD || state.present() < 2 {
+        return Some(entry);
+    }
+    // It may have to be taken over again.
+    if !worker_pool.resources.budget().keep_place() {
+        reclaimed.pause.store(PAUSE, Ordering::Relaxed);
+        return Some(entry);
+    }
+    match reclaimed.put(entry) {
+        None => {
+            worker_pool.queues.remove(&mut state, queue_worker, true);
+            None
         }
-        if reclaimed.looking.load(Ordering::Relaxed) == 0
-            || !reclaimed.wanted.load(Ordering::Relaxed)
-        {
-            return Some(entry);
-        }
-        let Some(mut state) = self.queue(queue_worker.queue) else {
-            return Some(entry);
-        };
-        if state.queue_workers.len() <= BACKLOG_THRESHOLD || state.present < 2 {
-            return Some(entry);
-        }
-        // It may have to be taken over again.
-        if !self.threads.lock().keep_place() {
-            reclaimed.pause.store(PAUSE, Ordering::Relaxed);
-            return Some(entry);
-        }
-        match reclaimed.put(entry) {
-            None => {
-                state
-                    .queue_workers
-                    .retain(|known| !Arc::ptr_eq(known, queue_worker));
-                state.present -= 1;
-                self.note_threads(queue_worker.queue, &state);
-                None
-            }
-            back => {
-                self.threads.lock().release();
-                back
-            }
+        back => {
+            worker_pool.resources.budget().release();
+            back
         }
     }
 }

@@ -66,76 +66,77 @@ impl Shares {
     }
 }
 
-impl RingWorkerPool {
-    /// A thread is back: who waits for that may go on.
-    pub(super) fn note_unblocked(&self, queue_worker: &QueueWorker) {
-        let (uid, _) = queue_worker.asker();
-        let mut blocked = self.shares.blocked.lock();
-        blocked.remove(uid);
-        self.shares.note_crowd(&blocked);
-        // With the lock: nobody begins to wait for this end any more. Others' requests may have
-        // waited for it too, where the threads were nearly all away.
-        let places = self.shares.places;
-        (self.late).let_go(|uid| blocked.may_begin(uid, places, false));
-    }
+/// A thread is back: who waits for that may go on.
+pub(super) fn note_unblocked(worker_pool: &RingWorkerPool, queue_worker: &QueueWorker) {
+    let (uid, _) = queue_worker.asker();
+    let mut blocked = worker_pool.shares.blocked.lock();
+    blocked.remove(uid);
+    worker_pool.shares.note_crowd(&blocked);
+    // With the lock: nobody begins to wait for this end any more. Others' requests may have
+    // waited for it too, where the threads were nearly all away.
+    let places = worker_pool.shares.places;
+    (worker_pool.late).let_go(|uid| blocked.may_begin(uid, places, false));
+}
 
-    /// Whether it has to be asked who may begin. Two loads.
-    pub(super) fn shares_matter(&self, queue_worker: &QueueWorker) -> bool {
-        let queue = self.queues.get(queue_worker.queue);
-        self.shares
-            .matters(queue.map_or(0, |queue| queue.threads.load(Ordering::Relaxed)))
-    }
+/// Whether it has to be asked who may begin. Two loads.
+pub(super) fn matter(worker_pool: &RingWorkerPool, queue_worker: &QueueWorker) -> bool {
+    let threads = worker_pool.queues.threads(queue_worker.queue);
+    worker_pool.shares.matters(threads)
+}
 
-    /// Whether this request may not be begun, as things are.
-    pub(super) fn is_beyond_share(
-        self: &Arc<Self>,
-        queue_worker: &QueueWorker,
-        header: &InHeader,
-    ) -> bool {
-        let is_own = self.kicks.is_own(queue_worker.queue, header.pid);
-        if is_own || is_never_kept(header.opcode) {
-            return false;
-        }
-        let uid = user_of(header);
-        if uid == 0 {
-            return false;
-        }
-        self.count_others_away(queue_worker, header.uid);
-        let blocked = self.shares.blocked.lock();
-        !blocked.may_begin(uid, self.shares.places, ends_waits(header.opcode))
+/// Whether this request may not be begun, as things are.
+pub(super) fn is_beyond_share(
+    worker_pool: &Arc<RingWorkerPool>,
+    queue_worker: &QueueWorker,
+    header: &InHeader,
+) -> bool {
+    let is_own = worker_pool.kicks.is_own(queue_worker.queue, header.pid);
+    if is_own || is_never_kept(header.opcode) {
+        return false;
     }
-
-    /// Threads of this queue that are with requests of the same user count as away, before more do
-    /// the same.
-    fn count_others_away(self: &Arc<Self>, queue_worker: &QueueWorker, uid: u32) {
-        let Some(mut state) = self.queue(queue_worker.queue) else {
-            return;
-        };
-        // Mostly none.
-        let same: Vec<_> = state
-            .queue_workers
-            .iter()
-            .filter(|other| !std::ptr::eq(&raw const ***other, queue_worker))
-            .map(|other| (other, other.word()))
-            .filter(|(other, word)| WorkerState::is_handling(*word) && other.asker().0 == uid)
-            .map(|(other, word)| (Arc::clone(other), word))
-            .collect();
-        for (other, word) in same {
-            self.hand_off_in(&mut state, &other, word);
-        }
+    let uid = user_of(header);
+    if uid == 0 {
+        return false;
     }
+    count_others_away(worker_pool, queue_worker, header.uid);
+    let blocked = worker_pool.shares.blocked.lock();
+    !blocked.may_begin(uid, worker_pool.shares.places, ends_waits(header.opcode))
+}
 
-    /// Has a request wait for a thread of its user's, unless it may be begun by now.
-    pub(super) fn wait_for_share(&self, header: &InHeader, entry: RingEntry) -> Begun {
-        let uid = user_of(header);
-        let blocked = self.shares.blocked.lock();
-        if blocked.may_begin(uid, self.shares.places, ends_waits(header.opcode)) {
-            return Begun::Yes(entry);
-        }
-        match self.late.park_for_share(header.unique, uid, entry) {
-            Ok(()) => Begun::Waits,
-            Err(entry) => Begun::Refused(entry),
-        }
+/// Threads of this queue that are with requests of the same user count as away, before more do
+/// the same.
+fn count_others_away(worker_pool: &Arc<RingWorkerPool>, queue_worker: &QueueWorker, uid: u32) {
+    let Some(mut state) = worker_pool.queues.lock(queue_worker.queue) else {
+        return;
+    };
+    // Mostly none.
+    let same: Vec<_> = state
+        .queue_workers
+        .iter()
+        .filter(|other| !std::ptr::eq(&raw const ***other, queue_worker))
+        .map(|other| (other, other.word()))
+        .filter(|(other, word)| WorkerState::is_handling(*word) && other.asker().0 == uid)
+        .map(|(other, word)| (Arc::clone(other), word))
+        .collect();
+    for (other, word) in same {
+        worker_pool.hand_off_in(&mut state, &other, word);
+    }
+}
+
+/// Has a request wait for a thread of its user's, unless it may be begun by now.
+pub(super) fn wait_for_share(
+    worker_pool: &RingWorkerPool,
+    header: &InHeader,
+    entry: RingEntry,
+) -> Begun {
+    let uid = user_of(header);
+    let blocked = worker_pool.shares.blocked.lock();
+    if blocked.may_begin(uid, worker_pool.shares.places, ends_waits(header.opcode)) {
+        return Begun::Yes(entry);
+    }
+    match worker_pool.late.park_for_share(header.unique, uid, entry) {
+        Ok(()) => Begun::Waits,
+        Err(entry) => Begun::Refused(entry),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ending;
 use super::entry::RingEntry;
 use super::queue::{Completion, Ring};
 use super::work::Begin;
@@ -42,13 +43,13 @@ pub(super) fn start(
         let patience = (!waiting.is_empty()).then_some(RETRY);
         match ring.wait(patience) {
             Ok(()) | Err(Errno::INTR | Errno::TIME) => {}
-            Err(errno) => return worker_pool.end(errno),
+            Err(errno) => return ending::end(worker_pool, errno),
         }
         while let Some(completion) = ring.next() {
             match completion {
                 Completion::Request(entry) => waiting.push(entry),
                 Completion::Lost(_, errno) => {
-                    worker_pool.end(errno);
+                    ending::end(worker_pool, errno);
                     left -= 1;
                 }
                 Completion::Transferred(..) => {}
@@ -82,7 +83,7 @@ fn offer(ring: &mut Ring, entries: Vec<RingEntry>) -> Result<Vec<RingEntry>, Err
 /// Starts the thread of a queue; the entry comes back if there can be none now.
 fn hand_over(worker_pool: &Arc<RingWorkerPool>, entry: RingEntry) -> Option<RingEntry> {
     let queue = usize::from(entry.queue());
-    let mut state = worker_pool.queue(queue)?;
+    let mut state = worker_pool.queues.lock(queue)?;
     match worker_pool.spawn_worker(queue, &mut state, Begin::Answer(entry)) {
         Ok(()) => None,
         Err((begin, error)) => {

@@ -11,21 +11,21 @@ const RESERVED_SHARE: usize = 4;
 pub(super) struct ThreadBudget {
     queues: usize,
     max_threads: usize,
-    pub(super) running: usize,
+    running: usize,
     started: usize,
-    /// Queues that have had a thread.
+    /// Queues that have a thread.
     opened: usize,
     /// Places kept for those that take over what a thread with several entries must not do.
     reserved: usize,
-    /// Of all entries.
-    pub(super) buffer_bytes: usize,
     /// No thread is started any more.
-    pub(super) closed: bool,
+    closed: bool,
 }
 
 /// By what right a thread is started.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Admission {
+    /// To start the others.
+    Starter,
     /// As the first of its queue.
     First,
     /// Because there is room.
@@ -38,7 +38,7 @@ pub(super) enum Admission {
 
 impl ThreadBudget {
     /// Nobody yet.
-    pub(super) fn new(queues: usize, max_threads: usize, buffer_bytes: usize) -> Self {
+    pub(super) fn new(queues: usize, max_threads: usize) -> Self {
         Self {
             queues,
             max_threads,
@@ -46,7 +46,6 @@ impl ThreadBudget {
             started: 0,
             opened: 0,
             reserved: 0,
-            buffer_bytes,
             closed: false,
         }
     }
@@ -63,12 +62,52 @@ impl ThreadBudget {
             Admission::InPlace if self.running >= self.max_threads.saturating_mul(2) => {
                 return Err(Errno::AGAIN.into());
             }
-            Admission::Further | Admission::InPlace => {}
+            Admission::Starter | Admission::Further | Admission::InPlace => {}
             Admission::Reserved => self.release(),
         }
         self.running += 1;
+        debug_assert!(self.running <= self.ceiling(), "{} threads", self.running);
         self.started += 1;
         Ok(self.started - 1)
+    }
+
+    /// A thread that was admitted could not be had: its place is as before.
+    pub(super) fn give_up(&mut self, admission: Admission) {
+        match admission {
+            Admission::First => self.lose_queue(),
+            Admission::Reserved => self.reserved += 1,
+            Admission::Starter | Admission::Further | Admission::InPlace => {}
+        }
+        self.depart();
+    }
+
+    /// A queue has no thread any more.
+    pub(super) fn lose_queue(&mut self) {
+        debug_assert!(self.opened > 0, "no queue has a thread");
+        self.opened = self.opened.saturating_sub(1);
+    }
+
+    /// A thread ends.
+    pub(super) fn depart(&mut self) {
+        debug_assert!(self.running > 0, "a thread that was never counted");
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// How many there are.
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// No thread is started any more.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// No right lets more run: as many as there may be, each stood in for, kept places taken, and
+    /// what is started whatever the limit.
+    fn ceiling(&self) -> usize {
+        let kept = self.max_threads / RESERVED_SHARE;
+        2 * self.max_threads + kept + self.queues + 1
     }
 
     /// How many there may be beside those that have a place already.
@@ -94,12 +133,8 @@ impl ThreadBudget {
 
     /// A place that was kept is not needed.
     pub(super) fn release(&mut self) {
+        debug_assert!(self.reserved > 0, "a place that was never kept");
         self.reserved = self.reserved.saturating_sub(1);
-    }
-
-    /// Another place for one that was kept and could not be taken.
-    pub(super) fn reserve_again(&mut self) {
-        self.reserved += 1;
     }
 }
 
@@ -113,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_nobody_elses() {
-        let mut head = ThreadBudget::new(2, 8, 0);
+        let mut head = ThreadBudget::new(2, 8);
         assert_eq!(head.admit(Admission::First).unwrap(), 0);
         assert!(head.reserve() && head.reserve());
         assert!(!head.reserve(), "a quarter of all");
@@ -131,7 +166,7 @@ mod tests {
     /// A thread with several entries gave three away, got three more, and had the first three back.
     #[test]
     fn no_more_places_are_kept_for_entries_that_come_back_than_for_new_ones() {
-        let mut head = ThreadBudget::new(1, 16, 0);
+        let mut head = ThreadBudget::new(1, 16);
         head.admit(Admission::First).unwrap();
         for _ in 0..4 {
             assert!(head.reserve());
@@ -147,7 +182,7 @@ mod tests {
 
     #[test]
     fn who_hangs_is_stood_in_for_though_all_places_are_taken() {
-        let mut head = ThreadBudget::new(1, 4, 0);
+        let mut head = ThreadBudget::new(1, 4);
         head.admit(Admission::First).unwrap();
         for _ in 1..4 {
             head.admit(Admission::Further).unwrap();
@@ -161,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_not_needed_is_anybodys() {
-        let mut head = ThreadBudget::new(1, 4, 0);
+        let mut head = ThreadBudget::new(1, 4);
         head.admit(Admission::First).unwrap();
         assert!(head.reserve());
         head.admit(Admission::Further).unwrap();
@@ -173,15 +208,34 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_had_is_reserved_again() {
-        let mut head = ThreadBudget::new(1, 4, 0);
+        let mut head = ThreadBudget::new(1, 4);
         head.admit(Admission::First).unwrap();
         assert!(head.reserve());
         assert!(reserved(&mut head));
-        head.running -= 1;
-        head.reserve_again();
+        head.give_up(Admission::Reserved);
         head.admit(Admission::Further).unwrap();
         head.admit(Admission::Further).unwrap();
         assert!(head.admit(Admission::Further).is_err());
         assert!(reserved(&mut head));
+    }
+
+    /// Each attempt counted the queue as one that has a thread, so that others took the places of
+    /// queues without one.
+    #[test]
+    fn a_first_thread_that_cannot_be_had_leaves_its_queue_without() {
+        let mut head = ThreadBudget::new(2, 4);
+        for _ in 0..4 {
+            head.admit(Admission::First).unwrap();
+            head.give_up(Admission::First);
+        }
+        for _ in 0..2 {
+            head.admit(Admission::Further).unwrap();
+        }
+        assert!(
+            head.admit(Admission::Further).is_err(),
+            "two are the queues'"
+        );
+        assert!(head.admit(Admission::First).is_ok() && head.admit(Admission::First).is_ok());
+        assert_eq!(head.running(), 4);
     }
 }

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::super::watchdog::{BUSY_TICKS, INTERRUPT_EVERY_TICKS, QUIET_TICKS, TICK};
 use super::super::worker_state::WorkerState;
+use super::interrupt;
 use super::worker_pool::RingWorkerPool;
 
 /// Looks at a thread that is away with the same request, after which it is asked once whether the
@@ -18,8 +19,7 @@ pub(super) fn watch(worker_pool: &Arc<RingWorkerPool>) {
     while !worker_pool.life.has_ended() {
         thread::park_timeout(TICK);
         ticks = ticks.wrapping_add(1);
-        let pressing =
-            ticks.is_multiple_of(INTERRUPT_EVERY_TICKS) && worker_pool.press_interrupts();
+        let pressing = ticks.is_multiple_of(INTERRUPT_EVERY_TICKS) && interrupt::press(worker_pool);
         let mut moved = pressing;
         for queue in 0..worker_pool.queues.len() {
             moved |= look(worker_pool, queue);
@@ -28,7 +28,7 @@ pub(super) fn watch(worker_pool: &Arc<RingWorkerPool>) {
         if quiet >= QUIET_TICKS {
             worker_pool.watchdog.sleep(|| {
                 let moved = (0..worker_pool.queues.len()).any(|queue| look(worker_pool, queue));
-                !moved && !worker_pool.press_interrupts() && !worker_pool.life.has_ended()
+                !moved && !interrupt::press(worker_pool) && !worker_pool.life.has_ended()
             });
             quiet = 0;
         }
@@ -38,7 +38,7 @@ pub(super) fn watch(worker_pool: &Arc<RingWorkerPool>) {
 /// Looks at a queue's threads; hands off one if all of them are stuck. Whether anything happened
 /// there since the last time, or is to be looked at again.
 fn look(worker_pool: &Arc<RingWorkerPool>, queue: usize) -> bool {
-    let Some(mut state) = worker_pool.queue(queue) else {
+    let Some(mut state) = worker_pool.queues.lock(queue) else {
         return false;
     };
     let mut moved = false;
@@ -69,7 +69,7 @@ fn look(worker_pool: &Arc<RingWorkerPool>, queue: usize) -> bool {
     }
     drop(state);
     for (queue_worker, unique) in away {
-        worker_pool.look_at_caller(&queue_worker, unique);
+        interrupt::look_at_caller(worker_pool, &queue_worker, unique);
     }
     moved
 }

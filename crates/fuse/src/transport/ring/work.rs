@@ -17,6 +17,7 @@ use super::queue::{Completion, Ring};
 use super::queue_worker::QueueWorker;
 use super::unpinned::{Backlog, Verdict};
 use super::worker_pool::RingWorkerPool;
+use super::{ending, idle, interrupt, kick, reclaimed};
 use crate::abi::{InHeader, Opcode, ReadIn, UringReqHeader};
 use crate::message::Message;
 use crate::sys::{self, PageMemory};
@@ -71,7 +72,7 @@ pub(super) fn work(
     if let Err(errno) = sys::allow_wake_signal() {
         tracing::debug!(%errno, "unblocking the wake signal");
     }
-    worker_pool.settle(queue_worker);
+    worker_pool.pinning.settle(queue_worker);
     queue_worker.become_reader();
     let mut serving = Serving {
         worker_pool,
@@ -80,14 +81,14 @@ pub(super) fn work(
         scratch,
         filled: false,
         lost: 0,
-        backlog: worker_pool.may_be_unpinned().then(Backlog::default),
+        backlog: worker_pool.pinning.may_be_unpinned().then(Backlog::default),
         trial: Trial::default(),
         looks: false,
         foreign: false,
         goes_on: false,
     };
     if let Err(errno) = serving.serve(begin.unwrap_or(Begin::Nothing)) {
-        worker_pool.end(errno);
+        ending::end(worker_pool, errno);
     }
     serving.leave_reclaimed();
     drop(serving);
@@ -102,7 +103,7 @@ struct Departure<'a> {
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
-        self.worker_pool.retire(self.queue_worker);
+        ending::retire(self.worker_pool, self.queue_worker);
     }
 }
 
@@ -143,7 +144,7 @@ impl Serving<'_> {
             if !std::mem::take(&mut self.goes_on) {
                 return Ok(());
             }
-            match self.worker_pool.next_entry(self.queue_worker) {
+            match idle::next_entry(self.worker_pool, self.queue_worker) {
                 Some(next) => begin = next,
                 None => return Ok(()),
             }
@@ -225,10 +226,10 @@ impl Serving<'_> {
     fn move_to(&self, verdict: Option<Verdict>) {
         match verdict {
             Some(Verdict::Unpinned) => {
-                self.worker_pool.unsettle(self.queue_worker);
+                self.worker_pool.pinning.unsettle(self.queue_worker);
                 self.worker_pool.reinforce(self.queue_worker);
             }
-            Some(Verdict::Home) => self.worker_pool.settle(self.queue_worker),
+            Some(Verdict::Home) => self.worker_pool.pinning.settle(self.queue_worker),
             Some(Verdict::Stay) | None => {}
         }
     }
@@ -256,7 +257,7 @@ impl Serving<'_> {
                 return Err(errno);
             }
         }
-        self.worker_pool.kick_from(self.queue_worker);
+        kick::fetch_waiting(self.worker_pool, self.queue_worker);
         Ok(())
     }
 
@@ -290,7 +291,7 @@ impl Serving<'_> {
         let is_plain = !self.worker_pool.late.has_let_go();
         if is_plain && let Some(bytes) = batch::transfer_bytes(entry.parts().0) {
             if !is_batching && !self.looks {
-                match self.worker_pool.give_back(self.queue_worker, entry) {
+                match reclaimed::give_back(self.worker_pool, self.queue_worker, entry) {
                     None => return Ok(()),
                     Some(kept) => entry = kept,
                 }
@@ -304,7 +305,7 @@ impl Serving<'_> {
             }
         }
         if is_batching {
-            match self.worker_pool.hand_over(entry) {
+            match batch::hand_over(self.worker_pool, entry) {
                 None => return Ok(()),
                 Some(back) => entry = back,
             }
@@ -454,7 +455,7 @@ impl Serving<'_> {
             Parked::Kept => {}
         }
         // An interrupt that found the thread at it, where it is no more.
-        if self.worker_pool.was_interrupted(self.queue_worker, unique) {
+        if interrupt::was_interrupted(self.worker_pool, self.queue_worker, unique) {
             self.worker_pool.server.filesystem.interrupt(unique);
         }
         self.go_on(fresh)
@@ -470,7 +471,7 @@ impl Serving<'_> {
     ) -> Result<(), Errno> {
         let (worker_pool, unique) = (self.worker_pool, header.unique);
         worker_pool.late.park_for(unique, header.uid, entry, after);
-        if worker_pool.was_interrupted(self.queue_worker, unique) {
+        if interrupt::was_interrupted(worker_pool, self.queue_worker, unique) {
             worker_pool.late.interrupt(unique);
         }
         self.go_on(fresh)
@@ -489,7 +490,11 @@ impl Serving<'_> {
 
     /// Somebody has answered in this thread's place, with its entry.
     fn begin_anew(&mut self) -> Result<(), Errno> {
-        match self.worker_pool.further_entry(self.queue_worker.queue) {
+        match self
+            .worker_pool
+            .resources
+            .further_entry(self.queue_worker.queue)
+        {
             Ok(entry) => self.offer(entry),
             Err(errno) => {
                 tracing::warn!(%errno, queue = self.queue_worker.queue, "a thread ends for want of memory");

@@ -3,81 +3,46 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use parking_lot::Mutex;
 
+use super::super::Server;
 use super::super::placement::{Placement, Role};
 use super::super::watchdog::Watchdog;
-use super::super::worker_state::WorkerState;
-use super::super::{RingReport, Server, TransportReport};
-use super::cpus;
-use super::entry::RingEntry;
-use super::idle::Idle;
-use super::interrupt::Unmatched;
+use super::interrupt::{self, Interrupts};
 use super::kick::Kicks;
 use super::late::Late;
+use super::pinning::Pinning;
 use super::probe::Prepared;
-use super::queue::Ring;
 use super::queue_worker::QueueWorker;
-use super::reclaimed::ReclaimQueue;
-use super::shares::Shares;
-use super::thread_budget::{Admission, ThreadBudget};
-use super::work::{self, Begin, Scratch};
-use super::{batch, start, watch};
+use super::queues::{QueueState, Queues};
+use super::resources::Resources;
+use super::shares::{self, Shares};
+use super::thread_budget::Admission;
+use super::work::{self, Begin};
+use super::{ending, start, watch};
 use crate::session::Life;
-use crate::types::{Errno, NodeId};
+use crate::types::Errno;
 
-/// The threads of the queues and what they share.
+/// The threads of the queues and what they share. What is done with them stands in the file of its
+/// subject; here is how threads start, are handed off and return.
 pub(crate) struct RingWorkerPool {
     pub(super) server: Arc<Server>,
     pub(super) life: Arc<Life>,
     pub(super) watchdog: Watchdog,
-    pub(super) queues: Vec<Queue>,
-    /// Requests that are to be interrupted and go on.
-    pub(super) interrupts: AtomicUsize,
-    pub(super) unmatched: Unmatched,
+    pub(super) queues: Queues,
+    pub(super) interrupts: Interrupts,
     pub(super) kicks: Arc<Kicks>,
     /// Requests that no thread is with.
     pub(super) late: Arc<Late>,
     /// Whose requests have threads away; locked after a queue.
     pub(super) shares: Shares,
-    placement: Placement,
-    /// Where this process was put: no thread leaves it.
-    allowed: Option<CpuSet>,
-    payload_bytes: usize,
-    /// For the first thread of each CPU's queue, and for those whose place is kept: a request must
-    /// not wait for a descriptor.
-    tools: Mutex<Vec<Tools>>,
-    pub(super) threads: Mutex<ThreadBudget>,
-    pub(super) departed: Condvar,
+    pub(super) pinning: Pinning,
+    /// Locked after a queue.
+    pub(super) resources: Resources,
 }
-
-/// Who serves a queue. A lock of its own: what blocks on one CPU is no business of the others.
-#[repr(align(128))]
-#[derive(Default)]
-pub(super) struct Queue {
-    pub(super) state: Mutex<QueueState>,
-    /// Entries on their way to a thread with several.
-    pub(super) reclaimed: ReclaimQueue,
-    /// How many threads it has.
-    pub(super) threads: AtomicUsize,
-}
-
-/// The threads of a queue.
-#[derive(Default)]
-pub(super) struct QueueState {
-    pub(super) queue_workers: Vec<Arc<QueueWorker>>,
-    /// Those that wait for requests or carry one out and are not away with it.
-    pub(super) present: usize,
-    /// Those that have no entry, because their last request waits; not present.
-    pub(super) idle: Vec<Arc<Idle>>,
-}
-
-/// What a thread works with.
-type Tools = (Ring, Scratch);
 
 /// Threads of a queue where requests keep waiting.
 pub(super) const BACKLOG_THRESHOLD: usize = 2;
@@ -92,31 +57,18 @@ impl RingWorkerPool {
         max_threads: usize,
         placement: Placement,
     ) -> Result<Arc<Self>, Errno> {
-        let buffer_bytes = prepared.entries.iter().map(RingEntry::bytes).sum();
-        let online = cpus::online().len().min(prepared.entries.len());
-        let tools = (0..online).map_while(|_| make_tools(&server).ok());
-        let tools = Mutex::new(tools.collect());
-        let late = Late::new(prepared.entries.len())?;
+        let queues = prepared.entries.len();
         Ok(Arc::new(Self {
-            shares: Shares::new(max_threads, prepared.entries.len()),
-            late,
+            resources: Resources::new(server.connection.clone(), prepared, max_threads),
+            late: Late::new(queues)?,
             server,
             life,
             watchdog: Watchdog::new(),
-            queues: prepared.entries.iter().map(|_| Queue::default()).collect(),
-            interrupts: AtomicUsize::new(0),
-            unmatched: Unmatched::default(),
-            kicks: Kicks::new(mountpoint, prepared.entries.len()),
-            placement,
-            allowed: sched_getaffinity(None).ok(),
-            payload_bytes: prepared.payload_bytes,
-            tools,
-            threads: Mutex::new(ThreadBudget::new(
-                prepared.entries.len(),
-                max_threads,
-                buffer_bytes,
-            )),
-            departed: Condvar::new(),
+            queues: Queues::new(queues),
+            interrupts: Interrupts::default(),
+            kicks: Kicks::new(mountpoint, queues),
+            shares: Shares::new(max_threads, queues),
+            pinning: Pinning::new(placement),
         }))
     }
 
@@ -130,31 +82,33 @@ impl RingWorkerPool {
         let worker_pool = self.clone();
         self.watchdog.start(move || watch::watch(&worker_pool))?;
         let Prepared { ring, entries, .. } = prepared;
+        self.resources.admit(Admission::Starter)?;
         let worker_pool = self.clone();
-        self.threads.lock().running += 1;
         let spawned = thread::Builder::new()
             .name("strandfs-ring".to_owned())
             .spawn(move || {
                 start::start(&worker_pool, ring, entries, refused);
-                worker_pool.depart();
+                worker_pool.resources.depart();
             });
-        spawned.map(drop).inspect_err(|_| self.depart())
+        let give_up = |_: &io::Error| self.resources.give_up(Admission::Starter);
+        spawned.map(drop).inspect_err(give_up)
     }
 
     /// What `status` shows.
     pub(crate) fn report(&self) {
-        let buffer_bytes = self.threads.lock().buffer_bytes;
-        self.server
-            .connection
-            .set_transport(TransportReport::Ring(RingReport {
-                queues: self.queues.len(),
-                buffer_bytes,
-            }));
+        self.resources.report();
     }
 
-    /// The threads of a queue.
-    pub(super) fn queue(&self, queue: usize) -> Option<MutexGuard<'_, QueueState>> {
-        Some(self.queues.get(queue)?.state.lock())
+    /// The kernel wants this request interrupted.
+    pub(crate) fn interrupt(self: &Arc<Self>, unique: u64) {
+        interrupt::interrupt(self, unique);
+    }
+
+    /// After the end of the mount: waits at most `patience` for the threads, and interrupts the
+    /// system calls of those that take long. The kernel has sent the idle ones home itself.
+    pub(crate) fn disband(&self, patience: Duration) {
+        self.watchdog.wake();
+        (self.resources).wait_for_all(patience, |impatient| ending::press_on(self, impatient));
     }
 
     /// A further thread for a queue. What it would begin with comes back if there can be none.
@@ -164,28 +118,32 @@ impl RingWorkerPool {
         state: &mut QueueState,
         begin: Begin,
     ) -> Result<(), (Begin, io::Error)> {
-        let first = state.queue_workers.is_empty();
         let admission = match begin {
-            _ if first => Admission::First,
+            _ if state.queue_workers.is_empty() => Admission::First,
             Begin::TakeOver(_) => Admission::Reserved,
             Begin::Send(_) => Admission::InPlace,
             _ => Admission::Further,
         };
-        let number = match self.threads.lock().admit(admission) {
+        let number = match self.resources.admit(admission) {
             Ok(number) => number,
             Err(error) => return Err((begin, error)),
         };
+        self.spawn_admitted(queue, number, admission, begin)
+            .map(|queue_worker| self.queues.add(state, queue_worker))
+            .inspect_err(|_| self.resources.give_up(admission))
+    }
+
+    fn spawn_admitted(
+        self: &Arc<Self>,
+        queue: usize,
+        number: usize,
+        admission: Admission,
+        begin: Begin,
+    ) -> Result<Arc<QueueWorker>, (Begin, io::Error)> {
         // Its memory is had first: a thread that has to give up would be no help.
-        let had = match admission {
-            Admission::First | Admission::Reserved => self.tools.lock().pop(),
-            Admission::Further | Admission::InPlace => None,
-        };
-        let (ring, scratch) = match had.map_or_else(|| make_tools(&self.server), Ok) {
+        let (ring, scratch) = match self.resources.take_tools(admission) {
             Ok(tools) => tools,
-            Err(errno) => {
-                self.depart();
-                return Err((begin, errno.into()));
-            }
+            Err(errno) => return Err((begin, errno.into())),
         };
         let counts = self.server.connection.counter().join();
         let queue_worker = Arc::new(QueueWorker::new(queue, number, counts));
@@ -202,51 +160,16 @@ impl RingWorkerPool {
             });
         if let Err(error) = spawned {
             self.server.connection.counter().leave(&queue_worker.counts);
-            self.depart();
             let begin = handed.lock().take();
             return Err((begin.unwrap_or(Begin::Nothing), error));
         }
-        state.queue_workers.push(queue_worker);
-        state.present += 1;
-        self.note_threads(queue, state);
-        Ok(())
-    }
-
-    /// The threads of a queue are more or fewer.
-    pub(super) fn note_threads(&self, queue: usize, state: &QueueState) {
-        if let Some(queue) = self.queues.get(queue) {
-            queue
-                .threads
-                .store(state.queue_workers.len(), Ordering::Relaxed);
-        }
-    }
-
-    /// Has what a further thread works with ready.
-    pub(super) fn lay_out_tools(&self) -> Result<(), Errno> {
-        let tools = make_tools(&self.server)?;
-        self.tools.lock().push(tools);
-        Ok(())
-    }
-
-    /// An entry for a queue that needs one more.
-    pub(super) fn further_entry(&self, queue: usize) -> Result<RingEntry, Errno> {
-        let queue = u16::try_from(queue).map_err(|_| Errno::RANGE)?;
-        let entry = RingEntry::new(queue, self.payload_bytes)?;
-        self.threads.lock().buffer_bytes += entry.bytes();
-        self.report();
-        Ok(entry)
-    }
-
-    /// An entry that was not needed after all.
-    pub(super) fn drop_entry(&self, entry: RingEntry) {
-        self.threads.lock().buffer_bytes -= entry.bytes();
-        self.report();
+        Ok(queue_worker)
     }
 
     /// A second thread for a queue whose callers are faster than one. They share a CPU, so two are
     /// enough for any number of them.
     pub(super) fn reinforce(self: &Arc<Self>, queue_worker: &QueueWorker) {
-        let Some(mut state) = self.queue(queue_worker.queue) else {
+        let Some(mut state) = self.queues.lock(queue_worker.queue) else {
             return;
         };
         if state.queue_workers.len() >= BACKLOG_THRESHOLD {
@@ -263,20 +186,19 @@ impl RingWorkerPool {
         queue: usize,
         state: &mut QueueState,
     ) -> io::Result<()> {
-        let entry = self.further_entry(queue)?;
+        let entry = self.resources.further_entry(queue)?;
         let bytes = entry.bytes();
-        if let Err((_, error)) = self.spawn_worker(queue, state, Begin::Offer(entry)) {
-            self.threads.lock().buffer_bytes -= bytes;
-            self.report();
-            return Err(error);
-        }
-        Ok(())
+        let spawned = self.spawn_worker(queue, state, Begin::Offer(entry));
+        spawned.map_err(|(_, error)| {
+            self.resources.forget_entry(bytes);
+            error
+        })
     }
 
     /// Counts a thread as away while the request of `word` runs on it, and sees to it that the
     /// queue is served. False if that request is over.
     pub(super) fn hand_off(self: &Arc<Self>, queue_worker: &Arc<QueueWorker>, word: u64) -> bool {
-        let Some(mut state) = self.queue(queue_worker.queue) else {
+        let Some(mut state) = self.queues.lock(queue_worker.queue) else {
             return false;
         };
         self.hand_off_in(&mut state, queue_worker, word)
@@ -292,11 +214,11 @@ impl RingWorkerPool {
         if !queue_worker.hand_off(word) {
             return false;
         }
-        state.present = state.present.saturating_sub(1);
+        state.leave();
         self.shares.note_blocked(queue_worker);
-        self.put(queue_worker, Role::Working);
+        self.pinning.place(queue_worker, Role::Working);
         self.server.connection.counter().count_relief();
-        if state.present > 0 || self.life.has_ended() {
+        if state.present() > 0 || self.life.has_ended() {
             return true;
         }
         if let Err(error) = self.spawn_worker_to_offer(queue_worker.queue, state) {
@@ -308,16 +230,16 @@ impl RingWorkerPool {
 
     /// A thread that was away is done with its request.
     pub(super) fn return_worker(&self, queue_worker: &Arc<QueueWorker>) {
-        let Some(mut state) = self.queue(queue_worker.queue) else {
+        let Some(mut state) = self.queues.lock(queue_worker.queue) else {
             return;
         };
         if queue_worker.finish_handed_off() {
-            self.interrupts.fetch_sub(1, Ordering::Relaxed);
+            self.interrupts.end_one();
         }
-        self.note_unblocked(queue_worker);
-        state.present += 1;
+        shares::note_unblocked(self, queue_worker);
+        state.become_present();
         queue_worker.become_reader();
-        self.put(queue_worker, Role::Reading);
+        self.pinning.place(queue_worker, Role::Reading);
     }
 
     /// Answers the request that a thread is away with, in its place: a further thread sends the
@@ -325,7 +247,7 @@ impl RingWorkerPool {
     /// data is moved within the entry itself, or if there is no room for a thread.
     pub(crate) fn answer_for(self: &Arc<Self>, thread: u32, errno: Errno) -> bool {
         for queue in 0..self.queues.len() {
-            let Some(mut state) = self.queue(queue) else {
+            let Some(mut state) = self.queues.lock(queue) else {
                 break;
             };
             let queue_worker = state
@@ -355,103 +277,5 @@ impl RingWorkerPool {
             return false;
         }
         false
-    }
-
-    /// Puts a thread on its queue's CPU, or where `Placement` wants it.
-    pub(super) fn settle(&self, queue_worker: &QueueWorker) {
-        if !self.placement.is_free() {
-            return self.put(queue_worker, Role::Reading);
-        }
-        let allowed = self.allowed.as_ref();
-        let Some(cpu) = cpus::only(queue_worker.queue)
-            .filter(|_| allowed.is_none_or(|allowed| allowed.is_set(queue_worker.queue)))
-        else {
-            return;
-        };
-        // A CPU that is not there: the thread serves its queue from elsewhere.
-        if let Err(errno) = sched_setaffinity(None, &cpu) {
-            tracing::debug!(%errno, queue = queue_worker.queue, "a thread cannot be pinned");
-        }
-    }
-
-    /// Whether threads may leave their queue's CPU: nobody has put them there on purpose, and there
-    /// is another one.
-    pub(super) fn may_be_unpinned(&self) -> bool {
-        let allowed = self.allowed.as_ref();
-        self.placement.is_free() && allowed.is_some_and(|allowed| allowed.count() > 1)
-    }
-
-    /// Lets the calling thread run wherever this process may.
-    pub(super) fn unsettle(&self, queue_worker: &QueueWorker) {
-        if let Some(allowed) = &self.allowed
-            && let Err(errno) = sched_setaffinity(None, allowed)
-        {
-            tracing::debug!(%errno, queue = queue_worker.queue, "a thread cannot leave its CPU");
-        }
-    }
-
-    fn put(&self, queue_worker: &QueueWorker, role: Role) {
-        if !self.placement.is_free() {
-            queue_worker.place(&self.placement, role);
-        }
-    }
-
-    /// Fetches what waits in a queue whose threads are all away, by a request of our own. For the
-    /// thread that has just offered an entry there.
-    pub(super) fn kick_from(&self, queue_worker: &QueueWorker) {
-        // The request goes to the queue of the CPU it is sent from.
-        let elsewhere = sched_getaffinity(None).ok();
-        let here = cpus::only(queue_worker.queue);
-        let moved = match (&elsewhere, here) {
-            (Some(now), Some(here)) if *now != here => sched_setaffinity(None, &here).is_ok(),
-            _ => false,
-        };
-        let files = self.files_nearest_to(queue_worker.queue);
-        let kicked_from = files
-            .iter()
-            .any(|file| self.server.connection.kick_from(*file).is_ok());
-        if !kicked_from && !self.life.has_ended() {
-            let kicked = cpus::only(queue_worker.queue)
-                .ok_or_else(|| Errno::RANGE.into())
-                .and_then(|cpu| self.kicks.kick(queue_worker.queue, cpu));
-            if let Err(error) = kicked {
-                tracing::warn!(%error, queue = queue_worker.queue, "waiting requests cannot be fetched");
-            }
-        }
-        if moved && let Some(elsewhere) = elsewhere {
-            // It was there before.
-            let _ = sched_setaffinity(None, &elsewhere);
-        }
-    }
-
-    /// Regular files the kernel may know, those of this queue's threads first.
-    fn files_nearest_to(&self, queue: usize) -> Vec<NodeId> {
-        let mut files = Vec::new();
-        let others = (0..self.queues.len()).filter(|other| *other != queue);
-        for state in std::iter::once(queue)
-            .chain(others)
-            .filter_map(|queue| self.queue(queue))
-        {
-            let known = state
-                .queue_workers
-                .iter()
-                .map(|queue_worker| queue_worker.file.load(Ordering::Relaxed));
-            files.extend(known.filter(|file| *file != 0).map(NodeId));
-        }
-        files
-    }
-}
-
-fn make_tools(server: &Server) -> Result<Tools, Errno> {
-    let ring = Ring::new(server.connection.clone(), batch::ENTRIES)?;
-    Ok((ring, Scratch::new()?))
-}
-
-impl QueueState {
-    /// Whether all that are present carry a request out.
-    pub(super) fn is_busy(&self) -> bool {
-        let handling =
-            |queue_worker: &&Arc<QueueWorker>| WorkerState::is_handling(queue_worker.word());
-        self.queue_workers.iter().filter(handling).count() >= self.present
     }
 }

@@ -9,6 +9,7 @@ use super::super::super::caller;
 use super::super::entry::RingEntry;
 use super::super::queue_worker::QueueWorker;
 use super::super::worker_pool::RingWorkerPool;
+use super::super::{interrupt, keeper};
 use crate::abi::{InHeader, Opcode};
 use crate::deferred::Deferred;
 use crate::dispatch::{Outcome, dispatch, dispatch_nowait};
@@ -92,7 +93,7 @@ pub(super) fn carry_out(
         has_others,
     });
     let outcome = in_sight(worker_pool, queue_worker, message, &worker, |worker| {
-        worker_pool.interrupt_early(queue_worker, unique);
+        interrupt::interrupt_early(worker_pool, queue_worker, unique);
         dispatch(&*server.filesystem, &server.dialect, message, out, worker)
     });
     match worker.later.get() {
@@ -234,7 +235,7 @@ impl<'a> RingWorker<'a> {
 
     /// Has all that the thread needs to go on without the request's entry.
     fn provide(&self, asker: &Asker) -> Result<(), Errno> {
-        if !self.worker_pool.has_keeper() {
+        if !keeper::is_there(self.worker_pool) {
             return Err(Errno::NOSYS);
         }
         let queue = self.queue_worker.queue;
@@ -245,6 +246,7 @@ impl<'a> RingWorker<'a> {
         // Without memory for one more entry the request cannot wait.
         let entry = self
             .worker_pool
+            .resources
             .further_entry(queue)
             .map_err(|_| Errno::NOLCK)?;
         self.fresh.replace(Some(entry));

@@ -3,6 +3,7 @@
 use super::Serving;
 use super::carry_out::try_nowait;
 use crate::message::Message;
+use crate::transport::ring::batch;
 use crate::transport::ring::entry::RingEntry;
 use crate::transport::ring::reclaimed::ReclaimQueue;
 use crate::types::Errno;
@@ -49,7 +50,7 @@ impl Serving<'_> {
         if self.trial.succeed() {
             self.want_reclaimed(true);
             if self.ring.entries() == 1 {
-                for entry in self.worker_pool.widen(self.queue_worker) {
+                for entry in batch::widen(self.worker_pool, self.queue_worker) {
                     self.ring.register(entry);
                 }
             }
@@ -94,7 +95,8 @@ impl Serving<'_> {
     pub(super) fn leave_reclaimed(&mut self) {
         while let Some(entries) = self.take_reclaimed() {
             for entry in entries {
-                if self.worker_pool.hand_over(entry).is_some() && !self.worker_pool.life.has_ended()
+                if batch::hand_over(self.worker_pool, entry).is_some()
+                    && !self.worker_pool.life.has_ended()
                 {
                     tracing::error!(
                         queue = self.queue_worker.queue,

@@ -6,7 +6,8 @@ use super::Serving;
 use super::carry_out::{Reply, RingWorker};
 use crate::abi::InHeader;
 use crate::transport::ring::entry::RingEntry;
-use crate::transport::ring::shares::Begun;
+use crate::transport::ring::interrupt;
+use crate::transport::ring::shares::{self, Begun};
 use crate::types::Errno;
 
 impl Serving<'_> {
@@ -21,8 +22,8 @@ impl Serving<'_> {
             (self.worker_pool, self.queue_worker, header.unique);
         let waited = worker_pool.late.take_let_go(unique);
         queue_worker.of_share.store(waited, Ordering::Relaxed);
-        if !worker_pool.shares_matter(queue_worker)
-            || !worker_pool.is_beyond_share(queue_worker, header)
+        if !shares::matter(worker_pool, queue_worker)
+            || !shares::is_beyond_share(worker_pool, queue_worker, header)
         {
             return Ok(Some(entry));
         }
@@ -36,25 +37,25 @@ impl Serving<'_> {
                 return Ok(None);
             }
         };
-        match worker_pool.wait_for_share(header, entry) {
+        match shares::wait_for_share(worker_pool, header, entry) {
             Begun::Yes(entry) => {
                 // What was made for going on is given up again.
                 if let Some(fresh) = fresh {
-                    worker_pool.drop_entry(fresh);
+                    worker_pool.resources.drop_entry(fresh);
                 }
                 return Ok(Some(entry));
             }
             Begun::Waits => {}
             Begun::Refused(entry) => {
                 if let Some(fresh) = fresh {
-                    worker_pool.drop_entry(fresh);
+                    worker_pool.resources.drop_entry(fresh);
                 }
                 self.refuse(entry, header);
                 return Ok(None);
             }
         }
         queue_worker.of_share.store(false, Ordering::Relaxed);
-        if worker_pool.was_interrupted(queue_worker, unique) {
+        if interrupt::was_interrupted(worker_pool, queue_worker, unique) {
             worker_pool.late.interrupt(unique);
         }
         self.go_on(fresh)?;
