@@ -1,5 +1,48 @@
-//! The kernel's FUSE protocol for servers: ABI, requests, session, transports, passthrough,
-//! notifications and mounting. It knows nothing of unions.
+//! Filesystems in user space on Linux: a trait with one method for each operation, and a session that
+//! mounts, negotiates, serves and unmounts.
+//!
+//! - [`Filesystem`] is the contract: what each method answers, which errors mean what, and how look-ups
+//!   are counted. [`Context`] says who asks, and lets a method say that it may block, answer later
+//!   ([`Deferred`]) or be tried again.
+//! - [`Session::mount`] mounts and agrees on INIT ([`SessionConfig`], [`Wants`], [`Negotiated`]);
+//!   [`Session::serve`] returns when the mount has ended ([`End`]), [`Unmounter`] and [`Signals`] end
+//!   it.
+//! - [`Connection`] registers backing files for passthrough and sends notifications.
+//! - Requests come over `/dev/fuse` or io_uring ([`TransportChoice`]), or over a [`Transport`] of
+//!   one's own, with [`ring`] where that is to be io_uring.
+//! - [`abi`] is the protocol itself: structures, typed requests, replies.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use strandfs_fuse::{
+//!     AttrReply, Context, FileAttr, Filesystem, Handle, MountOptions, NodeId, Result, Session,
+//!     SessionConfig, Signals,
+//! };
+//!
+//! /// A directory without anything in it.
+//! struct Empty;
+//!
+//! impl Filesystem for Empty {
+//!     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
+//!         let attr = FileAttr { ino: node.0, mode: 0o040_555, nlink: 2, ..FileAttr::default() };
+//!         Ok(AttrReply { attr, attr_valid: Duration::from_secs(1) })
+//!     }
+//! }
+//!
+//! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let signals = Signals::block()?; // first, before any thread starts
+//! let (at, options) = (Path::new("/mnt/empty"), MountOptions::default());
+//! let session = Session::mount(Arc::new(Empty), at, &options, SessionConfig::default())?;
+//! println!("ended: {:?}", session.serve_with_signals(signals)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The examples (`hello`, `memory`, `passthrough`, `notifications`, `readdirplus`, `io_uring`) are
+//! small filesystems to start from.
 
 mod abort_helper;
 mod backing;

@@ -4,6 +4,7 @@
 mod blocking;
 mod connection;
 mod endings;
+mod examples;
 mod lab;
 mod refusals;
 mod support;

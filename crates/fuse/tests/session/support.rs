@@ -1,4 +1,4 @@
-//! Mountpoints that clean up after themselves, and the example server as a process.
+//! Mountpoints that clean up after themselves, and the examples as processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -125,16 +125,21 @@ impl Drop for Control {
     }
 }
 
-/// The example `hello`, built if it is not there yet.
-pub fn hello() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
+/// The example `hello`.
+pub fn hello() -> PathBuf {
+    example("hello")
+}
+
+/// An example, built if it is not there yet.
+pub fn example(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
         let own = std::env::current_exe().expect("own path");
         let profile = own.parent().and_then(Path::parent).expect("target/PROFILE");
         let target = profile.parent().expect("target");
         let mut build = Command::new(env!("CARGO"));
         build
-            .args(["build", "--quiet", "--offline", "--example", "hello"])
+            .args(["build", "--quiet", "--offline", "--examples"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .arg("--target-dir")
             .arg(target);
@@ -142,8 +147,9 @@ pub fn hello() -> &'static Path {
             build.arg("--release");
         }
         assert!(build.status().expect("cargo").success());
-        profile.join("examples/hello")
-    })
+        profile.join("examples")
+    });
+    folder.join(name)
 }
 
 /// What `hello` calls a transport.
@@ -163,7 +169,12 @@ pub struct Server {
 impl Server {
     /// Starts `hello` and waits until it is ready.
     pub fn start(mountpoint: &Mountpoint, options: &[&str]) -> Self {
-        let server = Self::launch(mountpoint, options);
+        Self::start_example("hello", mountpoint, options)
+    }
+
+    /// The same of another example.
+    pub fn start_example(name: &str, mountpoint: &Mountpoint, options: &[&str]) -> Self {
+        let server = Self::launch(name, mountpoint, options);
         assert_eq!(server.line(), "ready");
         assert!(mountpoint.is_mounted());
         server
@@ -174,13 +185,13 @@ impl Server {
         Self::start(mountpoint, &[flag(transport)])
     }
 
-    fn launch(mountpoint: &Mountpoint, options: &[&str]) -> Self {
-        let mut child = Command::new(hello())
+    fn launch(name: &str, mountpoint: &Mountpoint, options: &[&str]) -> Self {
+        let mut child = Command::new(example(name))
             .args(options)
             .arg(mountpoint.path())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("hello");
+            .expect(name);
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, output) = channel();
         thread::spawn(move || {
@@ -195,7 +206,9 @@ impl Server {
 
     /// The next line it prints.
     pub fn line(&self) -> String {
-        self.output.recv_timeout(PATIENCE).expect("a line of hello")
+        self.output
+            .recv_timeout(PATIENCE)
+            .expect("a line of the example")
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
