@@ -4,8 +4,8 @@
 //! - The crate's root holds the structures and numbers of `linux/fuse.h`, up to ABI 7.45.
 //! - [`message`] finds the parts of a request, whether it came over `/dev/fuse` or in an entry of
 //!   an io_uring.
-//! - [`request`] decodes it: one `match` from the operation's number to a typed [`Request`] that
-//!   borrows names and data from the message.
+//! - [`request`] decodes it: one `match` from the operation's number to a typed
+//!   [`Request`](request::Request) that borrows names and data from the message.
 //! - [`reply`] and [`listing`] encode answers, [`negotiate`] the answer to INIT.
 //! - [`types`] are the words in which requests and answers are spoken.
 //!

@@ -1,5 +1,5 @@
-//! The words the [`Filesystem`](crate::Filesystem) trait is spoken in: identifiers, attributes,
-//! requests' arguments and their answers. Nothing here knows how they travel.
+//! The words in which requests and answers are spoken: identifiers, attributes, requests' arguments
+//! and their answers. Nothing here knows how they travel.
 
 use std::ffi::OsStr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The rooms of the pool, from the bottom up: a room uses those below it and no other.
+//! The crates, and the rooms of the pool, from the bottom up: each uses those below it and no other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -79,4 +79,82 @@ fn what_a_file_names_is_seen_outside_comments_and_tests() {
     let text = "//! crate::admin\nuse crate::base::sys;\nfn f() { crate::ops::g() } // crate::mover\n\
                 #[cfg(test)]\nmod tests {\n    use crate::pool::Pool;\n}\n";
     assert_eq!(Vec::from_iter(named(text)), ["base", "ops"]);
+}
+
+/// From the bottom up; with those that are published.
+const CRATES: [(&str, bool); 11] = [
+    ("strandfs-options", true),
+    ("strandfs-fuse-abi", true),
+    ("strandfs-fuse", true),
+    ("strandfs-preload-abi", false),
+    ("strandfs-preload", false),
+    ("strandfs-pool", false),
+    ("strandfs-volume", false),
+    ("strandfs-lab", false),
+    ("strandfs-testkit", false),
+    ("strandfs-fuzz", false),
+    ("strandfs", false),
+];
+
+/// Name, manifest and folder of each crate of the workspace.
+fn manifests() -> Vec<(String, String, std::path::PathBuf)> {
+    let root = crate::repo_root();
+    let crates = fs::read_dir(root.join("crates")).unwrap();
+    let mut folders: Vec<_> = crates.map(|found| found.unwrap().path()).collect();
+    folders.extend([root.join("lab"), root.join("fuzz/harness")]);
+    let read = |folder: std::path::PathBuf| {
+        let text = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let name = text.lines().find_map(|line| line.strip_prefix("name = "));
+        (
+            name.unwrap().trim_matches('"').to_owned(),
+            text.clone(),
+            folder,
+        )
+    };
+    folders.into_iter().map(read).collect()
+}
+
+#[test]
+fn no_crate_uses_one_above_it() {
+    let place = |name: &str| CRATES.iter().position(|(known, _)| *known == name);
+    let mut against = Vec::new();
+    for (name, text, _) in manifests() {
+        let Some(own) = place(&name) else {
+            panic!("{name} has no place in the order");
+        };
+        let uses = text
+            .split_once("\n[dependencies]")
+            .map_or("", |(_, rest)| rest);
+        let uses = uses.split("\n[").next().unwrap_or_default();
+        let used = uses
+            .lines()
+            .filter_map(|line| line.split(['.', ' ', '=']).next());
+        let above = used.filter(|used| place(used).is_some_and(|place| place >= own));
+        against.extend(above.map(|used| format!("{name} -> {used}")));
+    }
+    assert!(against.is_empty(), "{against:?}");
+}
+
+#[test]
+fn what_is_published_has_a_face_and_the_rest_is_not_published() {
+    for (name, text, folder) in manifests() {
+        let has = |key: &str| {
+            text.lines()
+                .any(|line| line.starts_with(&format!("{key} = ")))
+        };
+        if CRATES.contains(&(name.as_str(), true)) {
+            for key in ["description", "keywords", "categories"] {
+                assert!(has(key), "{name} has no {key}");
+            }
+            for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+                assert!(folder.join(file).exists(), "{name} has no {file}");
+            }
+            assert!(!has("publish"), "{name}");
+        } else {
+            assert!(
+                text.contains("\npublish = false\n"),
+                "{name} would be published"
+            );
+        }
+    }
 }
