@@ -79,7 +79,7 @@ pub enum BranchError {
     Duplicate { path: PathBuf },
     #[error("branch {path:?} cannot be reached ({why}): make it readable or remove it")]
     Unreachable { path: PathBuf, why: String },
-    #[error("branch {path:?} has a name that is not UTF-8: rename it or name it by a symlink")]
+    #[error("branch {path:?} has a name that is not UTF-8: rename it, or bind-mount it elsewhere")]
     NotUtf8 { path: PathBuf },
     #[error("branch pattern {pattern:?} matches no directory: correct it or create one")]
     NoMatch { pattern: String },

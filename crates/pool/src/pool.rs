@@ -64,7 +64,12 @@ impl Pool {
         let volumes = Volumes::default();
         volumes.mounts.set_rule(settings.cross_mounts);
         let coherence = Coherence::new(settings.coherence);
-        let root = Arc::new(root_set(&volumes, &coherence.dir_caches, &branches, 0)?);
+        let root = Arc::new(root_set(
+            &volumes,
+            &coherence.lookups.dir_caches,
+            &branches,
+            0,
+        )?);
         let budget = Budget::of_process();
         let descriptors = budget.directories();
         let members = branches.len() + missing.len();

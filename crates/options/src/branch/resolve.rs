@@ -194,6 +194,9 @@ mod tests {
         ));
         assert!(matches!(fail("@/z*"), BranchError::NoMatch { .. }));
         assert!(matches!(fail("@/a***"), BranchError::BadPattern { .. }));
+        let _ = fs::create_dir(Path::new(&house).join(OsStr::from_bytes(b"disk\xff")));
+        let odd = fail("@/disk*");
+        assert!(matches!(odd, BranchError::NotUtf8 { .. }), "{odd}");
         let text = fail("@/none").to_string();
         assert!(text.contains(&format!("{house}/none")), "{text}");
     }

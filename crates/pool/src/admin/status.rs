@@ -61,7 +61,7 @@ pub fn status(pool: &Admin) -> Status {
         coherence: Coherence {
             events,
             invalidations,
-            directories_remembered: count(pool.coherence.dir_caches.complete()),
+            directories_remembered: count(pool.coherence.lookups.dir_caches.complete()),
         },
         nodes: count(pool.nodes.len()),
         open_files: count(pool.files.len()),
@@ -178,7 +178,7 @@ fn branch_status(
     let rule = view.settings.cross_mounts;
     let (forbids, mounts) = describe(table, &branch.path, branch.mark().mount(), rule);
     let medium = branch.medium();
-    let watched = match pool.coherence.reason(branch.id) {
+    let watched = match pool.coherence.watched.reason(branch.id) {
         None => Switch::on(),
         Some(reason) => Switch::off(reason),
     };

@@ -36,6 +36,8 @@ pub(crate) struct Changes {
     last: Box<[AtomicU64]>,
     /// Everything changed at this count.
     everything: AtomicU64,
+    /// Counts changes of directories: a directory's branches are known while it stands still.
+    structure: AtomicU64,
 }
 
 impl Default for Changes {
@@ -44,13 +46,25 @@ impl Default for Changes {
             count: AtomicU64::new(0),
             last: (0..GROUPS).map(|_| AtomicU64::new(0)).collect(),
             everything: AtomicU64::new(0),
+            structure: AtomicU64::new(0),
         }
     }
 }
 
 impl Changes {
+    /// Now, for a look at the changes since, later.
     pub fn now(&self) -> Epoch {
         Epoch(self.count.load(Ordering::SeqCst))
+    }
+
+    /// The state of directories over all branches; as long as it stays, so do they.
+    pub fn structure(&self) -> u64 {
+        self.structure.load(Ordering::SeqCst)
+    }
+
+    /// Directories changed their branches: what is known of them must be looked at again.
+    pub fn structure_changed(&self) {
+        self.structure.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Notes a change. To be called before anybody is told of it.

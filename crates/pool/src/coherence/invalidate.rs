@@ -20,13 +20,11 @@ pub(crate) type Nodes = SmallVec<[Arc<Node>; 2]>;
 
 /// The inodes an identifier may mean: one for each branch on its filesystem.
 pub(crate) fn inodes_of(pool: &Coherent, id: &FileId) -> SmallVec<[(VolumeId, u64); 2]> {
-    let volumes = pool.coherence.by_fsid.lock();
+    let volumes = pool.coherence.watched.volumes_on(id.fsid).into_iter();
     volumes
-        .iter()
-        .filter(|(fsid, _)| *fsid == id.fsid)
-        .filter_map(|(_, volume)| {
-            let (ino, _) = pool.volumes.decode(*volume, &id.handle)?;
-            Some((*volume, ino))
+        .filter_map(|volume| {
+            let (ino, _) = pool.volumes.decode(volume, &id.handle)?;
+            Some((volume, ino))
         })
         .collect()
 }
@@ -80,7 +78,7 @@ pub(crate) fn count_invalidation(pool: &Coherent) {
 /// of inodes is dropped. Missing names, which nobody lists, run out within their minute.
 pub(crate) fn expire_everything(pool: &Coherent) {
     pool.coherence.changes.note_everything();
-    pool.coherence.structure_changed();
+    pool.coherence.changes.structure_changed();
     let Some(connection) = pool.connection.get() else {
         return;
     };

@@ -46,7 +46,7 @@ pub(crate) fn keeping(pool: &Coherent, view: &View, node: &Node) -> Keeping {
         return Keeping::Not;
     }
     let watched = validity::vouches(pool, view)
-        && pool.coherence.all_watched()
+        && pool.coherence.watched.all()
         && validity::copies_watched(pool, &node.place().copies);
     match given {
         _ if watched => Keeping::WhileWatched,
@@ -76,7 +76,7 @@ pub(crate) fn begin_series(pool: &Coherent, node: &Node) -> Series {
         return series_of(mark);
     }
     let series = Series::keepable(number);
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let mark = since.0 << SERIES_BITS | series.bits();
     node.cache_mark.store(mark, Ordering::SeqCst);
     series

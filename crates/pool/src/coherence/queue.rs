@@ -102,7 +102,8 @@ impl super::Coherence {
 /// remembered; of attributes too if `attributes` is set. Reads what waits, if need be.
 pub(crate) fn settled(pool: &Coherent, attributes: bool) -> bool {
     let queue = &pool.coherence.queue;
-    let (Some(groups), Some(readers)) = (pool.coherence.groups.get(), queue.listener.get()) else {
+    let (Some(groups), Some(readers)) = (pool.coherence.watched.groups.get(), queue.listener.get())
+    else {
         return false;
     };
     let groups = groups.both();
@@ -177,12 +178,12 @@ fn take_note_of(pool: &Coherent, records: &[u8]) {
         take_note(pool, &event);
     }
     if understood_bytes != records.len() {
-        pool.coherence.dir_caches.forget_all();
+        pool.coherence.lookups.dir_caches.forget_all();
     }
 }
 
 fn take_note(pool: &Coherent, event: &Event<'_>) {
-    let dir_caches = &pool.coherence.dir_caches;
+    let dir_caches = &pool.coherence.lookups.dir_caches;
     if event.mask & libc::FAN_Q_OVERFLOW != 0 {
         dir_caches.forget_all();
     }
@@ -201,12 +202,12 @@ fn each_memory(pool: &Coherent, id: &FileId, visit: impl Fn(&crate::state::dir_c
     let inodes = invalidate::inodes_of(pool, id);
     if inodes.is_empty() {
         // A directory that cannot be told from others.
-        pool.coherence.dir_caches.forget_all();
+        pool.coherence.lookups.dir_caches.forget_all();
     }
     for (volume, ino) in inodes {
         let device = pool.volumes.device(volume);
         let key = device.map(|(major, minor)| (major, minor, ino));
-        if let Some(memory) = key.and_then(|key| pool.coherence.dir_caches.find(key)) {
+        if let Some(memory) = key.and_then(|key| pool.coherence.lookups.dir_caches.find(key)) {
             visit(&memory);
         }
     }

@@ -1,17 +1,19 @@
 //! Asking branches only what is not known of them.
 
 use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use parking_lot::Mutex;
 use rustix::fs::{IFlags, RawDir, Statx};
 use rustix::io::Errno;
 
 use crate::base::{magic, sys};
-use crate::coherence::{Coherent, queue, validity};
+use crate::coherence::{Coherent, queue, validity, watched};
 use crate::state::State;
-use crate::state::dir_cache::listed;
+use crate::state::dir_cache::{DirCaches, listed};
 use crate::state::identity::VolumeId;
 use crate::state::node::{DirEntry, DirSet};
 use crate::state::view::View;
@@ -25,6 +27,16 @@ const DENT_BYTES: usize = 64;
 const CASE_TRIES: usize = 4;
 /// Names in such directories are matched in other ways than byte by byte.
 const MATCHED_OTHERWISE: u32 = 0x4000_0000 | 0x0000_0800; // FS_CASEFOLD_FL | FS_ENCRYPT_FL
+
+/// What was learnt of directories, and of how their filesystems compare names.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    pub dir_caches: DirCaches,
+    /// Volumes on which names that differ in case are different names.
+    tells_case: Mutex<HashSet<VolumeId>>,
+    /// What kind of filesystem a volume is (`f_type` of `statfs(2)`), once that was asked.
+    magics: Mutex<HashMap<VolumeId, u64>>,
+}
 
 /// What one request may take from memory about the directories of a set.
 pub(crate) struct CachedLookups<'a> {
@@ -74,11 +86,11 @@ impl CachedLookups<'_> {
 
     /// Whether `name` is known not to be in `dir`.
     pub fn lacks(&self, dir: &DirEntry, name: &OsStr) -> bool {
-        let dir_caches = &self.pool.coherence.dir_caches;
+        let dir_caches = &self.pool.coherence.lookups.dir_caches;
         // Again once all reports are taken note of.
         self.worth
             && dir.memory.lacks(name, dir_caches.era())
-            && validity::volume_watched(self.pool, dir.identity.volume)
+            && watched::volume_watched(self.pool, dir.identity.volume)
             && settled_once(&self.names, || queue::settled(self.pool, false))
             && dir.memory.lacks(name, dir_caches.era())
     }
@@ -89,12 +101,12 @@ impl CachedLookups<'_> {
     /// Those of `statx(2)`.
     pub fn attributes(&self, dir: &DirEntry) -> sys::Result<Statx> {
         if !self.worth
-            || !validity::volume_watched(self.pool, dir.identity.volume)
+            || !watched::volume_watched(self.pool, dir.identity.volume)
             || !settled_once(&self.attributes, || queue::settled(self.pool, true))
         {
             return sys::statx_fd(dir.fd.as_fd());
         }
-        let era = self.pool.coherence.dir_caches.era();
+        let era = self.pool.coherence.lookups.dir_caches.era();
         if let Some(stat) = dir.memory.attributes(era) {
             return Ok(stat);
         }
@@ -124,10 +136,10 @@ impl CachedLookups<'_> {
     /// To be called before all names in a directory are read, if they may be remembered then, with
     /// [`learn_listed`].
     pub fn begin(&self, dir: &DirEntry) -> Option<Fill> {
-        let era = self.pool.coherence.dir_caches.era();
+        let era = self.pool.coherence.lookups.dir_caches.era();
         let begun = self.worth
             && dir.memory.may_learn(era)
-            && validity::volume_watched(self.pool, dir.identity.volume)
+            && watched::volume_watched(self.pool, dir.identity.volume)
             && settled_once(&self.names, || queue::settled(self.pool, false));
         let version = dir.memory.version();
         begun.then_some(Fill { version, era })
@@ -169,10 +181,8 @@ pub(crate) fn learn_listed<'a>(
 /// Remembers that a directory made this moment is empty, if it is.
 pub(crate) fn learn_new(pool: &Coherent, dir: &DirEntry) {
     let vouches = !pool.coherence.strict() && validity::vouches(pool, &pool.view());
-    let era = pool.coherence.dir_caches.era();
-    if !vouches
-        || !dir.memory.may_learn(era)
-        || !validity::volume_watched(pool, dir.identity.volume)
+    let era = pool.coherence.lookups.dir_caches.era();
+    if !vouches || !dir.memory.may_learn(era) || !watched::volume_watched(pool, dir.identity.volume)
     {
         return;
     }
@@ -221,7 +231,7 @@ pub(crate) fn remember<'a>(pool: &Coherent, all: impl IntoIterator<Item = (&'a D
     if all.peek().is_none() || !queue::settled(pool, false) {
         return;
     }
-    let dir_caches = &pool.coherence.dir_caches;
+    let dir_caches = &pool.coherence.lookups.dir_caches;
     for (dir, learnt) in all {
         let Fill { version, era } = learnt.fill;
         dir.memory
@@ -238,7 +248,7 @@ fn tells_case(
     hashes: &[u64],
     lettered: impl FnOnce() -> Vec<OsString>,
 ) -> bool {
-    let known = &pool.coherence.tells_case;
+    let known = &pool.coherence.lookups.tells_case;
     if known.lock().contains(&volume) {
         return true;
     }
@@ -281,12 +291,12 @@ fn matching(pool: &Coherent, volume: VolumeId, dir: BorrowedFd<'_>) -> sys::Resu
         Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(false),
         Err(errno) => Err(errno),
     };
-    let known = pool.coherence.magics.lock().get(&volume).copied();
+    let known = pool.coherence.lookups.magics.lock().get(&volume).copied();
     let kind = match known {
         Some(kind) => kind,
         None => {
             let kind = rustix::fs::fstatfs(dir)?.f_type as u64;
-            pool.coherence.magics.lock().insert(volume, kind);
+            pool.coherence.lookups.magics.lock().insert(volume, kind);
             kind
         }
     };

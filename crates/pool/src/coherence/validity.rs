@@ -11,9 +11,10 @@ use strandfs_options::{FollowSymlinks, Policy};
 use crate::base::branch::BranchId;
 use crate::base::policy::same_search;
 use crate::coherence::changes::Key;
-use crate::coherence::{Coherent, Epoch, UNKNOWN, WATCHED, watched};
+use crate::coherence::watched::volume_watched;
+use crate::coherence::{Coherent, Epoch};
 use crate::state::attr::has_set_id;
-use crate::state::identity::{Identity, VolumeId};
+use crate::state::identity::Identity;
 use crate::state::node::{DirSet, Node};
 use crate::state::view::View;
 
@@ -26,25 +27,9 @@ const WATCHED_VALID: Duration = Duration::from_secs(3600);
 /// the event queue they can only run out.
 const WATCHED_NEGATIVE_VALID: Duration = Duration::from_secs(60);
 
-/// Whether changes on the volume are reported. One that was nested in a branch and not met
-/// before is watched from now on, which does not help the answer at hand.
-pub(crate) fn volume_watched(pool: &Coherent, volume: VolumeId) -> bool {
-    let Some(state) = pool.coherence.volumes.get(usize::from(volume.0)) else {
-        return false;
-    };
-    match state.load(Ordering::Acquire) {
-        WATCHED => true,
-        UNKNOWN if pool.coherence.watching() => {
-            watched::watch_nested(pool, volume);
-            false
-        }
-        _ => false,
-    }
-}
-
 /// Whether changes on all branches and in these directories are reported.
 fn dirs_watched(pool: &Coherent, set: &DirSet) -> bool {
-    pool.coherence.all_watched()
+    pool.coherence.watched.all()
         && as_they_are(&pool.view())
         && set
             .entries
@@ -54,13 +39,14 @@ fn dirs_watched(pool: &Coherent, set: &DirSet) -> bool {
 
 /// Whether every change of a directory's branches is reported.
 pub(crate) fn dirs_reported(pool: &Coherent, view: &View) -> bool {
-    pool.coherence.all_watched() && as_they_are(view)
+    pool.coherence.watched.all() && as_they_are(view)
 }
 
 /// Whether the directory's branches are known without looking: every change would have been
 /// reported.
 pub(crate) fn dirs_known(pool: &Coherent, set: &DirSet) -> bool {
-    set.structure.load(Ordering::Acquire) == pool.coherence.structure() && dirs_watched(pool, set)
+    set.structure.load(Ordering::Acquire) == pool.coherence.changes.structure()
+        && dirs_watched(pool, set)
 }
 
 /// Whether changes of the copies are reported.
@@ -78,19 +64,19 @@ fn reports_find(pool: &Coherent, node: &Node, copies: &[Identity]) -> bool {
 /// Whether a name that leads to `copies` leads there until a change is reported: an unwatched
 /// branch may only come after the one that counts.
 fn name_watched(pool: &Coherent, view: &View, node: &Node, copies: &[Identity]) -> bool {
-    if pool.coherence.all_watched() {
+    if pool.coherence.watched.all() {
         return true;
     }
     let rule = view.settings.policies.getattr;
     let first = copies.first().map(|copy| view.position(copy.branch));
     !node.is_dir()
         && same_search(rule, Policy::Ff)
-        && first.is_some_and(|at| at < pool.coherence.first_unwatched.load(Ordering::Relaxed))
+        && first.is_some_and(|at| pool.coherence.watched.all_up_to(at))
 }
 
 /// Whether reports of changes tell of all that matters.
 pub(crate) fn vouches(pool: &Coherent, view: &View) -> bool {
-    pool.coherence.watching() && as_they_are(view) && view.missing.is_empty()
+    pool.coherence.watched.any() && as_they_are(view) && view.missing.is_empty()
 }
 
 /// How long to trust a name and attributes that are on no branch.
@@ -153,7 +139,7 @@ pub(crate) fn attr_valid(
     // kernel; whoever did before is seen by the check.
     node.attr_cached.store(true, Ordering::SeqCst);
     let place = node.place();
-    if node.is_dir() && !pool.coherence.all_watched() || !reports_find(pool, node, &place.copies) {
+    if node.is_dir() && !pool.coherence.watched.all() || !reports_find(pool, node, &place.copies) {
         return pool.unless_outdated(view, given.unwrap_or(UNWATCHED_VALID));
     }
     let written = place
@@ -171,7 +157,7 @@ pub(crate) fn attr_valid(
 /// branches were watched, where no option says how long it may.
 pub(crate) fn misses_outlast_a_join(pool: &Coherent) -> Duration {
     let given = pool.view().settings.cache_negative_entry;
-    match given.is_none() && pool.coherence.watching() {
+    match given.is_none() && pool.coherence.watched.any() {
         true => WATCHED_NEGATIVE_VALID,
         false => Duration::ZERO,
     }
@@ -179,7 +165,7 @@ pub(crate) fn misses_outlast_a_join(pool: &Coherent) -> Duration {
 
 /// Whether nobody is told of changes of a branch.
 pub(crate) fn is_unwatched(pool: &Coherent, branch: BranchId) -> bool {
-    pool.coherence.reason(branch).is_some()
+    pool.coherence.watched.reason(branch).is_some()
 }
 
 /// How long it may be trusted that `name` is missing; zero if not at all.
@@ -212,7 +198,7 @@ pub(crate) fn name_changed_since(
     name: &OsStr,
     since: Epoch,
 ) -> bool {
-    if pool.coherence.now() == since {
+    if pool.coherence.changes.now() == since {
         return false;
     }
     let place = parent.place();

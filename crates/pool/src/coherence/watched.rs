@@ -1,17 +1,20 @@
 //! Which filesystems are watched, and why the others are not.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_options::Coherence as Mode;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::sys::{self, Report};
 use crate::coherence::event::Fsid;
-use crate::coherence::{Coherent, Groups, UNKNOWN, UNWATCHED, WATCHED, invalidate};
+use crate::coherence::{Coherent, invalidate};
 use crate::state::State;
 use crate::state::identity::VolumeId;
 
@@ -38,56 +41,171 @@ const UNSEEN: [u64; 9] = [
     0xf15f,
 ];
 
+/// As many as node ids can name.
+const VOLUMES_MAX: usize = 1 << 11;
+
+const UNKNOWN: u8 = 0;
+const WATCHED: u8 = 1;
+const UNWATCHED: u8 = 2;
+
+/// The two fanotify groups: changes of names, and of inodes' attributes and data.
+pub(crate) struct Groups {
+    pub(crate) names: Arc<OwnedFd>,
+    pub(crate) inodes: Arc<OwnedFd>,
+}
+
+impl Groups {
+    pub(crate) fn both(&self) -> [BorrowedFd<'_>; 2] {
+        [self.names.as_fd(), self.inodes.as_fd()]
+    }
+}
+
+/// Which branches and volumes are watched.
+pub(crate) struct Watched {
+    pub mode: Mode,
+    pub groups: OnceLock<Groups>,
+    /// State of each volume.
+    volumes: Box<[AtomicU8]>,
+    /// Watched volumes by filesystem: two branches may share one.
+    by_fsid: Mutex<Vec<(Fsid, VolumeId)>>,
+    /// Every branch is watched.
+    all: AtomicBool,
+    /// Position of the first branch that is not.
+    first_unwatched: AtomicUsize,
+    /// Why a branch is not watched, for people.
+    reasons: Mutex<HashMap<BranchId, String>>,
+    /// Why nothing can be watched.
+    ruled_out: Mutex<Option<String>>,
+    /// Ends the listener.
+    pub stop: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Watched {
+    /// Nothing yet.
+    pub(crate) fn new(mode: Mode) -> Self {
+        Watched {
+            mode,
+            groups: OnceLock::new(),
+            volumes: (0..VOLUMES_MAX).map(|_| AtomicU8::new(UNKNOWN)).collect(),
+            by_fsid: Mutex::default(),
+            all: AtomicBool::new(false),
+            first_unwatched: AtomicUsize::new(0),
+            reasons: Mutex::default(),
+            ruled_out: Mutex::default(),
+            stop: OnceLock::new(),
+        }
+    }
+
+    /// Whether anything is watched at all.
+    pub(crate) fn any(&self) -> bool {
+        self.groups.get().is_some()
+    }
+
+    /// Whether every branch is watched.
+    pub(crate) fn all(&self) -> bool {
+        self.all.load(Ordering::Acquire)
+    }
+
+    /// Whether the branch at this position and all before it are watched.
+    pub(crate) fn all_up_to(&self, position: usize) -> bool {
+        position < self.first_unwatched.load(Ordering::Relaxed)
+    }
+
+    /// Why a branch is not watched; `None` if it is.
+    pub(crate) fn reason(&self, branch: BranchId) -> Option<String> {
+        if self.any() {
+            return self.reasons.lock().get(&branch).cloned();
+        }
+        Some(match self.mode {
+            Mode::Timeout => "coherence=timeout".to_owned(),
+            Mode::Strict => "coherence=strict".to_owned(),
+            Mode::Auto | Mode::Watch => {
+                let ruled_out = self.ruled_out.lock().clone();
+                ruled_out.unwrap_or_else(|| "not decided yet".to_owned())
+            }
+        })
+    }
+
+    /// Whether changes on the volume are reported.
+    pub(crate) fn volume(&self, volume: VolumeId) -> bool {
+        self.volume_state(volume) == WATCHED
+    }
+
+    fn volume_state(&self, volume: VolumeId) -> u8 {
+        let slot = self.volumes.get(usize::from(volume.0));
+        slot.map_or(UNWATCHED, |state| state.load(Ordering::Acquire))
+    }
+
+    fn set_volume(&self, volume: VolumeId, state: u8) {
+        if let Some(slot) = self.volumes.get(usize::from(volume.0)) {
+            slot.store(state, Ordering::Release);
+        }
+    }
+
+    /// The watched volumes on a filesystem.
+    pub(crate) fn volumes_on(&self, fsid: Fsid) -> SmallVec<[VolumeId; 2]> {
+        let volumes = self.by_fsid.lock();
+        let here = volumes.iter().filter(|(known, _)| *known == fsid);
+        here.map(|(_, volume)| *volume).collect()
+    }
+
+    /// Ends the listener.
+    pub(crate) fn end(&self) {
+        if let Some(stop) = self.stop.get() {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
 /// Opens what is needed to watch, if the options want it and the system allows. Before the
 /// first request.
 pub(crate) fn prepare_to_watch(pool: &Coherent) {
-    if !matches!(pool.coherence.mode, Mode::Auto | Mode::Watch) {
+    if !matches!(pool.coherence.watched.mode, Mode::Auto | Mode::Watch) {
         return;
     }
     match open_groups() {
         Ok(groups) => {
-            let _ = pool.coherence.groups.set(groups);
+            let _ = pool.coherence.watched.groups.set(groups);
             watch_branches(pool, &pool.view().branches);
         }
         Err(reason) => {
             for branch in &pool.view().branches {
                 note_unwatched(pool, branch, &reason);
             }
-            *pool.coherence.ruled_out.lock() = Some(reason);
+            *pool.coherence.watched.ruled_out.lock() = Some(reason);
         }
     }
 }
 
 /// Watches these branches, which are or are about to be the pool's.
 pub(crate) fn watch_branches(pool: &Coherent, branches: &[Arc<Branch>]) {
-    let Some(groups) = pool.coherence.groups.get() else {
+    let Some(groups) = pool.coherence.watched.groups.get() else {
         return;
     };
     let mut first_unwatched = usize::MAX;
     for (position, branch) in branches.iter().enumerate() {
         let volume = volume_of_root(pool, branch);
-        if volume.is_some_and(|volume| is_watched(pool, volume)) {
+        if volume.is_some_and(|volume| pool.coherence.watched.volume(volume)) {
             continue;
         }
         if let Err(reason) = watch_branch(pool, groups, branch, volume) {
             first_unwatched = first_unwatched.min(position);
             note_unwatched(pool, branch, &reason);
             if let Some(volume) = volume {
-                set_volume(pool, volume, UNWATCHED);
+                pool.coherence.watched.set_volume(volume, UNWATCHED);
             }
         }
     }
     let all = first_unwatched == usize::MAX;
     if !all {
-        pool.coherence.all.store(false, Ordering::Release);
+        pool.coherence.watched.all.store(false, Ordering::Release);
     }
     pool.coherence
+        .watched
         .first_unwatched
         .store(first_unwatched, Ordering::Release);
-    // What was learnt before is not vouched for.
-    pool.coherence.structure_changed();
-    pool.coherence.dir_caches.forget_all();
-    pool.coherence.all.store(all, Ordering::Release);
+    pool.coherence.learnt_counts_no_more();
+    pool.coherence.watched.all.store(all, Ordering::Release);
 }
 
 fn watch_branch(
@@ -96,7 +214,7 @@ fn watch_branch(
     branch: &Branch,
     volume: Option<VolumeId>,
 ) -> Result<(), String> {
-    if pool.coherence.mode == Mode::Auto && system_root_holds(branch) {
+    if pool.coherence.watched.mode == Mode::Auto && system_root_holds(branch) {
         return Err(
             "it is on the system's root filesystem, where watching would cost time \
             at everything that happens there (coherence=watch does it all the same)"
@@ -109,12 +227,12 @@ fn watch_branch(
 
 /// Ends watching a branch that left the pool.
 pub(crate) fn unwatch(pool: &Coherent, branch: BranchId) {
-    pool.coherence.reasons.lock().remove(&branch);
-    pool.coherence.dir_caches.forget_all();
-    let Some(groups) = pool.coherence.groups.get() else {
+    pool.coherence.watched.reasons.lock().remove(&branch);
+    pool.coherence.lookups.dir_caches.forget_all();
+    let Some(groups) = pool.coherence.watched.groups.get() else {
         return;
     };
-    let mut watched = pool.coherence.by_fsid.lock();
+    let mut watched = pool.coherence.watched.by_fsid.lock();
     let gone: Vec<(Fsid, VolumeId)> = watched
         .iter()
         .filter(|(_, volume)| pool.volumes.branch_of(*volume) == Some(branch))
@@ -122,7 +240,7 @@ pub(crate) fn unwatch(pool: &Coherent, branch: BranchId) {
         .collect();
     for (fsid, volume) in gone {
         watched.retain(|(_, known)| *known != volume);
-        set_volume(pool, volume, UNKNOWN);
+        pool.coherence.watched.set_volume(volume, UNKNOWN);
         // Another branch may be on the same filesystem.
         if watched.iter().all(|(other, _)| *other != fsid) {
             pool.volumes
@@ -133,24 +251,26 @@ pub(crate) fn unwatch(pool: &Coherent, branch: BranchId) {
 
 /// Reports cannot be read any more: from here on timeouts are all there is.
 pub(crate) fn watch_no_more(pool: &Coherent) {
-    pool.coherence.all.store(false, Ordering::Release);
-    pool.coherence.first_unwatched.store(0, Ordering::Release);
-    for volume in pool.coherence.volumes.iter() {
+    pool.coherence.watched.all.store(false, Ordering::Release);
+    pool.coherence
+        .watched
+        .first_unwatched
+        .store(0, Ordering::Release);
+    for volume in pool.coherence.watched.volumes.iter() {
         volume.store(UNWATCHED, Ordering::Release);
     }
-    pool.coherence.structure_changed();
-    pool.coherence.dir_caches.forget_all();
+    pool.coherence.learnt_counts_no_more();
     invalidate::expire_everything(pool);
 }
 
 fn note_unwatched(pool: &Coherent, branch: &Branch, reason: &str) {
     let path = branch.path.display();
-    if pool.coherence.mode == Mode::Watch {
+    if pool.coherence.watched.mode == Mode::Watch {
         tracing::warn!(branch = %path, reason, "the branch cannot be watched, caches follow it by timeouts");
     } else {
         tracing::info!(branch = %path, reason, "caches follow the branch by timeouts");
     }
-    let mut reasons = pool.coherence.reasons.lock();
+    let mut reasons = pool.coherence.watched.reasons.lock();
     reasons.insert(branch.id, reason.to_owned());
 }
 
@@ -164,14 +284,16 @@ fn volume_of_root(pool: &State, branch: &Branch) -> Option<VolumeId> {
         .ok()
 }
 
-pub(crate) fn is_watched(pool: &Coherent, volume: VolumeId) -> bool {
-    let slot = pool.coherence.volumes.get(usize::from(volume.0));
-    slot.is_some_and(|state| state.load(Ordering::Acquire) == WATCHED)
-}
-
-fn set_volume(pool: &Coherent, volume: VolumeId, state: u8) {
-    if let Some(slot) = pool.coherence.volumes.get(usize::from(volume.0)) {
-        slot.store(state, Ordering::Release);
+/// Whether changes on the volume are reported. One that was nested in a branch and not met
+/// before is watched from now on, which does not help the answer at hand.
+pub(crate) fn volume_watched(pool: &Coherent, volume: VolumeId) -> bool {
+    match pool.coherence.watched.volume_state(volume) {
+        WATCHED => true,
+        UNKNOWN if pool.coherence.watched.any() => {
+            watch_nested(pool, volume);
+            false
+        }
+        _ => false,
     }
 }
 
@@ -192,15 +314,15 @@ fn mark(pool: &Coherent, groups: &Groups, volume: VolumeId) -> Result<(), String
         Ok(fs_id)
     });
     let fsid: Fsid = marked.unwrap_or_else(|| Err("it could not be opened".to_owned()))?;
-    pool.coherence.by_fsid.lock().push((fsid, volume));
-    set_volume(pool, volume, WATCHED);
+    pool.coherence.watched.by_fsid.lock().push((fsid, volume));
+    pool.coherence.watched.set_volume(volume, WATCHED);
     Ok(())
 }
 
 /// Watches a filesystem mounted inside a branch, met just now.
 #[cold]
-pub(crate) fn watch_nested(pool: &Coherent, volume: VolumeId) {
-    let Some(groups) = pool.coherence.groups.get() else {
+fn watch_nested(pool: &Coherent, volume: VolumeId) {
+    let Some(groups) = pool.coherence.watched.groups.get() else {
         return;
     };
     if let Err(reason) = mark(pool, groups, volume) {
@@ -209,11 +331,9 @@ pub(crate) fn watch_nested(pool: &Coherent, volume: VolumeId) {
             reason,
             "a filesystem inside a branch is not watched"
         );
-        set_volume(pool, volume, UNWATCHED);
+        pool.coherence.watched.set_volume(volume, UNWATCHED);
     }
-    // What was learnt of its directories before is not vouched for.
-    pool.coherence.structure_changed();
-    pool.coherence.dir_caches.forget_all();
+    pool.coherence.learnt_counts_no_more();
 }
 
 fn open_groups() -> Result<Groups, String> {

@@ -70,7 +70,7 @@ fn look_up(
         };
     }
     let view = pool.view();
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     if own_name(name).is_some() {
         return Err(Errno::NOENT.into());
     }
@@ -166,7 +166,7 @@ pub(crate) fn entry(
 
 /// A known node as an entry, with one more reference.
 pub(crate) fn entry_of(pool: &Directories, node: Arc<Node>) -> Result<Entry> {
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let attr = attr::attr(pool, &node)?;
     if node.id != NodeId::ROOT && !node.try_ref() {
         return Err(Errno::STALE.into());

@@ -177,7 +177,7 @@ fn refresh_once(
     node: &Arc<Node>,
     (now_ms, slow): (u64, SlowBranches),
 ) -> Result<Option<Arc<DirSet>>> {
-    let structure = pool.coherence.structure();
+    let structure = pool.coherence.changes.structure();
     let (name, old, copies) = {
         let place = node.place();
         (
@@ -308,7 +308,7 @@ pub(crate) fn entry_known_as(
     stat: &Statx,
     identity: Identity,
 ) -> DirEntry {
-    let memory = pool.coherence.dir_caches.of(stat);
+    let memory = pool.coherence.lookups.dir_caches.of(stat);
     memory.note_rights(stat);
     DirEntry {
         branch: Arc::clone(branch),

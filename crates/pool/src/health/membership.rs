@@ -124,7 +124,12 @@ pub(crate) fn next_root(
         .filter(|branch| old.root.on(branch.id).is_none())
         .cloned()
         .collect();
-    let new = root_set(&pool.volumes, &pool.coherence.dir_caches, &new, generation)?;
+    let new = root_set(
+        &pool.volumes,
+        &pool.coherence.lookups.dir_caches,
+        &new,
+        generation,
+    )?;
     let entries: SmallVec<[DirEntry; 2]> = branches
         .iter()
         .filter_map(|branch| {
@@ -136,7 +141,7 @@ pub(crate) fn next_root(
         entries,
         sys::mono_coarse_ms(),
         generation,
-        pool.coherence.structure(),
+        pool.coherence.changes.structure(),
     )))
 }
 

@@ -416,7 +416,7 @@ fn note_answer(pool: &Coherent, branch: &Branch, read_only: bool) {
     }
     if was_slow {
         // Directories were looked for without it.
-        pool.coherence.structure_changed();
+        pool.coherence.changes.structure_changed();
     }
 }
 

@@ -24,7 +24,7 @@ use crate::state::node::Node;
 
 /// GETATTR.
 pub(crate) fn getattr(pool: &Directories, id: NodeId, handle: Option<Handle>) -> Result<AttrReply> {
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let node = pool.node(id);
     if let Ok(node) = &node {
         look_for_mappings_left(pool, node);
@@ -62,7 +62,7 @@ fn attr_by(pool: &Directories, id: NodeId, handle: Option<Handle>) -> Result<Fil
 /// STATX: as GETATTR, with the birth time and flags of the first copy.
 pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> Result<StatxReply> {
     let node = pool.node(id)?;
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let view = pool.view();
     let (stat, mut attr) = if node.is_dir() {
         let set = deadline::dir_set_quickly(pool, &node)?;

@@ -316,7 +316,7 @@ fn make(
     make_on: impl Fn(&DirEntry) -> Result<()>,
 ) -> Result<Entry> {
     let parent = pool.node_to_change(parent)?;
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let set = set::dir_set(pool, &parent)?;
     if exists_elsewhere(pool, view, &set, name)? {
         return Err(Errno::EXIST.into());
@@ -459,7 +459,7 @@ fn entry_of_made(
     dir: &DirEntry,
     file: &OwnedFd,
 ) -> Result<(Entry, Arc<Node>, u32)> {
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     let stat = sys::statx_fd(file.as_fd())?;
     let branch = &dir.branch;
     let identity =

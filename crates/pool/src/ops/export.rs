@@ -24,14 +24,14 @@ use crate::state::{State, paths};
 /// LOOKUP of `.`: the node itself, found by its id alone if it was forgotten. The kernel
 /// compares the generation with that of the handle.
 pub(crate) fn lookup_self(pool: &Directories, id: NodeId) -> Result<Entry> {
-    let since = pool.coherence.now();
+    let since = pool.coherence.changes.now();
     if let Some(node) = pool.nodes.get(id)
         && node.try_ref_or_root()
     {
         let attr = attr::attr(pool, &node).inspect_err(|_| forget::unref(pool, &node, 1))?;
         return Ok(lookup::entry(pool, &pool.view(), &node, attr, None, since));
     }
-    let structure = pool.coherence.structure();
+    let structure = pool.coherence.changes.structure();
     let (volume, ino) = split_id(id).ok_or(Errno::STALE)?;
     let branch_id = pool.volumes.branch_of(volume).ok_or(Errno::STALE)?;
     let view = pool.view();
@@ -142,7 +142,7 @@ pub(crate) fn lookup_parent(pool: &Directories, id: NodeId) -> Result<Entry> {
     match found {
         // The look-up's own reference is the reply's.
         Some(parent) => {
-            let since = pool.coherence.now();
+            let since = pool.coherence.changes.now();
             let attr = attr::attr(pool, &parent)?;
             Ok(lookup::entry(
                 pool,

@@ -167,7 +167,7 @@ fn look_up_listed(
         if !sink.has_room(name.len()) {
             return Ok(());
         }
-        let since = pool.coherence.now();
+        let since = pool.coherence.changes.now();
         // A copy that counts more may have come since the name was listed.
         let begun = reader.snapshot.listing.begun;
         let dir = set
@@ -327,7 +327,7 @@ fn end_of(pool: &Directories, cx: &Context<'_>, reader: &Reader) {
 /// both: then they are read again.
 fn listing_between_moves(pool: &Directories, node: &Arc<Node>) -> Result<Listing> {
     loop {
-        let (moves, begun) = (pool.moves(), pool.coherence.now());
+        let (moves, begun) = (pool.moves(), pool.coherence.changes.now());
         let number = pool.listing_cache.begin();
         let mut listing = list_branches::make_listing(pool, node)?;
         (listing.begun, listing.number) = (begun, number);

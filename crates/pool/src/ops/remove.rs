@@ -116,7 +116,7 @@ pub(crate) fn rmdir(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<
         }
     } else if view.branches.len() > 1 {
         // Some copies may be left, or be put back as new ones.
-        pool.coherence.structure_changed();
+        pool.coherence.changes.structure_changed();
     }
     removed
 }

@@ -43,6 +43,6 @@ pub(crate) fn remove_shown_dir(
     if removed.is_ok() {
         forget_name(&nodes, parent, name);
     }
-    pool.coherence.structure_changed();
+    pool.coherence.changes.structure_changed();
     removed
 }

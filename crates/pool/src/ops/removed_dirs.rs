@@ -34,7 +34,7 @@ pub(super) fn open_before_removal(
     found: &[(Arc<Branch>, Statx)],
     nodes: &PresentedAs,
 ) -> Opened {
-    let structure = pool.coherence.structure();
+    let structure = pool.coherence.changes.structure();
     let mut opened = Opened::new();
     for node in nodes.iter().filter(|node| node.is_dir()) {
         let copies = {

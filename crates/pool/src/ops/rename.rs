@@ -113,7 +113,7 @@ pub(crate) fn rename(
     }
     // After the names: whoever looked for a directory by its old one has to look again.
     if source_kind == FileKind::Directory || exchange {
-        pool.coherence.structure_changed();
+        pool.coherence.changes.structure_changed();
     }
     renamed
 }

@@ -38,7 +38,7 @@ impl Filesystem for Pool {
     }
 
     fn destroy(&self) {
-        self.coherence.end();
+        self.coherence.watched.end();
         self.health_monitor.end();
         self.ahead.end();
         self.lock_waits.end();

@@ -56,7 +56,7 @@ impl Listener {
         let parents = invalidate::known_nodes(pool, volume, ino);
         for parent in parents.iter().filter(|node| node.is_dir()) {
             if directory {
-                pool.coherence.structure_changed();
+                pool.coherence.changes.structure_changed();
                 self.directory_changed(pool, parent, name, event);
             }
             self.drop_name(pool, parent, name, directory);

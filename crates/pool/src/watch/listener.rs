@@ -73,11 +73,11 @@ impl Repeats {
 /// The thread cannot be started, or there are too many open files.
 pub fn start(pool: &Arc<Watch>) -> std::io::Result<()> {
     watched::prepare_to_watch(pool);
-    let Some(groups) = pool.coherence.groups.get() else {
+    let Some(groups) = pool.coherence.watched.groups.get() else {
         return Ok(());
     };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let _ = pool.coherence.stop.set(Arc::clone(&stop));
+    let _ = pool.coherence.watched.stop.set(Arc::clone(&stop));
     let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
     let kick = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     pool.coherence.queue.begin(own_pid, Arc::clone(&kick));
@@ -284,7 +284,7 @@ impl Listener {
                 Ok(read) => read,
                 Err(errno) => {
                     tracing::warn!(%errno, "events of branches cannot be read; everything cached is looked at again");
-                    pool.coherence.dir_caches.forget_all();
+                    pool.coherence.lookups.dir_caches.forget_all();
                     self.expire_everything(pool);
                     return;
                 }

@@ -19,7 +19,7 @@ use crate::base::sys;
 use crate::coherence::changes::Key;
 use crate::coherence::event::Event;
 use crate::coherence::invalidate::{self, Nodes};
-use crate::coherence::{copies, watched};
+use crate::coherence::copies;
 use crate::directory::Directories;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::state::identity::{Identity, kind_of};
@@ -144,7 +144,7 @@ impl Listener {
         for copy in &node.place().copies {
             pool.coherence.changes.note(Key::inode(copy.ino));
         }
-        if pool.coherence.all_watched() {
+        if pool.coherence.watched.all() {
             // Gone from every branch: nothing new to notice.
             let _ = self.waiting(pool, || {
                 set::dir_set_of(pool, node, Freshness::Now, SlowBranches::PassOver)
@@ -171,7 +171,7 @@ struct Seen {
 /// The others are not asked: what rests on them is not kept for long, and a network may take
 /// its time.
 fn reported_dirs(pool: &Directories, node: &Arc<Node>) -> (Dirs, bool) {
-    if pool.coherence.all_watched() {
+    if pool.coherence.watched.all() {
         let Ok(set) = set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::PassOver)
         else {
             return (Dirs::new(), true);
@@ -193,7 +193,7 @@ fn reported_dirs(pool: &Directories, node: &Arc<Node>) -> (Dirs, bool) {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let open = |copy: &Identity| {
         let branch = view.branch(copy.branch)?;
-        if branch.health().is_slow() || !watched::is_watched(pool, copy.volume) {
+        if branch.health().is_slow() || !pool.coherence.watched.volume(copy.volume) {
             return None;
         }
         let held = set.as_ref().and_then(|set| set.on(copy.branch));
