@@ -128,6 +128,9 @@ fn meant_as_mode(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::super::{format_list, parse};
     use super::*;
 
