@@ -84,7 +84,7 @@ impl DelayFs {
 
     /// How many calls wait.
     pub fn waiting(&self) -> u64 {
-        self.shared.waiting.load(Ordering::SeqCst)
+        self.shared.waiting.load(Ordering::Acquire)
     }
 }
 
@@ -100,13 +100,13 @@ impl Delay {
         cx.may_block();
         let mut mood = self.shared.mood.lock().unwrap();
         if *mood == Mood::Stuck {
-            self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+            self.shared.waiting.fetch_add(1, Ordering::AcqRel);
             mood = self
                 .shared
                 .changed
                 .wait_while(mood, |mood| *mood == Mood::Stuck)
                 .unwrap();
-            self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
         }
         let now = *mood;
         drop(mood);

@@ -84,9 +84,9 @@ impl FaultFs {
 
     /// Lets `before` changes through and fails the `failures` that follow, with EIO.
     pub fn arm(&self, before: u64, failures: u64) {
-        self.shared.failed.store(0, Ordering::SeqCst);
-        self.shared.failures.store(failures, Ordering::SeqCst);
-        self.shared.before_failure.store(before, Ordering::SeqCst);
+        self.shared.failed.store(0, Ordering::Release);
+        self.shared.failures.store(failures, Ordering::Release);
+        self.shared.before_failure.store(before, Ordering::Release);
     }
 
     /// From now on the look-up of this name fails with EIO.
@@ -101,8 +101,8 @@ impl FaultFs {
 
     /// Makes it well again; returns how many changes have failed.
     pub fn disarm(&self) -> u64 {
-        self.shared.before_failure.store(NEVER, Ordering::SeqCst);
-        self.shared.failed.load(Ordering::SeqCst)
+        self.shared.before_failure.store(NEVER, Ordering::Release);
+        self.shared.failed.load(Ordering::Acquire)
     }
 }
 
@@ -126,7 +126,7 @@ impl Fault {
             NEVER => Some(NEVER),
             left => left.checked_sub(1),
         };
-        let order = Ordering::SeqCst;
+        let order = Ordering::Relaxed;
         if shared
             .before_failure
             .fetch_update(order, order, let_through)

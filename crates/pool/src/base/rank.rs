@@ -1,6 +1,6 @@
 //! Locks that know their place in the order in which they are taken. Debug builds check it: a lock is
 //! not waited for while one of a later rank is held, so that no two threads can wait for each other.
-//! Locks of one rank may be held together where their own documentation says in which order.
+//! A thread holds one lock of a rank at most, and one side of it, except those of [`ATTRIBUTES`].
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 pub const CHANGES: u8 = 1;
 /// A file or its names are changed (shared), or the file changes branches (exclusive).
 pub const MOVE: u8 = 2;
-/// A directory's attributes are changed, or a copy with them is made.
+/// A directory's attributes are changed, or a copy with them is made. Whoever holds one may take that
+/// of the directory above.
 pub const ATTRIBUTES: u8 = 3;
 /// How a file is open.
 pub const OPEN: u8 = 4;
@@ -32,7 +33,8 @@ thread_local! {
 fn check(rank: u8) {
     #[cfg(debug_assertions)]
     HELD.with_borrow(|held| {
-        let later = held.iter().find(|held| **held > rank);
+        let is_later = |held: &&u8| **held > rank || **held == rank && rank != ATTRIBUTES;
+        let later = held.iter().find(is_later);
         debug_assert!(later.is_none(), "a lock of rank {rank} under {held:?}");
     });
     #[cfg(not(debug_assertions))]
@@ -162,5 +164,14 @@ mod tests {
         let (first, second) = (Mutex::<_, MOVE>::new(()), RwLock::<_, PLACE>::new(()));
         let _inner = second.write();
         let _outer = first.lock();
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "a lock of rank 2 under [2]")]
+    fn a_second_side_of_the_move_lock_is_found() {
+        let (one, other) = (RwLock::<_, MOVE>::new(()), RwLock::<_, MOVE>::new(()));
+        let _shared = one.try_read();
+        let _exclusive = other.write();
     }
 }

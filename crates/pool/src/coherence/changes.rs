@@ -31,6 +31,10 @@ impl Key {
 }
 
 /// Changes by key.
+///
+/// A listener notes a change and then looks what the kernel was given (`KernelCache`); a request
+/// notes what it is about to give and then looks for changes. One of them must see the other: both
+/// stores come before both looks in one order (`SeqCst`).
 pub(crate) struct Changes {
     count: AtomicU64,
     last: Box<[AtomicU64]>,
@@ -59,12 +63,12 @@ impl Changes {
 
     /// The state of directories over all branches; as long as it stays, so do they.
     pub fn structure(&self) -> u64 {
-        self.structure.load(Ordering::SeqCst)
+        self.structure.load(Ordering::Acquire)
     }
 
     /// Directories changed their branches: what is known of them must be looked at again.
     pub fn structure_changed(&self) {
-        self.structure.fetch_add(1, Ordering::SeqCst);
+        self.structure.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Notes a change. To be called before anybody is told of it.

@@ -21,7 +21,9 @@ const HELD_MAX: usize = 64;
 
 type FileKey = (VolumeId, u64);
 
-/// The files whose reports are held back, as requests see them.
+/// The files whose reports are held back, as requests see them. `SeqCst` for the same reason as in
+/// [`Changes`](super::changes::Changes): a file is added before what the kernel was given is taken
+/// back, and a request notes what it gives before it looks here.
 #[derive(Default)]
 pub(crate) struct HotFiles {
     count: AtomicUsize,

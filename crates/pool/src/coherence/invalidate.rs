@@ -45,7 +45,7 @@ pub(crate) fn unions_of(pool: &Coherent, id: &FileId) -> Nodes {
 
 /// Whether the kernel may hold attributes or data of the node, judged from what it was given.
 pub(crate) fn holds_anything(pool: &State, node: &Node) -> bool {
-    let given = node.attr_cached.swap(false, Ordering::SeqCst);
+    let given = node.kernel_cache.take_attributes();
     if given || node.is_dir() || pool.view().settings.cache_files != CacheFiles::Off {
         return true;
     }
@@ -85,7 +85,7 @@ pub(crate) fn expire_everything(pool: &Coherent) {
     let mut nodes = Vec::new();
     pool.nodes.for_each(|node| nodes.push(Arc::clone(node)));
     for node in nodes {
-        node.attr_cached.store(false, Ordering::SeqCst);
+        node.kernel_cache.take_attributes();
         let _ = drop_inode(pool, &node);
         let names: Vec<_> = node.place().names.iter().cloned().collect();
         for name in names {

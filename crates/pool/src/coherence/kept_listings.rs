@@ -71,14 +71,14 @@ pub(crate) fn begin_series(pool: &Coherent, node: &Node) -> Series {
         return Series::passing(number);
     }
     // What the kernel collected of an unchanged directory goes on being collected.
-    let mark = node.cache_mark.load(Ordering::SeqCst);
+    let mark = node.kernel_cache.listing_mark();
     if mark != 0 && !changed_since_mark(pool, node, mark, keeping) {
         return series_of(mark);
     }
     let series = Series::keepable(number);
     let since = pool.coherence.changes.now();
     let mark = since.0 << SERIES_BITS | series.bits();
-    node.cache_mark.store(mark, Ordering::SeqCst);
+    node.kernel_cache.set_listing_mark(mark);
     series
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn passing_series(pool: &Coherent) -> Series {
 /// Whether the kernel may keep a listing of this series, all of which its reader has got.
 pub(crate) fn stays(pool: &Coherent, node: &Node, series: Series) -> bool {
     let keeping = self::keeping(pool, &pool.view(), node);
-    let mark = node.cache_mark.load(Ordering::SeqCst);
+    let mark = node.kernel_cache.listing_mark();
     series.is_keepable()
         && keeping != Keeping::Not
         && series == series_of(mark)

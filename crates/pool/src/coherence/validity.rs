@@ -129,7 +129,7 @@ pub(crate) fn attr_valid(
         return Duration::ZERO;
     }
     // What is stored through a mapping changes times, and nobody is told.
-    if pool.coherence.strict() || node.mapped_perhaps.load(Ordering::SeqCst) {
+    if pool.coherence.strict() || node.mapped_perhaps.load(Ordering::Acquire) {
         return Duration::ZERO;
     }
     if !vouches(pool, view) {
@@ -137,7 +137,7 @@ pub(crate) fn attr_valid(
     }
     // Before the check: whoever changes the inode from here on finds the mark and tells the
     // kernel; whoever did before is seen by the check.
-    node.attr_cached.store(true, Ordering::SeqCst);
+    node.kernel_cache.give_attributes();
     let place = node.place();
     if node.is_dir() && !pool.coherence.watched.all() || !reports_find(pool, node, &place.copies) {
         return pool.unless_outdated(view, given.unwrap_or(UNWATCHED_VALID));

@@ -46,8 +46,8 @@ impl Clones {
         let place = (parent.identity, name.to_owned());
         self.places.lock().push(place.clone());
         // In this order, for `watch` reads in the other.
-        self.active.fetch_add(1, Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.active.fetch_add(1, Ordering::AcqRel);
+        self.begun.fetch_add(1, Ordering::AcqRel);
         Making {
             clones: self,
             place,
@@ -56,21 +56,21 @@ impl Clones {
 
     /// To be called before a name is looked at.
     fn watch(&self) -> Watch {
-        let begun = self.begun.load(Ordering::SeqCst);
+        let begun = self.begun.load(Ordering::Acquire);
         Watch {
-            idle: self.active.load(Ordering::SeqCst) == 0,
+            idle: self.active.load(Ordering::Acquire) == 0,
             begun,
         }
     }
 
     /// Whether what was seen since `watch` may have been a clone half made.
     fn disturbed(&self, watch: Watch) -> bool {
-        !watch.idle || self.begun.load(Ordering::SeqCst) != watch.begun
+        !watch.idle || self.begun.load(Ordering::Acquire) != watch.begun
     }
 
     /// Whether a clone is being made there.
     pub(crate) fn is_making(&self, parent: &DirEntry, name: &OsStr) -> bool {
-        self.active.load(Ordering::SeqCst) > 0
+        self.active.load(Ordering::Acquire) > 0
             && self
                 .places
                 .lock()
@@ -85,7 +85,7 @@ impl Drop for Making<'_> {
         if let Some(index) = places.iter().position(|place| *place == self.place) {
             places.swap_remove(index);
         }
-        self.clones.active.fetch_sub(1, Ordering::SeqCst);
+        self.clones.active.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -64,7 +64,7 @@ impl ListingCache {
 
     /// The number of a listing that is about to be made.
     pub fn begin(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::SeqCst)
+        self.begun.fetch_add(1, Ordering::AcqRel)
     }
 
     /// Holds a listing that is new, for one reader more if it `begins`. One that was begun later and

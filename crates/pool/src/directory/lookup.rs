@@ -444,7 +444,7 @@ fn adopt_dir(
         return Err(Errno::LOOP.into());
     }
     node.add_name(parent.id, name);
-    parent.note_shown_dir(name);
+    parent.kernel_cache.note_dir(name);
     settle_dir(pool, &node, &identities);
     let unseen = rights_elsewhere(&node, copies);
     let stats = copies.iter().map(|copy| &copy.stat);

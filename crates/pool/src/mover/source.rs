@@ -150,7 +150,7 @@ enum Writers {
 
 fn writers_of(node: &Node) -> Writers {
     let open = node.open.lock();
-    let handles = open.iter().flat_map(|open| &open.handles);
+    let handles = open.iter().flat_map(|open| open.handles());
     let mut writers = handles.filter_map(|handle| {
         let opened = handle.upgrade().filter(|opened| opened.writable)?;
         opened.branch_id().map(|_| opened)
@@ -196,7 +196,7 @@ fn all_handles_on(node: &Node, stat: &Statx) -> bool {
     let Some(open) = open.as_ref() else {
         return true;
     };
-    open.handles
+    open.handles()
         .iter()
         .filter_map(|handle| handle.upgrade()?.file().ok())
         .all(|file| is_inode(&file, stat))

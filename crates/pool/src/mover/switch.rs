@@ -281,7 +281,7 @@ fn settle(
 fn open_handles(pool: &State, node: &Node, branch: &Branch, copy: &OwnedFd) -> Result<Handles> {
     let opened: SmallVec<[Arc<OpenFile>; 2]> = match node.open.lock().as_ref() {
         Some(open) => open
-            .handles
+            .handles()
             .iter()
             .filter_map(std::sync::Weak::upgrade)
             .collect(),

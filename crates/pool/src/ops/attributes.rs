@@ -41,7 +41,7 @@ pub(crate) fn getattr(pool: &Directories, id: NodeId, handle: Option<Handle>) ->
 /// Before the attributes of a file are asked for that was open so that it could be mapped:
 /// without a mapping they may be kept again.
 fn look_for_mappings_left(pool: &Directories, node: &Arc<Node>) {
-    if !node.mapped_perhaps.load(Ordering::SeqCst) || node.open.lock().is_some() {
+    if !node.mapped_perhaps.load(Ordering::Acquire) || node.open.lock().is_some() {
         return;
     }
     if let Ok((_, file, _)) = locate::open_inode(pool, node, OFlags::RDONLY | OFlags::NOATIME) {

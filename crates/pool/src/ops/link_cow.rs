@@ -105,7 +105,7 @@ impl LinkCow {
 /// Whether a handle can write to it now.
 fn is_written(node: &Node) -> bool {
     node.open.lock().as_ref().is_some_and(|open| {
-        let mut handles = open.handles.iter().filter_map(std::sync::Weak::upgrade);
+        let mut handles = open.handles().iter().filter_map(std::sync::Weak::upgrade);
         handles.any(|handle| handle.writable)
     })
 }

@@ -5,7 +5,6 @@ mod fingerprint;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -315,7 +314,7 @@ fn register_in(
     let descriptor = pool.files.keep(&branch, file);
     let place = Place::new(Arc::clone(&branch), descriptor, share);
     let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
-    state.handles.push(Arc::downgrade(&opened));
+    state.add(&opened, backing);
     let handle = pool.files.insert(opened);
     Ok(OpenReply {
         handle,
@@ -326,13 +325,12 @@ fn register_in(
 
 /// Ends the mode of a node without handles.
 fn close_if_unused(pool: &State, open: &mut Option<Box<OpenState>>) {
-    let Some(state) = open.as_ref().filter(|state| state.handles.is_empty()) else {
+    let Some(state) = open.take_if(|state| state.handles().is_empty()) else {
         return;
     };
-    if let (IoMode::Passthrough(id), Some(connection)) = (state.mode, pool.connection.get()) {
+    if let (Some(id), Some(connection)) = (state.end(), pool.connection.get()) {
         connection.close_backing(id);
     }
-    *open = None;
 }
 
 /// The mode of a node that is not open yet.
@@ -395,11 +393,9 @@ fn cache_flags(
         CacheFiles::Full => OpenFlags::KEEP_CACHE,
         CacheFiles::AutoFull => {
             let seen = fingerprint(&sys::statx_fd(file.as_fd())?);
-            let before = node.cache_mark.swap(seen, Ordering::Relaxed);
-            if before == seen {
-                OpenFlags::KEEP_CACHE
-            } else {
-                OpenFlags::empty()
+            match node.kernel_cache.has_content(seen) {
+                true => OpenFlags::KEEP_CACHE,
+                false => OpenFlags::empty(),
             }
         }
         CacheFiles::PerProcess => {
@@ -431,10 +427,7 @@ pub(crate) fn release(pool: &Directories, args: &Release) -> Result<()> {
         locks.close(opened.address(), flocked, &mut answers);
     }
     if let Some(state) = open.as_mut() {
-        let this = Arc::as_ptr(&opened);
-        state
-            .handles
-            .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
+        state.remove(&opened);
         close_if_unused(pool, &mut open);
     }
     drop(open);

@@ -409,13 +409,13 @@ fn settle_names(
         }
         target.move_name(new_name, old_name);
         if target.is_dir() {
-            old.parent.note_shown_dir(old.name);
+            old.parent.kernel_cache.note_dir(old.name);
         }
     }
     for moved in moved {
         moved.move_name(old_name, new_name);
         if moved.is_dir() {
-            new.parent.note_shown_dir(new.name);
+            new.parent.kernel_cache.note_dir(new.name);
         }
     }
 }

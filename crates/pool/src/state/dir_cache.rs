@@ -139,7 +139,7 @@ impl DirCache {
 
     /// Notes a change; `added` appeared, unless there is no new name.
     pub(crate) fn changed(&self, added: Option<&OsStr>) {
-        self.version.fetch_add(1, Ordering::SeqCst);
+        self.version.fetch_add(1, Ordering::AcqRel);
         let Some(name) = added else { return };
         let _writing = self.writing.lock();
         let full = match &*self.names.read() {
@@ -201,7 +201,7 @@ impl DirCache {
 
     /// The state that what is read from now on belongs to.
     pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::SeqCst)
+        self.version.load(Ordering::Acquire)
     }
 
     /// Remembers all names, read while the directory was in state `version`: unless it changed
@@ -321,12 +321,12 @@ impl DirCaches {
 
     /// What is remembered now belongs to this era; of any other it counts no more.
     pub fn era(&self) -> u64 {
-        self.era.load(Ordering::SeqCst)
+        self.era.load(Ordering::Acquire)
     }
 
     /// Nothing remembered counts any more: reports were lost, or others are watched than before.
     pub fn forget_all(&self) {
-        self.era.fetch_add(1, Ordering::SeqCst);
+        self.era.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Of how many directories all names are known.

@@ -38,6 +38,7 @@ pub struct Wait {
     kind: Kind,
     owner: LockOwner,
     uid: u32,
+    /// Both under the lock of the node's tables, or before a look under it.
     turn: AtomicU64,
     interrupted: AtomicBool,
 }
@@ -45,12 +46,12 @@ pub struct Wait {
 impl Wait {
     /// Whether its caller got a signal.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst)
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     /// Its turn among those who wait for the node; under the lock of the node's tables.
     pub fn set_turn(&self, turn: u64) {
-        self.turn.store(turn, Ordering::SeqCst);
+        self.turn.store(turn, Ordering::Relaxed);
     }
 
     /// Takes it out of its node, if it is there.
@@ -58,7 +59,7 @@ impl Wait {
         let node = self.node.upgrade()?;
         let mut tables = node.tables();
         let waiting = &mut tables.of(self.sort).waiting;
-        waiting.remove(self.span, self.kind, self.turn.load(Ordering::SeqCst))
+        waiting.remove(self.span, self.kind, self.turn.load(Ordering::Relaxed))
     }
 
     /// Who stands against it, while it waits.
@@ -68,7 +69,7 @@ impl Wait {
         };
         let mut tables = node.tables();
         let table = tables.of(self.sort);
-        let turn = self.turn.load(Ordering::SeqCst);
+        let turn = self.turn.load(Ordering::Relaxed);
         if !table.waiting.has(self.span, self.kind, turn) {
             return Vec::new();
         }
@@ -245,7 +246,7 @@ impl LockWaits {
             return false;
         };
         // Before the look: who has it in hand at this moment looks for the mark afterwards.
-        wait.interrupted.store(true, Ordering::SeqCst);
+        wait.interrupted.store(true, Ordering::Relaxed);
         if let Some(waiter) = wait.take_out() {
             self.send(&mut vec![(waiter.token, Err(Errno::INTR))]);
         }

@@ -1,6 +1,7 @@
 //! The inodes of the pool: what the kernel knows by node id.
 
 mod high_water;
+mod kernel_cache;
 mod names;
 mod table;
 
@@ -23,6 +24,7 @@ use crate::state::dir_cache::DirCache;
 use crate::state::identity::{Identity, Presented, VolumeId};
 use crate::state::open_file::OpenState;
 pub use high_water::HighWater;
+pub use kernel_cache::KernelCache;
 pub use names::{Name, Names};
 pub use table::NodeTable;
 
@@ -41,10 +43,8 @@ pub struct Node {
     refs: AtomicU64,
     /// Names and identities.
     place: RwLock<Place, { rank::PLACE }>,
-    /// A file's: fingerprint of the content the page cache may hold (`cache.files=auto-full`). A
-    /// directory's: the series of the listings that the kernel may keep, and since when nothing
-    /// may have changed; 0 for none.
-    pub cache_mark: AtomicU64,
+    /// What the kernel may hold of it.
+    pub kernel_cache: KernelCache,
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.
     retired: AtomicBool,
@@ -55,10 +55,6 @@ pub struct Node {
     pub stand_in: AtomicBool,
     /// It was opened since the mover last looked.
     pub opened_since: AtomicBool,
-    /// The kernel was given attributes to keep since it was last told to drop them.
-    pub attr_cached: AtomicBool,
-    /// A directory's: marks of the names that the kernel was ever told lead to directories in it.
-    dir_names: AtomicU64,
     /// Present while the file is open.
     pub open: Mutex<Option<Box<OpenState>>, { rank::OPEN }>,
     /// Held by whoever changes a directory's attributes, makes a further copy with them, or sets
@@ -176,12 +172,6 @@ impl DirSet {
     }
 }
 
-/// One bit of 64, which other names may share.
-fn dir_name_mark(name: &OsStr) -> u64 {
-    use std::os::unix::ffi::OsStrExt;
-    1 << (crate::base::hash::mix(crate::base::hash::stable_hash(name.as_bytes())) >> 58)
-}
-
 /// A directory in which the pool changes a name, until the change is over, however it ends.
 pub(crate) struct ChangingNames(Arc<Node>);
 
@@ -201,8 +191,10 @@ impl Deref for ChangingNames {
 }
 
 impl Drop for ChangingNames {
+    /// The caller does not know yet. The kernel must not join listings that begin from now on with
+    /// entries that were collected before or during the change.
     fn drop(&mut self) {
-        self.0.names_changed();
+        self.0.kernel_cache.end_listings();
     }
 }
 
@@ -227,13 +219,11 @@ impl Node {
                 copies,
                 dirs: None,
             }),
-            cache_mark: AtomicU64::new(0),
+            kernel_cache: KernelCache::default(),
             retired: AtomicBool::new(false),
             mapped_perhaps: AtomicBool::new(false),
             stand_in: AtomicBool::new(false),
             opened_since: AtomicBool::new(false),
-            attr_cached: AtomicBool::new(false),
-            dir_names: AtomicU64::new(0),
             open: Mutex::new(None),
             attributes: Mutex::new(()),
             move_lock: RwLock::new(()),
@@ -281,8 +271,8 @@ impl Node {
             self.opened_since.store(true, Ordering::Relaxed);
         }
         mappable
-            && !self.mapped_perhaps.load(Ordering::SeqCst)
-            && !self.mapped_perhaps.swap(true, Ordering::SeqCst)
+            && !self.mapped_perhaps.load(Ordering::Acquire)
+            && !self.mapped_perhaps.swap(true, Ordering::AcqRel)
     }
 
     /// Finds out whether mappings made in passthrough are left, by a descriptor that is the only
@@ -292,29 +282,6 @@ impl Node {
             && sys::written_by_others(file.as_fd(), own) == Ok(false)
         {
             self.mapped_perhaps.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that `name` in this directory leads to a directory, before the kernel is told so.
-    pub fn note_shown_dir(&self, name: &OsStr) {
-        let mark = dir_name_mark(name);
-        if self.dir_names.load(Ordering::Relaxed) & mark == 0 {
-            self.dir_names.fetch_or(mark, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether the kernel may hold a directory under `name` in this one. To be wrong about it costs
-    /// a few notifications more; to know it costs no look at a branch.
-    pub fn may_show_dir(&self, name: &OsStr) -> bool {
-        self.dir_names.load(Ordering::SeqCst) & dir_name_mark(name) != 0
-    }
-
-    /// A name in this directory was changed by the pool, and the caller does not know yet. Listings
-    /// that begin from now on are of another series, so that the kernel joins none of them with
-    /// entries that were collected before or during the change.
-    fn names_changed(&self) {
-        if self.cache_mark.load(Ordering::SeqCst) != 0 {
-            self.cache_mark.store(0, Ordering::SeqCst);
         }
     }
 
@@ -335,6 +302,7 @@ impl Node {
                 Some(refs.saturating_sub(count))
             })
             .unwrap_or(0);
+        debug_assert!(before >= count, "{count} of {before} references are taken");
         before <= count
     }
 
@@ -441,9 +409,7 @@ impl Node {
             .iter()
             .any(|copy| copy.volume == volume && copy.ino == ino)
     }
-}
 
-impl Node {
     /// Like [`Node::try_ref`], but the root, which is never counted, always answers true.
     pub fn try_ref_or_root(&self) -> bool {
         self.id == NodeId::ROOT || self.try_ref()

@@ -190,7 +190,7 @@ pub struct OpenState {
     /// The mode of all opens.
     pub mode: IoMode,
     /// Every open handle.
-    pub handles: SmallVec<[Weak<OpenFile>; 1]>,
+    handles: SmallVec<[Weak<OpenFile>; 1]>,
     /// All locks, once there was one: closes must be reported from then on.
     pub locks: Option<Arc<NodeLocks>>,
 }
@@ -202,6 +202,42 @@ impl OpenState {
             mode,
             handles: SmallVec::new(),
             locks: None,
+        }
+    }
+
+    /// Every open handle.
+    pub fn handles(&self) -> &[Weak<OpenFile>] {
+        &self.handles
+    }
+
+    /// One more handle, which is answered with this backing file.
+    pub fn add(&mut self, opened: &Arc<OpenFile>, backing: Option<BackingId>) {
+        debug_assert!(
+            match self.mode {
+                IoMode::Passthrough(id) => backing == Some(id),
+                IoMode::Server => backing.is_none(),
+            },
+            "a node is open in two modes: {:?}, {backing:?}",
+            self.mode
+        );
+        self.handles.push(Arc::downgrade(opened));
+    }
+
+    /// A handle is released: once, and no other has ended without its release.
+    pub fn remove(&mut self, opened: &Arc<OpenFile>) {
+        let this = Arc::as_ptr(opened);
+        let before = self.handles.len();
+        self.handles
+            .retain(|handle| handle.as_ptr() != this && handle.strong_count() != 0);
+        debug_assert_eq!(self.handles.len() + 1, before, "open handles");
+    }
+
+    /// The last handle was released: the id to be given back, once.
+    pub fn end(self) -> Option<BackingId> {
+        debug_assert!(self.handles.is_empty(), "open handles lose their mode");
+        match self.mode {
+            IoMode::Passthrough(id) => Some(id),
+            IoMode::Server => None,
         }
     }
 

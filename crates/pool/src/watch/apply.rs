@@ -76,7 +76,7 @@ impl Listener {
         let Some(connection) = pool.connection.get() else {
             return;
         };
-        let expire_only = directory || parent.may_show_dir(name);
+        let expire_only = directory || parent.kernel_cache.may_hold_dir(name);
         let entry = || Repeat::Entry {
             parent: parent.id,
             name: name.to_owned(),

@@ -26,7 +26,9 @@ pub(crate) struct ListenerState {
     /// Since when (coarse monotonic milliseconds) it has been at a call that may take for ever; 0:
     /// it is at none.
     since_ms: AtomicU64,
-    /// The node that it tells the kernel of.
+    /// The node that it tells the kernel of. Whoever hands the listener off looks at this afterwards;
+    /// the listener clears this and then looks whether it is handed off. One of them sees the other
+    /// (hence `SeqCst` for both).
     node: AtomicU64,
     handed_off: AtomicBool,
     left: Mutex<Left>,
@@ -44,7 +46,7 @@ impl ListenerState {
     pub fn begin(&self, node: Option<NodeId>, now_ms: u64) {
         let node = node.map_or(NOTHING, |node| node.0);
         self.node.store(node, Ordering::SeqCst);
-        self.since_ms.store(now_ms.max(1), Ordering::SeqCst);
+        self.since_ms.store(now_ms.max(1), Ordering::Relaxed);
     }
 
     /// Whether another one listens now.
@@ -53,7 +55,7 @@ impl ListenerState {
     }
 
     fn is_held_up(&self, now_ms: u64) -> bool {
-        let since_ms = self.since_ms.load(Ordering::SeqCst);
+        let since_ms = self.since_ms.load(Ordering::Relaxed);
         since_ms != 0 && now_ms.saturating_sub(since_ms) >= HELD_UP_MS
     }
 }
@@ -81,7 +83,7 @@ impl Listeners {
             return None;
         }
         last.handed_off.store(true, Ordering::SeqCst);
-        self.handed_off.fetch_add(1, Ordering::SeqCst);
+        self.handed_off.fetch_add(1, Ordering::AcqRel);
         let listener_state = Arc::new(ListenerState::default());
         all.push(Arc::clone(&listener_state));
         Some(listener_state)
@@ -93,13 +95,13 @@ impl Listeners {
         all.retain(|other| !Arc::ptr_eq(other, listener_state));
         if let Some(last) = all.last() {
             last.handed_off.store(false, Ordering::SeqCst);
-            self.handed_off.fetch_sub(1, Ordering::SeqCst);
+            self.handed_off.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
     /// Leaves something to the listener that is held up at the node; false if none is.
     pub fn leave(&self, node: NodeId, what: impl FnOnce() -> Repeat) -> bool {
-        if self.handed_off.load(Ordering::SeqCst) == 0 {
+        if self.handed_off.load(Ordering::Acquire) == 0 {
             return false;
         }
         let all = self.all.lock();
@@ -119,7 +121,7 @@ impl Listeners {
 
     /// The call that began last is over. What was left to the listener meanwhile.
     pub fn finish(&self, listener_state: &ListenerState) -> Left {
-        listener_state.since_ms.store(0, Ordering::SeqCst);
+        listener_state.since_ms.store(0, Ordering::Relaxed);
         // Before the look: who finds the node here finds it handed off, too.
         listener_state.node.store(NOTHING, Ordering::SeqCst);
         if !listener_state.is_handed_off() {
@@ -133,7 +135,7 @@ impl Listeners {
     pub fn end(&self, listener_state: &Arc<ListenerState>) -> Left {
         let mut all = self.all.lock();
         all.retain(|other| !Arc::ptr_eq(other, listener_state));
-        self.handed_off.fetch_sub(1, Ordering::SeqCst);
+        self.handed_off.fetch_sub(1, Ordering::AcqRel);
         std::mem::take(&mut *listener_state.left.lock())
     }
 }

@@ -197,7 +197,7 @@ impl Worker {
         }
         let micros = start.elapsed().as_micros() as u64;
         let slowest = self.control.word(Word::SlowestMicros);
-        slowest.fetch_max(micros, Ordering::SeqCst);
+        slowest.fetch_max(micros, Ordering::AcqRel);
         Ok(())
     }
 }

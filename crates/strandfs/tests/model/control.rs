@@ -105,14 +105,14 @@ impl Control {
     }
 
     pub fn get(&self, word: Word) -> u64 {
-        self.word(word).load(Ordering::SeqCst)
+        self.word(word).load(Ordering::Acquire)
     }
 
     pub fn set(&self, word: Word, value: u64) {
-        self.word(word).store(value, Ordering::SeqCst);
+        self.word(word).store(value, Ordering::Release);
     }
 
     pub fn add(&self, word: Word, value: u64) {
-        self.word(word).fetch_add(value, Ordering::SeqCst);
+        self.word(word).fetch_add(value, Ordering::AcqRel);
     }
 }

@@ -171,14 +171,14 @@ impl Worker {
         }
         let own = self.number as u64 + 1;
         let word = self.control.word(Word::ExclusiveOwner);
-        let taken = word.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
+        let taken = word.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
         if let Err(owner) = taken {
             return wrong(format!(
                 "worker {} has it, and this one made it too",
                 owner - 1
             ));
         }
-        word.store(0, Ordering::SeqCst);
+        word.store(0, Ordering::Release);
         let since = coarse_now();
         loop {
             match self.sort("unlink", 0, fs::remove_file(&path))? {

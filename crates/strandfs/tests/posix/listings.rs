@@ -375,10 +375,10 @@ fn numbers_in_listings_are_those_of_what_has_the_names_while_they_are_replaced()
             for round in 0..50 * NAMES {
                 replace(round % NAMES);
             }
-            over.store(true, Ordering::SeqCst);
+            over.store(true, Ordering::Release);
         });
         let mut seen = 0;
-        while !over.load(Ordering::SeqCst) {
+        while !over.load(Ordering::Acquire) {
             for entry in fs::read_dir(&dir).unwrap() {
                 let entry = entry.unwrap();
                 let name = entry.file_name().into_string().unwrap();

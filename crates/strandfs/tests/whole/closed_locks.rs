@@ -65,7 +65,7 @@ fn pools() -> Vec<Pool> {
 /// Waits for the other one's turn to be over, without the time that waking takes.
 fn wait_for(turn: &AtomicU64, value: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while turn.load(Ordering::SeqCst) != value {
+    while turn.load(Ordering::Acquire) != value {
         assert!(Instant::now() < deadline, "the other one does not get on");
         std::thread::yield_now();
     }
@@ -82,7 +82,7 @@ fn refused(path: &Path, way: Way, rounds: u64) -> u64 {
                 let file = way.open(path);
                 way.lock(&file).expect("nobody has it");
                 drop(file);
-                turn.store(2 * round + 1, Ordering::SeqCst);
+                turn.store(2 * round + 1, Ordering::Release);
             }
         });
         for round in 0..rounds {
@@ -97,7 +97,7 @@ fn refused(path: &Path, way: Way, rounds: u64) -> u64 {
             }
             drop(file);
             // Who takes it next must not meet this one's close: that is what is tested.
-            turn.store(2 * round + 2, Ordering::SeqCst);
+            turn.store(2 * round + 2, Ordering::Release);
         }
     });
     refused

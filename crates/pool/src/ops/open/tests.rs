@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 use std::fs;
 
+use strandfs_fuse::BackingId;
 use strandfs_options::Settings;
 
 use super::*;
@@ -59,4 +60,36 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     forget::unref(&pool, &node, 1);
     assert_eq!(open().err(), Some(Errno::STALE.into()));
     assert!(node.open.lock().is_none(), "open without a handle");
+}
+
+/// A node that is open through the server, and its handle.
+#[cfg(debug_assertions)]
+fn opened_by_the_server(house: &std::path::Path) -> (Arc<Node>, Arc<OpenFile>) {
+    let (pool, node) = pool(house);
+    let cx = request_of(0);
+    let reply = open::open(&pool, &cx, node.id, libc::O_RDONLY, false).unwrap();
+    let opened = pool.files.get(reply.handle).unwrap();
+    (node, opened)
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "a node is open in two modes")]
+fn a_node_is_open_in_one_mode() {
+    let house = tempfile::tempdir().unwrap();
+    let (node, opened) = opened_by_the_server(house.path());
+    let mut open = node.open.lock();
+    open.as_mut().unwrap().add(&opened, Some(BackingId(7)));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "open handles")]
+fn a_handle_is_released_once() {
+    let house = tempfile::tempdir().unwrap();
+    let (node, opened) = opened_by_the_server(house.path());
+    let mut open = node.open.lock();
+    let state = open.as_mut().unwrap();
+    state.remove(&opened);
+    state.remove(&opened);
 }

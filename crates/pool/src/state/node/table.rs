@@ -310,6 +310,16 @@ mod tests {
         assert!(table.get(first.id).is_none());
     }
 
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "3 of 2 references are taken")]
+    fn more_lookups_than_were_counted_are_not_forgotten() {
+        let table = NodeTable::default();
+        let node = make(&table, 5, 1);
+        make(&table, 5, 1);
+        table.unref(&node, 3, || {});
+    }
+
     /// Whoever lists while a name is being changed may have read the old state: a listing that begins
     /// after the change had returned must not be joined with that one.
     #[test]
@@ -317,9 +327,9 @@ mod tests {
         let directory = make(&NodeTable::default(), 5, 1);
         let changing = crate::state::node::ChangingNames::of(Arc::clone(&directory));
         let of_a_lister = 77;
-        directory.cache_mark.store(of_a_lister, Ordering::SeqCst);
+        directory.kernel_cache.set_listing_mark(of_a_lister);
         drop(changing);
-        assert_eq!(directory.cache_mark.load(Ordering::SeqCst), 0);
+        assert_eq!(directory.kernel_cache.listing_mark(), 0);
     }
 
     #[test]
