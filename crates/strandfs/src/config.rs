@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
 use strandfs_options::config::{Line, named_by, to_toml};
 use strandfs_options::layers::LoadError;
 use strandfs_options::table::{Status, TABLE};
 use strandfs_options::{ConfigErrors, ConfigFile, Layers, Settings};
 
+use crate::answers::{Configuration, Setting};
 use crate::args::{ConfigCheckArgs, ConfigShowArgs};
 use crate::failure::{Failure, USAGE};
 use crate::mounts;
+use crate::output::print_json;
 
 /// One option with its value and where that comes from.
 struct Found {
@@ -36,11 +37,8 @@ pub fn show(args: &ConfigShowArgs) -> Result<ExitCode, Failure> {
         Some(target) => vec![find(target)?],
     };
     if args.json {
-        let list: Vec<Value> = shown
-            .iter()
-            .map(|(what, values)| as_json(what, values))
-            .collect();
-        println!("{:#}", Value::Array(list));
+        let list: Vec<Configuration> = shown.into_iter().map(answer).collect();
+        print_json(&list)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (number, (what, values)) in shown.iter().enumerate() {
@@ -113,15 +111,19 @@ fn active() -> impl Iterator<Item = &'static str> {
     active.map(|option| option.name)
 }
 
-fn as_json(what: &Path, values: &[Found]) -> Value {
-    let options: serde_json::Map<String, Value> = values
-        .iter()
-        .map(|found| {
-            let about = json!({ "value": found.value, "origin": found.origin });
-            (found.name.to_owned(), about)
-        })
-        .collect();
-    json!({ "source": what.to_string_lossy(), "options": options })
+fn answer((source, values): Shown) -> Configuration {
+    let option = |found: Found| {
+        let Found {
+            name,
+            value,
+            origin,
+        } = found;
+        (name.to_owned(), Setting { value, origin })
+    };
+    Configuration {
+        source: source.to_string_lossy().into_owned(),
+        options: values.into_iter().map(option).collect(),
+    }
 }
 
 /// What a configuration file would have to say.

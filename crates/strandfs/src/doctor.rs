@@ -10,45 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::json;
-
+use crate::answers::{Check, Examined, Verdict};
 use crate::args::DoctorArgs;
-use crate::failure::Failure;
+use crate::failure::{DEGRADED, Failure};
 use crate::logging::one_line;
+use crate::output::print_json;
 use crate::{deaths, mounts, probe};
 use machine::Machine;
 
-/// Exit code for a warning that matters.
-const DEGRADED: u8 = 3;
-
 /// How long a directory may take to answer: a disk that sleeps has to wake up.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How a check came out; the worst is the command's outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Verdict {
-    /// As it should be.
-    Pass,
-    /// Works, with a drawback.
-    Warn,
-    /// Does not work, or endangers files.
-    Fail,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What was looked at, in a word or two.
-    pub name: &'static str,
-    /// How it came out.
-    pub verdict: Verdict,
-    /// What was found.
-    pub found: String,
-    /// What to do about it.
-    pub remedy: Option<String>,
-}
 
 impl Check {
     /// As it should be.
@@ -158,7 +129,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     }
     let worst = report.worst();
     if args.json {
-        println!("{:#}", json!({ "checks": report.checks, "worst": worst }));
+        let checks = report.checks;
+        print_json(&Examined { checks, worst })?;
     }
     Ok(match worst {
         Verdict::Pass => ExitCode::SUCCESS,

@@ -9,10 +9,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strandfs_pool::status::InParts;
 
+use crate::answers::Explained;
 use crate::args::ExplainArgs;
 use crate::failure::Failure;
 use crate::output::make_plain;
@@ -56,20 +56,6 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         print!("{}", show::text(&explained));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What was asked, and the answer.
-#[derive(Serialize, Deserialize)]
-struct Explained<A> {
-    /// The path asked about.
-    asked: String,
-    /// The nearest path above it that exists, which the answer is about.
-    answered: String,
-    /// What lies between them.
-    missing: String,
-    /// As it came, or read: a newer server says more than this program knows.
-    #[serde(flatten)]
-    answer: A,
 }
 
 /// As [`ask`], with a word to the user when it takes long.

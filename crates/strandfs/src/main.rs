@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod answers;
 mod args;
 mod as_user;
 mod bench;

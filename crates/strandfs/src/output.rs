@@ -4,8 +4,10 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
+use serde::Serialize;
 use serde_json::Value;
 
+use crate::failure::Failure;
 use crate::logging::one_line;
 
 macro_rules! print {
@@ -31,6 +33,17 @@ pub fn write(text: Arguments<'_>, end: &str) {
             std::process::exit(i32::from(crate::failure::FAILED));
         }
     }
+}
+
+/// Writes an answer for programs.
+///
+/// # Errors
+/// A path in it is not text.
+pub fn print_json(answer: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(answer);
+    let text = text.map_err(|error| Failure::system("writing the answer")(error.into()))?;
+    println!("{text}");
+    Ok(())
 }
 
 /// Makes the texts of an answer fit to be shown. Names are other people's to choose, and so is all

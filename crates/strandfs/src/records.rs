@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
 use strandfs_pool::records::{Listed, accept, discard, list};
 
+use crate::answers::FoundRecord;
 use crate::args::records::RecordsCommand;
 use crate::failure::{DEGRADED, Failure};
 use crate::mounts;
+use crate::output::print_json;
 
 /// `strandfs records`.
 ///
@@ -38,13 +39,12 @@ fn show(targets: &[PathBuf], as_json: bool) -> Result<ExitCode, Failure> {
         .flat_map(|(_, records)| records)
         .any(|record| record.left_alone.is_some());
     if as_json {
-        let all: Vec<Value> = found
-            .iter()
-            .flat_map(|(branch, records)| {
-                records.iter().map(move |record| as_value(branch, record))
-            })
-            .collect();
-        println!("{:#}", Value::Array(all));
+        let in_branch = |(branch, records): (PathBuf, Vec<Listed>)| {
+            let records = records.into_iter();
+            records.map(move |record| answer(&branch, record))
+        };
+        let all: Vec<FoundRecord> = found.into_iter().flat_map(in_branch).collect();
+        print_json(&all)?;
     } else {
         for (branch, records) in &found {
             records.iter().for_each(|record| print(branch, record));
@@ -56,14 +56,14 @@ fn show(targets: &[PathBuf], as_json: bool) -> Result<ExitCode, Failure> {
     }
 }
 
-fn as_value(branch: &Path, record: &Listed) -> Value {
-    json!({
-        "branch": branch.to_string_lossy(),
-        "name": record.name.to_string_lossy(),
-        "followed": record.left_alone.is_none(),
-        "reason": record.left_alone,
-        "about": record.about,
-    })
+fn answer(branch: &Path, record: Listed) -> FoundRecord {
+    FoundRecord {
+        branch: branch.to_string_lossy().into_owned(),
+        name: record.name.to_string_lossy().into_owned(),
+        followed: record.left_alone.is_none(),
+        reason: record.left_alone,
+        about: record.about,
+    }
 }
 
 fn print(branch: &Path, record: &Listed) {

@@ -15,6 +15,9 @@
     clippy::panic
 )]
 
+/// What the commands say with `--json`.
+#[path = "../../strandfs/src/answers.rs"]
+pub mod answers;
 pub mod command;
 pub mod delay_fs;
 pub mod fault_fs;

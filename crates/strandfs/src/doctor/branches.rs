@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
+use super::copies;
 use super::machine::Machine;
-use super::{Check, copies};
+use crate::answers::Check;
 
 /// Filesystems on another machine, by their magic number (`linux/magic.h`): NFS, SMB (two), AFS,
 /// Ceph, 9p, Coda.
@@ -190,9 +191,9 @@ fn shared_space(branches: &[(PathBuf, u64, u64)], take: &mut dyn FnMut(Check)) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
     use super::super::machine::tests::machine;
     use super::*;
+    use crate::answers::Verdict;
 
     fn found(machine: &Machine, branches: &[PathBuf]) -> Vec<(&'static str, Verdict)> {
         let mut found = Vec::new();

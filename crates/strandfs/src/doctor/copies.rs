@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Check;
+use crate::answers::Check;
 
 /// Directories looked at; a tree may have millions.
 const LOOKED_AT_MAX: usize = 20_000;
@@ -108,8 +108,8 @@ fn directories_in(path: &Path) -> impl Iterator<Item = std::ffi::OsString> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::Verdict;
     use super::*;
+    use crate::answers::Verdict;
 
     #[test]
     fn differing_directories_are_found_and_the_search_ends() {

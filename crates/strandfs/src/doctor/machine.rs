@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::Check;
+use crate::answers::Check;
 
 /// The machine; its files are looked up beneath `root`, which is `/` but in tests.
 pub struct Machine {
@@ -286,8 +286,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::Verdict;
     use super::*;
+    use crate::answers::Verdict;
 
     /// A machine whose files are these.
     pub fn machine(root: &Path, privileged: bool, files: &[(&str, &str)]) -> Machine {

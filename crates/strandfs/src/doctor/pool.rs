@@ -6,8 +6,9 @@ use strandfs_fuse::Hindrance;
 use strandfs_options::{CacheFiles, PassthroughIo, Settings};
 use strandfs_pool::status::{Branch, Status, Switch};
 
+use super::branches;
 use super::machine::Machine;
-use super::{Check, branches};
+use crate::answers::Check;
 use crate::{deaths, mounts, remount};
 
 /// Checks the pool and its branches.
@@ -236,9 +237,9 @@ fn nfs(machine: &Machine, mountpoint: &Path, settings: &Settings) -> Option<Chec
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
     use super::super::machine::tests::machine;
     use super::*;
+    use crate::answers::Verdict;
 
     fn verdicts(status: &Status, files: &[(&str, &str)]) -> Vec<(&'static str, Verdict)> {
         let dir = tempfile::tempdir().unwrap();

@@ -33,7 +33,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
         return Err(Failure::VolumeUse {
             path: args.backing.clone(),
-            why: format!("it is attached already, as {}", device.path.display()),
+            why: format!("it is attached already, as {}", device.device.display()),
         });
     }
     let started = known.is_none();

@@ -54,8 +54,8 @@ pub fn undo(found: &Found) -> Result<(), Failure> {
             rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW)
                 .map_err(|errno| refused(mount, errno))?;
         }
-        loop_device::detach(&device.path, &found.file(), PATIENCE)
-            .map_err(|errno| refused(&device.path, errno))?;
+        loop_device::detach(&device.device, &found.file(), PATIENCE)
+            .map_err(|errno| refused(&device.device, errno))?;
     }
     end_mount(&found.mountpoint).map_err(|errno| refused(&found.mountpoint, errno))?;
     if let Ok(status) = &found.status {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strandfs_volume::{FILE_NAME, Status, loop_device, status};
 
+use crate::answers::VolumeDevice;
 use crate::failure::Failure;
 use crate::mounts::{self, Mounted};
 
@@ -26,15 +27,7 @@ pub struct Found {
     /// What the server says; an error if it is dead.
     pub status: Result<Status, String>,
     /// The block devices over it.
-    pub devices: Vec<Device>,
-}
-
-/// A block device over a volume.
-pub struct Device {
-    /// `/dev/loopN`.
-    pub path: PathBuf,
-    /// Where filesystems on it or its partitions are mounted, in the order of mounting.
-    pub mounts: Vec<PathBuf>,
+    pub devices: Vec<VolumeDevice>,
 }
 
 impl Found {
@@ -45,8 +38,8 @@ impl Found {
 
     /// Whether a user who names `target` means this one.
     fn is_meant(&self, target: &Path) -> bool {
-        let device = |device: &Device| {
-            device.path == target || device.mounts.iter().any(|mount| mount == target)
+        let device = |device: &VolumeDevice| {
+            device.device == target || device.mounts.iter().any(|mount| mount == target)
         };
         self.mountpoint == target
             || self.file() == target
@@ -123,9 +116,9 @@ fn silent() -> String {
 fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>) -> Found {
     let mountpoint = volume.mountpoint.clone();
     let devices = loop_device::on(&mountpoint.join(FILE_NAME));
-    let devices = devices.into_iter().map(|path| Device {
-        mounts: mounts_of(&path, mounted),
-        path,
+    let devices = devices.into_iter().map(|device| VolumeDevice {
+        mounts: mounts_of(&device, mounted),
+        device,
     });
     Found {
         status,

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
 use strandfs_options::show_size;
 
 use super::found::{self, Found};
+use crate::answers::{ServedVolume, VolumeServer};
 use crate::args::volume::ListArgs;
 use crate::failure::Failure;
+use crate::output::print_json;
 
 /// Shows the volumes that are served.
 ///
@@ -16,7 +17,8 @@ use crate::failure::Failure;
 pub fn run(args: &ListArgs) -> Result<ExitCode, Failure> {
     let all = found::all()?;
     if args.json {
-        println!("{:#}", all.iter().map(describe).collect::<Value>());
+        let all: Vec<ServedVolume> = all.into_iter().map(answer).collect();
+        print_json(&all)?;
     } else if all.is_empty() {
         println!("no volume is served");
     } else {
@@ -25,20 +27,18 @@ pub fn run(args: &ListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(found: &Found) -> Value {
-    let devices = found
-        .devices
-        .iter()
-        .map(|device| json!({ "device": device.path, "mounts": device.mounts }));
-    let mut value = match &found.status {
-        Ok(status) => serde_json::to_value(status).unwrap_or_default(),
-        Err(error) => json!({ "backing": found.backing, "error": error }),
-    };
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("mountpoint".to_owned(), json!(found.mountpoint));
-        fields.insert("devices".to_owned(), devices.collect());
+fn answer(found: Found) -> ServedVolume {
+    ServedVolume {
+        mountpoint: found.mountpoint,
+        devices: found.devices,
+        server: match found.status {
+            Ok(status) => VolumeServer::Serves(Box::new(status)),
+            Err(error) => VolumeServer::Silent {
+                backing: found.backing,
+                error,
+            },
+        },
     }
-    value
 }
 
 fn print(found: &Found) {
@@ -70,7 +70,7 @@ fn print(found: &Found) {
         }
     }
     for device in &found.devices {
-        println!("  device {}", device.path.display());
+        println!("  device {}", device.device.display());
         for mount in &device.mounts {
             println!("    mounted on {}", mount.display());
         }

@@ -53,7 +53,7 @@ fn grow(target: &Path, found: &Found, size: u64) -> Result<(), Failure> {
         source: error,
     })?;
     for device in &found.devices {
-        loop_device::take_new_size(&device.path).map_err(|errno: Errno| Failure::System {
+        loop_device::take_new_size(&device.device).map_err(|errno: Errno| Failure::System {
             what: "showing the new size on the block device",
             source: errno.into(),
         })?;

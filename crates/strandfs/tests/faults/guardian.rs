@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::answers::{ServedVolume, VolumeServer};
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
 use crate::support::system::System;
@@ -406,11 +407,12 @@ fn a_volume_has_a_guardian() {
     ])
     .ok();
     let list = strandfs(["volume", "list", "--json"]).ok().stdout;
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
-    let ours = |volume: &&serde_json::Value| volume["backing"].as_str() == backing.to_str();
-    let volume = list.as_array().unwrap().iter().find(ours).unwrap();
-    let server = u32::try_from(volume["pid"].as_u64().unwrap()).unwrap();
-    let guardian = guardian_of(server);
+    let list: Vec<ServedVolume> = serde_json::from_str(&list).unwrap();
+    let ours = |volume: ServedVolume| match volume.server {
+        VolumeServer::Serves(status) if status.backing == backing => Some(status.pid),
+        _ => None,
+    };
+    let guardian = guardian_of(list.into_iter().find_map(ours).unwrap());
     run("umount", [&mountpoint]).ok();
     eventually("the guardian to go", PATIENCE, || is_gone(guardian));
 }

@@ -1,6 +1,7 @@
 //! `strandfs get`, `set`, `branch` and `reload`, SIGHUP, and the socket beneath them.
 
 use crate::{need_root, need_tool};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,6 +14,7 @@ use crate::support::files::{names, put};
 use crate::support::system::Daemons;
 use crate::support::{Pool, Run, eventually, strandfs};
 use rustix::process::{Pid, Signal, kill_process};
+use strandfs_pool::status::Branch;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -68,7 +70,7 @@ fn options_are_set_all_or_none() {
         "{all}"
     );
     let json = strandfs(["get", root(&pool), "--json", "pid"]).ok().stdout;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json: BTreeMap<String, String> = serde_json::from_str(&json).unwrap();
     assert_eq!(json["pid"], pool.pid().to_string());
     assert_eq!(pool.status().origins["cache.attr"], "run-time");
     let outside = pool.outside("");
@@ -116,8 +118,8 @@ fn branches_are_listed_added_changed_and_removed() {
     let json = strandfs(["branch", "list", root(&pool), "--json"])
         .ok()
         .stdout;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json[0]["path"], text(&path(2)));
+    let listed: Vec<Branch> = serde_json::from_str(&json).unwrap();
+    assert_eq!(listed[0].path, text(&path(2)));
 }
 
 #[test]

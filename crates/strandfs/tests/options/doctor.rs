@@ -5,10 +5,10 @@ use crate::need_root;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::answers::{Examined, Verdict};
 use crate::support::{Kind, Pool, Run, strandfs};
-use serde_json::Value;
 
-fn doctor(targets: &[&std::path::Path]) -> (Value, Run) {
+fn doctor(targets: &[&std::path::Path]) -> (Examined<String>, Run) {
     let mut args = vec!["doctor", "--json"];
     args.extend(targets.iter().map(|target| target.to_str().unwrap()));
     let run = strandfs(args);
@@ -17,19 +17,16 @@ fn doctor(targets: &[&std::path::Path]) -> (Value, Run) {
 }
 
 /// The outcomes of the checks of one name.
-fn verdicts<'a>(answer: &'a Value, name: &str) -> Vec<&'a str> {
-    let checks = answer["checks"].as_array().unwrap();
-    let named = checks.iter().filter(|check| check["name"] == name);
-    named
-        .map(|check| check["verdict"].as_str().unwrap())
-        .collect()
+fn verdicts(answer: &Examined<String>, name: &str) -> Vec<Verdict> {
+    let named = answer.checks.iter().filter(|check| check.name == name);
+    named.map(|check| check.verdict).collect()
 }
 
-fn code_of(answer: &Value) -> i32 {
-    match answer["worst"].as_str().unwrap() {
-        "PASS" => 0,
-        "WARN" => 3,
-        _ => 1,
+fn code_of(answer: &Examined<String>) -> i32 {
+    match answer.worst {
+        Verdict::Pass => 0,
+        Verdict::Warn => 3,
+        Verdict::Fail => 1,
     }
 }
 
@@ -42,20 +39,24 @@ fn a_pool_is_examined_with_its_branches() {
         fs::create_dir_all(pool.on(branch, "d")).unwrap();
     }
     let (answer, run) = doctor(&[pool.root()]);
-    assert_eq!(run.code(), code_of(&answer), "{answer:#}");
+    assert_eq!(run.code(), code_of(&answer), "{answer:#?}");
     for name in ["pool", "room", "mapped files", "copies of directories"] {
-        assert_eq!(verdicts(&answer, name), ["PASS"], "{name}: {answer:#}");
+        assert_eq!(
+            verdicts(&answer, name),
+            [Verdict::Pass],
+            "{name}: {answer:#?}"
+        );
     }
     fs::set_permissions(pool.on(1, "d"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(pool.on(1, "snapraid.parity"), "").unwrap();
     let (answer, run) = doctor(&[pool.root()]);
     assert_eq!(
         verdicts(&answer, "copies of directories"),
-        ["WARN"],
-        "{answer:#}"
+        [Verdict::Warn],
+        "{answer:#?}"
     );
-    assert_eq!(verdicts(&answer, "parity"), ["WARN"], "{answer:#}");
-    assert_eq!(run.code(), code_of(&answer), "{answer:#}");
+    assert_eq!(verdicts(&answer, "parity"), [Verdict::Warn], "{answer:#?}");
+    assert_eq!(run.code(), code_of(&answer), "{answer:#?}");
     assert_ne!(run.code(), 0);
     let text = strandfs(["doctor", pool.root().to_str().unwrap()]);
     assert_eq!(text.code(), run.code());
@@ -74,7 +75,7 @@ fn a_full_pool_fails_the_examination() {
         .branch(Kind::Tmpfs("1m"), "=RO")
         .mount();
     let (answer, run) = doctor(&[pool.root()]);
-    assert_eq!(verdicts(&answer, "room"), ["FAIL"], "{answer:#}");
+    assert_eq!(verdicts(&answer, "room"), [Verdict::Fail], "{answer:#?}");
     assert_eq!(run.code(), 1);
 }
 
@@ -85,15 +86,11 @@ fn directories_are_examined_before_they_become_branches() {
     fs::create_dir(&inside).unwrap();
     let first = pool.on(0, "");
     let (answer, run) = doctor(&[&first, &inside]);
-    assert_eq!(verdicts(&answer, "overlap"), ["FAIL"], "{answer:#}");
+    assert_eq!(verdicts(&answer, "overlap"), [Verdict::Fail], "{answer:#?}");
     assert_eq!(run.code(), 1);
     let (answer, _) = doctor(&[&first, &pool.on(1, "")]);
-    assert_eq!(
-        verdicts(&answer, "overlap"),
-        Vec::<&str>::new(),
-        "{answer:#}"
-    );
+    assert_eq!(verdicts(&answer, "overlap"), [], "{answer:#?}");
     let (answer, run) = doctor(&[&pool.outside("missing")]);
-    assert_eq!(verdicts(&answer, "branch"), ["FAIL"], "{answer:#}");
+    assert_eq!(verdicts(&answer, "branch"), [Verdict::Fail], "{answer:#?}");
     assert_eq!(run.code(), 1);
 }

@@ -5,42 +5,33 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use crate::support::answers::Explained;
 use crate::support::files::put;
 use crate::support::{Kind, Pool, run, strandfs};
-use serde_json::Value;
+use strandfs_pool::status::{Decision, Explanation};
 
-fn explain(path: &Path) -> Value {
+fn explain(path: &Path) -> Explained<Explanation> {
     let output = strandfs(["explain", "--json", path.to_str().unwrap()]).ok();
     serde_json::from_str(&output.stdout).expect("JSON")
 }
 
-/// What is decided for one function.
-fn decision<'a>(answer: &'a Value, function: &str) -> &'a Value {
-    let holds = |decision: &&Value| {
-        let functions = decision["functions"].as_array().unwrap();
-        functions.iter().any(|name| name == function)
-    };
-    let decisions = answer["decisions"].as_array().unwrap();
-    decisions.iter().find(holds).unwrap_or(&Value::Null)
+/// What is decided for one function, if it is asked at all.
+fn decision<'a>(answer: &'a Explanation, function: &str) -> Option<&'a Decision> {
+    let holds = |decision: &&Decision| decision.functions.iter().any(|name| name == function);
+    answer.decisions.iter().find(holds)
 }
 
 /// The branches a function would use.
-fn used(answer: &Value, function: &str) -> Vec<usize> {
-    let branches = decision(answer, function)["branches"].as_array().unwrap();
+fn used(answer: &Explanation, function: &str) -> Vec<usize> {
+    let branches = &decision(answer, function).expect(function).branches;
     (0..branches.len())
-        .filter(|&index| {
-            matches!(
-                branches[index]["verdict"].as_str(),
-                Some("used" | "possible")
-            )
-        })
+        .filter(|&index| matches!(&*branches[index].verdict, "used" | "possible"))
         .collect()
 }
 
-fn reason<'a>(answer: &'a Value, function: &str, branch: usize) -> &'a str {
-    decision(answer, function)["branches"][branch]["reason"]
-        .as_str()
-        .unwrap_or_default()
+fn reason(answer: &Explanation, function: &str, branch: usize) -> String {
+    let prospect = &decision(answer, function).expect(function).branches[branch];
+    prospect.reason.clone().unwrap_or_default()
 }
 
 /// Four branches of different sizes: plain, read-only, for old files only, and full.
@@ -70,11 +61,12 @@ fn new_files_land_where_it_says() {
         for branch in [0, 1, 2] {
             fs::create_dir(pool.on(branch, "d")).unwrap();
         }
-        let answer = explain(&pool.path("d/new"));
-        assert_eq!(answer["missing"], "new", "{answer:#}");
-        assert_eq!(used(&answer, "create"), expected, "{policy}: {answer:#}");
+        let explained = explain(&pool.path("d/new"));
+        assert_eq!(explained.missing, "new", "{explained:#?}");
+        let answer = explained.answer;
+        assert_eq!(used(&answer, "create"), expected, "{policy}: {answer:#?}");
         assert!(reason(&answer, "create", 1).contains("RO"));
-        assert!(reason(&answer, "create", 2).contains("NC"), "{answer:#}");
+        assert!(reason(&answer, "create", 2).contains("NC"), "{answer:#?}");
         let full = reason(&answer, "create", 4);
         let preserving = policy.starts_with("ep") || policy.starts_with("msp");
         let why = if preserving {
@@ -82,7 +74,7 @@ fn new_files_land_where_it_says() {
         } else {
             "minfreespace"
         };
-        assert!(full.contains(why), "{policy}: {answer:#}");
+        assert!(full.contains(why), "{policy}: {answer:#?}");
         put(pool.path("d/new"), "x");
         let holders = pool.holders("d/new");
         assert!(
@@ -107,18 +99,11 @@ fn copies_are_compared_and_the_shown_one_is_marked() {
     old.set_modified(long_ago).unwrap();
     drop(old);
     fs::set_permissions(pool.on(0, "f"), fs::Permissions::from_mode(0o600)).unwrap();
-    let answer = explain(&pool.path("f"));
-    let shown: Vec<bool> = answer["copies"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|copy| copy["shown"].as_bool().unwrap())
-        .collect();
-    assert_eq!(shown, [false, true], "{answer:#}");
-    assert_eq!(
-        answer["differences"],
-        serde_json::json!(["mode", "size", "modification time"])
-    );
+    let answer = explain(&pool.path("f")).answer;
+    let facts = answer.copies.iter().flat_map(|copy| &copy.facts);
+    let shown: Vec<bool> = facts.map(|copy| copy.shown).collect();
+    assert_eq!(shown, [false, true], "{answer:#?}");
+    assert_eq!(answer.differences, ["mode", "size", "modification time"]);
     assert_eq!(used(&answer, "getattr"), [3]);
     assert_eq!(used(&answer, "open"), [0]);
     assert_eq!(used(&answer, "chmod"), [0, 3]);
@@ -142,9 +127,10 @@ fn a_refused_change_is_foretold() {
     for branch in [0, 1] {
         put(pool.on(branch, "f"), "x");
     }
-    let answer = explain(&pool.path("f"));
+    let answer = explain(&pool.path("f")).answer;
     for function in ["unlink", "rename"] {
-        assert_eq!(decision(&answer, function)["error"], "EROFS", "{answer:#}");
+        let error = decision(&answer, function).unwrap().error.as_deref();
+        assert_eq!(error, Some("EROFS"), "{answer:#?}");
     }
     let refused = fs::remove_file(pool.path("f")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
@@ -160,18 +146,18 @@ fn links_missing_paths_and_hidden_names_are_explained() {
     let pool = pool("");
     symlink("nowhere", pool.on(0, "l")).unwrap();
     fs::create_dir(pool.on(3, "l")).unwrap();
-    let answer = explain(&pool.path("l"));
-    assert_eq!(answer["kind"], "symbolic link");
-    assert_eq!(answer["differences"], serde_json::json!(["kind"]));
+    let answer = explain(&pool.path("l")).answer;
+    assert_eq!(answer.kind, "symbolic link");
+    assert_eq!(answer.differences, ["kind"]);
     assert!(
         reason(&answer, "readlink", 3).contains("hidden"),
-        "{answer:#}"
+        "{answer:#?}"
     );
-    assert!(decision(&answer, "open").is_null());
+    assert!(decision(&answer, "open").is_none());
 
-    let answer = explain(&pool.path("no/such/directory"));
-    assert_eq!(answer["missing"], "no/such/directory");
-    assert_eq!(answer["kind"], "directory");
+    let explained = explain(&pool.path("no/such/directory"));
+    assert_eq!(explained.missing, "no/such/directory");
+    assert_eq!(explained.answer.kind, "directory");
 
     put(pool.path("file"), "x");
     let below = strandfs(["explain", pool.path("file/x").to_str().unwrap()]);
@@ -224,8 +210,8 @@ fn a_path_on_very_many_branches_is_explained_whole() {
     let builder = (0..MANY).fold(Pool::build(), |builder, _| builder.branch(Kind::Dir, ""));
     let pool = builder.option("category.create=ff").mount();
     put(pool.path("d/f"), "x");
-    let whole = explain(&pool.path("d/f"));
-    assert_eq!(whole["branches"].as_array().unwrap().len(), MANY);
-    assert!(whole.to_string().len() > 1 << 16);
-    assert_eq!(whole["copies"].as_array().unwrap().len(), 1);
+    let whole = explain(&pool.path("d/f")).answer;
+    assert_eq!(whole.branches.len(), MANY);
+    assert!(serde_json::to_string(&whole).unwrap().len() > 1 << 16);
+    assert_eq!(whole.copies.len(), 1);
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::answers::Configuration;
 use crate::support::command::binary;
 use crate::support::files::{get, put};
 use crate::support::system::{Daemons, System, program};
@@ -303,10 +304,10 @@ fn config_show_names_values_and_their_origins() {
         all.contains(&format!("minfreespace = \"1G\"  # {}:2\n", toml.display())),
         "{all}"
     );
-    let json: serde_json::Value = serde_json::from_str(&show(&["--json"]).stdout).unwrap();
-    let options = &json[0]["options"];
-    assert_eq!(options["cache.attr"]["origin"], "default");
-    assert_eq!(options["minfreespace"]["value"], "1G");
+    let json: Vec<Configuration> = serde_json::from_str(&show(&["--json"]).stdout).unwrap();
+    let options = &json[0].options;
+    assert_eq!(options["cache.attr"].origin, "default");
+    assert_eq!(options["minfreespace"].value, "1G");
     let none = strandfs(["config", "show", text(&pool.on(0, ""))]);
     assert_eq!(none.code(), 1, "{none:?}");
 }

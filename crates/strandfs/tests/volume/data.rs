@@ -24,7 +24,7 @@ fn data_arrives_in_the_backing_file_whatever_its_alignment() {
         for (way, args) in ways() {
             let ground = Ground::new(disk);
             ground.serve(&[&["--size", "16M"], args].concat()).ok();
-            assert_eq!(ground.listed().unwrap()["io"], args[1]);
+            assert_eq!(ground.status().io, args[1]);
             let volume = open(&ground.file());
             let mut expected = vec![0; 16 << 20];
             // The last one crosses the largest message and ends where the volume does.
@@ -181,7 +181,7 @@ fn a_volume_grows_under_the_filesystem_on_it() {
         assert_eq!(smaller.code(), 2, "{way}: {smaller:?}");
         assert!(smaller.stderr.contains("never shrinks"), "{smaller:?}");
         resize("640M").ok();
-        assert_eq!(ground.listed().unwrap()["size_bytes"], 640 << 20, "{way}");
+        assert_eq!(ground.status().size_bytes, 640 << 20, "{way}");
         assert_eq!(ground.backing().metadata().unwrap().len(), 640 << 20);
         let before = rustix::fs::statvfs(&mounted).unwrap();
         run("xfs_growfs", ["-d", text(&mounted)]).ok();

@@ -51,7 +51,7 @@ fn mistakes_cost_one_sentence_and_change_nothing() {
     }
     assert_eq!(get(disk.join("text")), b"no image of a block device\n");
     assert_eq!(get(disk.join("large")), vec![7; 8 << 20]);
-    assert_eq!(ground.listed(), None);
+    assert!(ground.listed().is_none());
     let nothing = ground.detach(&disk.join("large"));
     assert_eq!(nothing.code(), 2, "{nothing:?}");
     assert!(nothing.stderr.contains("is no volume"), "{nothing:?}");
@@ -248,7 +248,7 @@ fn a_cut_is_noticed_by_a_server_that_nobody_asks_and_is_not_made_good_by_zeros()
             set_backing_len(&ground, 16 << 20);
             file.sync_all().is_err()
         });
-        let said = ground.listed().unwrap()["warnings"].to_string();
+        let said = ground.status().warnings.concat();
         assert!(said.contains("may be lost"), "{way}: {said}");
         drop(file);
         ground.detach(&ground.backing()).ok();
@@ -292,14 +292,14 @@ fn a_removed_backing_file_serves_on_and_is_not_thrown_away_unasked() {
         .unwrap();
     volume.write_all_at(&data, 0).unwrap();
     fs::remove_file(ground.backing()).unwrap();
-    assert_eq!(ground.listed().unwrap()["backing_exists"], false);
+    assert!(!ground.status().backing_exists);
     let refused = ground.detach(&ground.served());
     assert_eq!(refused.code(), 2, "{refused:?}");
     assert!(refused.stderr.contains("copy"), "{refused:?}");
     assert!(get(ground.file())[..1 << 20] == data);
     drop(volume);
     strandfs(["volume", "detach", text(&ground.served()), "--discard"]).ok();
-    assert_eq!(ground.listed(), None);
+    assert!(ground.listed().is_none());
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn without_permission_for_loop_devices_nothing_is_begun() {
         "{said}"
     );
     assert!(!ground.backing().exists());
-    assert_eq!(ground.listed(), None);
+    assert!(ground.listed().is_none());
 }
 
 /// Ends with the test, whatever becomes of it.
@@ -367,14 +367,14 @@ fn detaching_says_who_keeps_a_volume_in_a_mount_namespace_of_its_own() {
     let ground = Ground::new(Kind::Tmpfs("100m"));
     ground.attach(&["--size", "16M"]).ok();
     let listed = ground.listed().unwrap();
-    let pid = listed["pid"].as_u64().unwrap();
+    let pid = ground.server();
     let server = PathBuf::from(format!("/proc/{pid}/exe"));
     // What belongs to other tests is let go of.
     let keep_one = r#"findmnt -rno TARGET | grep -E '^(/tmp/|/run/strandfs/)' | grep -vxF "$0" | tac |
         xargs -r -n1 umount -l 2>/dev/null; exec sleep 1000"#;
     let mut holder = Command::new("unshare");
     holder.args(["--mount", "--propagation", "private", "sh", "-c", keep_one]);
-    let holder = holder.arg(listed["mountpoint"].as_str().unwrap()).spawn();
+    let holder = holder.arg(&listed.mountpoint).spawn();
     let holder = Namespace(holder.unwrap());
     let comm = format!("/proc/{}/comm", holder.0.id());
     eventually("the namespace", Duration::from_secs(20), || {

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use strandfs_volume::Status;
 use tempfile::TempDir;
 
+use crate::support::answers::{ServedVolume, VolumeServer};
 use crate::support::command::Run;
 use crate::support::{Kind, eventually, mounts, run, say, strandfs, system};
 
@@ -108,14 +110,24 @@ impl Ground {
     }
 
     /// What `volume list` says about the one volume here.
-    pub fn listed(&self) -> Option<serde_json::Value> {
+    pub fn listed(&self) -> Option<ServedVolume> {
         let output = strandfs(["volume", "list", "--json"]).ok();
-        let all: Vec<serde_json::Value> = serde_json::from_str(&output.stdout).unwrap();
-        all.into_iter().find(|it| {
-            it["backing"]
-                .as_str()
-                .is_some_and(|path| path.starts_with(text(&self.root)))
+        let all: Vec<ServedVolume> = serde_json::from_str(&output.stdout).unwrap();
+        all.into_iter().find(|volume| {
+            let backing = match &volume.server {
+                VolumeServer::Serves(status) => &status.backing,
+                VolumeServer::Silent { backing, .. } => backing,
+            };
+            backing.starts_with(&self.root)
         })
+    }
+
+    /// What its server says.
+    pub fn status(&self) -> Status {
+        match self.listed().expect("a volume").server {
+            VolumeServer::Serves(status) => *status,
+            VolumeServer::Silent { error, .. } => panic!("{error}"),
+        }
     }
 
     /// What the backing file takes on its filesystem.
@@ -126,7 +138,7 @@ impl Ground {
 
     /// The server's process.
     pub fn server(&self) -> i32 {
-        self.listed().expect("a volume")["pid"].as_i64().unwrap() as i32
+        self.status().pid as i32
     }
 
     /// Kills the server, and clears away what it leaves behind.

@@ -1,6 +1,6 @@
 //! Making, finding and undoing volumes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::ground::{Ground, text};
 use crate::support::files::{get, names, pattern, put};
@@ -37,10 +37,11 @@ fn attach_makes_a_mounted_filesystem_of_nothing_and_detach_undoes_it() {
     put(mounted.join("file"), pattern(1, 100_000));
 
     let listed = ground.listed().expect("it is listed");
-    assert_eq!(listed["io"], "passthrough");
-    assert_eq!(listed["devices"][0]["device"], device.as_str());
-    assert_eq!(listed["devices"][0]["mounts"][0], text(&mounted));
-    let place = PathBuf::from(listed["mountpoint"].as_str().unwrap());
+    let status = ground.status();
+    assert_eq!(status.io, "passthrough");
+    assert_eq!(listed.devices[0].device.to_str(), Some(device.as_str()));
+    assert_eq!(listed.devices[0].mounts[0], mounted);
+    let place = listed.mountpoint;
     assert!(place.starts_with("/run/strandfs/volumes"), "{place:?}");
     let shown = strandfs(["volume", "list"]).ok().stdout;
     assert!(
@@ -62,9 +63,9 @@ fn attach_makes_a_mounted_filesystem_of_nothing_and_detach_undoes_it() {
     );
     drop(open);
     ground.detach(&mounted).ok();
-    assert_eq!(ground.listed(), None);
+    assert!(ground.listed().is_none());
     assert!(
-        !Path::new(&format!("/proc/{}", listed["pid"]))
+        !Path::new(&format!("/proc/{}", status.pid))
             .join("exe")
             .exists()
     );
@@ -78,7 +79,7 @@ fn attach_makes_a_mounted_filesystem_of_nothing_and_detach_undoes_it() {
         formatting.stderr.contains("blank volumes only"),
         "{formatting:?}"
     );
-    assert_eq!(ground.listed(), None, "a failed attach leaves nothing");
+    assert!(ground.listed().is_none(), "a failed attach leaves nothing");
     assert!(!place.exists());
     ground.attach(&[text(&mounted)]).ok();
     assert!(get(mounted.join("file")) == pattern(1, 100_000));
@@ -188,7 +189,7 @@ fn the_queue_depth_is_what_was_asked_for_and_else_fits_the_disk() {
         let ground = Ground::new(disk);
         let base = ["--size", "16M", "--io", "uring", "--transport", "dev"];
         ground.serve(&[&base, args].concat()).ok();
-        assert_eq!(ground.listed().unwrap()["queue_depth"], depth, "{args:?}");
+        assert_eq!(ground.status().queue_depth, depth, "{args:?}");
         ground.detach(&ground.served()).ok();
     }
 }

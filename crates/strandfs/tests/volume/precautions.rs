@@ -30,7 +30,7 @@ fn serve_through(program: &str, taken: &[&str], ground: &Ground, args: &[&str]) 
 }
 
 fn warnings(ground: &Ground) -> String {
-    ground.listed().expect("a volume")["warnings"].to_string()
+    ground.status().warnings.concat()
 }
 
 /// The value of a field of `/proc/PID/status`, for each thread of the server.
