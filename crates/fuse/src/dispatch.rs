@@ -71,14 +71,18 @@ pub fn dispatch<'a, F: Filesystem + ?Sized>(
         Ok(Answer::Session) => return Outcome::NotForFilesystem(request),
         Ok(Answer::Nothing) => return Outcome::NoReply,
         _ if worker.is_deferred() => {
-            tracing::debug!(operation = ?operation(message), unique = cx.unique, "answered later");
+            tracing::debug!(
+                operation = operation(message).map(tracing::field::debug),
+                unique = cx.unique,
+                "answered later"
+            );
             return Outcome::NoReply;
         }
         _ => {}
     }
     let outcome = outcome.map(Answer::len_bytes);
     tracing::debug!(
-        operation = ?operation(message),
+        operation = operation(message).map(tracing::field::debug),
         unique = cx.unique,
         node = node.0,
         name = request.name().map(tracing::field::debug),
@@ -114,7 +118,7 @@ pub fn dispatch_nowait<F: Filesystem + ?Sized>(
     let tried = catch_unwind(AssertUnwindSafe(|| call.nowait(&request, out)));
     let len = tried.ok().flatten()?;
     tracing::debug!(
-        operation = ?operation(message),
+        operation = operation(message).map(tracing::field::debug),
         unique = cx.unique,
         node = message.header.nodeid,
         pid = cx.pid,
@@ -172,7 +176,7 @@ fn guarded<T>(message: &Message<'_>, call: impl FnOnce() -> Result<T>) -> Result
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no reason given");
         tracing::error!(
-            operation = ?operation(message),
+            operation = operation(message).map(tracing::field::debug),
             unique = message.header.unique,
             node = message.header.nodeid,
             reason,
