@@ -140,7 +140,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand volume; and __fish_seen_subcommand_from resize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand options" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "layers" -d 'Which part is slow: the machine, the pool, or what it lies on; measured rung by rung'
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "layers" -d 'Which part is slow: the machine, the pool, or what it lies on; measured level by level'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "blocksize" -d 'What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the sizes'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "passthrough" -d 'Passthrough against the other ways in which a pool moves data, and against none'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and not __fish_seen_subcommand_from layers blocksize passthrough metadata matrix volume compare report requests" -f -a "metadata" -d 'Creating, finding, listing and removing files: the bare filesystem, pools and their peers'
@@ -162,7 +162,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l seed -d 'Draws the order of the levels, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l no-cross-check -d 'Do not set our own figures beside those of dd and fio'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s h -l help -d 'Print help'
@@ -176,7 +176,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l seed -d 'Draws the order of the levels, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l size -d 'The size of each file' -r
@@ -189,7 +189,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l seed -d 'Draws the order of the rungs, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l seed -d 'Draws the order of the levels, the data and the places of random access' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l files -d 'Files or directories each workload works on' -r

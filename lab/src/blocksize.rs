@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use crate::error::BenchError;
 use crate::format;
-use crate::layers::Plan;
+use crate::layers::LayersPlan;
 use crate::layers::plan::{LINE, Mode, rows};
 use crate::layers::run::{check, measure};
-use crate::layers::setup::{Ladder, MEMORY, NULLRW};
+use crate::layers::setup::{Levels, MEMORY, NULLRW};
 use crate::progress::Progress;
 use crate::result::{Kind, Report, Series};
 use crate::stats::estimate;
@@ -22,16 +22,16 @@ const PUBLISHED: (f64, f64) = (4.9e9, 69.7e6);
 /// # Errors
 /// As [`crate::layers::run()`].
 pub fn run(
-    plan: &Plan,
+    plan: &LayersPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let mut pools = vec![(NULLRW, "nullrw=true,passthrough.io=off,cache.files=off")];
     pools.extend(Mode::ALL.map(|mode| (mode.name(), mode.options())));
-    let mut ladder = Ladder::one_place(plan, &pools, stop, progress)?;
+    let mut levels = Levels::one_place(plan, &pools, stop, progress)?;
     let rows = rows(&[LINE.to_owned()])?;
-    measure(plan, Kind::Blocksize, &mut ladder, rows, stop, progress)
+    measure(plan, Kind::Blocksize, &mut levels, rows, stop, progress)
 }
 
 /// Speeds in both sizes and how many times as fast the large one is. The time of the final sync is

@@ -1,4 +1,4 @@
-//! The layers benchmark: the same work on rungs that each add one thing, and whose time it is.
+//! The layers benchmark: the same work on levels that each add one thing, and whose time it is.
 
 pub mod attribution;
 pub mod judge;
@@ -8,6 +8,6 @@ pub mod setup;
 pub mod target;
 pub mod text;
 
-pub use plan::Plan;
+pub use plan::LayersPlan;
 pub use run::run;
 pub use target::Target;

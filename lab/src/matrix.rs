@@ -9,5 +9,5 @@ pub mod table;
 pub mod test_device;
 pub mod workload;
 
-pub use plan::{Place, Plan};
+pub use plan::{Backing, MatrixPlan};
 pub use run::run;

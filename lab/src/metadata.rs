@@ -8,6 +8,6 @@ pub mod run;
 pub mod tree;
 pub mod workload;
 
-pub use plan::Plan;
+pub use plan::MetadataPlan;
 pub use run::{Results, run};
 pub use workload::Workload;

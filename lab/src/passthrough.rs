@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use crate::data::{Action, Workload};
 use crate::error::BenchError;
 use crate::format;
-use crate::layers::Plan;
+use crate::layers::LayersPlan;
 use crate::layers::run::{check, measure};
-use crate::layers::setup::{Ladder, MEMORY};
+use crate::layers::setup::{Levels, MEMORY};
 use crate::progress::Progress;
 use crate::result::{Cache, Kind, Report};
 use crate::spread::{Difference, describe_ratio, difference};
@@ -60,20 +60,20 @@ const PUBLISHED: [Published; 5] = [
 /// # Errors
 /// As [`crate::layers::run()`].
 pub fn run(
-    plan: &Plan,
+    plan: &LayersPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let pools: Vec<(&str, &str)> = PUBLISHED.iter().map(|it| (it.name, it.options)).collect();
-    let mut ladder = Ladder::one_place(plan, &pools, stop, progress)?;
+    let mut levels = Levels::one_place(plan, &pools, stop, progress)?;
     let row = |name, action, cache| Row::Data(Workload::new(name, action, 1 << 20, cache));
     let rows = vec![
         row(WRITE, Action::Write, Cache::Any),
         row("read-1m-cold", Action::Read, Cache::Cold),
         row("read-1m-cached", Action::Read, Cache::Warm),
     ];
-    let mut report = measure(plan, Kind::Passthrough, &mut ladder, rows, stop, progress)?;
+    let mut report = measure(plan, Kind::Passthrough, &mut levels, rows, stop, progress)?;
     let order = order(&report);
     report.warnings.splice(0..0, order);
     Ok(report)

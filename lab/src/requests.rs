@@ -17,7 +17,7 @@ use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::progress::{Progress, Step};
 use crate::scratch::Scratch;
-use crate::subject::{Kind, Mounted, Subject};
+use crate::subject::{Mounted, Subject, SubjectKind};
 
 /// Files each operation works on. One more is worked on first, uncounted.
 pub const STEPS: usize = 100;
@@ -83,7 +83,8 @@ pub fn run(
         subjects: Vec::new(),
         failures: Vec::new(),
     };
-    let served = |subject: &&Subject| !matches!(subject.kind, Kind::Native | Kind::Overlayfs);
+    let served =
+        |subject: &&Subject| !matches!(subject.kind, SubjectKind::Native | SubjectKind::Overlayfs);
     let total = subjects.iter().filter(served).count();
     for (number, subject) in subjects.iter().filter(served).enumerate() {
         progress(&Step {

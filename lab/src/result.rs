@@ -305,6 +305,21 @@ impl Report {
         series.find(|it| it.subject == subject && it.workload == workload)
     }
 
+    /// Puts a sample in the place of the repetition at hand, in the series of this subject and
+    /// workload, or in this one, which is new.
+    pub(crate) fn keep(&mut self, new: Series, sample: Sample) {
+        let mut all = self.series.iter();
+        let known = all.position(|it| it.subject == new.subject && it.workload == new.workload);
+        let index = known.unwrap_or_else(|| {
+            self.series.push(new);
+            self.series.len() - 1
+        });
+        if let Some(series) = self.series.get_mut(index) {
+            series.samples.resize(self.repetitions, None);
+            series.samples.push(Some(sample));
+        }
+    }
+
     /// The workloads, each once, in their order.
     pub fn workloads(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();

@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// What a subject is made of.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum SubjectKind {
     /// The branch itself: what everything is compared with.
     Native,
     /// This program's pool with these options.
@@ -56,7 +56,7 @@ pub struct Subject {
     /// Its name there.
     pub name: String,
     /// What it is made of.
-    pub kind: Kind,
+    pub kind: SubjectKind,
     /// Over how many branches.
     pub branches: usize,
 }
@@ -90,19 +90,21 @@ impl Subject {
     /// Whose work it is.
     pub fn family(&self) -> Family {
         match self.kind {
-            Kind::Native => Family::Native,
-            Kind::Strandfs { .. } => Family::Strandfs,
-            Kind::Mergerfs { .. } => Family::Mergerfs,
-            Kind::UnionfsFuse { .. } | Kind::FuseOverlayfs { .. } | Kind::Overlayfs => {
-                Family::Other
-            }
+            SubjectKind::Native => Family::Native,
+            SubjectKind::Strandfs { .. } => Family::Strandfs,
+            SubjectKind::Mergerfs { .. } => Family::Mergerfs,
+            SubjectKind::UnionfsFuse { .. }
+            | SubjectKind::FuseOverlayfs { .. }
+            | SubjectKind::Overlayfs => Family::Other,
         }
     }
 
     /// Its mount options, as given.
     fn options(&self) -> &str {
         match &self.kind {
-            Kind::Strandfs { options, .. } | Kind::Mergerfs { options, .. } => options,
+            SubjectKind::Strandfs { options, .. } | SubjectKind::Mergerfs { options, .. } => {
+                options
+            }
             _ => "",
         }
     }
@@ -148,11 +150,11 @@ impl Subject {
             is_mount: false,
             command: None,
         };
-        if matches!(self.kind, Kind::Native) {
+        if matches!(self.kind, SubjectKind::Native) {
             return Ok(mounted);
         }
         mounted.root = scratch.dir(name)?;
-        if matches!(self.kind, Kind::Overlayfs) {
+        if matches!(self.kind, SubjectKind::Overlayfs) {
             let data = overlay_data(branches);
             self.mount_overlayfs(&data, &mounted.root)?;
             mounted.is_mount = true;
@@ -191,30 +193,30 @@ impl Subject {
             named.join(":")
         };
         let mut command = match &self.kind {
-            Kind::Strandfs { program, options } => {
+            SubjectKind::Strandfs { program, options } => {
                 let mut command = Command::new(program);
                 command
                     .args(["mount", "-f", "-o", &with_room(options)])
                     .args(branches);
                 command
             }
-            Kind::Mergerfs { program, options } => {
+            SubjectKind::Mergerfs { program, options } => {
                 let mut command = Command::new(program);
                 command.args(["-f", "-o", &with_room(options), &joined("")]);
                 command
             }
-            Kind::UnionfsFuse { program } => {
+            SubjectKind::UnionfsFuse { program } => {
                 let mut command = Command::new(program);
                 command.args(["-f", "-o", "cow", &joined("=RW")]);
                 command
             }
-            Kind::FuseOverlayfs { program } => {
+            SubjectKind::FuseOverlayfs { program } => {
                 let mut command = Command::new(program);
                 command.args(["-f", "-o", &overlay_data(branches)]);
                 command
             }
             // Neither has a program; see `mount`.
-            Kind::Native | Kind::Overlayfs => Command::new("false"),
+            SubjectKind::Native | SubjectKind::Overlayfs => Command::new("false"),
         };
         command.arg(root);
         command

@@ -1,7 +1,7 @@
-//! Several contenders, the same work, in turn: the runner behind the benchmarks of data.
+//! Several candidates, the same work, in turn: the runner behind the benchmarks of data.
 //!
 //! Row by row, so that the samples that are compared lie seconds apart; in each repetition the
-//! contenders come in an order drawn anew. A first, unrecorded repetition warms everything up, finds
+//! candidates come in an order drawn anew. A first, unrecorded repetition warms everything up, finds
 //! out how much work fits into a sample, and compares what was written with what comes back.
 
 mod run;
@@ -25,9 +25,9 @@ pub enum Row {
     Names,
 }
 
-/// Where a contender works.
+/// Where a candidate works.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum WorkPlace {
     /// In memory only: making the data and copying them.
     Memory,
     /// In a directory.
@@ -51,12 +51,12 @@ pub struct Dir {
 
 /// One of those that are compared.
 #[derive(Clone, Debug)]
-pub struct Contender {
+pub struct Candidate {
     /// What a result says of it.
     pub facts: result::Subject,
     /// Where it works.
-    pub place: Place,
-    /// Contenders of one group do the same amount of work; a slow one must not make a fast one of
+    pub place: WorkPlace,
+    /// Candidates of one group do the same amount of work; a slow one must not make a fast one of
     /// another group measure too little.
     pub group: usize,
 }
@@ -67,7 +67,7 @@ pub type IsOpen = Box<dyn Fn(&[Series]) -> bool>;
 /// Everything a run needs.
 pub struct Trial {
     /// Those that are compared.
-    pub contenders: Vec<Contender>,
+    pub candidates: Vec<Candidate>,
     /// What they do.
     pub rows: Vec<Row>,
     /// Bytes of the file each reads.
@@ -90,7 +90,7 @@ pub struct Trial {
 /// What a run found.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// One for each row and contender that could do it.
+    /// One for each row and candidate that could do it.
     pub series: Vec<Series>,
     /// What others did, by repetition.
     pub noise: Vec<Noise>,

@@ -7,7 +7,7 @@
 //! time, so that they spread less; they have to name the layer that leads by the medians as well.
 //! Else the answer is that it cannot be told, and how many more repetitions might.
 
-use crate::layers::attribution::{Layer, Level, Split, Table, part, share, total};
+use crate::layers::attribution::{Layer, Quantile, Split, Table, part, share, total};
 use crate::stats::{Estimate, FEWEST_FOR_INTERVAL};
 
 /// Share of the drawings in which a layer may not be the largest and still be named.
@@ -54,7 +54,7 @@ pub struct Judgement {
 
 /// Judges the times of one row, or of several together.
 pub fn judge(table: &Table) -> Judgement {
-    let Some(usual) = Drawings::new(table, Level::Usual) else {
+    let Some(usual) = Drawings::new(table, Quantile::Median) else {
         return Judgement {
             finding: Finding::NoSamples,
             is_undisturbed: false,
@@ -65,7 +65,7 @@ pub fn judge(table: &Table) -> Judgement {
     let mut found = usual.find();
     let mut is_undisturbed = false;
     if let Finding::Needs(_) = found
-        && let Some(undisturbed) = Drawings::new(table, Level::Undisturbed)
+        && let Some(undisturbed) = Drawings::new(table, Quantile::Lower)
         && let Finding::Layer(layer, share) = undisturbed.find()
         // What is slow only now and then is no disturbance: where the usual times point elsewhere,
         // nobody can tell.
@@ -91,14 +91,14 @@ struct Drawings {
 
 impl Drawings {
     /// `None` without samples.
-    fn new(table: &Table, level: Level) -> Option<Self> {
+    fn new(table: &Table, quantile: Quantile) -> Option<Self> {
         let count = table.repetitions();
         let every: Vec<usize> = (0..count).collect();
-        let middle = table.split(&every, level)?;
+        let middle = table.split(&every, quantile)?;
         let mut random = fastrand::Rng::with_seed(SEED);
         let draw = |_| {
             let picks: Vec<usize> = (0..count).map(|_| random.usize(..count)).collect();
-            table.split(&picks, level)
+            table.split(&picks, quantile)
         };
         let drawn = (0..RESAMPLES).filter_map(draw).collect();
         Some(Self {
@@ -185,21 +185,21 @@ fn deviation(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::attribution::Rungs;
+    use crate::layers::attribution::LevelTimes;
 
-    /// The rungs of which these are the parts.
-    fn rungs(parts: &[Split]) -> Rungs {
-        let rung = |of: fn(&Split) -> f64| parts.iter().map(|it| Some(of(it))).collect();
-        Rungs {
-            memory: rung(|it| it[0]),
-            pool_memory: rung(|it| it[0] + it[1]),
-            target: rung(|it| it[0] + it[2]),
-            pool_target: rung(|it| it[0] + it[1] + it[2] + it[3]),
+    /// The levels of which these are the parts.
+    fn levels(parts: &[Split]) -> LevelTimes {
+        let level = |of: fn(&Split) -> f64| parts.iter().map(|it| Some(of(it))).collect();
+        LevelTimes {
+            memory: level(|it| it[0]),
+            pool_memory: level(|it| it[0] + it[1]),
+            target: level(|it| it[0] + it[2]),
+            pool_target: level(|it| it[0] + it[1] + it[2] + it[3]),
         }
     }
 
     fn of(parts: &[Split]) -> Finding {
-        judge(&Table::new(&[&rungs(parts)])).finding
+        judge(&Table::new(&[&levels(parts)])).finding
     }
 
     fn named(finding: &Finding) -> Option<Layer> {
@@ -274,7 +274,7 @@ mod tests {
         let (pool, storage) = (part(Layer::Pool), part(Layer::Storage));
         let exact = [1.0, 1.0 + pool, 1.0 + storage, 1.0 + pool + storage];
         let mut row = || {
-            let mut rung = |place: usize| {
+            let mut level = |place: usize| {
                 let mut sample = |_| {
                     let base: f64 = exact[place];
                     let own = 1.0 + 0.1 * random.f64();
@@ -286,18 +286,18 @@ mod tests {
                 };
                 (0..repetitions).map(&mut sample).collect()
             };
-            Rungs {
-                memory: rung(0),
-                pool_memory: rung(1),
-                target: rung(2),
-                pool_target: rung(3),
+            LevelTimes {
+                memory: level(0),
+                pool_memory: level(1),
+                target: level(2),
+                pool_target: level(3),
             }
         };
-        let rows: Vec<Rungs> = (0..rows).map(|_| row()).collect();
+        let rows: Vec<LevelTimes> = (0..rows).map(|_| row()).collect();
         judge(&Table::new(&rows.iter().collect::<Vec<_>>())).finding
     }
 
-    /// The acceptance on paper: a delay in one layer, noise on every rung; never another layer, and
+    /// The acceptance on paper: a delay in one layer, noise on every level; never another layer, and
     /// within the budget it is the right one.
     #[test]
     fn noise_never_names_a_wrong_layer() {

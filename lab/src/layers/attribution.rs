@@ -1,11 +1,11 @@
-//! Whose time it is: the difference of two rungs is the cost of what the upper one adds.
+//! Whose time it is: the difference of two levels is the cost of what the upper one adds.
 //!
 //! With memory-backed storage the time is the machine's (system calls, page cache); a pool over it
 //! adds the pool's; the target bare adds the storage's; the pool over the target should cost the sum,
 //! and what it costs beyond is the two together (requests that the pool multiplies, passthrough that
 //! the target does not allow).
 //!
-//! Differences are taken between the medians of the rungs over the repetitions, not within each
+//! Differences are taken between the medians of the levels over the repetitions, not within each
 //! repetition: four single samples, of which one was disturbed, would make a part of that repetition
 //! absurd, and on a busy machine most repetitions have such a one.
 
@@ -39,9 +39,9 @@ impl Layer {
     }
 }
 
-/// The times of one unit of work on the four rungs of a row, by repetition.
+/// The times of one unit of work on the four levels of a row, by repetition.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rungs {
+pub struct LevelTimes {
     /// Memory-backed storage, bare.
     pub memory: Vec<Option<f64>>,
     /// The pool over it.
@@ -56,13 +56,13 @@ pub struct Rungs {
 /// target. A part may be below 0: a cache in the pool can be faster than none.
 pub type Split = [f64; 4];
 
-/// Which of a rung's times stands for it.
+/// Which quantile of its times stands for a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// The median: what the work usually takes.
-    Usual,
-    /// The lower quartile: what it takes when little disturbs it. Others only ever add time.
-    Undisturbed,
+pub enum Quantile {
+    /// What the work usually takes.
+    Median,
+    /// The lower quartile: what the work takes when little disturbs it. Others only ever add time.
+    Lower,
 }
 
 /// The times of several rows, in the repetitions that have all of them.
@@ -77,16 +77,16 @@ pub struct Table {
 impl Table {
     /// Keeps what is complete. The parts of a single row are in its own unit; those of several are
     /// shares of the median time of the pool over the target, averaged over the rows.
-    pub fn new(rows: &[&Rungs]) -> Self {
+    pub fn new(rows: &[&LevelTimes]) -> Self {
         let longest = rows.iter().map(|it| it.pool_target.len()).max();
         let whole = |at: usize| -> Option<Vec<[f64; 4]>> {
-            let row = |rungs: &&Rungs| {
-                let time = |rung: &[Option<f64>]| rung.get(at).copied().flatten();
+            let row = |levels: &&LevelTimes| {
+                let time = |level: &[Option<f64>]| level.get(at).copied().flatten();
                 Some([
-                    time(&rungs.memory)?,
-                    time(&rungs.pool_memory)?,
-                    time(&rungs.target)?,
-                    time(&rungs.pool_target)?,
+                    time(&levels.memory)?,
+                    time(&levels.pool_memory)?,
+                    time(&levels.target)?,
+                    time(&levels.pool_target)?,
                 ])
             };
             rows.iter().map(row).collect()
@@ -114,15 +114,15 @@ impl Table {
     }
 
     /// The parts, from these repetitions; one may be named more than once. `None` for none.
-    pub fn split(&self, repetitions: &[usize], level: Level) -> Option<Split> {
+    pub fn split(&self, repetitions: &[usize], quantile: Quantile) -> Option<Split> {
         let mut sum = [0.0; 4];
         let mut column = Vec::with_capacity(repetitions.len());
         for (row, scale) in self.rows.iter().zip(&self.scales) {
             let mut middle = [0.0; 4];
-            for (rung, middle) in middle.iter_mut().enumerate() {
+            for (level, middle) in middle.iter_mut().enumerate() {
                 column.clear();
-                column.extend(repetitions.iter().filter_map(|at| row.get(*at)?.get(rung)));
-                *middle = level.of(&mut column)?;
+                column.extend(repetitions.iter().filter_map(|at| row.get(*at)?.get(level)));
+                *middle = quantile.of(&mut column)?;
             }
             let [memory, pool_memory, target, all] = middle;
             let (pool, storage) = (pool_memory - memory, target - memory);
@@ -135,13 +135,13 @@ impl Table {
     }
 }
 
-impl Level {
+impl Quantile {
     /// Of values in any order; they change places. Thousands of resamples are not to be sorted.
     fn of(self, values: &mut [f64]) -> Option<f64> {
         let count = values.len();
         let place = match self {
-            Self::Usual => count / 2,
-            Self::Undisturbed => count.checked_sub(1)? / 4,
+            Self::Median => count / 2,
+            Self::Lower => count.checked_sub(1)? / 4,
         };
         if place >= count {
             return None;
@@ -149,7 +149,7 @@ impl Level {
         let (below, found, _) = values.select_nth_unstable_by(place, f64::total_cmp);
         let found = *found;
         match self {
-            Self::Usual if count.is_multiple_of(2) => {
+            Self::Median if count.is_multiple_of(2) => {
                 let lower = below.iter().copied().max_by(f64::total_cmp)?;
                 Some(f64::midpoint(lower, found))
             }
@@ -179,10 +179,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn rungs(times: [&[f64]; 4]) -> Rungs {
+    fn levels(times: [&[f64]; 4]) -> LevelTimes {
         let [memory, pool_memory, target, pool_target] =
             times.map(|it| it.iter().copied().map(Some).collect());
-        Rungs {
+        LevelTimes {
             memory,
             pool_memory,
             target,
@@ -191,41 +191,41 @@ mod tests {
     }
 
     #[test]
-    fn each_rung_gives_its_difference_to_a_layer() {
-        let mut row = rungs([&[1.0; 3], &[3.0; 3], &[8.0; 3], &[10.5, 10.5, 1.0]]);
+    fn each_level_gives_its_difference_to_a_layer() {
+        let mut row = levels([&[1.0; 3], &[3.0; 3], &[8.0; 3], &[10.5, 10.5, 1.0]]);
         row.memory[2] = None;
         let table = Table::new(&[&row]);
         assert_eq!(table.repetitions(), 2);
         assert_eq!(
-            table.split(&[0, 1], Level::Usual),
+            table.split(&[0, 1], Quantile::Median),
             Some([1.0, 2.0, 7.0, 0.5])
         );
-        assert_eq!(table.split(&[], Level::Usual), None);
+        assert_eq!(table.split(&[], Quantile::Median), None);
         assert_eq!(Table::new(&[]).repetitions(), 0);
     }
 
     #[test]
     fn one_disturbed_sample_in_every_repetition_moves_nothing() {
-        let row = rungs([
+        let row = levels([
             &[90.0, 1.0, 1.0, 1.0, 1.0],
             &[3.0, 90.0, 3.0, 3.0, 90.0],
             &[8.0, 8.0, 90.0, 8.0, 8.0],
             &[10.0, 10.0, 10.0, 90.0, 10.0],
         ]);
         let table = Table::new(&[&row]);
-        for level in [Level::Usual, Level::Undisturbed] {
+        for level in [Quantile::Median, Quantile::Lower] {
             let found = table.split(&[0, 1, 2, 3, 4], level);
             assert_eq!(found, Some([1.0, 2.0, 7.0, 0.0]));
         }
     }
 
     #[test]
-    fn the_levels_are_the_median_and_the_lower_quartile() {
-        let of = |level: Level, count: usize| {
+    fn the_quantiles_are_the_median_and_the_lower_quartile() {
+        let of = |quantile: Quantile, count: usize| {
             let mut values: Vec<f64> = (1..=count).rev().map(|it| it as f64).collect();
-            level.of(&mut values)
+            quantile.of(&mut values)
         };
-        let both = |count| (of(Level::Usual, count), of(Level::Undisturbed, count));
+        let both = |count| (of(Quantile::Median, count), of(Quantile::Lower, count));
         assert_eq!(both(0), (None, None));
         assert_eq!(both(1), (Some(1.0), Some(1.0)));
         assert_eq!(both(8), (Some(4.5), Some(2.0)));
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn rows_of_unlike_length_count_alike() {
-        let long = rungs([&[0.0; 3], &[100.0; 3], &[0.0; 3], &[100.0; 3]]);
-        let short = rungs([&[0.0; 3], &[0.0; 3], &[1.0; 3], &[1.0; 3]]);
-        let found = Table::new(&[&long, &short]).split(&[0, 1, 2], Level::Usual);
+        let long = levels([&[0.0; 3], &[100.0; 3], &[0.0; 3], &[100.0; 3]]);
+        let short = levels([&[0.0; 3], &[0.0; 3], &[1.0; 3], &[1.0; 3]]);
+        let found = Table::new(&[&long, &short]).split(&[0, 1, 2], Quantile::Median);
         assert_eq!(found, Some([0.0, 0.5, 0.5, 0.0]));
     }
 
@@ -252,18 +252,18 @@ mod tests {
         fn the_parts_add_up_to_the_whole(
             times in proptest::collection::vec((0.1f64..9.0, 0.1f64..9.0, 0.1f64..9.0, 0.1f64..9.0), 1..9)
         ) {
-            let rung = |pick: fn(&(f64, f64, f64, f64)) -> f64| -> Vec<f64> {
+            let level = |pick: fn(&(f64, f64, f64, f64)) -> f64| -> Vec<f64> {
                 times.iter().map(pick).collect()
             };
-            let all = rung(|it| it.3);
-            let table = Table::new(&[&rungs([
-                &rung(|it| it.0),
-                &rung(|it| it.1),
-                &rung(|it| it.2),
+            let all = level(|it| it.3);
+            let table = Table::new(&[&levels([
+                &level(|it| it.0),
+                &level(|it| it.1),
+                &level(|it| it.2),
                 &all,
             ])]);
             let every: Vec<usize> = (0..times.len()).collect();
-            let found = table.split(&every, Level::Usual).unwrap();
+            let found = table.split(&every, Quantile::Median).unwrap();
             prop_assert!((total(&found) - median(&all).unwrap()).abs() < 1e-9);
         }
     }

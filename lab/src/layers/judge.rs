@@ -1,6 +1,6 @@
 //! From samples to answers: the parts of every row, the layer they name, and what to try.
 
-use super::attribution::{Layer, Rungs, Table};
+use super::attribution::{Layer, LevelTimes, Table};
 use super::plan::{LINE, Mode, main_rows};
 use crate::format;
 use crate::result::{Part, Report, Series, Subject, Verdict};
@@ -13,7 +13,7 @@ use crate::verdict::{Finding, Judgement, MOST_FURTHER_RUNS, judge};
 pub const ALL_ROWS: &str = "all rows";
 const MIB: f64 = 1048576.0;
 
-/// Which subject stands for which rung, for one target and one way.
+/// Which subject stands for which level, for one target and one way.
 #[derive(Clone, Debug)]
 pub struct Names {
     /// The target, bare.
@@ -38,9 +38,9 @@ pub fn verdicts(report: &Report, all: &[Names]) -> Vec<Verdict> {
         if rows.len() > 1 {
             found.push(answer(report, names, ALL_ROWS, "", &together(&rows)));
         }
-        for (row, rungs) in &rows {
+        for (row, levels) in &rows {
             let per = if row.is_by_mib() { "MiB" } else { "operation" };
-            let table = Table::new(&[rungs]);
+            let table = Table::new(&[levels]);
             found.push(answer(report, names, row.name(), per, &table));
         }
     }
@@ -55,28 +55,28 @@ pub fn is_open(series: &[Series], all: &[Names]) -> bool {
     })
 }
 
-/// The rows that all four rungs have.
-fn rows(series: &[Series], names: &Names) -> Vec<(Row, Rungs)> {
+/// The rows that all four levels have.
+fn rows(series: &[Series], names: &Names) -> Vec<(Row, LevelTimes)> {
     let times = |subject: &str, row: &Row| {
         let mut own = series.iter();
         own.find(|it| it.subject == subject && it.workload == row.name())
             .map(unit_seconds)
     };
     let of = |row: Row| {
-        let rungs = Rungs {
+        let levels = LevelTimes {
             memory: times(&names.memory, &row)?,
             pool_memory: times(&names.pool_memory, &row)?,
             target: times(&names.target, &row)?,
             pool_target: times(&names.pool_target, &row)?,
         };
-        Some((row, rungs))
+        Some((row, levels))
     };
     main_rows().into_iter().filter_map(of).collect()
 }
 
-fn together(rows: &[(Row, Rungs)]) -> Table {
-    let rungs: Vec<&Rungs> = rows.iter().map(|it| &it.1).collect();
-    Table::new(&rungs)
+fn together(rows: &[(Row, LevelTimes)]) -> Table {
+    let levels: Vec<&LevelTimes> = rows.iter().map(|it| &it.1).collect();
+    Table::new(&levels)
 }
 
 /// Seconds of a MiB for large blocks, of an operation for small ones.
@@ -158,7 +158,7 @@ fn sentence(
             if *more == 1 { "run" } else { "runs" },
             report.repetitions + more
         ),
-        Finding::NoSamples => "cannot tell: a rung has no samples, see the notes".to_owned(),
+        Finding::NoSamples => "cannot tell: a level has no samples, see the notes".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the layers benchmark measures: the rungs, the modes of the pool, the rows.
+//! What the layers benchmark measures: the levels, the modes of the pool, the rows.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub enum Transport {
 
 /// A pool's mode over a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct PoolMode {
     /// How data move.
     pub mode: Mode,
     /// How requests come.
@@ -54,7 +54,7 @@ pub struct Way {
 
 /// Everything the user chose.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LayersPlan {
     /// The strandfs that is measured.
     pub program: PathBuf,
     /// What is measured besides memory.
@@ -146,7 +146,7 @@ pub fn named<T: Copy>(
     names.iter().map(find).collect()
 }
 
-impl Way {
+impl PoolMode {
     /// The name in reports.
     pub fn name(self) -> String {
         let mode = self.mode.name();

@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use strandfs_options::show_size;
 
 use super::judge::{self, Names};
-use super::plan::{Plan, rows};
-use super::setup::{Ladder, MEMORY, TMPFS, pool_name};
+use super::plan::{LayersPlan, PoolMode, rows};
+use super::setup::{Levels, MEMORY, TMPFS, pool_name};
 use super::target::Target;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::result::{Kind, Report};
 use crate::stats::FEWEST_FOR_INTERVAL;
-use crate::trial::{self, IsOpen, Place, Row, Trial};
+use crate::trial::{self, IsOpen, Row, Trial, WorkPlace};
 use crate::{credibility, crosscheck, probe};
 
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
@@ -21,18 +21,18 @@ const CROSS_CHECK_BYTES: u64 = 64 << 20;
 /// Measures.
 ///
 /// # Errors
-/// A plan that makes no sense, a rung that cannot be set up, [`BenchError::Interrupted`] before the
+/// A plan that makes no sense, a level that cannot be set up, [`BenchError::Interrupted`] before the
 /// first repetition was complete.
 pub fn run(
-    plan: &Plan,
+    plan: &LayersPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let rows = rows(&plan.only)?;
-    let mut ladder = Ladder::set_up(plan, stop, progress)?;
-    let mut report = measure(plan, Kind::Layers, &mut ladder, rows, stop, progress)?;
-    report.verdicts = judge::verdicts(&report, &names(&ladder));
+    let mut levels = Levels::set_up(plan, stop, progress)?;
+    let mut report = measure(plan, Kind::Layers, &mut levels, rows, stop, progress)?;
+    report.verdicts = judge::verdicts(&report, &names(&levels));
     report.warnings.push(
         "nullrw is measured with passthrough.io=off: in passthrough its data would never reach \
          the server"
@@ -41,14 +41,14 @@ pub fn run(
     Ok(report)
 }
 
-/// Measures what a ladder holds, with everything that makes the figures credible.
+/// Measures what these levels hold, with everything that makes the figures credible.
 ///
 /// # Errors
 /// As [`run`].
 pub(crate) fn measure(
-    plan: &Plan,
+    plan: &LayersPlan,
     kind: Kind,
-    ladder: &mut Ladder,
+    levels: &mut Levels,
     rows: Vec<Row>,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
@@ -69,19 +69,19 @@ pub(crate) fn measure(
         report.settings.insert(name.to_owned(), value);
     }
     let mut probed = Vec::new();
-    for contender in &ladder.contenders {
-        let facts = &contender.facts;
-        if let (true, Place::Dir(dir), Some(storage)) = (
-            ladder.targets.contains(&facts.name),
-            &contender.place,
+    for candidate in &levels.candidates {
+        let facts = &candidate.facts;
+        if let (true, WorkPlace::Dir(dir), Some(storage)) = (
+            levels.targets.contains(&facts.name),
+            &candidate.place,
             &facts.storage,
         ) {
             probed.extend(probe::notes(&facts.name, &dir.path, storage)?);
         }
     }
     let trial = Trial {
-        is_open: (kind == Kind::Layers).then(|| is_open(names(ladder))),
-        contenders: std::mem::take(&mut ladder.contenders),
+        is_open: (kind == Kind::Layers).then(|| is_open(names(levels))),
+        candidates: std::mem::take(&mut levels.candidates),
         rows,
         file_bytes: plan.file_bytes,
         repetitions: plan.repetitions,
@@ -91,16 +91,16 @@ pub(crate) fn measure(
         seed: plan.seed,
     };
     let outcome = trial::run(&trial, stop, progress)?;
-    report.subjects = trial.contenders.iter().map(|it| it.facts.clone()).collect();
-    ladder.contenders = trial.contenders;
+    report.subjects = trial.candidates.iter().map(|it| it.facts.clone()).collect();
+    levels.candidates = trial.candidates;
     report.series = outcome.series;
     report.noise = outcome.noise;
     report.repetitions = outcome.repetitions;
     report.interrupted = outcome.interrupted;
-    let mut said = ladder.said.clone();
+    let mut said = levels.said.clone();
     said.extend(outcome.failures);
     if plan.cross_check && !report.interrupted {
-        said.extend(cross_check(plan, ladder, stop, &mut report)?);
+        said.extend(cross_check(plan, levels, stop, &mut report)?);
     }
     drop(spinner);
     said.extend(notes(plan, &report));
@@ -109,7 +109,7 @@ pub(crate) fn measure(
     Ok(report)
 }
 
-pub(crate) fn check(plan: &Plan) -> Result<(), BenchError> {
+pub(crate) fn check(plan: &LayersPlan) -> Result<(), BenchError> {
     let wrong = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if plan.repetitions == 0 {
         return wrong("--reps must be at least 1");
@@ -134,44 +134,34 @@ fn is_open(names: Vec<Names>) -> IsOpen {
     Box::new(move |series| judge::is_open(series, &names))
 }
 
-/// Which subject is which rung.
-fn names(ladder: &Ladder) -> Vec<Names> {
-    let mut all = Vec::new();
-    for target in &ladder.targets {
-        for way in &ladder.ways {
-            all.push(Names {
-                target: target.clone(),
-                way: way.name(),
-                mode: way.mode,
-                memory: TMPFS.to_owned(),
-                pool_memory: pool_name(*way, TMPFS),
-                pool_target: pool_name(*way, target),
-            });
-        }
-    }
-    if ladder.targets.is_empty() {
-        // Without targets the pool alone is set against memory.
-        all.extend(ladder.ways.iter().map(|way| Names {
-            target: TMPFS.to_owned(),
-            way: way.name(),
-            mode: way.mode,
-            memory: TMPFS.to_owned(),
-            pool_memory: pool_name(*way, TMPFS),
-            pool_target: pool_name(*way, TMPFS),
-        }));
-    }
-    all
+/// Which subject is which level. Without targets the pool alone is set against memory.
+fn names(levels: &Levels) -> Vec<Names> {
+    let memory = [TMPFS.to_owned()];
+    let targets = match levels.targets.is_empty() {
+        true => &memory[..],
+        false => &levels.targets[..],
+    };
+    let of = |target: &String, way: &PoolMode| Names {
+        target: target.clone(),
+        way: way.name(),
+        mode: way.mode,
+        memory: TMPFS.to_owned(),
+        pool_memory: pool_name(*way, TMPFS),
+        pool_target: pool_name(*way, target),
+    };
+    let by_target = |target| levels.ways.iter().map(move |way| of(target, way));
+    targets.iter().flat_map(by_target).collect()
 }
 
 fn cross_check(
-    plan: &Plan,
-    ladder: &Ladder,
+    plan: &LayersPlan,
+    levels: &Levels,
     stop: &AtomicBool,
     report: &mut Report,
 ) -> Result<Vec<String>, BenchError> {
-    let place = ladder.bare_dir(TMPFS).or_else(|| {
-        let first = ladder.targets.first()?;
-        ladder.bare_dir(first)
+    let place = levels.bare_dir(TMPFS).or_else(|| {
+        let first = levels.targets.first()?;
+        levels.bare_dir(first)
     });
     let Some(dir) = place else {
         return Ok(Vec::new());
@@ -198,7 +188,7 @@ fn cross_check(
 }
 
 /// What a reader has to know beside the figures.
-fn notes(plan: &Plan, report: &Report) -> Vec<String> {
+fn notes(plan: &LayersPlan, report: &Report) -> Vec<String> {
     let mut said = credibility::run_notes(report);
     said.extend(passthrough_notes(report));
     said.extend(credibility::cache_notes(report));

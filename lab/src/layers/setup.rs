@@ -1,40 +1,40 @@
-//! The rungs in place: directories, tmpfs, pools; and their end.
+//! The levels in place: directories, tmpfs, pools; and their end.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use strandfs_options::show_size;
 
-use super::plan::{Mode, Plan, Transport, Way, pool_options};
+use super::plan::{LayersPlan, Mode, PoolMode, Transport, pool_options};
 use super::target::Target;
 use crate::error::BenchError;
-use crate::matrix::Place;
+use crate::matrix::Backing;
 use crate::matrix::plan::BLOCK;
 use crate::matrix::test_device::TestDevice;
 use crate::pattern::Pattern;
 use crate::progress::{Progress, Step};
 use crate::scratch::Scratch;
 use crate::storage::{Storage, images};
-use crate::subject::{Kind, Mounted, Subject};
-use crate::trial::{self, Contender, Dir};
+use crate::subject::{Mounted, Subject, SubjectKind};
+use crate::trial::{self, Candidate, Dir};
 
-/// The rung that only makes and copies data.
+/// The level that only makes and copies data.
 pub const MEMORY: &str = "memory";
-/// The rung of memory-backed storage.
+/// The level of memory-backed storage.
 pub const TMPFS: &str = "tmpfs";
 /// The pool that throws data away.
 pub const NULLRW: &str = "nullrw";
 
 /// Everything in place. Its parts end in the order they stand in: mounts, then directories.
 #[derive(Default)]
-pub struct Ladder {
+pub struct Levels {
     mounted: Vec<Mounted>,
     scratches: Vec<Scratch>,
     test_devices: Vec<TestDevice>,
     /// What is measured.
-    pub contenders: Vec<Contender>,
+    pub candidates: Vec<Candidate>,
     /// The ways of every pool.
-    pub ways: Vec<Way>,
+    pub ways: Vec<PoolMode>,
     /// The targets' names.
     pub targets: Vec<String>,
     /// What was left out and why, a sentence each.
@@ -42,56 +42,56 @@ pub struct Ladder {
 }
 
 /// The name of a pool over a place.
-pub fn pool_name(way: Way, place: &str) -> String {
+pub fn pool_name(way: PoolMode, place: &str) -> String {
     format!("pool ({}) on {place}", way.name())
 }
 
-impl Ladder {
+impl Levels {
     /// Makes and mounts everything.
     ///
     /// # Errors
     /// A target that cannot be written, a pool that cannot be mounted, no memory-backed filesystem.
     pub fn set_up(
-        plan: &Plan,
+        plan: &LayersPlan,
         stop: &AtomicBool,
         progress: &mut Progress<'_>,
     ) -> Result<Self, BenchError> {
-        let mut ladder = Self::default();
-        ladder.choose_ways(plan)?;
-        let root = ladder.in_memory(plan)?;
-        ladder.null(plan, root)?;
-        for way in ladder.ways.clone() {
-            ladder.pool(plan, way, TMPFS, 0, root)?;
+        let mut levels = Self::default();
+        levels.choose_ways(plan)?;
+        let root = levels.in_memory(plan)?;
+        levels.null(plan, root)?;
+        for way in levels.ways.clone() {
+            levels.pool(plan, way, TMPFS, 0, root)?;
         }
         for (number, target) in plan.targets.iter().enumerate() {
-            let name = ladder.target(plan, target, number + 1, stop, progress)?;
-            for way in ladder.ways.clone() {
-                ladder.pool(plan, way, &name, number + 1, false)?;
+            let name = levels.target(plan, target, number + 1, stop, progress)?;
+            for way in levels.ways.clone() {
+                levels.pool(plan, way, &name, number + 1, false)?;
             }
-            ladder.targets.push(name);
+            levels.targets.push(name);
         }
-        ladder.check_room(plan)?;
-        Ok(ladder)
+        levels.check_room(plan)?;
+        Ok(levels)
     }
 
     /// Makes and mounts pools with these names and options over one place: the plan's first target,
     /// or memory.
     ///
     /// # Errors
-    /// As [`Ladder::set_up`].
+    /// As [`Levels::set_up`].
     pub fn one_place(
-        plan: &Plan,
+        plan: &LayersPlan,
         pools: &[(&str, &str)],
         stop: &AtomicBool,
         progress: &mut Progress<'_>,
     ) -> Result<Self, BenchError> {
-        let mut ladder = Self::default();
+        let mut levels = Self::default();
         let (place, own_tmpfs) = match plan.targets.first() {
-            None => (TMPFS.to_owned(), ladder.in_memory(plan)?),
+            None => (TMPFS.to_owned(), levels.in_memory(plan)?),
             Some(target) => {
-                ladder.generator();
-                ladder.scratches.push(Scratch::new(&plan.directory)?);
-                (ladder.target(plan, target, 0, stop, progress)?, false)
+                levels.generator();
+                levels.scratches.push(Scratch::new(&plan.directory)?);
+                (levels.target(plan, target, 0, stop, progress)?, false)
             }
         };
         let root = rustix::process::geteuid().is_root();
@@ -99,21 +99,21 @@ impl Ladder {
             if !root && options.contains("passthrough.io=rw") {
                 let said =
                     format!("{name} is left out: the kernel offers passthrough to root only");
-                ladder.said.push(said);
+                levels.said.push(said);
                 continue;
             }
             let options = pool_options(options, None, &plan.options);
-            ladder.serve(plan, name, options, &place, 0, own_tmpfs)?;
+            levels.serve(plan, name, options, &place, 0, own_tmpfs)?;
         }
-        ladder.targets.push(place);
-        ladder.check_room(plan)?;
-        Ok(ladder)
+        levels.targets.push(place);
+        levels.check_room(plan)?;
+        Ok(levels)
     }
 
-    /// Makes the filesystem of a target that is to have one, and its bare rung; the target's name.
+    /// Makes the filesystem of a target that is to have one, and its bare level; the target's name.
     fn target(
         &mut self,
-        plan: &Plan,
+        plan: &LayersPlan,
         target: &Target,
         group: usize,
         stop: &AtomicBool,
@@ -132,7 +132,7 @@ impl Ladder {
             total: 1,
             what: &format!("writing the image of {name}"),
         });
-        let place = image.file.clone().map_or(Place::Image, Place::File);
+        let place = image.file.clone().map_or(Backing::Image, Backing::File);
         let mut pattern = Pattern::new(BLOCK, plan.seed);
         let mut test_device =
             TestDevice::prepare(&place, image.bytes, &plan.images, &mut pattern, stop)?;
@@ -145,7 +145,7 @@ impl Ladder {
         }
         self.scratches.push(Scratch::new(test_device.root())?);
         self.bare(&name, group, false)?;
-        if let Some(made) = self.contenders.last_mut() {
+        if let Some(made) = self.candidates.last_mut() {
             made.facts.commands = test_device.commands(&image.recipe);
             made.facts.tools = image.recipe.tools();
         }
@@ -154,16 +154,16 @@ impl Ladder {
     }
 
     fn generator(&mut self) {
-        self.contenders.push(Contender {
+        self.candidates.push(Candidate {
             facts: named(MEMORY),
-            place: trial::Place::Memory,
+            place: trial::WorkPlace::Memory,
             group: 0,
         });
     }
 
-    /// The generator and memory-backed storage. True: each rung there is a tmpfs of its own, which
+    /// The generator and memory-backed storage. True: each level there is a tmpfs of its own, which
     /// only root can have.
-    fn in_memory(&mut self, plan: &Plan) -> Result<bool, BenchError> {
+    fn in_memory(&mut self, plan: &LayersPlan) -> Result<bool, BenchError> {
         let root = rustix::process::geteuid().is_root();
         self.generator();
         self.scratches.push(Scratch::new(&plan.directory)?);
@@ -174,7 +174,7 @@ impl Ladder {
         Ok(root)
     }
 
-    fn choose_ways(&mut self, plan: &Plan) -> Result<(), BenchError> {
+    fn choose_ways(&mut self, plan: &LayersPlan) -> Result<(), BenchError> {
         let mut modes = plan.modes.clone();
         if !rustix::process::geteuid().is_root() && modes.contains(&Mode::Passthrough) {
             modes.retain(|it| *it != Mode::Passthrough);
@@ -196,7 +196,7 @@ impl Ladder {
         }
         for transport in transports {
             self.ways
-                .extend(modes.iter().map(|&mode| Way { mode, transport }));
+                .extend(modes.iter().map(|&mode| PoolMode { mode, transport }));
         }
         Ok(())
     }
@@ -213,9 +213,9 @@ impl Ladder {
         facts.family = crate::subject::Family::Native;
         facts.storage = Some(Storage::of(&path)?);
         let images = images(&path);
-        self.contenders.push(Contender {
+        self.candidates.push(Candidate {
             facts,
-            place: trial::Place::Dir(Dir {
+            place: trial::WorkPlace::Dir(Dir {
                 path,
                 below: None,
                 images,
@@ -227,7 +227,7 @@ impl Ladder {
         Ok(())
     }
 
-    fn null(&mut self, plan: &Plan, own_tmpfs: bool) -> Result<(), BenchError> {
+    fn null(&mut self, plan: &LayersPlan, own_tmpfs: bool) -> Result<(), BenchError> {
         let transport = self.ways.first().map(|it| it.transport);
         // Passthrough would keep every byte from the server that is to throw it away.
         let options = "nullrw=true,passthrough.io=off,cache.files=off";
@@ -237,8 +237,8 @@ impl Ladder {
 
     fn pool(
         &mut self,
-        plan: &Plan,
-        way: Way,
+        plan: &LayersPlan,
+        way: PoolMode,
         place: &str,
         group: usize,
         own_tmpfs: bool,
@@ -251,20 +251,20 @@ impl Ladder {
     /// A pool over exactly one branch: policies have nothing to choose.
     fn serve(
         &mut self,
-        plan: &Plan,
+        plan: &LayersPlan,
         name: &str,
         options: String,
         place: &str,
         group: usize,
         own_tmpfs: bool,
     ) -> Result<(), BenchError> {
-        let number = self.contenders.len();
+        let number = self.candidates.len();
         let branch = self
             .scratch()?
             .branch(&format!("branch{number}"), own_tmpfs)?;
         let subject = Subject {
             name: name.to_owned(),
-            kind: Kind::Strandfs {
+            kind: SubjectKind::Strandfs {
                 program: plan.program.clone(),
                 options,
             },
@@ -284,9 +284,9 @@ impl Ladder {
         facts.base = Some(place.to_owned());
         facts.storage = Some(Storage::of(&branch)?);
         let images = images(&branch);
-        self.contenders.push(Contender {
+        self.candidates.push(Candidate {
             facts,
-            place: trial::Place::Dir(Dir {
+            place: trial::WorkPlace::Dir(Dir {
                 path: mounted.root.clone(),
                 below: Some(branch),
                 images,
@@ -299,17 +299,17 @@ impl Ladder {
         Ok(())
     }
 
-    /// Every contender keeps a file and writes another.
-    fn check_room(&self, plan: &Plan) -> Result<(), BenchError> {
+    /// Every candidate keeps a file and writes another.
+    fn check_room(&self, plan: &LayersPlan) -> Result<(), BenchError> {
         for group in 0..=plan.targets.len() {
-            let inside = self.contenders.iter().filter(|it| it.group == group);
+            let inside = self.candidates.iter().filter(|it| it.group == group);
             let storages: Vec<&Storage> =
                 inside.filter_map(|it| it.facts.storage.as_ref()).collect();
             let files = 2 * storages.len() as u64;
             let needed = plan.file_bytes.saturating_mul(files);
             let free = storages.iter().map(|it| it.free_bytes).min().unwrap_or(0);
             if free < needed {
-                let name = self.contenders.iter().find(|it| it.group == group);
+                let name = self.candidates.iter().find(|it| it.group == group);
                 let name = match group {
                     0 => TMPFS,
                     _ => name.map_or("", |it| it.facts.name.as_str()),
@@ -325,12 +325,12 @@ impl Ladder {
         Ok(())
     }
 
-    /// The directory of the bare rung of a place.
+    /// The directory of the bare level of a place.
     pub fn bare_dir(&self, place: &str) -> Option<PathBuf> {
-        let found = self.contenders.iter().find(|it| it.facts.name == place)?;
+        let found = self.candidates.iter().find(|it| it.facts.name == place)?;
         match &found.place {
-            trial::Place::Dir(dir) => Some(dir.path.clone()),
-            trial::Place::Memory => None,
+            trial::WorkPlace::Dir(dir) => Some(dir.path.clone()),
+            trial::WorkPlace::Memory => None,
         }
     }
 }
@@ -348,13 +348,13 @@ fn named(name: &str) -> crate::result::Subject {
 
 /// Mounts a pool with the transport for a moment: whether kernel and program can do it is nobody's
 /// guess then.
-fn uring_works(plan: &Plan) -> Result<(), String> {
+fn uring_works(plan: &LayersPlan) -> Result<(), String> {
     let try_it = || -> Result<(), BenchError> {
         let scratch = Scratch::new(&plan.directory)?;
         let branch = scratch.dir("branch")?;
         let subject = Subject {
             name: "a pool over io_uring".to_owned(),
-            kind: Kind::Strandfs {
+            kind: SubjectKind::Strandfs {
                 program: plan.program.clone(),
                 options: "transport=uring".to_owned(),
             },

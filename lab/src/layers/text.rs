@@ -1,4 +1,4 @@
-//! The answer, the layers and the rungs as text.
+//! The answer, the layers and the levels as text.
 
 use super::judge::{ALL_ROWS, is_by_mib, is_judged, unit_seconds};
 use super::setup::MEMORY;
@@ -25,10 +25,10 @@ pub fn headlines(report: &Report) -> Vec<String> {
     }
 }
 
-/// Speeds: rungs down, rows across. `~` marks what stayed unstable.
-pub fn rungs(report: &Report) -> String {
+/// Speeds: levels down, rows across. `~` marks what stayed unstable.
+pub fn levels(report: &Report) -> String {
     let rows: Vec<&str> = judged(report);
-    let mut heading = vec!["rung".to_owned()];
+    let mut heading = vec!["level".to_owned()];
     heading.extend(rows.iter().map(|it| (*it).to_owned()));
     let mut table = vec![heading];
     for subject in &report.subjects {
@@ -82,7 +82,7 @@ fn layer_row(verdict: &Verdict) -> Vec<String> {
     row
 }
 
-/// The cost of a request and of a byte on every rung, without the final sync.
+/// The cost of a request and of a byte on every level, without the final sync.
 pub fn lines(report: &Report) -> String {
     let mut table = vec![
         [

@@ -19,7 +19,7 @@ const OVERHEAD: u64 = 256 << 20;
 
 /// Where filesystems are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Backing {
     /// On a loop device over a file made for the run.
     Image,
     /// The same with this path, which has to be free.
@@ -30,7 +30,7 @@ pub enum Place {
 
 /// Everything the user chose.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// Columns.
     pub recipes: Vec<Recipe>,
     /// Bytes of the file.
@@ -42,14 +42,14 @@ pub struct Plan {
     /// Between two repeated reads.
     pub pause: Duration,
     /// Where.
-    pub place: Place,
+    pub place: Backing,
     /// Where the image and the mountpoint go.
     pub directory: PathBuf,
     /// Of the order and of the data.
     pub seed: u64,
 }
 
-impl Plan {
+impl MatrixPlan {
     /// Bytes that a device needs to have.
     pub fn device_bytes(&self) -> u64 {
         (self.size + self.size / 4 + OVERHEAD).max(SMALLEST_DEVICE)
@@ -79,7 +79,7 @@ impl Plan {
             return usage("filesystems can only be made and mounted by root: use sudo".to_owned());
         }
         let mut said = Vec::new();
-        if self.place == Place::Image {
+        if self.place == Backing::Image {
             let below = Storage::of(&self.directory)?;
             check_room(&self.directory, &below, self.device_bytes())?;
             if below.medium == Medium::Memory {
@@ -111,47 +111,47 @@ mod tests {
 
     #[test]
     fn numbers_that_make_no_sense_are_refused() {
-        let plan = Plan {
+        let plan = MatrixPlan {
             recipes: presets(),
             size: BLOCK as u64,
             repetitions: 5,
             most_repetitions: 5,
             pause: Duration::ZERO,
-            place: Place::Image,
+            place: Backing::Image,
             directory: std::env::temp_dir(),
             seed: 1,
         };
         for (wrong, said) in [
             (
-                Plan {
+                MatrixPlan {
                     size: 0,
                     ..plan.clone()
                 },
                 "--size",
             ),
             (
-                Plan {
+                MatrixPlan {
                     size: 4096,
                     ..plan.clone()
                 },
                 "--size",
             ),
             (
-                Plan {
+                MatrixPlan {
                     repetitions: 0,
                     ..plan.clone()
                 },
                 "--reps",
             ),
             (
-                Plan {
+                MatrixPlan {
                     most_repetitions: 4,
                     ..plan.clone()
                 },
                 "--max-reps",
             ),
             (
-                Plan {
+                MatrixPlan {
                     recipes: Vec::new(),
                     ..plan.clone()
                 },

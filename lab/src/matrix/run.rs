@@ -4,10 +4,10 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::credibility;
-use super::plan::{BLOCK, Plan};
+use super::plan::{BLOCK, MatrixPlan};
 use super::recipe::Recipe;
 use super::test_device::TestDevice;
-use super::workload::{self, REPEATS, Row, Took, Way};
+use super::workload::{self, CacheUse, REPEATS, Row, Took};
 use crate::counters::Meter;
 use crate::credibility::is_unstable;
 use crate::error::BenchError;
@@ -29,7 +29,7 @@ const STEPS: usize = 5;
 /// # Errors
 /// No device to work on, or one that must not be touched.
 pub fn run(
-    plan: &Plan,
+    plan: &MatrixPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
@@ -112,7 +112,7 @@ impl Teller<'_, '_> {
 
 /// What a run works with.
 struct Laboratory<'a> {
-    plan: &'a Plan,
+    plan: &'a MatrixPlan,
     stop: &'a AtomicBool,
     test_device: TestDevice,
     pattern: Pattern,
@@ -166,25 +166,25 @@ impl Laboratory<'_> {
         let mut samples = Vec::new();
         tell.step(recipe, Row::Write);
         self.test_device.make(recipe)?;
-        samples.push((Row::Write, self.write(Way::Cached)?));
+        samples.push((Row::Write, self.write(CacheUse::Cached)?));
         self.check_content()?;
         workload::remove(&self.file())?;
         self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::WriteDirect);
-        samples.push((Row::WriteDirect, self.write(Way::Direct)?));
+        samples.push((Row::WriteDirect, self.write(CacheUse::Direct)?));
         self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::ReadDirect);
-        samples.push((Row::ReadDirect, self.read(Way::Direct)?));
+        samples.push((Row::ReadDirect, self.read(CacheUse::Direct)?));
         let cached = workload::cached_share(&self.file(), self.plan.blocks());
         self.went_through_cache |= cached.is_some_and(|share| share > 0.5);
         self.check_content()?;
         self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::Read);
-        samples.push((Row::Read, self.read(Way::Cached)?));
-        samples.push((Row::ReadAgain, self.read(Way::Cached)?));
+        samples.push((Row::Read, self.read(CacheUse::Cached)?));
+        samples.push((Row::ReadAgain, self.read(CacheUse::Cached)?));
         self.test_device.remount(recipe)?;
 
         tell.step(recipe, Row::Repeat(0));
@@ -192,7 +192,7 @@ impl Laboratory<'_> {
             if number > 0 {
                 thread::sleep(self.plan.pause);
             }
-            samples.push((Row::Repeat(number), self.read(Way::Cached)?));
+            samples.push((Row::Repeat(number), self.read(CacheUse::Cached)?));
         }
         Ok(samples)
     }
@@ -206,7 +206,7 @@ impl Laboratory<'_> {
         workload::verify(&path, blocks, &mut self.pattern, self.start)
     }
 
-    fn write(&mut self, way: Way) -> Result<Sample, BenchError> {
+    fn write(&mut self, way: CacheUse) -> Result<Sample, BenchError> {
         let (path, blocks) = (self.file(), self.plan.blocks());
         self.start += self.plan.size;
         self.pattern.seek(self.start);
@@ -215,7 +215,7 @@ impl Laboratory<'_> {
         Ok(sample(took, meter))
     }
 
-    fn read(&mut self, way: Way) -> Result<Sample, BenchError> {
+    fn read(&mut self, way: CacheUse) -> Result<Sample, BenchError> {
         let (path, blocks) = (self.file(), self.plan.blocks());
         let meter = Meter::start(None, Some(self.test_device.device_name()));
         let took = workload::read(&path, way, blocks, &mut self.buffer, self.stop)?;
@@ -247,7 +247,7 @@ fn sample(took: Took, meter: Meter) -> Sample {
     }
 }
 
-fn settings(report: &mut Report, plan: &Plan, test_device: &TestDevice, generator: f64) {
+fn settings(report: &mut Report, plan: &MatrixPlan, test_device: &TestDevice, generator: f64) {
     let mut set = |name: &str, value: String| {
         report.settings.insert(name.to_owned(), value);
     };
@@ -259,33 +259,21 @@ fn settings(report: &mut Report, plan: &Plan, test_device: &TestDevice, generato
 }
 
 /// Puts the samples of a round in the place of its repetition.
-fn keep(report: &mut Report, subject: &str, plan: &Plan, samples: Vec<(Row, Sample)>) {
-    let place = report.repetitions;
+fn keep(report: &mut Report, subject: &str, plan: &MatrixPlan, samples: Vec<(Row, Sample)>) {
     for (row, sample) in samples {
-        let name = row.name();
-        let known = report
-            .series
-            .iter()
-            .position(|it| it.subject == subject && it.workload == name);
-        let index = known.unwrap_or_else(|| {
-            report.series.push(Series {
-                subject: subject.to_owned(),
-                workload: name,
-                unit: Unit::Seconds,
-                work: Work {
-                    operations: plan.blocks(),
-                    bytes: plan.size,
-                },
-                cache: row.cache(),
-                samples: Vec::new(),
-                unstable: false,
-            });
-            report.series.len() - 1
-        });
-        if let Some(series) = report.series.get_mut(index) {
-            series.samples.resize(place, None);
-            series.samples.push(Some(sample));
-        }
+        let new = Series {
+            subject: subject.to_owned(),
+            workload: row.name(),
+            unit: Unit::Seconds,
+            work: Work {
+                operations: plan.blocks(),
+                bytes: plan.size,
+            },
+            cache: row.cache(),
+            samples: Vec::new(),
+            unstable: false,
+        };
+        report.keep(new, sample);
     }
 }
 
@@ -296,7 +284,7 @@ fn note(report: &mut Report, sentence: String) {
 }
 
 /// The order of the plan again, and what the samples say about themselves.
-fn finish(report: &mut Report, plan: &Plan) {
+fn finish(report: &mut Report, plan: &MatrixPlan) {
     let place = |name: &str| plan.recipes.iter().position(|it| it.name == name);
     report.subjects.sort_by_key(|it| place(&it.name));
     let row = |name: &str| Row::all().iter().position(|it| it.name() == name);

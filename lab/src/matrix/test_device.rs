@@ -13,7 +13,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use strandfs_options::show_size;
 
 use super::device::{check_claims, check_unused};
-use super::plan::{BLOCK, Place};
+use super::plan::{BLOCK, Backing};
 use super::recipe::Recipe;
 use crate::error::BenchError;
 use crate::loop_image::{LoopDevice, fill_holes, write_image};
@@ -60,7 +60,7 @@ impl TestDevice {
     /// No room, no loop devices, no right; [`BenchError::Usage`] for a device or a file that must
     /// not be touched; [`BenchError::Interrupted`].
     pub fn prepare(
-        place: &Place,
+        place: &Backing,
         bytes: u64,
         directory: &Path,
         pattern: &mut Pattern,
@@ -69,17 +69,17 @@ impl TestDevice {
         let scratch = Scratch::new(directory)?;
         let mountpoint = scratch.dir("mounted")?;
         let image = match place {
-            Place::Device(path) => {
+            Backing::Device(path) => {
                 check_unused(path, bytes)?;
                 None
             }
-            Place::Image => Some(scratch.path().join("image")),
-            Place::File(path) => Some(path.clone()),
+            Backing::Image => Some(scratch.path().join("image")),
+            Backing::File(path) => Some(path.clone()),
         };
         if let Some(path) = &image {
             // Where it was asked to be, not the private directory there.
             let place = match place {
-                Place::File(_) => path.parent().filter(|it| *it != Path::new("")),
+                Backing::File(_) => path.parent().filter(|it| *it != Path::new("")),
                 _ => Some(directory),
             };
             let place = place.unwrap_or(Path::new("."));
@@ -94,7 +94,7 @@ impl TestDevice {
             None => None,
         };
         let path = match (place, &attached) {
-            (Place::Device(path), _) => path.clone(),
+            (Backing::Device(path), _) => path.clone(),
             (_, Some(device)) => device.path().to_path_buf(),
             (_, None) => return Err(BenchError::Usage("nowhere to make it".to_owned())),
         };

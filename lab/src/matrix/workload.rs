@@ -85,14 +85,14 @@ impl Row {
 
 /// Whether the page cache takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CacheUse {
     /// It does.
     Cached,
     /// O_DIRECT.
     Direct,
 }
 
-impl Way {
+impl CacheUse {
     fn flags(self) -> i32 {
         match self {
             Self::Cached => 0,
@@ -117,7 +117,7 @@ pub struct Took {
 /// Those of open, write and fdatasync; [`BenchError::Interrupted`].
 pub fn write(
     path: &Path,
-    way: Way,
+    way: CacheUse,
     blocks: u64,
     pattern: &mut Pattern,
     stop: &AtomicBool,
@@ -150,7 +150,7 @@ pub fn write(
 /// [`BenchError::Interrupted`].
 pub fn read(
     path: &Path,
-    way: Way,
+    way: CacheUse,
     blocks: u64,
     buffer: &mut Aligned,
     stop: &AtomicBool,
@@ -264,7 +264,7 @@ mod tests {
 
     fn written(path: &Path) -> Pattern {
         let mut pattern = Pattern::new(BLOCK, 1);
-        let took = write(path, Way::Cached, BLOCKS, &mut pattern, &quiet()).unwrap();
+        let took = write(path, CacheUse::Cached, BLOCKS, &mut pattern, &quiet()).unwrap();
         assert!(took.seconds > took.sync_seconds && took.sync_seconds > 0.0);
         pattern
     }
@@ -276,7 +276,7 @@ mod tests {
         let mut pattern = written(&path);
         verify(&path, BLOCKS, &mut pattern, 0).unwrap();
         let mut buffer = Aligned::new(BLOCK);
-        read(&path, Way::Cached, BLOCKS, &mut buffer, &quiet()).unwrap();
+        read(&path, CacheUse::Cached, BLOCKS, &mut buffer, &quiet()).unwrap();
         if let Some(share) = cached_share(&path, BLOCKS) {
             assert!(share > 0.9, "{share}");
         }
@@ -296,7 +296,7 @@ mod tests {
         assert!(error.to_string().contains("not what was written"));
         file.set_len(last).unwrap();
         let mut buffer = Aligned::new(BLOCK);
-        assert!(read(&path, Way::Cached, BLOCKS, &mut buffer, &quiet()).is_err());
+        assert!(read(&path, CacheUse::Cached, BLOCKS, &mut buffer, &quiet()).is_err());
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
         let path = dir.path().join("file");
         let stop = AtomicBool::new(true);
         let mut pattern = Pattern::new(BLOCK, 1);
-        let error = write(&path, Way::Cached, BLOCKS, &mut pattern, &stop).unwrap_err();
+        let error = write(&path, CacheUse::Cached, BLOCKS, &mut pattern, &stop).unwrap_err();
         assert!(matches!(error, BenchError::Interrupted));
     }
 

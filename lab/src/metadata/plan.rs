@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use super::workload::Workload;
 use crate::error::BenchError;
 use crate::regime::Regime;
-use crate::subject::{Kind, Subject, find_program};
+use crate::subject::{Subject, SubjectKind, find_program};
 
 /// Everything the user chose.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MetadataPlan {
     /// Columns; the first is the bare filesystem.
     pub subjects: Vec<Subject>,
     /// Rows.
@@ -46,7 +46,7 @@ impl Choices {
     pub fn subjects(&self) -> Vec<Subject> {
         let mut subjects = vec![Subject {
             name: "native".to_owned(),
-            kind: Kind::Native,
+            kind: SubjectKind::Native,
             branches: 1,
         }];
         for &branches in &self.branches {
@@ -65,8 +65,8 @@ impl Choices {
         subjects
     }
 
-    fn kinds(&self) -> Vec<(String, Kind)> {
-        let strandfs = |options: &str| Kind::Strandfs {
+    fn kinds(&self) -> Vec<(String, SubjectKind)> {
+        let strandfs = |options: &str| SubjectKind::Strandfs {
             program: self.program.clone(),
             options: options.to_owned(),
         };
@@ -79,7 +79,7 @@ impl Choices {
             builds.extend(find_program("mergerfs").map(|found| ("mergerfs".to_owned(), found)));
         }
         for (name, program) in builds {
-            let mergerfs = |options: &str| Kind::Mergerfs {
+            let mergerfs = |options: &str| SubjectKind::Mergerfs {
                 program: program.clone(),
                 options: options.to_owned(),
             };
@@ -93,13 +93,19 @@ impl Choices {
             return kinds;
         }
         if let Some(program) = find_program("unionfs").or_else(|| find_program("unionfs-fuse")) {
-            kinds.push(("unionfs-fuse".to_owned(), Kind::UnionfsFuse { program }));
+            kinds.push((
+                "unionfs-fuse".to_owned(),
+                SubjectKind::UnionfsFuse { program },
+            ));
         }
         if let Some(program) = find_program("fuse-overlayfs") {
-            kinds.push(("fuse-overlayfs".to_owned(), Kind::FuseOverlayfs { program }));
+            kinds.push((
+                "fuse-overlayfs".to_owned(),
+                SubjectKind::FuseOverlayfs { program },
+            ));
         }
         if rustix::process::geteuid().is_root() {
-            kinds.push(("overlayfs".to_owned(), Kind::Overlayfs));
+            kinds.push(("overlayfs".to_owned(), SubjectKind::Overlayfs));
         }
         kinds
     }
@@ -108,7 +114,7 @@ impl Choices {
 /// Of a pool; each is a mount of its own.
 const MOST_BRANCHES: usize = 1000;
 
-impl Plan {
+impl MetadataPlan {
     /// Leaves out what cannot be measured here; the sentences say what and why.
     ///
     /// # Errors

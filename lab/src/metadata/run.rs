@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::plan::Plan;
+use super::plan::MetadataPlan;
 use super::workload::{TestDevice, Trouble, Workload};
 use crate::environment::Environment;
 use crate::error::BenchError;
@@ -60,7 +60,7 @@ pub struct Column {
 /// Nothing could be mounted. A subject or workload that fails is left out and named in
 /// [`Results::failures`]; an interrupted run returns what it has.
 pub fn run(
-    plan: &Plan,
+    plan: &MetadataPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Results, BenchError> {
@@ -163,7 +163,7 @@ fn mount_all(
 
 /// All workloads on one subject, in a directory of their own that is removed afterwards.
 fn one_round(
-    plan: &Plan,
+    plan: &MetadataPlan,
     mounted: &Mounted,
     repetition: usize,
     stop: &AtomicBool,

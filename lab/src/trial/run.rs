@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Dir, Outcome, Place, Row, Trial};
+use super::{Dir, Outcome, Row, Trial, WorkPlace};
 use crate::counters::Meter;
 use crate::data::{Amount, Measured, TestDevice};
 use crate::error::BenchError;
@@ -28,7 +28,7 @@ const NAME_WORK: [NameWorkload; 5] = [
     NameWorkload::Unlink,
 ];
 
-/// A cell of the table: row and contender.
+/// A cell of the table: row and candidate.
 type Cell = (usize, usize);
 
 /// A run in progress.
@@ -48,8 +48,8 @@ struct Run<'a> {
 /// Measures.
 ///
 /// # Errors
-/// Those of preparing a contender, and [`BenchError::Interrupted`] before the first repetition was
-/// complete. A row that fails on a contender is left out there and named in [`Outcome::failures`].
+/// Those of preparing a candidate, and [`BenchError::Interrupted`] before the first repetition was
+/// complete. A row that fails on a candidate is left out there and named in [`Outcome::failures`].
 pub fn run(
     trial: &Trial,
     stop: &AtomicBool,
@@ -60,7 +60,7 @@ pub fn run(
         Row::Names => 0,
     });
     let largest = largest.max().unwrap_or(0).max(1 << 20);
-    let cells = trial.rows.len() * trial.contenders.len();
+    let cells = trial.rows.len() * trial.candidates.len();
     let mut run = Run {
         trial,
         stop,
@@ -104,25 +104,25 @@ pub fn run(
 
 impl Run<'_> {
     fn warm_up(&mut self, progress: &mut Progress<'_>) -> Result<(), BenchError> {
-        for contender in 0..self.trial.contenders.len() {
-            if let Some(dir) = self.dir(contender) {
+        for candidate in 0..self.trial.candidates.len() {
+            if let Some(dir) = self.dir(candidate) {
                 self.test_device(&dir).prepare(!dir.keeps_data)?;
             }
         }
         for row in 0..self.trial.rows.len() {
-            for contender in 0..self.trial.contenders.len() {
-                self.say((row, contender), "warm-up", progress);
-                let found = self.once((row, contender), None);
-                self.note_amount((row, contender), found)?;
+            for candidate in 0..self.trial.candidates.len() {
+                self.say((row, candidate), "warm-up", progress);
+                let found = self.once((row, candidate), None);
+                self.note_amount((row, candidate), found)?;
             }
         }
-        for contender in 0..self.trial.contenders.len() {
-            let Some(dir) = self.dir(contender).filter(|it| it.keeps_data) else {
+        for candidate in 0..self.trial.candidates.len() {
+            let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
                 continue;
             };
             if let Err(why) = self.test_device(&dir).verify() {
-                let name = self.name(contender).to_owned();
-                self.amounts.retain(|cell, _| cell.1 != contender);
+                let name = self.name(candidate).to_owned();
+                self.amounts.retain(|cell, _| cell.1 != candidate);
                 self.fail(format!(
                     "{name} gave back other bytes than were written, so it has no figures: {why}"
                 ));
@@ -154,13 +154,13 @@ impl Run<'_> {
     /// The same amount for all of a group: what its slowest got done.
     fn share_amounts(&mut self) {
         let mut least: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-        for (&(row, contender), &amount) in &self.amounts {
-            let shared = least.entry((row, self.group(contender))).or_insert(amount);
+        for (&(row, candidate), &amount) in &self.amounts {
+            let shared = least.entry((row, self.group(candidate))).or_insert(amount);
             *shared = (*shared).min(amount);
         }
-        let groups: Vec<usize> = self.trial.contenders.iter().map(|it| it.group).collect();
-        for (&(row, contender), amount) in &mut self.amounts {
-            let group = groups.get(contender).copied().unwrap_or(0);
+        let groups: Vec<usize> = self.trial.candidates.iter().map(|it| it.group).collect();
+        for (&(row, candidate), amount) in &mut self.amounts {
+            let group = groups.get(candidate).copied().unwrap_or(0);
             if let Some(shared) = least.get(&(row, group)) {
                 *amount = *shared;
             }
@@ -176,11 +176,11 @@ impl Run<'_> {
         let number = self.outcome.repetitions + 1;
         let watch = Watch::start(&self.servers());
         let mut taken: BTreeMap<Cell, Sample> = BTreeMap::new();
-        let mut order: Vec<usize> = (0..self.trial.contenders.len()).collect();
+        let mut order: Vec<usize> = (0..self.trial.candidates.len()).collect();
         for &row in rows {
             self.random.shuffle(&mut order);
-            for &contender in &order {
-                let cell = (row, contender);
+            for &candidate in &order {
+                let cell = (row, candidate);
                 self.say(cell, &format!("repetition {number}"), progress);
                 let Some(&operations) = self.amounts.get(&cell) else {
                     continue;
@@ -191,7 +191,7 @@ impl Run<'_> {
                     }
                     Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
                     Err(error) => {
-                        let name = self.name(contender).to_owned();
+                        let name = self.name(candidate).to_owned();
                         self.fail(format!("{name}: {error}"));
                     }
                 }
@@ -211,17 +211,17 @@ impl Run<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        let (Some(row), Some(contender)) = (
+        let (Some(row), Some(candidate)) = (
             self.trial.rows.get(cell.0),
-            self.trial.contenders.get(cell.1),
+            self.trial.candidates.get(cell.1),
         ) else {
             return Ok((Work::default(), Sample::default()));
         };
-        let device = contender.facts.storage.as_ref();
+        let device = candidate.facts.storage.as_ref();
         let device = device.and_then(|it| it.device.clone());
-        match (row, &contender.place) {
-            (Row::Names, Place::Memory) => Ok((Work::default(), Sample::default())),
-            (Row::Data(workload), Place::Memory) => {
+        match (row, &candidate.place) {
+            (Row::Names, WorkPlace::Memory) => Ok((Work::default(), Sample::default())),
+            (Row::Data(workload), WorkPlace::Memory) => {
                 let room = workload.room(self.trial.file_bytes);
                 let operations = operations.unwrap_or(room);
                 let length = workload.block_bytes;
@@ -237,7 +237,7 @@ impl Run<'_> {
                 };
                 Ok((work, sample))
             }
-            (Row::Data(workload), Place::Dir(dir)) => {
+            (Row::Data(workload), WorkPlace::Dir(dir)) => {
                 let amount = Amount {
                     operations: operations.unwrap_or(workload.room(self.trial.file_bytes)),
                     limit: operations.is_none().then_some(self.trial.sample_limit),
@@ -249,7 +249,7 @@ impl Run<'_> {
                 let traffic = meter.stop();
                 Ok((found.work, sample(found, traffic)))
             }
-            (Row::Names, Place::Dir(dir)) => self.names(dir, operations, device.as_deref()),
+            (Row::Names, WorkPlace::Dir(dir)) => self.names(dir, operations, device.as_deref()),
         }
     }
 
@@ -337,7 +337,7 @@ impl Run<'_> {
         for (cell, &operations) in &self.amounts {
             let (Some(what), Some(who)) = (
                 self.trial.rows.get(cell.0),
-                self.trial.contenders.get(cell.1),
+                self.trial.candidates.get(cell.1),
             ) else {
                 continue;
             };
@@ -375,33 +375,33 @@ impl Run<'_> {
         }
     }
 
-    fn dir(&self, contender: usize) -> Option<Dir> {
-        match &self.trial.contenders.get(contender)?.place {
-            Place::Dir(dir) => Some(dir.clone()),
-            Place::Memory => None,
+    fn dir(&self, candidate: usize) -> Option<Dir> {
+        match &self.trial.candidates.get(candidate)?.place {
+            WorkPlace::Dir(dir) => Some(dir.clone()),
+            WorkPlace::Memory => None,
         }
     }
 
-    fn group(&self, contender: usize) -> usize {
+    fn group(&self, candidate: usize) -> usize {
         self.trial
-            .contenders
-            .get(contender)
+            .candidates
+            .get(candidate)
             .map_or(0, |it| it.group)
     }
 
-    fn name(&self, contender: usize) -> &str {
-        let found = self.trial.contenders.get(contender);
+    fn name(&self, candidate: usize) -> &str {
+        let found = self.trial.candidates.get(candidate);
         found.map_or("", |it| it.facts.name.as_str())
     }
 
     fn servers(&self) -> Vec<u32> {
         let servers = self
             .trial
-            .contenders
+            .candidates
             .iter()
             .filter_map(|it| match &it.place {
-                Place::Dir(dir) => dir.server,
-                Place::Memory => None,
+                WorkPlace::Dir(dir) => dir.server,
+                WorkPlace::Memory => None,
             });
         servers.collect()
     }
@@ -414,9 +414,9 @@ impl Run<'_> {
     }
 
     fn say(&mut self, cell: Cell, stage: &str, progress: &mut Progress<'_>) {
-        let (row, contender) = cell;
+        let (row, candidate) = cell;
         let row = self.trial.rows.get(row).map_or("", Row::name);
-        let what = format!("{stage}: {row} on {}", self.name(contender));
+        let what = format!("{stage}: {row} on {}", self.name(candidate));
         let (done, total) = self.steps;
         progress(&Step {
             done,

@@ -2,13 +2,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Contender, Dir, Place, Row, Trial, run};
+use super::{Candidate, Dir, Row, Trial, WorkPlace, run};
 use crate::data::{Action, Workload};
 use crate::error::BenchError;
 use crate::result::{self, Cache};
 
-fn contender(name: &str, place: Place) -> Contender {
-    Contender {
+fn candidate(name: &str, place: WorkPlace) -> Candidate {
+    Candidate {
         facts: result::Subject {
             name: name.to_owned(),
             ..result::Subject::default()
@@ -18,8 +18,8 @@ fn contender(name: &str, place: Place) -> Contender {
     }
 }
 
-fn at(path: &Path) -> Place {
-    Place::Dir(Dir {
+fn at(path: &Path) -> WorkPlace {
+    WorkPlace::Dir(Dir {
         path: path.to_path_buf(),
         below: None,
         images: Vec::new(),
@@ -28,12 +28,12 @@ fn at(path: &Path) -> Place {
     })
 }
 
-fn trial(contenders: Vec<Contender>) -> Trial {
+fn trial(candidates: Vec<Candidate>) -> Trial {
     let row = |name: &str, action, block_bytes, cache| {
         Row::Data(Workload::new(name, action, block_bytes, cache))
     };
     Trial {
-        contenders,
+        candidates,
         rows: vec![
             row("write", Action::Write, 1 << 20, Cache::Any),
             row("read", Action::Read, 512, Cache::Warm),
@@ -54,9 +54,9 @@ fn trial(contenders: Vec<Contender>) -> Trial {
 fn every_cell_has_a_sample_in_every_repetition_and_memory_has_no_names() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let trial = trial(vec![
-        contender("memory", Place::Memory),
-        contender("one", at(one.path())),
-        contender("other", at(other.path())),
+        candidate("memory", WorkPlace::Memory),
+        candidate("one", at(one.path())),
+        candidate("other", at(other.path())),
     ]);
     let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(outcome.failures, [""; 0]);
@@ -84,8 +84,8 @@ fn what_fails_on_one_is_named_and_the_others_go_on() {
     // A file where the metadata row wants its directory.
     std::fs::write(other.path().join("names"), "in the way").unwrap();
     let trial = trial(vec![
-        contender("one", at(one.path())),
-        contender("other", at(other.path())),
+        candidate("one", at(one.path())),
+        candidate("other", at(other.path())),
     ]);
     let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
@@ -96,7 +96,7 @@ fn what_fails_on_one_is_named_and_the_others_go_on() {
 #[test]
 fn a_stop_keeps_whole_repetitions_only() {
     let dir = tempfile::tempdir().unwrap();
-    let trial = trial(vec![contender("one", at(dir.path()))]);
+    let trial = trial(vec![candidate("one", at(dir.path()))]);
     let stop = AtomicBool::new(false);
     let outcome = run(&trial, &stop, &mut |step| {
         // In the middle of the third repetition: four rows of warm-up, four each.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::contender::{Contender, Ready};
+use super::candidate::{Candidate, Ready};
 use crate::counters::cpu_seconds;
 use crate::credibility;
 use crate::error::BenchError;
@@ -32,9 +32,9 @@ const DEPTH: u32 = 1024;
 
 /// Everything the user chose.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct VolumePlan {
     /// Columns.
-    pub contenders: Vec<Contender>,
+    pub candidates: Vec<Candidate>,
     /// Bytes of each backing file.
     pub size: u64,
     /// Of one job.
@@ -52,13 +52,13 @@ pub fn cpu_row(job: &str) -> String {
     format!("{job}: server CPU per operation")
 }
 
-/// Measures. What was complete when the user stops it is returned; a contender that cannot be set up
+/// Measures. What was complete when the user stops it is returned; a candidate that cannot be set up
 /// or fails is left out and named.
 ///
 /// # Errors
 /// Not even a bare file can be measured; a plan that makes no sense.
 pub fn run(
-    plan: &Plan,
+    plan: &VolumePlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
@@ -69,7 +69,7 @@ pub fn run(
     let mut scratch = Scratch::new(plan.directory.as_deref().unwrap_or(&default))?;
     let place = scratch.branch("backing", plan.directory.is_none())?;
     let below = Storage::of(&place)?;
-    let needed = plan.size.saturating_mul(plan.contenders.len() as u64);
+    let needed = plan.size.saturating_mul(plan.candidates.len() as u64);
     check_room(plan.directory.as_deref().unwrap_or(&place), &below, needed)?;
     if below.medium == Medium::Memory {
         report.warnings.push(
@@ -78,15 +78,15 @@ pub fn run(
         );
     }
     let mut ready: Vec<Ready> = Vec::new();
-    for (number, contender) in plan.contenders.iter().enumerate() {
+    for (number, candidate) in plan.candidates.iter().enumerate() {
         progress(&Step {
             done: 0,
             total: plan.steps(),
-            what: &format!("setting up {}", contender.name()),
+            what: &format!("setting up {}", candidate.name()),
         });
         let dir = place.join(number.to_string());
         std::fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
-        match contender.set_up(&dir, plan.size, stop) {
+        match candidate.set_up(&dir, plan.size, stop) {
             Ok(mut one) => {
                 one.facts.storage = Storage::of(&dir).ok();
                 one.facts
@@ -97,7 +97,7 @@ pub fn run(
             }
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
             Err(error) => {
-                let name = contender.name();
+                let name = candidate.name();
                 report.warnings.push(format!("{name} is left out: {error}"));
             }
         }
@@ -109,7 +109,7 @@ pub fn run(
 
 /// All repetitions; whoever fails has no further ones.
 fn measure(
-    plan: &Plan,
+    plan: &VolumePlan,
     mut ready: Vec<Ready>,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
@@ -156,7 +156,7 @@ fn measure(
 }
 
 fn one_job(
-    plan: &Plan,
+    plan: &VolumePlan,
     one: &Ready,
     name: &str,
     kind: &str,
@@ -193,29 +193,20 @@ fn one_job(
 
 /// Puts a sample in the place of its repetition.
 fn keep(report: &mut Report, subject: &str, workload: &str, unit: Unit, sample: Sample) {
-    let place = report.repetitions;
-    let mut all = report.series.iter();
-    let known = all.position(|it| it.subject == subject && it.workload == workload);
-    let index = known.unwrap_or_else(|| {
-        report.series.push(Series {
-            subject: subject.to_owned(),
-            workload: workload.to_owned(),
-            unit,
-            // Rates and times are of one operation each.
-            work: Work {
-                operations: 1,
-                bytes: 0,
-            },
-            cache: Cache::Direct,
-            samples: Vec::new(),
-            unstable: false,
-        });
-        report.series.len() - 1
-    });
-    if let Some(series) = report.series.get_mut(index) {
-        series.samples.resize(place, None);
-        series.samples.push(Some(sample));
-    }
+    let new = Series {
+        subject: subject.to_owned(),
+        workload: workload.to_owned(),
+        unit,
+        // Rates and times are of one operation each.
+        work: Work {
+            operations: 1,
+            bytes: 0,
+        },
+        cache: Cache::Direct,
+        samples: Vec::new(),
+        unstable: false,
+    };
+    report.keep(new, sample);
 }
 
 fn finish(report: &mut Report) {
@@ -241,9 +232,9 @@ fn finish(report: &mut Report) {
     report.warnings.extend(said);
 }
 
-impl Plan {
+impl VolumePlan {
     fn steps(&self) -> usize {
-        self.repetitions * self.contenders.len() * JOBS.len()
+        self.repetitions * self.candidates.len() * JOBS.len()
     }
 
     fn check(&self) -> Result<(), BenchError> {

@@ -1,13 +1,13 @@
 //! The result as text.
 
-use super::contender::{Contender, LOOP, plainest};
+use super::candidate::{Candidate, LOOP, plainest};
 use super::run::{JOBS, cpu_row};
 use crate::format;
 use crate::result::{Report, Series};
 use crate::spread;
 use crate::stats::median;
 
-/// A row for each job: operations a second and latencies, a column for each contender.
+/// A row for each job: operations a second and latencies, a column for each candidate.
 pub fn rates(report: &Report) -> String {
     let mut heading = vec!["thousand op/s".to_owned()];
     heading.extend(report.subjects.iter().map(|it| it.name.clone()));
@@ -43,7 +43,7 @@ pub fn ratios(report: &Report) -> String {
 /// Speeds of the other volumes against the plainest server, if that was measured: one request
 /// after the other, read from the device and carried out with system calls.
 pub fn ratios_of_servers(report: &Report) -> Option<String> {
-    let plain = Contender::Volume(plainest()).name();
+    let plain = Candidate::Volume(plainest()).name();
     report.find(&plain, JOBS.first()?.0)?;
     let all = report.subjects.iter().map(|it| it.name.as_str());
     let compared = all.filter(|name| name.starts_with("volume, ") && *name != plain);

@@ -14,7 +14,7 @@ use strandfs_lab::regime::Regime;
 /// What to measure.
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// Which part is slow: the machine, the pool, or what it lies on; measured rung by rung.
+    /// Which part is slow: the machine, the pool, or what it lies on; measured level by level.
     Layers(layers::LayersArgs),
     /// What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the
     /// sizes.

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use strandfs_lab::layers::plan::{Mode, Transport, named};
 use strandfs_lab::layers::text;
-use strandfs_lab::layers::{Plan, Target};
+use strandfs_lab::layers::{LayersPlan, Target};
 use strandfs_lab::matrix::recipe;
 use strandfs_lab::result::Report;
-use strandfs_lab::{BenchError, blocksize as sizes, layers as rungs, passthrough as ways};
+use strandfs_lab::{BenchError, blocksize as sizes, layers as levels, passthrough as ways};
 
 use strandfs_options::show_size;
 
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 /// A benchmark on data.
 type Measure = fn(
-    &Plan,
+    &LayersPlan,
     &std::sync::atomic::AtomicBool,
     &mut strandfs_lab::progress::Progress<'_>,
 ) -> Result<Report, BenchError>;
@@ -29,7 +29,7 @@ type Measure = fn(
 /// # Errors
 /// A wrong request, or nothing could be measured.
 pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
-    let plan = Plan {
+    let plan = LayersPlan {
         targets: targets(&args.targets, &args.run)?,
         modes: match args.modes.is_empty() {
             true => Mode::ALL.to_vec(),
@@ -45,11 +45,11 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
         cross_check: !args.no_cross_check,
         ..plan(&args.run)?
     };
-    let report = measure(rungs::run, &plan, &args.run)?;
+    let report = measure(levels::run, &plan, &args.run)?;
     for line in text::headlines(&report) {
         println!("{line}\n");
     }
-    print!("{}\n{}", text::rungs(&report), text::layers(&report));
+    print!("{}\n{}", text::levels(&report), text::layers(&report));
     let lines = text::lines(&report);
     if !lines.is_empty() {
         println!("{lines}");
@@ -77,8 +77,8 @@ pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
     finish(&report, &args.run)
 }
 
-fn with_target(args: &DataArgs) -> Result<Plan, Failure> {
-    Ok(Plan {
+fn with_target(args: &DataArgs) -> Result<LayersPlan, Failure> {
+    Ok(LayersPlan {
         targets: targets(args.target.as_slice(), &args.run)?,
         ..plan(&args.run)?
     })
@@ -90,12 +90,12 @@ fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError
     words.iter().map(parse).collect()
 }
 
-fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+fn plan(args: &RunArgs) -> Result<LayersPlan, Failure> {
     let program = match &args.program {
         Some(program) => program.clone(),
         None => this_program()?,
     };
-    Ok(Plan {
+    Ok(LayersPlan {
         program,
         targets: Vec::new(),
         images: args.images.clone(),
@@ -114,7 +114,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     })
 }
 
-fn measure(measure: Measure, plan: &Plan, args: &RunArgs) -> Result<Report, Failure> {
+fn measure(measure: Measure, plan: &LayersPlan, args: &RunArgs) -> Result<Report, Failure> {
     args.output.check()?;
     let stop = stop_on_signals()?;
     let bar = Bar::new();

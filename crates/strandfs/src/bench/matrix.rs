@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use strandfs_lab::BenchError;
 use strandfs_lab::matrix::recipe;
-use strandfs_lab::matrix::{Place, Plan, run as measure, table};
+use strandfs_lab::matrix::{Backing, MatrixPlan, run as measure, table};
 use strandfs_lab::result::Report;
 
 use super::progress::Bar;
@@ -32,7 +32,7 @@ pub fn run(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     Ok(conclude(&report, complete))
 }
 
-fn plan(args: &MatrixArgs) -> Result<Plan, BenchError> {
+fn plan(args: &MatrixArgs) -> Result<MatrixPlan, BenchError> {
     let size = args.size.unwrap_or(match args.preset {
         MatrixPreset::SeedSmall => 1 << 30,
         MatrixPreset::SeedLarge => 5 << 30,
@@ -42,7 +42,7 @@ fn plan(args: &MatrixArgs) -> Result<Plan, BenchError> {
             "--device and --i-will-lose-data-on name different devices".to_owned(),
         ));
     }
-    Ok(Plan {
+    Ok(MatrixPlan {
         recipes: recipe::choose(recipe::all(args.filesystems.as_deref())?, &args.only)?,
         size,
         repetitions: args.reps,
@@ -51,8 +51,8 @@ fn plan(args: &MatrixArgs) -> Result<Plan, BenchError> {
             .unwrap_or(args.reps.saturating_add(MORE_REPETITIONS)),
         pause: args.pause,
         place: match &args.device {
-            Some(device) => Place::Device(device.clone()),
-            None => Place::Image,
+            Some(device) => Backing::Device(device.clone()),
+            None => Backing::Image,
         },
         directory: args.directory.clone(),
         seed: args.seed,

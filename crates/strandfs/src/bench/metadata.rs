@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_lab::metadata::plan::workloads;
-use strandfs_lab::metadata::{Plan, Results, run as measure};
+use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
 
 use super::progress::Bar;
 use super::{DEGRADED, choices, stop_on_signals};
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     args.output.check()?;
     let choices = choices(&args.peers, args.branches.clone())?;
-    let mut plan = Plan {
+    let mut plan = MetadataPlan {
         subjects: choices.subjects(),
         workloads: workloads(&args.only)?,
         files: args.files,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_lab::result::Report;
-use strandfs_lab::volume::{Contender, Io, Plan, Server, run as measure, table};
+use strandfs_lab::volume::{Candidate, Io, Server, VolumePlan, run as measure, table};
 
 use super::progress::Bar;
 use super::{conclude, stop_on_signals, this_program};
@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// # Errors
 /// A wrong request, or nothing could be measured.
 pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
-    let plan = Plan {
-        contenders: contenders(args)?,
+    let plan = VolumePlan {
+        candidates: candidates(args)?,
         size: args.size,
         time: args.time,
         repetitions: args.reps,
@@ -31,12 +31,12 @@ pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
     print(&report);
     args.output.write(|path| report.write(path))?;
     let rows = report.series.iter().filter(|it| it.samples.contains(&None));
-    let complete = report.subjects.len() == plan.contenders.len() && rows.count() == 0;
+    let complete = report.subjects.len() == plan.candidates.len() && rows.count() == 0;
     Ok(conclude(&report, complete))
 }
 
 /// The file, the loop device, a volume for each way, and ext4 on the first of those.
-fn contenders(args: &VolumeBenchArgs) -> Result<Vec<Contender>, Failure> {
+fn candidates(args: &VolumeBenchArgs) -> Result<Vec<Candidate>, Failure> {
     let program = this_program()?;
     let mut servers = Vec::new();
     for io in &args.io {
@@ -61,9 +61,9 @@ fn contenders(args: &VolumeBenchArgs) -> Result<Vec<Contender>, Failure> {
             }))
         }));
     }
-    let filesystem = servers.first().cloned().map(Contender::Filesystem);
-    let mut all = vec![Contender::File, Contender::Loop];
-    all.extend(servers.into_iter().map(Contender::Volume));
+    let filesystem = servers.first().cloned().map(Candidate::Filesystem);
+    let mut all = vec![Candidate::File, Candidate::Loop];
+    all.extend(servers.into_iter().map(Candidate::Volume));
     all.extend(filesystem);
     Ok(all)
 }

@@ -80,7 +80,7 @@ pub struct RunArgs {
     /// Where the samples go.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Draws the order of the rungs, the data and the places of random access.
+    /// Draws the order of the levels, the data and the places of random access.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
 }

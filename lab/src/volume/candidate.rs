@@ -50,7 +50,7 @@ pub struct Server {
 
 /// What is measured. Each has a backing file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contender {
+pub enum Candidate {
     /// The backing file.
     File,
     /// A loop device over it.
@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-impl Contender {
+impl Candidate {
     /// Its name in tables.
     pub fn name(&self) -> String {
         match self {
@@ -149,7 +149,7 @@ impl Contender {
     }
 }
 
-/// A contender in place. Everything it made ends when it is dropped, the backing file apart.
+/// A candidate in place. Everything it made ends when it is dropped, the backing file apart.
 pub struct Ready {
     /// How it is described in a result.
     pub facts: Subject,
