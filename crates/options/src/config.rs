@@ -20,7 +20,7 @@ mod toml;
 mod write;
 
 pub use edit::with_options;
-pub use write::{Line, to_toml};
+pub use write::{OptionLine, to_toml};
 
 /// Where `NAME` is looked for as `NAME.toml`.
 pub const DIRECTORY: &str = "/etc/strandfs";

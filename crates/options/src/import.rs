@@ -2,7 +2,7 @@
 //! everything that was changed and everything that will be different.
 
 use crate::branch::{self, BranchError};
-use crate::config::{ConfigFile, Line};
+use crate::config::{ConfigFile, OptionLine};
 use crate::error::OptionError;
 use crate::fstab::FstabLine;
 use crate::mount_options;
@@ -94,7 +94,7 @@ impl Imported {
     }
 
     /// What belongs into a TOML file, and what only fstab can hold.
-    pub fn split(&self) -> (Vec<Line>, Vec<String>) {
+    pub fn split(&self) -> (Vec<OptionLine>, Vec<String>) {
         let (mut lines, mut words) = (Vec::new(), Vec::new());
         for (name, value) in &self.options {
             let Some((option, opposite)) = table::find(name) else {
@@ -111,8 +111,8 @@ impl Imported {
             let value = value.clone().unwrap_or_else(|| bare.to_owned());
             let name = if opposite { name.as_str() } else { option.name };
             // The last one holds, and a TOML file names each once.
-            lines.retain(|line: &Line| line.name != name);
-            lines.push(Line {
+            lines.retain(|line: &OptionLine| line.name != name);
+            lines.push(OptionLine {
                 name: name.to_owned(),
                 value,
                 comment: String::new(),

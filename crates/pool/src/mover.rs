@@ -54,7 +54,7 @@ use crate::watch::Watch;
 pub(crate) use ahead::Ahead;
 pub use ahead::start as start_ahead;
 pub(crate) use copy::copy_data;
-pub(crate) use displaced::{Decisive, Displaced, Place};
+pub(crate) use displaced::{Decisive, Displaced, NameOnBranch};
 pub(crate) use key::{report as report_keys, unguessable};
 pub(crate) use record::Record;
 use records::LeftAlone;

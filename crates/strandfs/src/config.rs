@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use strandfs_options::config::{Line, named_by, to_toml};
+use strandfs_options::config::{OptionLine, named_by, to_toml};
 use strandfs_options::layers::LoadError;
 use strandfs_options::table::{Status, TABLE};
 use strandfs_options::{ConfigErrors, ConfigFile, Layers, Settings};
@@ -127,13 +127,13 @@ fn answer((source, values): Shown) -> Configuration {
 }
 
 /// What a configuration file would have to say.
-fn lines(values: &[Found], args: &ConfigShowArgs) -> Vec<Line> {
+fn lines(values: &[Found], args: &ConfigShowArgs) -> Vec<OptionLine> {
     values
         .iter()
         .filter(|found| args.all || found.origin != "default")
         // A category whose functions differ has no value that could be set; they have theirs.
         .filter(|found| !found.value.is_empty() && !is_mixed(found))
-        .map(|found| Line {
+        .map(|found| OptionLine {
             name: found.name.to_owned(),
             value: found.value.clone(),
             comment: match args.origin {

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
-use crate::plan::Plan;
+use crate::plan::MountPlan;
 
 /// What the server writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready";
@@ -19,7 +19,7 @@ const READY: &[u8] = b"ready";
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_server(plan: Plan) -> Result<u8, Failure> {
+pub fn start_server(plan: MountPlan) -> Result<u8, Failure> {
     let mountpoint = plan.mountpoint.to_string_lossy().into_owned();
     let plan = plan.send();
     let plan = plan.map_err(Failure::system("handing the plan to the server"))?;

@@ -49,10 +49,10 @@ const LONG_LIFE: Duration = Duration::from_secs(10);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The process id of the guardian that there is, or why there is none.
-type State = Arc<Mutex<Result<u32, String>>>;
+type GuardianState = Arc<Mutex<Result<u32, String>>>;
 
 /// A guardian as the server sees it.
-pub struct Guard(State);
+pub struct Guard(GuardianState);
 
 /// What a guardian is started with, again if it has to be.
 struct Post {
@@ -153,7 +153,7 @@ impl Post {
     }
 
     /// Sees to it that there always is one.
-    fn keep(self, mut child: Child, state: &State) {
+    fn keep(self, mut child: Child, state: &GuardianState) {
         let mut pause = Duration::ZERO;
         loop {
             let begun = Instant::now();
@@ -193,7 +193,7 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(first, most)
 }
 
-fn set(state: &State, outcome: Result<u32, String>) {
+fn set(state: &GuardianState, outcome: Result<u32, String>) {
     *state.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
 }
 

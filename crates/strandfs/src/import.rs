@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use strandfs_options::ConfigFile;
-use strandfs_options::config::{Line, to_toml};
+use strandfs_options::config::{OptionLine, to_toml};
 use strandfs_options::fstab::FstabLine;
 use strandfs_options::import::{self, Imported};
 
@@ -100,7 +100,7 @@ fn print_toml(imported: &Imported, line: Option<&FstabLine>) {
         };
         println!("# {}, for this line of fstab:\n# {short}", file.display());
         options.retain(|option| option.name != "branches");
-        let branches = Line {
+        let branches = OptionLine {
             name: "branches".to_owned(),
             value: line.source.clone(),
             comment: String::new(),

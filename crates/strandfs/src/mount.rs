@@ -11,7 +11,7 @@ use strandfs_pool::state::mounts::Forbids;
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
-use crate::plan::{self, Plan};
+use crate::plan::{self, MountPlan};
 use crate::turn::Turn;
 use crate::{
     as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, privileges,
@@ -32,7 +32,8 @@ pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
 pub fn start(args: &MountArgs) -> Result<u8, Failure> {
     if args.background_server {
-        let plan = Plan::receive().map_err(Failure::system("reading the plan of the mount"))?;
+        let plan =
+            MountPlan::receive().map_err(Failure::system("reading the plan of the mount"))?;
         return prepare(args, plan);
     }
     let plan = plan::make(args)?;
@@ -47,7 +48,7 @@ pub fn start(args: &MountArgs) -> Result<u8, Failure> {
 }
 
 /// Waits for the branches and serves.
-fn prepare(args: &MountArgs, mut plan: Plan) -> Result<u8, Failure> {
+fn prepare(args: &MountArgs, mut plan: MountPlan) -> Result<u8, Failure> {
     let mut waited = branch_mounts::wait(&plan.settings, &plan.mountpoint)?;
     plan.said.append(&mut waited.notices);
     for line in &plan.said {
@@ -56,8 +57,8 @@ fn prepare(args: &MountArgs, mut plan: Plan) -> Result<u8, Failure> {
     serve(args, plan, waited)
 }
 
-fn serve(args: &MountArgs, plan: Plan, waited: branch_mounts::Waited) -> Result<u8, Failure> {
-    let Plan {
+fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Result<u8, Failure> {
+    let MountPlan {
         layers,
         settings,
         mountpoint,

@@ -18,7 +18,7 @@ use crate::check;
 use crate::failure::Failure;
 
 /// What is to be mounted, and where.
-pub struct Plan {
+pub struct MountPlan {
     /// What the settings are made of, to make them again.
     pub layers: Layers,
     /// Complete and without conflicts.
@@ -42,7 +42,7 @@ struct Sent {
     said: Vec<String>,
 }
 
-impl Plan {
+impl MountPlan {
     /// The plan as a file that the server gets as its standard input.
     ///
     /// # Errors
@@ -65,12 +65,12 @@ impl Plan {
     ///
     /// # Errors
     /// There is none: only [`crate::daemon`] starts a server so.
-    pub fn receive() -> io::Result<Plan> {
+    pub fn receive() -> io::Result<MountPlan> {
         let sent: Sent = serde_json::from_reader(io::stdin().lock())?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let null = rustix::fs::open("/dev/null", flags, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
-        Ok(Plan {
+        Ok(MountPlan {
             layers: sent.layers,
             settings: sent.settings,
             mountpoint: OsString::from_vec(sent.mountpoint).into(),
@@ -85,7 +85,7 @@ impl Plan {
 ///
 /// # Errors
 /// Anything in them that keeps the pool from being mounted.
-pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
+pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
     let (layers, loaded, mountpoint) = load(args)?;
     let layers = layers.settle(&loaded);
     let mut settings = loaded.settings;
@@ -113,7 +113,7 @@ pub fn make(args: &MountArgs) -> Result<Plan, Failure> {
     said.extend(check::surprises(&settings, &mountpoint));
     let survey = survey(&settings, Forbids::all().difference(forbidden(&settings)));
     said.extend(survey.said);
-    Ok(Plan {
+    Ok(MountPlan {
         forbids: survey.forbidden_by_all | forbidden(&settings),
         layers,
         settings,

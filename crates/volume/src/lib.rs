@@ -18,7 +18,7 @@ pub mod steady;
 mod sys;
 
 pub use error::VolumeError;
-pub use serve::{Io, Plan, Transport, Volume};
+pub use serve::{Io, ServePlan, Transport, Volume};
 pub use status::Status;
 
 /// The type of the mount, `fuse.` before it.

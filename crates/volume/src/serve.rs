@@ -43,7 +43,7 @@ pub enum Transport {
 
 /// What is to be served, and how.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ServePlan {
     /// The backing file.
     pub backing: PathBuf,
     /// Where to mount.
@@ -80,7 +80,7 @@ impl Volume {
     /// # Errors
     /// See [`VolumeError`]. Nothing is mounted then, and a backing file that was not there is
     /// not there.
-    pub fn mount(plan: &Plan) -> Result<Volume, VolumeError> {
+    pub fn mount(plan: &ServePlan) -> Result<Volume, VolumeError> {
         let mut warnings = plan.warnings.clone();
         let backing = Arc::new(Backing::open(&plan.backing, plan.size_bytes)?);
         let mounted = choose(plan, &backing);
@@ -206,7 +206,7 @@ enum Refusal {
 
 /// Tries the ways that the plan allows, best first.
 fn choose(
-    plan: &Plan,
+    plan: &ServePlan,
     backing: &Arc<Backing>,
 ) -> Result<(Attempt, Session, Arc<VolumeFs>), VolumeError> {
     let ways: &[Io] = match plan.io {
@@ -263,7 +263,7 @@ fn choose(
 
 /// Mounts for one way, or leaves nothing behind.
 fn mount(
-    plan: &Plan,
+    plan: &ServePlan,
     backing: &Arc<Backing>,
     io: Io,
     transport: Transport,

@@ -224,9 +224,9 @@ fn what_is_written_is_read_back() {
         ("threads", "7"),
         ("fsname", "with \"quotes\" and \\"),
     ];
-    let lines: Vec<Line> = written
+    let lines: Vec<OptionLine> = written
         .iter()
-        .map(|(name, value)| Line {
+        .map(|(name, value)| OptionLine {
             name: (*name).to_owned(),
             value: (*value).to_owned(),
             comment: "so\nthat".to_owned(),

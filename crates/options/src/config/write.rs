@@ -10,7 +10,7 @@ use crate::words::parse_bool;
 
 /// One option to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct OptionLine {
     /// Canonical name.
     pub name: String,
     /// In the text form of the table.
@@ -20,7 +20,7 @@ pub struct Line {
 }
 
 /// The options as a TOML file that sets just them.
-pub fn to_toml(lines: &[Line]) -> String {
+pub fn to_toml(lines: &[OptionLine]) -> String {
     let mut text = String::new();
     for line in lines {
         let key = Key::new(line.name.as_str());

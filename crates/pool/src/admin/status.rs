@@ -12,7 +12,7 @@ use strandfs_options::{BranchMode, TABLE};
 use crate::admin::Admin;
 use crate::base::branch::{Branch, Missing, PassthroughState};
 use crate::base::status::{
-    self, Coherence, Connection, Guardian, LeftAlone, Records, Ring, Status, Switch, count,
+    self, Coherence, Connection, Guardian, Held, LeftAlone, Records, Ring, Status, Switch, count,
 };
 use crate::coherence::Coherent;
 use crate::directory::choose;
@@ -63,11 +63,13 @@ pub fn status(pool: &Admin) -> Status {
             invalidations,
             directories_remembered: count(pool.coherence.lookups.dir_caches.complete()),
         },
-        nodes: count(pool.nodes.len()),
-        open_files: count(pool.files.len()),
-        files_told_to_preload: count(pool.preload_told.len()),
-        directory_descriptors: count(pool.dir_fds.open_count()),
-        descriptors: admission::descriptors_status(pool),
+        held: Held {
+            nodes: count(pool.nodes.len()),
+            open_files: count(pool.files.len()),
+            files_told_to_preload: count(pool.preload_told.len()),
+            directory_descriptors: count(pool.dir_fds.open_count()),
+            descriptors: admission::descriptors_status(pool),
+        },
         redirected_creates: pool.relocated.load(Ordering::Relaxed),
         moved_files: pool.moved.load(Ordering::Relaxed),
         records: records_status(pool),

@@ -44,7 +44,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 pub use strandfs_options::{Category, Policy};
 
-use plan::{Plan, graver};
+use plan::{PolicyPlan, graver};
 pub use policy_trace::{BranchDecision, PolicyTrace, Refusal, policy_trace};
 pub use random::random;
 
@@ -121,7 +121,7 @@ pub struct Needs {
 
 /// The facts `policy` looks at when used in `category`. Mode and usability are always looked at.
 pub fn needs(policy: Policy, category: Category) -> Needs {
-    Plan::of(policy, category).map_or(
+    PolicyPlan::of(policy, category).map_or(
         Needs {
             exists: false,
             space: false,
@@ -140,7 +140,7 @@ pub fn action(
     branches: &[BranchFacts],
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Choice, Errno> {
-    Plan::of(policy, Category::Action)
+    PolicyPlan::of(policy, Category::Action)
         .ok_or(Errno::ROFS)?
         .choose(branches, random)
 }
@@ -154,7 +154,7 @@ pub fn search(
     branches: &[BranchFacts],
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Choice, Errno> {
-    Plan::of(policy, Category::Search)
+    PolicyPlan::of(policy, Category::Search)
         .ok_or(Errno::ROFS)?
         .choose(branches, random)
 }
@@ -175,7 +175,7 @@ pub fn create<Facts: AsRef<[BranchFacts]>>(
     mut levels: impl FnMut(usize) -> Option<Facts>,
     random: &mut dyn FnMut() -> u64,
 ) -> Result<Choice, Errno> {
-    let plan = Plan::of(policy, Category::Create).ok_or(Errno::ROFS)?;
+    let plan = PolicyPlan::of(policy, Category::Create).ok_or(Errno::ROFS)?;
     let mut refusal = Errno::NOENT;
     for level in 0..plan.levels(MAX_LEVELS) {
         let Some(branches) = levels(level) else { break };

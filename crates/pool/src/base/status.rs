@@ -42,16 +42,9 @@ pub struct Status {
     pub branches: Vec<Branch>,
     /// Watching the branches for changes that others make.
     pub coherence: Coherence,
-    /// Inodes known.
-    pub nodes: u64,
-    /// Files open.
-    pub open_files: u64,
-    /// Files that the preload library was told the branch of.
-    pub files_told_to_preload: u64,
-    /// Descriptors of branch directories held.
-    pub directory_descriptors: u64,
-    /// Descriptors had and allowed.
-    pub descriptors: Descriptors,
+    /// What is held in memory and open.
+    #[serde(flatten)]
+    pub held: Held,
     /// Files made on another branch than the policy's first choice, which was full.
     pub redirected_creates: u64,
     /// Files moved because their branch was full.
@@ -66,6 +59,22 @@ pub struct Status {
     pub options: BTreeMap<String, String>,
     /// Where each option was set.
     pub origins: BTreeMap<String, String>,
+}
+
+/// What a server holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Held {
+    /// Inodes known.
+    pub nodes: u64,
+    /// Files open.
+    pub open_files: u64,
+    /// Files that the preload library was told the branch of.
+    pub files_told_to_preload: u64,
+    /// Descriptors of branch directories held.
+    pub directory_descriptors: u64,
+    /// Descriptors had and allowed.
+    pub descriptors: Descriptors,
 }
 
 /// Something that works or does not.

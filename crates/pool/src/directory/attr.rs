@@ -12,7 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::rights::AllRights;
 use crate::base::sys;
 use crate::coherence::{Coherent, remembered};
-use crate::directory::{Directories, deadline, locate, symlinkify};
+use crate::directory::{Directories, deadline, do_without, locate, symlinkify};
 use crate::state::State;
 use crate::state::attr::{bare_root, file_attr, merge_dirs};
 use crate::state::node::{DirSet, Node};
@@ -71,7 +71,7 @@ fn several_stats(
 /// Attributes of any node.
 pub(crate) fn attr(pool: &Directories, node: &Arc<Node>) -> Result<FileAttr> {
     if node.is_dir() {
-        let set = deadline::dir_set_quickly(pool, node)?;
+        let set = do_without::dir_set_quickly(pool, node)?;
         if set.entries.is_empty() {
             return Ok(bare_root());
         }

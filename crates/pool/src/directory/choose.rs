@@ -71,26 +71,26 @@ pub(crate) fn pick_for_create(
     set: &DirSet,
     tried: &[BranchId],
 ) -> Result<Picked> {
+    let among = |tried: &[BranchId]| pick_among(pool, view, rule, (node, set), tried);
     let slow = |branch: &Arc<Branch>| branch.health().is_slow();
     if view.branches.iter().any(slow) {
         let mut passed_over: SmallVec<[BranchId; 4]> = SmallVec::from_slice(tried);
         let ids = view.branches.iter().filter(|b| slow(b)).map(|b| b.id);
         passed_over.extend(ids);
-        let picked = pick_among_others(pool, view, rule, node, set, &passed_over);
+        let picked = among(&passed_over);
         if picked.is_ok() {
             return picked;
         }
     }
-    pick_among_others(pool, view, rule, node, set, tried)
+    among(tried)
 }
 
-/// As [`pick_for_create`], of the branches that are not among those `tried`.
-fn pick_among_others(
+/// As [`pick_for_create`], slow branches like others.
+fn pick_among(
     pool: &Directories,
     view: &View,
     rule: Policy,
-    node: &Arc<Node>,
-    set: &DirSet,
+    (node, set): (&Arc<Node>, &DirSet),
     tried: &[BranchId],
 ) -> Result<Picked> {
     let needs = policy::needs(rule, Category::Create);

@@ -16,7 +16,7 @@ use crate::state::identity::{Identity, kind_of};
 use crate::state::node::DirEntry;
 
 /// A name in the directory above.
-type Place = (Identity, OsString);
+type CloneName = (Identity, OsString);
 
 /// Those of a pool. Where none is under way, looking costs two loads.
 #[derive(Default)]
@@ -24,12 +24,12 @@ pub struct Clones {
     /// Counted before the first is made and after the last is finished.
     active: AtomicUsize,
     begun: AtomicU64,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<CloneName>>,
 }
 
 /// From when on clones are looked out for.
 #[derive(Clone, Copy)]
-struct Watch {
+struct CloneWatch {
     idle: bool,
     begun: u64,
 }
@@ -37,7 +37,7 @@ struct Watch {
 /// A clone is being made while this lives.
 pub(crate) struct Making<'a> {
     clones: &'a Clones,
-    place: Place,
+    place: CloneName,
 }
 
 impl Clones {
@@ -55,16 +55,16 @@ impl Clones {
     }
 
     /// To be called before a name is looked at.
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> CloneWatch {
         let begun = self.begun.load(Ordering::Acquire);
-        Watch {
+        CloneWatch {
             idle: self.active.load(Ordering::Acquire) == 0,
             begun,
         }
     }
 
     /// Whether what was seen since `watch` may have been a clone half made.
-    fn disturbed(&self, watch: Watch) -> bool {
+    fn disturbed(&self, watch: CloneWatch) -> bool {
         !watch.idle || self.begun.load(Ordering::Acquire) != watch.begun
     }
 

@@ -7,28 +7,11 @@ use rustix::fs::{StatVfs, Statx};
 use rustix::io::Errno;
 
 use crate::base::branch::Branch;
-use crate::base::error::Result;
 use crate::base::sys;
 use crate::coherence::remembered::CachedLookups;
-use crate::directory::Directories;
-use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::state::State;
-use crate::state::node::{DirEntry, DirSet, Node};
+use crate::state::node::DirEntry;
 use crate::state::view::View;
-
-/// A directory's descriptors, without asking slow branches if it is known on another: see
-/// [`crate::state::node::DirSet::skipped`].
-///
-/// # Errors
-/// As for [`dir_set_of`](crate::directory::set::dir_set_of).
-pub(crate) fn dir_set_quickly(pool: &Directories, node: &Arc<Node>) -> Result<Arc<DirSet>> {
-    match set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::PassOver) {
-        Err(_) if pool.view().branches.iter().any(|b| b.health().is_slow()) => {
-            set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::Ask)
-        }
-        other => other,
-    }
-}
 
 /// What a branch's filesystem says of its space; where that may take for ever, no longer than
 /// until the branch counts as slow, and then what it said last.

@@ -1,6 +1,7 @@
 //! What a look-up can do without while a branch is slow.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use strandfs_fuse::FileKind;
 use strandfs_options::Policy;
@@ -11,10 +12,25 @@ use crate::base::rights::AllRights;
 use crate::directory::Directories;
 use crate::directory::copy::Copies;
 use crate::directory::lookup::{self, Presentations};
+use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::state::State;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
+
+/// A directory's descriptors, without asking slow branches if it is known on another: see
+/// [`crate::state::node::DirSet::skipped`].
+///
+/// # Errors
+/// As for [`dir_set_of`](crate::directory::set::dir_set_of).
+pub(crate) fn dir_set_quickly(pool: &Directories, node: &Arc<Node>) -> Result<Arc<DirSet>> {
+    match set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::PassOver) {
+        Err(_) if pool.view().branches.iter().any(|b| b.health().is_slow()) => {
+            set::dir_set_of(pool, node, Freshness::Trusted, SlowBranches::Ask)
+        }
+        other => other,
+    }
+}
 
 /// Whether a name leads to a directory as far as is known without the slow branches; they may
 /// have what else it leads to.

@@ -20,7 +20,7 @@ use crate::directory::clone_path::{self, is_unfinished};
 use crate::directory::copy::{Copies, Copy};
 use crate::directory::do_without::{self, rights_elsewhere};
 use crate::directory::set::{self, Freshness, SlowBranches, is_absence};
-use crate::directory::{Directories, attr, choose, clones, deadline, follow};
+use crate::directory::{Directories, attr, choose, clones, follow};
 use crate::state::State;
 use crate::state::attr::merge_dirs;
 use crate::state::identity::{Identity, Presented, kind_of};
@@ -74,7 +74,7 @@ fn look_up(
     if own_name(name).is_some() {
         return Err(Errno::NOENT.into());
     }
-    let mut set = deadline::dir_set_quickly(pool, &parent)?;
+    let mut set = do_without::dir_set_quickly(pool, &parent)?;
     for _ in 0..RACES_MAX {
         let moves = pool.moves();
         let wider;
@@ -98,22 +98,12 @@ fn look_up(
         if copies.is_empty() {
             return no_such_name(pool, &view, &parent, searched, name, since);
         }
-        match adopt(pool, &view, &parent, name, &copies, presentations) {
+        match adopt_entry(pool, &view, &parent, name, &copies, presentations, since) {
             Err(Error {
                 errno: Errno::STALE | Errno::NOENT,
                 ..
             }) => {}
-            Ok((node, attr)) => {
-                return Ok(self::entry(
-                    pool,
-                    &view,
-                    &node,
-                    attr,
-                    Some((&parent, name)),
-                    since,
-                ));
-            }
-            Err(errno) => return Err(errno),
+            answer => return answer,
         }
     }
     Err(Errno::STALE.into())
@@ -289,6 +279,21 @@ fn prefer(pool: &State, view: &View, rule: Policy, copies: &mut Copies<'_>) -> R
     Ok(())
 }
 
+/// The entry of what was found, see [`adopt`].
+pub(crate) fn adopt_entry(
+    pool: &Coherent,
+    view: &View,
+    parent: &Arc<Node>,
+    name: &OsStr,
+    copies: &Copies<'_>,
+    presentations: Presentations,
+    since: Epoch,
+) -> Result<Entry> {
+    let (node, attr) = adopt(pool, view, parent, name, copies, presentations)?;
+    let place = Some((parent, name));
+    Ok(entry(pool, view, &node, attr, place, since))
+}
+
 /// The node of what was found, with one more reference, and its attributes.
 ///
 /// # Errors
@@ -345,15 +350,36 @@ fn adopt_file(
         .volumes
         .identify(branch.id, branch.seed, stat, dir.fd.as_fd(), name)?
         .with_presented(presented);
-    let numbered = Numbered::file(&identity, stat.stx_nlink);
-    let path = || Some(inode_number::path_hash(pool, parent)?.child(name));
+    file_node(
+        pool,
+        view,
+        parent,
+        Some(name),
+        identity,
+        (kind, stat.stx_nlink),
+    )
+}
+
+/// The node of this inode of a branch, no directory, made if need be; with one more reference.
+pub(crate) fn file_node(
+    pool: &State,
+    view: &View,
+    parent: &Arc<Node>,
+    name: Option<&OsStr>,
+    identity: Identity,
+    (kind, links): (FileKind, u32),
+) -> Result<Arc<Node>> {
+    let numbered = Numbered::file(&identity, links);
+    let path = || Some(inode_number::path_hash(pool, parent)?.child(name?));
     let ino = inode_number::inode_number(pool, view, numbered, path);
-    let names = Names::one(parent.id, name);
+    let names = name.map_or_else(Names::default, |name| Names::one(parent.id, name));
     let node = pool
         .nodes
         .find_or_make(smallvec![identity], kind, ino, names)
         .ok_or(Errno::NOMEM)?;
-    node.add_name(parent.id, name);
+    if let Some(name) = name {
+        node.add_name(parent.id, name);
+    }
     Ok(node)
 }
 

@@ -11,11 +11,11 @@ use strandfs_options::readdir::Workers;
 
 /// Work given out, of which its giver awaits the result.
 pub(crate) struct Task<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<TaskState<T>>,
     done: Condvar,
 }
 
-enum State<T> {
+enum TaskState<T> {
     Waiting(Box<dyn FnOnce() -> T + Send>),
     Running,
     Done(T),
@@ -25,7 +25,7 @@ impl<T> Task<T> {
     /// Work nobody has begun.
     pub fn new(work: impl FnOnce() -> T + Send + 'static) -> Arc<Task<T>> {
         Arc::new(Task {
-            state: Mutex::new(State::Waiting(Box::new(work))),
+            state: Mutex::new(TaskState::Waiting(Box::new(work))),
             done: Condvar::new(),
         })
     }
@@ -33,8 +33,8 @@ impl<T> Task<T> {
     /// The work, if nobody has begun it.
     fn begin(&self) -> Option<Box<dyn FnOnce() -> T + Send>> {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting(work) => Some(work),
+        match std::mem::replace(&mut *state, TaskState::Running) {
+            TaskState::Waiting(work) => Some(work),
             other => {
                 *state = other;
                 None
@@ -49,8 +49,8 @@ impl<T> Task<T> {
         }
         let mut state = self.state.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Running) {
-                State::Done(result) => return result,
+            match std::mem::replace(&mut *state, TaskState::Running) {
+                TaskState::Done(result) => return result,
                 other => *state = other,
             }
             self.done.wait(&mut state);
@@ -67,7 +67,7 @@ impl<T: Send> Run for Task<T> {
     fn run(&self) {
         if let Some(work) = self.begin() {
             let result = work();
-            *self.state.lock() = State::Done(result);
+            *self.state.lock() = TaskState::Done(result);
             self.done.notify_all();
         }
     }

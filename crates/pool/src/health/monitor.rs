@@ -24,7 +24,7 @@ use crate::directory::{Directories, recall};
 use crate::health::stuck::{Stuck, Waits};
 use crate::health::{self, Health};
 use crate::state::State;
-use crate::state::mounts::{Line, Table};
+use crate::state::mounts::{MountEntry, Table};
 use crate::state::node::HighWater;
 use crate::state::view::View;
 use crate::watch::listener;
@@ -346,7 +346,7 @@ impl Check {
 
 /// Whether a user's server answers for something below a branch.
 fn has_mount_of_a_user(branch: &Path) -> bool {
-    Table::read().below(branch).any(Line::is_users)
+    Table::read().below(branch).any(MountEntry::is_users)
 }
 
 /// Looks at a branch. May take for ever.

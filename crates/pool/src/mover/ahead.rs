@@ -308,7 +308,7 @@ fn move_ahead(
     rule: Policy,
     candidate: &Candidate,
 ) -> Result<u64, MoveError> {
-    let found = Found::at(pool, &candidate.path)?;
+    let found = PathNodes::at(pool, &candidate.path)?;
     let node = found.nodes.last().ok_or(Errno::NOENT)?;
     if node.primary().map(|identity| identity.branch) != Some(branch.id) {
         return Err(MoveError::OtherCopy);
@@ -374,14 +374,14 @@ fn is_fresh(stat: &Statx, now_ns: i128) -> bool {
 }
 
 /// The nodes along a path, with a reference to each as long as this lives.
-struct Found<'a> {
+struct PathNodes<'a> {
     pool: &'a Mover,
     nodes: Vec<Arc<Node>>,
 }
 
-impl<'a> Found<'a> {
-    fn at(pool: &'a Mover, path: &Path) -> crate::base::error::Result<Found<'a>> {
-        let mut found = Found {
+impl<'a> PathNodes<'a> {
+    fn at(pool: &'a Mover, path: &Path) -> crate::base::error::Result<PathNodes<'a>> {
+        let mut found = PathNodes {
             pool,
             nodes: Vec::new(),
         };
@@ -395,7 +395,7 @@ impl<'a> Found<'a> {
     }
 }
 
-impl Drop for Found<'_> {
+impl Drop for PathNodes<'_> {
     fn drop(&mut self) {
         for node in self.nodes.iter().rev() {
             forget::unref(self.pool, node, 1);

@@ -27,7 +27,7 @@ const EARLIER: &str = "strandfs aside 2";
 
 /// A name on a branch: where it is, and its directory below the branch's root.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct NameOnBranch<'a> {
     /// The directory.
     pub dir: &'a DirEntry,
     /// Its path.
@@ -46,7 +46,7 @@ pub(crate) struct Decisive {
 
 impl Decisive {
     /// The one at this place; `None` if nothing is there.
-    pub(crate) fn at(place: Place<'_>) -> Option<Decisive> {
+    pub(crate) fn at(place: NameOnBranch<'_>) -> Option<Decisive> {
         let stat = sys::statx_name(place.dir.fd.as_fd(), place.name).ok()?;
         Some(Decisive {
             branch: Elsewhere::of(&place.dir.branch),
@@ -71,7 +71,7 @@ impl Displaced {
     /// # Errors
     /// Those of `rename(2)`; ENOENT: the file is gone.
     pub(crate) fn put(
-        place: Place<'_>,
+        place: NameOnBranch<'_>,
         home: (&DirEntry, &OsStr),
         decisive: &Decisive,
     ) -> sys::Result<Option<Displaced>> {

@@ -119,7 +119,7 @@ impl Keys {
     }
 
     /// Takes the key of the first place that has or takes one.
-    fn find(places: &[Place]) -> Keys {
+    fn find(places: &[KeyDir]) -> Keys {
         let mut keys = Keys::default();
         let mut troubles = Vec::new();
         let mut lasts = false;
@@ -207,20 +207,20 @@ pub(crate) fn report() {
 
 /// A directory for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct KeyDir {
     path: PathBuf,
     /// It is still there when the machine starts again.
     lasts: bool,
 }
 
 /// Where keys are looked for, the best first.
-fn places() -> Vec<Place> {
+fn places() -> Vec<KeyDir> {
     let user = rustix::process::geteuid();
     let absolute = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
         path.is_absolute().then_some(path)
     };
-    let place = |lasts: bool| move |path: PathBuf| Place { path, lasts };
+    let place = |lasts: bool| move |path: PathBuf| KeyDir { path, lasts };
     let given = absolute(STATE_VARIABLE).map(place(true));
     if user.is_root() {
         let usual = || place(true)(PathBuf::from(FOR_ROOT));
@@ -241,7 +241,7 @@ fn places() -> Vec<Place> {
     let lasting = given
         .into_iter()
         .chain(state.into_iter().chain(homes).map(place(true)));
-    let mut all: Vec<Place> = lasting.chain(passing.map(place(false))).collect();
+    let mut all: Vec<KeyDir> = lasting.chain(passing.map(place(false))).collect();
     all.dedup();
     all
 }
@@ -433,8 +433,8 @@ mod tests {
         (dir, place)
     }
 
-    fn lasting(path: &Path) -> Place {
-        Place {
+    fn lasting(path: &Path) -> KeyDir {
+        KeyDir {
             path: path.to_owned(),
             lasts: true,
         }
@@ -496,7 +496,7 @@ mod tests {
         // A file is in the way of the directory.
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "").unwrap();
-        let passing = Place {
+        let passing = KeyDir {
             path: passing,
             lasts: false,
         };

@@ -32,7 +32,7 @@ pub struct LeftAlone {
 }
 
 /// What has the name of a record.
-pub(super) enum Found {
+pub(super) enum NamedRecord {
     /// One that this machine wrote for this branch, locked.
     Genuine(Box<Genuine>),
     /// One that was never written: a server died, or the power failed.
@@ -62,22 +62,22 @@ enum Read {
 ///
 /// # Errors
 /// Those of opening, locking and reading a file.
-pub(super) fn examine(branch: &Branch, name: &OsStr) -> sys::Result<Found> {
+pub(super) fn examine(branch: &Branch, name: &OsStr) -> sys::Result<NamedRecord> {
     let (file, text) = match read(branch, name)? {
         Read::Whole(file, text) => (file, text),
-        Read::InUse => return Ok(Found::InUse),
-        Read::Doubtful(why) => return Ok(Found::Doubtful(why)),
+        Read::InUse => return Ok(NamedRecord::InUse),
+        Read::Doubtful(why) => return Ok(NamedRecord::Doubtful(why)),
     };
     let user = rustix::fs::fstat(&file)?.st_uid;
     let me = rustix::process::geteuid().as_raw();
     if text.iter().all(|byte| *byte == 0) && user == me {
-        return Ok(Found::Nothing);
+        return Ok(NamedRecord::Nothing);
     }
     let whose = match user == me {
         true => String::new(),
         false => format!("; it belongs to user {user}"),
     };
-    let doubtful = |why: &str| Ok(Found::Doubtful(format!("{why}{whose}")));
+    let doubtful = |why: &str| Ok(NamedRecord::Doubtful(format!("{why}{whose}")));
     let sealed = seal::open(&text, name, Keys::of_this_machine());
     let Some(Sealed { body, origin }) = sealed else {
         return doubtful("it is no whole record");
@@ -97,7 +97,7 @@ pub(super) fn examine(branch: &Branch, name: &OsStr) -> sys::Result<Found> {
     }
     match Intent::parse(&note.intent, &branch.path) {
         None => doubtful("it is not well formed"),
-        Some(intent) => Ok(Found::Genuine(Box::new(Genuine {
+        Some(intent) => Ok(NamedRecord::Genuine(Box::new(Genuine {
             part: note.part,
             intent,
             _file: file,
@@ -166,9 +166,9 @@ pub fn list(root: &Path) -> sys::Result<Vec<Listed>> {
     let mut all = Vec::new();
     for name in names_at_root(&branch) {
         let left_alone = match examine(&branch, &name) {
-            Ok(Found::InUse | Found::Nothing) => continue,
-            Ok(Found::Genuine(_)) => None,
-            Ok(Found::Doubtful(why)) => Some(why),
+            Ok(NamedRecord::InUse | NamedRecord::Nothing) => continue,
+            Ok(NamedRecord::Genuine(_)) => None,
+            Ok(NamedRecord::Doubtful(why)) => Some(why),
             Err(errno) => Some(format!("it cannot be read: {errno}")),
         };
         let about = note_in(&branch, &name).ok();

@@ -16,7 +16,7 @@ use crate::mover::Mover;
 use crate::mover::elsewhere::Absent;
 use crate::mover::note::Intent;
 use crate::mover::record::{Move, Switch};
-use crate::mover::records::{Found, Genuine, LeftAlone, examine};
+use crate::mover::records::{Genuine, LeftAlone, NamedRecord, examine};
 
 /// So many records of a branch that are left alone are named one by one.
 const NAMED_MAX: usize = 20;
@@ -96,13 +96,17 @@ pub(crate) fn recover(
         let mut more: usize = 0;
         for name in names_at_root(branch) {
             match examine(branch, &name) {
-                Ok(Found::Genuine(record)) => records.push((record.turn(), branch, name, record)),
-                Ok(Found::Nothing) => {
+                Ok(NamedRecord::Genuine(record)) => {
+                    records.push((record.turn(), branch, name, record))
+                }
+                Ok(NamedRecord::Nothing) => {
                     let _ = rustix::fs::unlinkat(branch.root(), &name, AtFlags::empty());
                 }
-                Ok(Found::InUse) => {}
-                Ok(Found::Doubtful(_)) if recovered.left.len() - before >= NAMED_MAX => more += 1,
-                Ok(Found::Doubtful(why)) => {
+                Ok(NamedRecord::InUse) => {}
+                Ok(NamedRecord::Doubtful(_)) if recovered.left.len() - before >= NAMED_MAX => {
+                    more += 1
+                }
+                Ok(NamedRecord::Doubtful(why)) => {
                     tracing::warn!(branch = %branch.path.display(), ?name, why, "a record of a move is left alone; `strandfs records list` says what it is about");
                     recovered.leave(branch, name, why);
                 }
@@ -165,8 +169,8 @@ fn recover_for(joining: &Arc<Branch>, branches: &[Arc<Branch>], undecided: &mut 
         };
         let when = Recovery::ForOther(&joining.path);
         let outcome = examine(holder, &waiting.name).and_then(|found| match found {
-            Found::Genuine(record) => recover_one(holder, branches, &waiting.name, &record, when),
-            Found::Nothing | Found::InUse | Found::Doubtful(_) => Ok(Outcome::Later),
+            NamedRecord::Genuine(record) => recover_one(holder, branches, &waiting.name, &record, when),
+            NamedRecord::Nothing | NamedRecord::InUse | NamedRecord::Doubtful(_) => Ok(Outcome::Later),
         });
         match outcome {
             Ok(Outcome::Waits(path)) => {

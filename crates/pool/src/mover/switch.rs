@@ -318,12 +318,7 @@ impl Handles {
         files: &Arc<OpenFiles>,
         branch: &Branch,
     ) -> Result<()> {
-        let locks = node
-            .open
-            .lock()
-            .as_ref()
-            .and_then(|open| open.locks.clone());
-        let (Some(locks), Some((_, model))) = (locks, self.files.first_mut()) else {
+        let (Some(locks), Some((_, model))) = (node.locks(), self.files.first_mut()) else {
             // Without handles there are no locks.
             return Ok(());
         };

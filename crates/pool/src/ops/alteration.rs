@@ -26,7 +26,7 @@ pub(crate) enum Role {
 }
 
 /// Takes a change back.
-pub(crate) type Way<'a> = Box<dyn FnOnce(BorrowedFd<'_>) -> sys::Result<()> + 'a>;
+pub(crate) type TakeBack<'a> = Box<dyn FnOnce(BorrowedFd<'_>) -> sys::Result<()> + 'a>;
 
 /// One change, to be made on every copy or on none.
 pub(crate) trait Alteration {
@@ -46,7 +46,7 @@ pub(crate) trait Alteration {
     ///
     /// # Errors
     /// What keeps the present state from being read.
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>>;
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>>;
 }
 
 /// A copy before it is changed.
@@ -74,7 +74,7 @@ impl Alteration for ToMode {
         set_mode(fd, self.0)
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         let mode = mode_of(&now.stat()?);
         Ok(Box::new(move |fd| set_mode(fd, mode)))
     }
@@ -88,7 +88,7 @@ impl Alteration for ToOwner {
         rustix::fs::chownat(fd, c"", self.0, self.1, AtFlags::EMPTY_PATH)
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         let stat = now.stat()?;
         // A directory keeps what a new owner costs a file.
         let capability = match kind_of(&stat) {
@@ -118,7 +118,7 @@ impl Alteration for ToTimes {
         sys::set_times(fd, &self.0)
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         let stat = now.stat()?;
         Ok(Box::new(move |fd| set_times(fd, &stat)))
     }
@@ -153,7 +153,7 @@ impl Alteration for WithAttr<'_> {
         self.name != ACCESS && self.name != DEFAULT
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         attr_way_back(self.name, now)
     }
 }
@@ -175,13 +175,13 @@ impl Alteration for WithoutAttr<'_> {
         }
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         attr_way_back(self.name, now)
     }
 }
 
 /// An access ACL and the mode are two views of one thing: both go back.
-fn attr_way_back<'a>(name: &'a OsStr, now: Now<'_>) -> sys::Result<Way<'a>> {
+fn attr_way_back<'a>(name: &'a OsStr, now: Now<'_>) -> sys::Result<TakeBack<'a>> {
     let before = value_of(now.fd, name)?;
     let stat = now.stat()?;
     Ok(Box::new(move |fd| {

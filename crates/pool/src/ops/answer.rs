@@ -60,14 +60,14 @@ const FAULTS: [Fault; 23] = [
 ];
 
 /// What was asked for: the operation, of which node, and the name in it where the request has one.
-pub(crate) type Asked<'a> = (&'static str, NodeId, Option<&'a OsStr>);
+pub(crate) type RequestName<'a> = (&'static str, NodeId, Option<&'a OsStr>);
 
 /// Carries a request out, and makes its error an errno for the kernel, a line of the log and a
 /// note of the branch's health.
 pub(crate) fn told<T>(
     pool: &State,
     cx: &Context<'_>,
-    asked: Asked<'_>,
+    asked: RequestName<'_>,
     request: impl FnOnce() -> Result<T>,
 ) -> strandfs_fuse::Result<T> {
     request().map_err(|error| {
@@ -85,7 +85,7 @@ pub(crate) fn told<T>(
 
 /// Logs a request's failure if it is one that nobody asked for.
 #[cold]
-fn note_failure(pool: &State, (operation, node, name): Asked<'_>, error: Error) {
+fn note_failure(pool: &State, (operation, node, name): RequestName<'_>, error: Error) {
     let fault = FAULTS.iter().find(|fault| fault.0 == error.errno);
     let Some((errno, errno_name, advice)) = fault else {
         return;
@@ -118,24 +118,20 @@ fn note_failure(pool: &State, (operation, node, name): Asked<'_>, error: Error) 
         }
     };
     let branch = branch.map(|path| path.display().to_string());
-    let minor = matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::STALE);
-    if minor {
-        tracing::warn!(
-            operation,
-            path,
-            branch,
-            errno = errno_name,
-            advice,
-            "request failed"
-        );
-    } else {
-        tracing::error!(
-            operation,
-            path,
-            branch,
-            errno = errno_name,
-            advice,
-            "request failed"
-        );
+    macro_rules! say {
+        ($level:ident) => {
+            tracing::$level!(
+                operation,
+                path,
+                branch,
+                errno = errno_name,
+                advice,
+                "request failed"
+            )
+        };
+    }
+    match *errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::STALE => say!(warn),
+        _ => say!(error),
     }
 }

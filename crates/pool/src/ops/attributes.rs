@@ -15,7 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
 use crate::coherence::{remembered, validity};
-use crate::directory::{Directories, attr, deadline, locate, set};
+use crate::directory::{Directories, attr, do_without, locate, set};
 use crate::mover::{self, Mover, is_full};
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
 use crate::ops::{change, io};
@@ -65,7 +65,7 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
     let since = pool.coherence.changes.now();
     let view = pool.view();
     let (stat, mut attr) = if node.is_dir() {
-        let set = deadline::dir_set_quickly(pool, &node)?;
+        let set = do_without::dir_set_quickly(pool, &node)?;
         if set.entries.is_empty() {
             return Ok(StatxReply {
                 extended: ExtendedAttr {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
@@ -17,7 +17,7 @@ use crate::coherence::{Coherent, remembered};
 use crate::directory::locate::{self, Located};
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, choose};
-use crate::ops::alteration::{Alteration, Now, Role, Way};
+use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::state::identity::kind_of;
 use crate::state::node::Node;
 use crate::state::view::View;
@@ -36,6 +36,16 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
+    fn new(branch: &Arc<Branch>, fd: Arc<OwnedFd>, primary: bool) -> Self {
+        Holder {
+            branch: Arc::clone(branch),
+            fd,
+            primary,
+            stat: None,
+            before: None,
+        }
+    }
+
     fn located(&self) -> Located {
         Located {
             branch: Arc::clone(&self.branch),
@@ -47,7 +57,7 @@ impl Holder {
 pub(crate) type Holders = SmallVec<[Holder; 2]>;
 
 /// Branches that have a name, with its attributes there.
-pub(crate) type Found = SmallVec<[(Arc<Branch>, Statx); 2]>;
+pub(crate) type NameHolders = SmallVec<[(Arc<Branch>, Statx); 2]>;
 
 /// Every copy of a node, in branch order: a directory's directories; a file's own inode and
 /// the files of the same name on other branches.
@@ -59,24 +69,14 @@ pub(crate) fn holders(
 ) -> Result<Holders> {
     let mut holders = if node.is_dir() {
         let set = set::dir_set(pool, node)?;
-        let to_holder = |(index, entry): (usize, &crate::state::node::DirEntry)| Holder {
-            branch: Arc::clone(&entry.branch),
-            fd: Arc::clone(&entry.fd),
-            primary: index == 0,
-            stat: None,
-            before: None,
-        };
-        set.entries.iter().enumerate().map(to_holder).collect()
+        let entries = set.entries.iter().enumerate();
+        entries
+            .map(|(index, dir)| Holder::new(&dir.branch, Arc::clone(&dir.fd), index == 0))
+            .collect()
     } else {
         let own = locate::locate(pool, node)?;
         let mut holders = namesakes(pool, view, node, own.branch.id);
-        holders.push(Holder {
-            branch: own.branch,
-            fd: own.fd,
-            primary: true,
-            stat: None,
-            before: None,
-        });
+        holders.push(Holder::new(&own.branch, own.fd, true));
         holders.sort_by_key(|holder| view.position(holder.branch.id));
         holders
     };
@@ -91,15 +91,7 @@ pub(crate) fn holders(
 /// The symlink of a node that is shown as what the link leads to.
 pub(crate) fn holder_of_link(pool: &Directories, node: &Arc<Node>) -> Result<Holders> {
     let own = locate::locate_link(pool, node)?;
-    let mut holders = Holders::new();
-    holders.push(Holder {
-        branch: own.branch,
-        fd: own.fd,
-        primary: true,
-        stat: None,
-        before: None,
-    });
-    Ok(holders)
+    Ok(smallvec![Holder::new(&own.branch, own.fd, true)])
 }
 
 /// Files of the node's newest name and kind on branches other than its own.
@@ -136,14 +128,9 @@ pub(crate) fn namesakes(
                 .mounts
                 .admit(entry.branch.id, &stat, fd.as_fd(), OsStr::new(""));
         if kind_of(&stat) == node.kind && admitted.is_ok() {
-            let branch = Arc::clone(&entry.branch);
-            found.push(Holder {
-                branch,
-                fd: Arc::new(fd),
-                primary: false,
-                stat: Some(stat),
-                before: None,
-            });
+            let mut holder = Holder::new(&entry.branch, Arc::new(fd), false);
+            holder.stat = Some(stat);
+            found.push(holder);
         }
     }
     found
@@ -264,7 +251,7 @@ pub(crate) fn branches_with(
     pool: &Coherent,
     set: &crate::state::node::DirSet,
     name: &OsStr,
-) -> Result<Found> {
+) -> Result<NameHolders> {
     let mut found = SmallVec::new();
     let remembered = remembered::remembered(pool, &pool.view(), set);
     for entry in &set.entries {
@@ -290,7 +277,7 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
             .make(only.fd.as_fd(), Role::Leading)
             .map_err(|errno| Error::at(&only.branch, errno));
     }
-    let mut done: SmallVec<[(&Holder, Way<'_>); 2]> = SmallVec::new();
+    let mut done: SmallVec<[(&Holder, TakeBack<'_>); 2]> = SmallVec::new();
     for (index, copy) in copies.iter().enumerate() {
         let role = if index == 0 {
             Role::Leading
@@ -341,7 +328,7 @@ fn passed_over(copy: &Holder, errno: Errno) -> bool {
     }
 }
 
-fn put_back(done: SmallVec<[(&Holder, Way<'_>); 2]>) {
+fn put_back(done: SmallVec<[(&Holder, TakeBack<'_>); 2]>) {
     for (copy, way) in done.into_iter().rev() {
         // What was set-id is to be so again, whoever asked for the change.
         let back = sys::want_fsetid(true).and_then(|()| way(copy.fd.as_fd()));
@@ -373,7 +360,7 @@ mod tests {
             }
         }
 
-        fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+        fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
             let mode = rustix::fs::fstat(now.fd)?.st_mode & 0o7777;
             Ok(Box::new(move |fd| {
                 sys::chmod(fd, Mode::from_raw_mode(mode))

@@ -20,12 +20,11 @@ use crate::coherence::{Coherent, Epoch, validity};
 use crate::directory::copy::Copy;
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, choose, clone_path, forget, locate, set};
-use crate::ops::open::{self, server_flags};
+use crate::ops::open::{self, OpenedCopy, server_flags};
 use crate::ops::{Ops, admission, create_existing};
 use crate::state::attr::{decode_dev, file_attr};
 use crate::state::identity::kind_of_mode;
-use crate::state::inode_number::{self, Numbered};
-use crate::state::node::{DirEntry, DirSet, Names, Node};
+use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
 
 /// A branch that refuses for one of these reasons is passed over for the next best: it is full or
@@ -70,32 +69,25 @@ pub(crate) fn create(
         drop(share);
         return create_existing::open_existing(pool, cx, &parent, args, exclusive);
     }
-    let made = on_picked_branch(
-        pool,
-        &view,
-        view.settings.policies.create,
-        &parent,
-        &set,
-        |dir| {
-            let flags =
-                server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            make_as(
-                cx,
-                Bits {
-                    mode: args.mode,
-                    umask: args.umask,
-                },
-                || {
-                    Ok(rustix::fs::openat(
-                        &dir.fd,
-                        args.name,
-                        flags,
-                        Mode::from_raw_mode(args.mode & 0o7777),
-                    )?)
-                },
-            )
-        },
-    );
+    let made = on_picked_branch(pool, &view, (&parent, &set), |dir| {
+        let flags =
+            server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        make_as(
+            cx,
+            Bits {
+                mode: args.mode,
+                umask: args.umask,
+            },
+            || {
+                Ok(rustix::fs::openat(
+                    &dir.fd,
+                    args.name,
+                    flags,
+                    Mode::from_raw_mode(args.mode & 0o7777),
+                )?)
+            },
+        )
+    });
     let (dir, file) = match made {
         Err(Error {
             errno: Errno::EXIST,
@@ -129,25 +121,18 @@ pub(crate) fn tmpfile(
     let view = pool.view();
     let share = admission::admit(pool, cx)?;
     let set = set::dir_set(pool, &parent)?;
-    let (dir, file) = on_picked_branch(
-        pool,
-        &view,
-        view.settings.policies.create,
-        &parent,
-        &set,
-        |dir| {
-            let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
-            let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
-            let mode = Mode::from_raw_mode(args.mode & 0o7777);
-            let bits = Bits {
-                mode: args.mode,
-                umask: args.umask,
-            };
-            make_as(cx, bits, || {
-                Ok(rustix::fs::openat(&dir.fd, c".", flags, mode)?)
-            })
-        },
-    )?;
+    let (dir, file) = on_picked_branch(pool, &view, (&parent, &set), |dir| {
+        let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
+        let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
+        let mode = Mode::from_raw_mode(args.mode & 0o7777);
+        let bits = Bits {
+            mode: args.mode,
+            umask: args.umask,
+        };
+        make_as(cx, bits, || {
+            Ok(rustix::fs::openat(&dir.fd, c".", flags, mode)?)
+        })
+    })?;
     open_made(
         pool,
         cx,
@@ -175,8 +160,14 @@ fn open_made(
         let _held = node.share_move_lock(cx);
         moved_since_made(pool, view, &node, &dir, flags).and_then(|moved| {
             let (branch, file) = moved.unwrap_or((dir.branch, file));
-            let of = (mode, share);
-            open::register_open(pool, cx, view, Arc::clone(&node), branch, file, of, flags)
+            let opened = OpenedCopy {
+                branch,
+                file,
+                mode,
+                share,
+                stands_in_for: None,
+            };
+            open::register(pool, cx, view, &node, opened, flags)
         })
     };
     match opened {
@@ -302,8 +293,7 @@ pub(crate) fn symlink(
     )
 }
 
-/// Makes a name on every branch the policy picks. One success counts; what then fails on
-/// further branches is logged.
+/// Makes a name on every branch the policy picks.
 #[allow(clippy::too_many_arguments)]
 fn make(
     pool: &Ops,
@@ -321,37 +311,12 @@ fn make(
     if exists_elsewhere(pool, view, &set, name)? {
         return Err(Errno::EXIST.into());
     }
-    let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
-    let mut refusal = None;
-    loop {
-        let picked = match choose::pick_for_create(pool, view, rule, &parent, &set, &tried) {
-            Ok(picked) => picked,
-            Err(errno) => return Err(refusal.unwrap_or(errno)),
-        };
-        let mut made: SmallVec<[DirEntry; 1]> = SmallVec::new();
-        for branch in picked {
-            let outcome = clone_path::ensure_dir(pool, &parent, &branch)
-                .and_then(|dir| make_as(cx, bits, || make_on(&dir)).map(|()| dir));
-            match outcome {
-                Ok(dir) => made.push(dir),
-                Err(errno) if !made.is_empty() => {
-                    tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
-                }
-                Err(errno) if try_elsewhere(errno.errno) => {
-                    note_redirect(pool, &branch, errno.errno, &mut tried);
-                    refusal = Some(refusal_of(&branch, errno));
-                }
-                Err(errno) => return Err(Error::at(&branch, errno)),
-            }
-        }
-        match &made[..] {
-            [] => {}
-            [only] => {
-                return entry_of_only(pool, view, &parent, only, name, since)
-                    .or_else(|_| lookup::look_up_made(pool, parent.id, name));
-            }
-            _ => return lookup::look_up_made(pool, parent.id, name),
-        }
+    let make_on = |dir: &DirEntry| make_as(cx, bits, || make_on(dir));
+    let made = on_picked(pool, view, rule, (&parent, &set), usize::MAX, make_on)?;
+    match &made[..] {
+        [(only, ())] => entry_of_only(pool, view, &parent, only, name, since)
+            .or_else(|_| lookup::look_up_made(pool, parent.id, name)),
+        _ => lookup::look_up_made(pool, parent.id, name),
     }
 }
 
@@ -379,48 +344,62 @@ fn entry_of_only(
         link: None,
         stands_in: false,
     }];
-    let (node, attr) = lookup::adopt(pool, view, parent, name, &copies, Presentations::Own)?;
-    Ok(lookup::entry(
-        pool,
-        view,
-        &node,
-        attr,
-        Some((parent, name)),
-        since,
-    ))
+    lookup::adopt_entry(pool, view, parent, name, &copies, Presentations::Own, since)
 }
 
-/// Runs `make_on` in the directory on the branch that the policy picks, and on its next
-/// choice while branches are full or read-only.
-fn on_picked_branch(
+/// Runs `make_on` in the directory on the branches that the policy picks, `most` of them, and on its
+/// next choice while branches are full or read-only. One success counts; what then fails on further
+/// branches is logged.
+fn on_picked<T>(
     pool: &Ops,
     view: &View,
     rule: Policy,
-    parent: &Arc<Node>,
-    set: &DirSet,
-    make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
-) -> Result<(DirEntry, OwnedFd)> {
+    (parent, set): (&Arc<Node>, &DirSet),
+    most: usize,
+    make_on: impl Fn(&DirEntry) -> Result<T>,
+) -> Result<SmallVec<[(DirEntry, T); 1]>> {
     let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
     let mut refusal = None;
     loop {
-        let picked = match choose::pick_for_create(pool, view, rule, parent, set, &tried) {
-            Ok(picked) => picked,
-            Err(errno) => return Err(refusal.unwrap_or(errno)),
-        };
-        let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
-        let dir = match set.on(branch.id) {
-            Some(dir) => Ok(dir.clone()),
-            None => clone_path::ensure_dir(pool, parent, &branch),
-        };
-        match dir.and_then(|dir| make_on(&dir).map(|file| (dir, file))) {
-            Ok(made) => return Ok(made),
-            Err(errno) if try_elsewhere(errno.errno) => {
-                note_redirect(pool, &branch, errno.errno, &mut tried);
-                refusal = Some(refusal_of(&branch, errno));
+        let picked = choose::pick_for_create(pool, view, rule, parent, set, &tried)
+            .map_err(|errno| refusal.unwrap_or(errno))?;
+        if picked.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut made = SmallVec::new();
+        for branch in picked.into_iter().take(most) {
+            let dir = match set.on(branch.id) {
+                Some(dir) => Ok(dir.clone()),
+                None => clone_path::ensure_dir(pool, parent, &branch),
+            };
+            match dir.and_then(|dir| make_on(&dir).map(|of| (dir, of))) {
+                Ok(one) => made.push(one),
+                Err(errno) if !made.is_empty() => {
+                    tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
+                }
+                Err(errno) if try_elsewhere(errno.errno) => {
+                    note_redirect(pool, &branch, errno.errno, &mut tried);
+                    refusal = Some(refusal_of(&branch, errno));
+                }
+                Err(errno) => return Err(Error::at(&branch, errno)),
             }
-            Err(errno) => return Err(Error::at(&branch, errno)),
+        }
+        if !made.is_empty() {
+            return Ok(made);
         }
     }
+}
+
+/// As [`on_picked`], on the first branch alone.
+fn on_picked_branch(
+    pool: &Ops,
+    view: &View,
+    (parent, set): (&Arc<Node>, &DirSet),
+    make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
+) -> Result<(DirEntry, OwnedFd)> {
+    let rule = view.settings.policies.create;
+    let made = on_picked(pool, view, rule, (parent, set), 1, make_on)?;
+    Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
 }
 
 fn note_redirect(pool: &Ops, branch: &Branch, errno: Errno, tried: &mut SmallVec<[BranchId; 4]>) {
@@ -465,18 +444,8 @@ fn entry_of_made(
     let identity =
         pool.volumes
             .identify(branch.id, branch.seed, &stat, file.as_fd(), OsStr::new(""))?;
-    let numbered = Numbered::file(&identity, stat.stx_nlink);
-    let path = || Some(inode_number::path_hash(pool, parent)?.child(name?));
-    let ino = inode_number::inode_number(pool, view, numbered, path);
-    let names = name.map_or_else(Names::default, |name| Names::one(parent.id, name));
     let kind = kind_of_mode(u32::from(stat.stx_mode));
-    let node = pool
-        .nodes
-        .find_or_make(smallvec![identity], kind, ino, names)
-        .ok_or(Errno::NOMEM)?;
-    if let Some(name) = name {
-        node.add_name(parent.id, name);
-    }
+    let node = lookup::file_node(pool, view, parent, name, identity, (kind, stat.stx_nlink))?;
     let mut attr = file_attr(&stat, node.ino);
     let mode = attr.mode;
     pool.volumes.mounts.restrict(&stat, &mut attr);

@@ -113,12 +113,7 @@ fn on_a_branch_with_room<T>(
 pub(crate) fn flush(pool: &State, id: NodeId, handle: Handle, owner: LockOwner) -> Result<()> {
     let opened = open::opened(pool, handle)?;
     let node = pool.node(id).unwrap_or_else(|_| opened.node.clone());
-    let locks = node
-        .open
-        .lock()
-        .as_ref()
-        .and_then(|open| open.locks.clone());
-    if let Some(locks) = locks {
+    if let Some(locks) = node.locks() {
         let mut answers = Answers::new();
         locks.release(owner, &mut answers);
         locks.close_told(opened.address());

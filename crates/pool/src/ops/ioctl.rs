@@ -15,7 +15,7 @@ use crate::base::sys;
 use crate::coherence::{invalidate, remembered};
 use crate::directory::{Directories, attr, set};
 use crate::health::Health;
-use crate::ops::alteration::{Alteration, Now, Role, Way};
+use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::ops::change::{self, change_each};
 use crate::ops::privilege::Changer;
 use crate::ops::{open, preload, retry};
@@ -137,7 +137,7 @@ impl Alteration for ToFlags {
         !fixes(self.command, &self.argument)
     }
 
-    fn way_back(&self, now: Now<'_>) -> sys::Result<Way<'_>> {
+    fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         let before = self.before(open_copy(now.fd)?.as_fd())?;
         Ok(Box::new(move |fd| {
             self.make_open(open_copy(fd)?.as_fd(), before)

@@ -38,7 +38,7 @@ const FAILED_MS: u64 = 10_000;
 const TRIES: usize = 3;
 
 /// A directory on one branch, and its path below the branch's root.
-struct Place<'a> {
+struct DirOnBranch<'a> {
     dir: &'a DirEntry,
     path: &'a Path,
 }
@@ -181,7 +181,7 @@ pub(crate) fn break_link(pool: &Ops, cx: &Context<'_>, parent: NodeId, name: &Os
     let _held = node.share_move_lock(cx);
     let path = paths::relative_path(pool, &parent).ok_or(Errno::STALE)?;
     for dir in set.entries.iter().filter(|dir| !dir.branch.read_only()) {
-        let place = Place { dir, path: &path };
+        let place = DirOnBranch { dir, path: &path };
         let outcome = break_on(pool, &place, name, &node);
         if let Err(errno) = outcome {
             pool.link_cow.await_name(cx.pid, node.id, Some(errno.errno));
@@ -208,7 +208,7 @@ fn visible(
     Ok(nodes.into_iter().find(|node| node.id == awaited))
 }
 
-fn break_on(pool: &Ops, place: &Place<'_>, name: &OsStr, node: &Node) -> Result<()> {
+fn break_on(pool: &Ops, place: &DirOnBranch<'_>, name: &OsStr, node: &Node) -> Result<()> {
     let dir = place.dir;
     let _alone = pool.link_cow.one_at_a_time(dir.branch.id);
     for _ in 0..TRIES {
@@ -234,7 +234,7 @@ fn break_on(pool: &Ops, place: &Place<'_>, name: &OsStr, node: &Node) -> Result<
 /// Puts a complete copy in the place of a name that leads to the inode of `stat`; false if it
 /// leads elsewhere by now. Whatever the name leads to is never without a name, and what a crash
 /// leaves under the other one the next server takes away.
-fn take_name(place: &Place<'_>, name: &OsStr, copy: &OwnedFd, stat: &Statx) -> Result<bool> {
+fn take_name(place: &DirOnBranch<'_>, name: &OsStr, copy: &OwnedFd, stat: &Statx) -> Result<bool> {
     let made = sys::statx_fd(copy.as_fd())?;
     let branch = &place.dir.branch;
     step();

@@ -20,14 +20,14 @@ use crate::state::node::{DirSet, Node};
 use crate::state::view::View;
 
 /// The directory being listed.
-pub(crate) struct Place<'a> {
+pub(crate) struct ListedDir<'a> {
     view: &'a View,
     set: &'a DirSet,
     /// The hash of its path, where numbers may depend on it.
     path: Option<PathHash>,
 }
 
-impl Place<'_> {
+impl ListedDir<'_> {
     fn path_of(&self, name: &OsStr) -> Option<PathHash> {
         self.path.map(|path| path.child(name))
     }
@@ -50,18 +50,18 @@ pub(crate) fn place<'a>(
     view: &'a View,
     node: &Arc<Node>,
     set: &'a DirSet,
-) -> Place<'a> {
+) -> ListedDir<'a> {
     let path = match by_path(view.settings.inodecalc, true) {
         true => inode_number::path_hash(pool, node),
         false => None,
     };
-    Place { view, set, path }
+    ListedDir { view, set, path }
 }
 
 /// The number and type of a listed name.
 pub(crate) fn listed_as(
     pool: &Directories,
-    place: &Place<'_>,
+    place: &ListedDir<'_>,
     name: &OsStr,
     entry: &Listed,
 ) -> (u64, Option<FileKind>) {
@@ -89,7 +89,7 @@ fn live(pool: &State, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc
 }
 
 /// The number of something on one branch that is no node yet.
-fn number_of(pool: &State, place: &Place<'_>, name: &OsStr, entry: &Listed) -> u64 {
+fn number_of(pool: &State, place: &ListedDir<'_>, name: &OsStr, entry: &Listed) -> u64 {
     let calc = place.view.settings.inodecalc;
     let mut numbered = Numbered {
         volume: entry.volume,
@@ -111,7 +111,7 @@ fn number_of(pool: &State, place: &Place<'_>, name: &OsStr, entry: &Listed) -> u
 
 /// The number of a name on several branches if it is a directory: that of its node, or the
 /// one that it would get as a node.
-fn union_number(pool: &Directories, place: &Place<'_>, name: &OsStr) -> Option<u64> {
+fn union_number(pool: &Directories, place: &ListedDir<'_>, name: &OsStr) -> Option<u64> {
     let found = lookup::find_copies(pool, place.view, place.set, name, Presentations::ByOptions);
     let copies = found.ok()?;
     if kind_of(&copies.first()?.stat) != FileKind::Directory {

@@ -245,17 +245,16 @@ fn lookup_listed(
     }
     let mut copies = Copies::new();
     copies.push(copy);
-    match lookup::adopt(pool, view, parent, name, &copies, Presentations::ByOptions) {
-        Ok((node, attr)) => Ok(lookup::entry(
-            pool,
-            view,
-            &node,
-            attr,
-            Some((parent, name)),
-            since,
-        )),
-        Err(_) => lookup::lookup(pool, parent.id, name),
-    }
+    lookup::adopt_entry(
+        pool,
+        view,
+        parent,
+        name,
+        &copies,
+        Presentations::ByOptions,
+        since,
+    )
+    .or_else(|_| lookup::lookup(pool, parent.id, name))
 }
 
 fn dot_ino(pool: &State, node: &Arc<Node>, name: &str) -> u64 {

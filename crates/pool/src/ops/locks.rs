@@ -20,12 +20,7 @@ use crate::state::range_locks::{Answers, Asked, Attempt, NodeLocks, get_on};
 pub(crate) fn getlk(pool: &State, cx: &Context<'_>, args: &LockRequest) -> Result<Lock> {
     let opened = open::opened(pool, args.handle)?;
     let asked = Asked::new(cx, args, (opened.address(), opened.no_flush), false);
-    let locks = opened
-        .node
-        .open
-        .lock()
-        .as_ref()
-        .and_then(|open| open.locks.clone());
+    let locks = opened.node.locks();
     let held = match locks {
         Some(locks) => loop {
             let held = locks.first_against(cx, &asked)?;
@@ -219,15 +214,10 @@ fn put_aside(cx: &Context<'_>, locks: &NodeLocks, asked: &Asked) -> Aside {
 fn get_outside(
     opened: &OpenFile,
     asked: &Asked,
-    kind: crate::state::lock_table::Kind,
+    kind: crate::state::lock_table::LockMode,
 ) -> Result<Option<Lock>> {
     // Nobody of the pool holds anything: any description will do to ask with.
-    let locks = opened
-        .node
-        .open
-        .lock()
-        .as_ref()
-        .and_then(|open| open.locks.clone());
+    let locks = opened.node.locks();
     if locks.is_some_and(|locks| locks.has_asked_branch()) {
         return Ok(None);
     }

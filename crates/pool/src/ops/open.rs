@@ -20,7 +20,7 @@ use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{Ops, admission, change, io, link_cow, open_hack, privilege, running};
 use crate::state::descriptor::table_of;
 use crate::state::node::Node;
-use crate::state::open_file::{IoMode, OpenFile, OpenState, Place};
+use crate::state::open_file::{BranchFile, IoMode, OpenFile, OpenState};
 use crate::state::passthrough::passthrough_ruled_out;
 use crate::state::range_locks::Answers;
 use crate::state::view::{PassthroughVerdict, View};
@@ -41,15 +41,15 @@ pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
 }
 
 /// A branch file that was opened for a node.
-struct Found {
-    branch: Arc<Branch>,
-    file: OwnedFd,
+pub(crate) struct OpenedCopy {
+    pub branch: Arc<Branch>,
+    pub file: OwnedFd,
     /// The file's mode.
-    mode: u32,
+    pub mode: u32,
     /// Its place among the open files of the user.
-    share: Share,
+    pub share: Share,
     /// It is another copy than the node's own, which failed so.
-    stands_in_for: Option<Error>,
+    pub stands_in_for: Option<Error>,
 }
 
 fn access_mode(flags: i32) -> i32 {
@@ -116,7 +116,7 @@ pub(crate) fn open(
     if !node.try_ref() {
         return Err(Errno::STALE.into());
     }
-    let found = Found {
+    let found = OpenedCopy {
         branch,
         file,
         mode,
@@ -217,34 +217,13 @@ fn open_by_policy(
     Ok(Some((located.branch, file, mode)))
 }
 
-/// Gives an opened branch file (of mode `file_mode`) its handle and I/O mode. Takes a node reference for the handle.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn register_open(
-    pool: &State,
-    cx: &Context<'_>,
-    view: &View,
-    node: Arc<Node>,
-    branch: Arc<Branch>,
-    file: OwnedFd,
-    (file_mode, share): (u32, Share),
-    flags: i32,
-) -> Result<OpenReply> {
-    let found = Found {
-        branch,
-        file,
-        mode: file_mode,
-        share,
-        stands_in_for: None,
-    };
-    register(pool, cx, view, &node, found, flags)
-}
-
-fn register(
+/// Gives an opened branch file its handle and I/O mode. Takes a node reference for the handle.
+pub(crate) fn register(
     pool: &State,
     cx: &Context<'_>,
     view: &View,
     node: &Arc<Node>,
-    found: Found,
+    found: OpenedCopy,
     flags: i32,
 ) -> Result<OpenReply> {
     let table = table_of(&found.branch);
@@ -263,7 +242,7 @@ fn register_in(
     cx: &Context<'_>,
     view: &View,
     node: &Arc<Node>,
-    found: Found,
+    found: OpenedCopy,
     flags: i32,
     open: &mut Option<Box<OpenState>>,
 ) -> Result<OpenReply> {
@@ -312,7 +291,7 @@ fn register_in(
     }
     let node = Arc::clone(node);
     let descriptor = pool.files.keep(&branch, file);
-    let place = Place::new(Arc::clone(&branch), descriptor, share);
+    let place = BranchFile::new(Arc::clone(&branch), descriptor, share);
     let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
     state.add(&opened, backing);
     let handle = pool.files.insert(opened);

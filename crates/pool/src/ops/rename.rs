@@ -16,10 +16,10 @@ use crate::base::error::{Error, Result};
 use crate::base::sys;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, choose, clone_path, set};
-use crate::ops::change::{self, Found};
+use crate::ops::change::{self, NameHolders};
 use crate::ops::remove::{self, PresentedAs, dir_is_empty, file_among, may_remove};
 use crate::ops::removed_dirs::{self, Opened};
-use crate::ops::rename_plan::{Ends, Paths, Plan};
+use crate::ops::rename_plan::{Ends, Paths, RenamePlan};
 use crate::ops::{exdev, link};
 use crate::state::identity::kind_of;
 use crate::state::node::{ChangingNames, DirSet, Node};
@@ -37,7 +37,7 @@ pub(crate) struct Side<'a> {
     /// The name in it.
     pub name: &'a OsStr,
     /// Where the name is.
-    pub found: Found,
+    pub found: NameHolders,
 }
 
 impl Side<'_> {
@@ -188,7 +188,7 @@ fn replace(
         .iter()
         .all(|(_, stat)| kind_of(stat) != FileKind::Directory);
     let hidden = is_file && first_stale.is_some_and(|stale| first_moving > Some(stale));
-    let mut plan = Plan::default();
+    let mut plan = RenamePlan::default();
     if moving.len() + stale.len() > 1 {
         plan.set_paths(paths(pool, old, new));
         let kept = old
@@ -330,7 +330,7 @@ fn exchange(
         check_side(old, branch)?;
         check_side(new, branch)?;
     }
-    let mut plan = Plan::default();
+    let mut plan = RenamePlan::default();
     let elsewhere = |(branch, _): &&(Arc<Branch>, Statx)| old.has(branch).is_none();
     if old.found.len() > 1 || new.found.iter().any(|one| elsewhere(&one)) {
         plan.set_paths(paths(pool, old, new));

@@ -17,7 +17,7 @@ use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::step::step as step_passed;
 use crate::base::sys;
-use crate::mover::{Decisive, Displaced, Place, Record};
+use crate::mover::{Decisive, Displaced, NameOnBranch, Record};
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
 use crate::ops::remove::{open_kept, restore_dir};
@@ -110,13 +110,13 @@ impl Doomed<'_, '_> {
     }
 
     /// The same, and where that is on its branch.
-    fn place<'s>(&'s self, paths: &'s Paths) -> Place<'s> {
+    fn place<'s>(&'s self, paths: &'s Paths) -> NameOnBranch<'s> {
         let (dir, name) = self.spot();
         let path = match self {
             Doomed::Of(..) => &paths.from,
             Doomed::Stale(_) | Doomed::Behind(..) => &paths.to,
         };
-        Place { dir, path, name }
+        NameOnBranch { dir, path, name }
     }
 
     /// Where it belongs as long as nothing is renamed.
@@ -150,7 +150,7 @@ struct Done<'p, 'a> {
 
 /// A rename over branches.
 #[derive(Default)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct RenamePlan<'a> {
     steps: SmallVec<[Step<'a>; 2]>,
     stale: SmallVec<[Stale<'a>; 1]>,
     /// Where the old name stays.
@@ -165,7 +165,7 @@ pub(crate) struct Plan<'a> {
     outlives_power_cut: bool,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RenamePlan<'a> {
     /// Moves a name, over a target of kind `target` if there is one on this branch.
     pub(crate) fn move_name(&mut self, ends: Ends<'a>, target: Option<FileKind>) {
         self.steps.push(match target {
@@ -180,7 +180,7 @@ impl<'a> Plan<'a> {
         self.steps.push(Step::Behind(ends, target));
     }
 
-    /// Tells the directories of both names: needed for [`Plan::move_behind`], and wherever a change
+    /// Tells the directories of both names: needed for [`RenamePlan::move_behind`], and wherever a change
     /// of one name is not all.
     pub(crate) fn set_paths(&mut self, paths: Option<Paths>) {
         self.paths = paths;

@@ -30,7 +30,7 @@ impl Span {
 
 /// How bytes are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum LockMode {
     /// Others may hold the same.
     Shared,
     /// By one owner alone.
@@ -43,7 +43,7 @@ pub struct Piece {
     /// The bytes.
     pub span: Span,
     /// How.
-    pub kind: Kind,
+    pub kind: LockMode,
 }
 
 /// Bytes that the same owners hold in the same way, up to `end`. Who holds them alone is the only
@@ -51,7 +51,7 @@ pub struct Piece {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Run {
     end: u64,
-    kind: Kind,
+    kind: LockMode,
     owners: SmallVec<[LockOwner; 2]>,
 }
 
@@ -61,7 +61,7 @@ pub struct LockTable {
     /// By first byte; no two overlap, none is without owners.
     runs: BTreeMap<u64, Run>,
     /// What each owner holds, by first byte.
-    owners: HashMap<LockOwner, BTreeMap<u64, (u64, Kind)>>,
+    owners: HashMap<LockOwner, BTreeMap<u64, (u64, LockMode)>>,
 }
 
 impl LockTable {
@@ -99,11 +99,11 @@ impl LockTable {
         &self,
         owner: LockOwner,
         span: Span,
-        kind: Kind,
+        kind: LockMode,
     ) -> impl Iterator<Item = LockOwner> + '_ {
         let runs = self.runs_in(span);
-        let standing =
-            runs.filter(move |(_, run)| kind == Kind::Exclusive || run.kind == Kind::Exclusive);
+        let standing = runs
+            .filter(move |(_, run)| kind == LockMode::Exclusive || run.kind == LockMode::Exclusive);
         standing
             .flat_map(|(_, run)| run.owners.iter().copied())
             .filter(move |other| *other != owner)
@@ -114,11 +114,12 @@ impl LockTable {
         &self,
         owner: LockOwner,
         span: Span,
-        kind: Kind,
+        kind: LockMode,
     ) -> Option<(LockOwner, Piece)> {
         let other = self.against(owner, span, kind).next()?;
         let pieces = self.pieces_in(other, span);
-        let conflicts = |piece: &Piece| kind == Kind::Exclusive || piece.kind == Kind::Exclusive;
+        let conflicts =
+            |piece: &Piece| kind == LockMode::Exclusive || piece.kind == LockMode::Exclusive;
         let piece = pieces.into_iter().find(conflicts)?;
         Some((other, piece))
     }
@@ -165,7 +166,7 @@ impl LockTable {
 
     /// Gives `span` to an owner, or takes it from it (`None`). What it held there before is
     /// replaced. Nobody may stand against it.
-    pub fn set(&mut self, owner: LockOwner, span: Span, kind: Option<Kind>) {
+    pub fn set(&mut self, owner: LockOwner, span: Span, kind: Option<LockMode>) {
         self.set_of_owner(owner, span, kind);
         self.split(span.start);
         self.split(span.end.saturating_add(1));
@@ -217,9 +218,9 @@ impl LockTable {
 
     /// How the bytes of `span` are locked by whoever it is; `None` for free ones. In order,
     /// without gaps.
-    pub fn union(&self, span: Span) -> Vec<(Span, Option<Kind>)> {
-        let mut parts: Vec<(Span, Option<Kind>)> = Vec::new();
-        let mut push = |start: u64, end: u64, kind: Option<Kind>| match parts.last_mut() {
+    pub fn union(&self, span: Span) -> Vec<(Span, Option<LockMode>)> {
+        let mut parts: Vec<(Span, Option<LockMode>)> = Vec::new();
+        let mut push = |start: u64, end: u64, kind: Option<LockMode>| match parts.last_mut() {
             Some((last, known)) if *known == kind => last.end = end,
             _ => parts.push((Span { start, end }, kind)),
         };
@@ -250,7 +251,7 @@ impl LockTable {
             .map(|(start, run)| (*start, run))
     }
 
-    fn insert(&mut self, start: u64, end: u64, kind: Kind, owner: LockOwner) {
+    fn insert(&mut self, start: u64, end: u64, kind: LockMode, owner: LockOwner) {
         let owners = smallvec![owner];
         self.runs.insert(start, Run { end, kind, owners });
     }
@@ -298,7 +299,7 @@ impl LockTable {
         }
     }
 
-    fn set_of_owner(&mut self, owner: LockOwner, span: Span, kind: Option<Kind>) {
+    fn set_of_owner(&mut self, owner: LockOwner, span: Span, kind: Option<LockMode>) {
         let held = self.owners.entry(owner).or_default();
         // What goes across the ends is cut, what lies within goes.
         let first = held.range(..span.start).next_back();

@@ -16,7 +16,7 @@ use strandfs_fuse::{Deferred, LockOwner};
 
 use crate::base::blocking_pool::BlockingPool;
 use crate::base::rank;
-use crate::state::lock_table::{Kind, Span};
+use crate::state::lock_table::{LockMode, Span};
 use crate::state::range_locks::{Answers, Asked, NodeLocks, RangeCounts, Sort, Waiter};
 
 /// How many requests of one user may wait. Whoever has more gets ENOLCK. Not root.
@@ -35,7 +35,7 @@ pub struct Wait {
     node: Weak<NodeLocks>,
     sort: Sort,
     span: Span,
-    kind: Kind,
+    kind: LockMode,
     owner: LockOwner,
     uid: u32,
     /// Both under the lock of the node's tables, or before a look under it.

@@ -33,7 +33,7 @@ use crate::base::branch::BranchId;
 use crate::base::sys::{self, MNT_ID_UNIQUE as UNIQUE};
 pub(crate) use survey::describe;
 pub use survey::{Survey, survey};
-pub use table::{Line, Table};
+pub use table::{MountEntry, Table};
 
 bitflags! {
     /// What a mount forbids.
@@ -198,7 +198,7 @@ impl Mounts {
 
     /// Looks whether users have mounted something below these directories.
     pub fn note_users<'a>(&self, table: &Table, branches: impl Iterator<Item = &'a Path>) {
-        let below = |branch| table.below(branch).any(Line::is_users);
+        let below = |branch| table.below(branch).any(MountEntry::is_users);
         let any = { branches }.any(below);
         self.users_below.store(any, Ordering::Release);
     }
@@ -412,7 +412,7 @@ fn look(fd: BorrowedFd<'_>) -> sys::Result<Statx> {
 
 /// Whether a user controls a mount, and what it forbids. One that is out of sight is nobody's that
 /// is known.
-fn judge(line: Option<&Line>) -> (bool, Forbids) {
+fn judge(line: Option<&MountEntry>) -> (bool, Forbids) {
     match line {
         None => (true, Forbids::SUID | Forbids::DEV),
         Some(line) if line.is_users() => (true, line.forbids | Forbids::SUID | Forbids::DEV),

@@ -23,6 +23,7 @@ use crate::base::sys::{self, Own};
 use crate::state::dir_cache::DirCache;
 use crate::state::identity::{Identity, Presented, VolumeId};
 use crate::state::open_file::OpenState;
+use crate::state::range_locks::NodeLocks;
 pub use high_water::HighWater;
 pub use kernel_cache::KernelCache;
 pub use names::{Name, Names};
@@ -304,6 +305,14 @@ impl Node {
             .unwrap_or(0);
         debug_assert!(before >= count, "{count} of {before} references are taken");
         before <= count
+    }
+
+    /// All locks, if the file is open and there was one.
+    pub fn locks(&self) -> Option<Arc<NodeLocks>> {
+        self.open
+            .lock()
+            .as_ref()
+            .and_then(|open| open.locks.clone())
     }
 
     /// Keeps the file from moving; waits while it does.

@@ -25,7 +25,7 @@ pub struct OpenFile {
     /// later, the file must not wait, and a branch that left the pool would stay in use. Held for
     /// the time of a copy only: cheaper than what can be read without a lock, and then has to find
     /// all its readers at every open and close.
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<BranchFile>>,
     /// The kernel was told not to send FLUSH for it.
     pub no_flush: bool,
     /// Opened for writing.
@@ -33,7 +33,7 @@ pub struct OpenFile {
 }
 
 /// Where an open file is.
-pub(crate) struct Place {
+pub(crate) struct BranchFile {
     branch: Arc<Branch>,
     descriptor: Descriptor,
     /// Once somebody wanted to know.
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     _share: Share,
 }
 
-impl Place {
+impl BranchFile {
     /// A file just opened on `branch`, in the share of who did so.
     pub(crate) fn new(branch: Arc<Branch>, descriptor: Descriptor, share: Share) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Place {
 
 impl OpenFile {
     /// A handle of `node`, whose file is open at `place`.
-    pub(crate) fn new(node: Arc<Node>, place: Place, no_flush: bool, writable: bool) -> Self {
+    pub(crate) fn new(node: Arc<Node>, place: BranchFile, no_flush: bool, writable: bool) -> Self {
         Self {
             node,
             place: Mutex::new(Some(place)),
@@ -156,7 +156,7 @@ impl OpenFile {
     }
 
     /// Takes the branch file out, at release.
-    pub(crate) fn take(&self) -> Option<Place> {
+    pub(crate) fn take(&self) -> Option<BranchFile> {
         self.place.lock().take()
     }
 
@@ -239,11 +239,6 @@ impl OpenState {
             IoMode::Passthrough(id) => Some(id),
             IoMode::Server => None,
         }
-    }
-
-    /// The branch file of some handle.
-    pub fn any_file(&self) -> Option<Arc<OwnedFd>> {
-        self.any_open().map(|(_, file)| file)
     }
 
     /// The branch file of some handle, and its branch, which may have left the pool since.

@@ -24,7 +24,7 @@ use strandfs_fuse::{Context, Deferred, Lock, LockOwner};
 use crate::base::open::reopen;
 use crate::base::rank::{self, Mutex, MutexGuard};
 use crate::base::sys;
-use crate::state::lock_table::{Kind, Piece, Span};
+use crate::state::lock_table::{LockMode, Piece, Span};
 use crate::state::open_files::Kept;
 pub use asked::{Asked, Sort};
 pub(crate) use asked::{from_range, to_range};
@@ -91,13 +91,13 @@ impl BranchSide {
     }
 
     /// Has the branch lock these bytes so, for all owners together.
-    fn set(&self, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Result<()> {
+    fn set(&self, sort: Sort, span: Span, kind: Option<LockMode>) -> sys::Result<()> {
         self.with_file(|file| set_on(file, sort, span, kind))?;
         Ok(())
     }
 
     /// Brings the branch to where the table is.
-    fn follow(&self, sort: Sort, parts: &[(Span, Option<Kind>)]) {
+    fn follow(&self, sort: Sort, parts: &[(Span, Option<LockMode>)]) {
         for (span, kind) in parts {
             if let Err(errno) = self.set(sort, *span, *kind) {
                 tracing::warn!(%errno, "a branch did not take the end of a lock");
@@ -106,13 +106,13 @@ impl BranchSide {
     }
 }
 
-fn set_on(file: &OwnedFd, sort: Sort, span: Span, kind: Option<Kind>) -> sys::Result<()> {
+fn set_on(file: &OwnedFd, sort: Sort, span: Span, kind: Option<LockMode>) -> sys::Result<()> {
     match sort {
         Sort::Range => sys::set_range_lock(file.as_fd(), to_range(span, kind)),
         Sort::Whole => {
             let operation = match kind {
-                Some(Kind::Shared) => libc::LOCK_SH,
-                Some(Kind::Exclusive) => libc::LOCK_EX,
+                Some(LockMode::Shared) => libc::LOCK_SH,
+                Some(LockMode::Exclusive) => libc::LOCK_EX,
                 None => libc::LOCK_UN,
             };
             sys::flock(file.as_fd(), operation | libc::LOCK_NB)
@@ -213,7 +213,7 @@ impl NodeLocks {
         &self,
         side: &BranchSide,
         asked: &Asked,
-        kind: Kind,
+        kind: LockMode,
         before: &[Piece],
     ) -> sys::Result<()> {
         let outcome = side.set(asked.sort, asked.span, Some(kind));
@@ -296,7 +296,7 @@ impl NodeLocks {
     /// How long somebody whom others stand against may be put aside: all of them may have closed
     /// their files already. `None` if nobody stands against it any more.
     pub fn patience(&self, cx: &Context<'_>, asked: &Asked) -> Option<Duration> {
-        let kind = asked.kind.unwrap_or(Kind::Exclusive);
+        let kind = asked.kind.unwrap_or(LockMode::Exclusive);
         // Nobody is half released then.
         let _side = self.side.try_lock().unwrap_or_else(|| {
             cx.may_block();
@@ -308,7 +308,7 @@ impl NodeLocks {
 
     /// They had not.
     pub fn waited_in_vain(&self, asked: &Asked) {
-        let kind = asked.kind.unwrap_or(Kind::Exclusive);
+        let kind = asked.kind.unwrap_or(LockMode::Exclusive);
         let mut tables = self.tables.lock();
         tables.waited_in_vain(asked, kind, sys::mono_coarse_ms());
     }
@@ -412,7 +412,8 @@ impl NodeLocks {
         if let Some(owner) = living {
             let pieces = held.held_within(owner, asked.span);
             let pid = tables.owners.get(&owner).map_or(0, |owned| owned.pid);
-            let conflicts = |piece: &&Piece| kind == Kind::Exclusive || piece.kind > Kind::Shared;
+            let conflicts =
+                |piece: &&Piece| kind == LockMode::Exclusive || piece.kind > LockMode::Shared;
             let piece = pieces.iter().find(conflicts).map(|piece| piece.span.start);
             let whole = held.pieces(owner).into_iter();
             let found = piece.and_then(|at| whole.rev().find(|piece| piece.span.start <= at));
@@ -467,7 +468,7 @@ impl NodeLocks {
         }
     }
 
-    fn all_held(&self) -> Vec<(Sort, Span, Option<Kind>)> {
+    fn all_held(&self) -> Vec<(Sort, Span, Option<LockMode>)> {
         let mut tables = self.tables.lock();
         let mut all = Vec::new();
         for sort in [Sort::Range, Sort::Whole] {
@@ -484,12 +485,12 @@ impl NodeLocks {
 }
 
 /// Whether somebody may get in who was kept out by what was held before.
-fn is_less(kind: Kind, before: &[Piece]) -> bool {
+fn is_less(kind: LockMode, before: &[Piece]) -> bool {
     before.iter().any(|piece| piece.kind > kind)
 }
 
 /// The first lock of somebody outside that stands against this one.
-pub(crate) fn get_on(file: &OwnedFd, span: Span, kind: Kind) -> sys::Result<Option<Lock>> {
+pub(crate) fn get_on(file: &OwnedFd, span: Span, kind: LockMode) -> sys::Result<Option<Lock>> {
     let held = sys::get_range_lock(file.as_fd(), to_range(span, Some(kind)))?;
     // Held by an open file description: of which process, nobody knows.
     Ok(held.map(|(range, pid)| from_range(range, u32::try_from(pid).unwrap_or(0))))

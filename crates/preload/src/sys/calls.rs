@@ -60,6 +60,11 @@ pub fn reopen(place: c_int, flags: c_int) -> c_int {
 /// The number of the mount that a descriptor is on, and whether no other mount ever gets it;
 /// `wanted` is one of the two kinds of number. A server is not asked.
 pub fn mount_number(fd: c_int, wanted: u32) -> Option<u64> {
+    statx_unasked(fd, wanted).map(|found| found.stx_mnt_id)
+}
+
+/// These attributes of an open file, from what the kernel knows already; none if one is missing.
+fn statx_unasked(fd: c_int, wanted: u32) -> Option<libc::statx> {
     // SAFETY: statx is plain data, for which zeros are a value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -74,7 +79,7 @@ pub fn mount_number(fd: c_int, wanted: u32) -> Option<u64> {
             &raw mut found,
         )
     };
-    (result == 0 && found.stx_mask & wanted == wanted).then_some(found.stx_mnt_id)
+    (result == 0 && found.stx_mask & wanted == wanted).then_some(found)
 }
 
 /// Reads a file piece by piece, without memory of its own; false if that fails.
@@ -147,22 +152,8 @@ pub fn number(device: Device) -> u64 {
 
 /// Identity of an open file, from what the kernel knows already: a pool is not asked again.
 pub fn identity(fd: c_int) -> Option<Identity> {
-    // SAFETY: statx is plain data, for which zeros are a value.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    let mask = libc::STATX_TYPE | libc::STATX_INO;
-    // SAFETY: the path is an empty string, `found` has room for the answer.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_statx,
-            fd,
-            c"".as_ptr(),
-            flags,
-            mask,
-            &raw mut found,
-        )
-    };
-    (result == 0 && found.stx_mask & mask == mask).then_some(Identity {
+    let found = statx_unasked(fd, libc::STATX_TYPE | libc::STATX_INO)?;
+    Some(Identity {
         device: Device {
             major: found.stx_dev_major,
             minor: found.stx_dev_minor,

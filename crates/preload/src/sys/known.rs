@@ -25,16 +25,16 @@ pub struct Id {
 
 struct Slot {
     state: AtomicU8,
-    branch: Place,
-    pool: Place,
+    branch: AtomicId,
+    pool: AtomicId,
 }
 
-struct Place {
+struct AtomicId {
     device: AtomicU64,
     inode: AtomicU64,
 }
 
-impl Place {
+impl AtomicId {
     const fn new() -> Self {
         Self {
             device: AtomicU64::new(0),
@@ -58,8 +58,8 @@ impl Place {
 static KNOWN: [Slot; SLOTS] = [const {
     Slot {
         state: AtomicU8::new(FREE),
-        branch: Place::new(),
-        pool: Place::new(),
+        branch: AtomicId::new(),
+        pool: AtomicId::new(),
     }
 }; SLOTS];
 static USED: AtomicUsize = AtomicUsize::new(0);

@@ -36,9 +36,9 @@ fn pool(status: &Status) {
     println!("  passthrough {}", status.passthrough);
     println!(
         "  {} inodes known, {} files open",
-        status.nodes, status.open_files
+        status.held.nodes, status.held.open_files
     );
-    descriptors(&status.descriptors);
+    descriptors(&status.held.descriptors);
     moves(status.moved_files, &status.relocate_ahead);
     records(&status.records);
     status.connection.iter().for_each(connection);

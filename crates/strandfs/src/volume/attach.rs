@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use strandfs_volume::{loop_device, sector};
 
 use super::detach;
-use super::found::{self, Found};
+use super::found::{self, MountedVolume};
 use super::serve;
 use crate::args::volume::{AttachArgs, ServeArgs};
 use crate::daemon;
@@ -74,7 +74,7 @@ fn check_mount(args: &AttachArgs) -> Result<(), Failure> {
 }
 
 /// Starts a server in the background, in a directory made for it; its exit code if it refuses.
-fn start(args: &AttachArgs) -> Result<Result<Found, u8>, Failure> {
+fn start(args: &AttachArgs) -> Result<Result<MountedVolume, u8>, Failure> {
     let place = place_for(&args.backing);
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
@@ -131,7 +131,7 @@ pub fn forget_directory(mountpoint: &Path) {
 }
 
 /// The block device over a served volume, formatted and mounted as asked for.
-fn make_device(args: &AttachArgs, found: &Found) -> Result<PathBuf, Failure> {
+fn make_device(args: &AttachArgs, found: &MountedVolume) -> Result<PathBuf, Failure> {
     let file = found.file();
     let mut start = vec![0; BLANK_BYTES];
     let length = File::open(&file)

@@ -10,7 +10,7 @@ use strandfs_fuse::UnmountMode;
 use strandfs_volume::loop_device;
 
 use super::attach;
-use super::found::{self, Found};
+use super::found::{self, MountedVolume};
 use crate::args::volume::DetachArgs;
 use crate::failure::Failure;
 use crate::mounts;
@@ -48,7 +48,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
 }
 
 /// See [`run`].
-pub fn undo(found: &Found) -> Result<(), Failure> {
+pub fn undo(found: &MountedVolume) -> Result<(), Failure> {
     for device in found.devices.iter().rev() {
         for mount in device.mounts.iter().rev() {
             rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW)
@@ -94,7 +94,7 @@ fn refused(path: &Path, errno: Errno) -> Failure {
 }
 
 /// The server has the backing file until it has ended.
-fn wait_for(pid: u32, found: &Found) -> Result<(), Failure> {
+fn wait_for(pid: u32, found: &MountedVolume) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let process = Path::new("/proc").join(pid.to_string());
     // A process that has ended and is still to be reaped has no program.
@@ -107,7 +107,7 @@ fn wait_for(pid: u32, found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-fn still_there(pid: u32, found: &Found) -> Failure {
+fn still_there(pid: u32, found: &MountedVolume) -> Failure {
     let Some((other, name)) = mounts::seen_elsewhere(found.filesystem) else {
         return Failure::System {
             what: "waiting for the server to end",

@@ -17,7 +17,7 @@ use crate::mounts::{self, Mounted};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A volume that is mounted.
-pub struct Found {
+pub struct MountedVolume {
     /// Where it is served.
     pub mountpoint: PathBuf,
     /// The number that the kernel has given it.
@@ -30,7 +30,7 @@ pub struct Found {
     pub devices: Vec<VolumeDevice>,
 }
 
-impl Found {
+impl MountedVolume {
     /// The file that is served.
     pub fn file(&self) -> PathBuf {
         self.mountpoint.join(FILE_NAME)
@@ -89,7 +89,7 @@ pub fn is_unused(backing: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
-pub fn all() -> Result<Vec<Found>, Failure> {
+pub fn all() -> Result<Vec<MountedVolume>, Failure> {
     let mounted = mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))?;
     let kind = format!("fuse.{}", strandfs_volume::SUBTYPE);
     let volumes = mounted
@@ -113,14 +113,14 @@ fn silent() -> String {
     )
 }
 
-fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>) -> Found {
+fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>) -> MountedVolume {
     let mountpoint = volume.mountpoint.clone();
     let devices = loop_device::on(&mountpoint.join(FILE_NAME));
     let devices = devices.into_iter().map(|device| VolumeDevice {
         mounts: mounts_of(&device, mounted),
         device,
     });
-    Found {
+    MountedVolume {
         status,
         filesystem: volume.device,
         backing: volume.source.clone(),
@@ -171,7 +171,7 @@ fn status_of(mountpoint: &Path) -> Result<Status, String> {
 ///
 /// # Errors
 /// As [`all`].
-pub fn find(target: &Path) -> Result<Option<Found>, Failure> {
+pub fn find(target: &Path) -> Result<Option<MountedVolume>, Failure> {
     // What is mounted over a dead server cannot be resolved; its name is taken as it is.
     let real = std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     Ok(all()?.into_iter().find(|found| found.is_meant(&real)))

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use strandfs_options::show_size;
 
-use super::found::{self, Found};
+use super::found::{self, MountedVolume};
 use crate::answers::{ServedVolume, VolumeServer};
 use crate::args::volume::ListArgs;
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub fn run(args: &ListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(found: Found) -> ServedVolume {
+fn answer(found: MountedVolume) -> ServedVolume {
     ServedVolume {
         mountpoint: found.mountpoint,
         devices: found.devices,
@@ -41,7 +41,7 @@ fn answer(found: Found) -> ServedVolume {
     }
 }
 
-fn print(found: &Found) {
+fn print(found: &MountedVolume) {
     println!("{}", found.backing.display());
     println!("  served at {}", found.mountpoint.display());
     match &found.status {

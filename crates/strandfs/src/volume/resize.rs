@@ -9,7 +9,7 @@ use strandfs_options::show_size;
 use strandfs_volume::backing::Backing;
 use strandfs_volume::loop_device;
 
-use super::found::{self, Found};
+use super::found::{self, MountedVolume};
 use crate::args::volume::ResizeArgs;
 use crate::failure::Failure;
 
@@ -29,7 +29,7 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn grow(target: &Path, found: &Found, size: u64) -> Result<(), Failure> {
+fn grow(target: &Path, found: &MountedVolume, size: u64) -> Result<(), Failure> {
     let fail = |why: String| {
         Failure::Volume(strandfs_volume::VolumeError::Backing {
             path: target.to_owned(),

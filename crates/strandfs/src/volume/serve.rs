@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use clap::ValueEnum;
 use strandfs_fuse::{End, Signals};
 use strandfs_options::Settings;
-use strandfs_volume::{Io, Plan, Transport, Volume, steady};
+use strandfs_volume::{Io, ServePlan, Transport, Volume, steady};
 
 use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
@@ -75,9 +75,9 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn plan(args: &ServeArgs, warnings: Vec<String>) -> Plan {
+fn plan(args: &ServeArgs, warnings: Vec<String>) -> ServePlan {
     let how = &args.how;
-    Plan {
+    ServePlan {
         backing: args.backing.clone(),
         mountpoint: args.mountpoint.clone(),
         size_bytes: how.size,

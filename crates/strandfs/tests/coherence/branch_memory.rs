@@ -298,7 +298,7 @@ fn the_inode_table_shrinks_when_the_kernel_forgets() {
         );
     }
     pool.start();
-    let nodes = |pool: &Pool| pool.status().nodes;
+    let nodes = |pool: &Pool| pool.status().held.nodes;
     for number in 0..FILES {
         let path = pool.path(format!("d{}/f{number}", number % 100));
         fs::symlink_metadata(path).unwrap();
@@ -351,7 +351,7 @@ impl Many {
     }
 
     fn nodes(&self) -> u64 {
-        self.pool.status().nodes
+        self.pool.status().held.nodes
     }
 
     /// Others may empty the caches meanwhile; then it counts for as much as was held at the end.

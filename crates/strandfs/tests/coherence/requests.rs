@@ -145,7 +145,7 @@ fn forgets_gather_while_files_are_removed_over_io_uring() {
                 let requests = &status.connection.as_ref().unwrap().requests;
                 let count = |kind: &str| requests.get(kind).copied().unwrap_or(0);
                 messages = count("forget") + count("batchforget");
-                status.nodes < REMOVED / 10
+                status.held.nodes < REMOVED / 10
             },
         );
         match messages < REMOVED / 2 {

@@ -151,7 +151,7 @@ fn dropcacheonclose_leaves_no_pages_on_the_branch() {
         let released = requests(&pool, &["release"]);
         drop(file);
         eventually("the release", Duration::from_secs(30), || {
-            requests(&pool, &["release"]) > released && pool.status().open_files == 0
+            requests(&pool, &["release"]) > released && pool.status().held.open_files == 0
         });
         if dropped {
             eventually("the pages to go", Duration::from_secs(30), || {

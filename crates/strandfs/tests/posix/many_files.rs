@@ -49,7 +49,7 @@ fn look_up(directories: u64, files: u64) {
     let looked_up = directories * files;
     // The kernel lets go of inodes when memory is short, or when somebody on the machine drops its
     // caches; the server knows how many it holds.
-    let cached = || pool.status().nodes;
+    let cached = || pool.status().held.nodes;
     for _ in 0..2 {
         if cached() < looked_up {
             look_at_all();

@@ -56,7 +56,7 @@ fn a_mapping_that_outlived_its_handle_is_not_left_behind() {
         SharedMap::new(&file, 8192).unwrap()
     };
     crate::support::eventually("the file to be closed", LONG, || {
-        pool.status().open_files == 0
+        pool.status().held.open_files == 0
     });
     // From here on files are opened so that they could move.
     set_option(&pool, "passthrough.headroom", "1T");
@@ -74,7 +74,7 @@ fn a_mapping_that_outlived_its_handle_is_not_left_behind() {
     drop((map, second));
     // Nobody has it mapped any more: now it moves.
     crate::support::eventually("the file to be closed", LONG, || {
-        pool.status().open_files == 1
+        pool.status().held.open_files == 1
     });
     write_from(&file, &content, 8192).unwrap();
     assert_eq!(pool.holders("f"), [1]);

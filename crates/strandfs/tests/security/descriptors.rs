@@ -109,7 +109,7 @@ fn one_user_with_very_many_open_files_leaves_descriptors_to_the_others() {
             write!(file, "{number}").unwrap();
         }
         let status = pool.status();
-        let descriptors = &status.descriptors;
+        let descriptors = &status.held.descriptors;
         let most = descriptors.most_open_files.as_ref().unwrap();
         assert_eq!(most.uid, MALLORY, "{status}");
         // Those of before there was reason to ask whose they are may be missing.
@@ -173,7 +173,7 @@ fn files_that_nobody_was_asked_about_are_nobodys() {
     let pool = pool(WAYS[0], NOFILE);
     let held = open_again(&pool, 100);
     let status = pool.status();
-    let most = status.descriptors.most_open_files.as_ref();
+    let most = status.held.descriptors.most_open_files.as_ref();
     assert!(most.is_none_or(|most| most.uid == MALLORY), "{status}");
     drop(held);
 }

@@ -209,7 +209,7 @@ fn open_files_stay_the_same_while_their_descriptors_come_and_go() {
                 .or_default() += 1;
         }
         compare_everything(&pool, &files);
-        let descriptors = pool.status().descriptors.clone();
+        let descriptors = pool.status().held.descriptors.clone();
         let away = descriptors.files_in_other_tables;
         assert!(away > 20, "{options}: {descriptors:?}");
         say(&format!("{options}: {done:?}, {descriptors:?}"));
@@ -352,7 +352,7 @@ fn files_of_a_branch_with_a_server_have_tables_of_their_own() {
         .map(|number| (number, dirs[number / 120]))
         .map(make)
         .collect();
-    let descriptors = outer.status().descriptors.clone();
+    let descriptors = outer.status().held.descriptors.clone();
     assert!(descriptors.files_in_other_tables > 150);
     assert!(descriptors.other_tables >= 3, "{descriptors:?}");
     for (number, mut file) in files.iter().enumerate() {

@@ -47,7 +47,7 @@ fn forget(pool: &Pool) {
     eventually("the kernel forgets", Duration::from_secs(60), || {
         drop_caches(2);
         std::thread::sleep(Duration::from_millis(20));
-        pool.status().nodes < 10
+        pool.status().held.nodes < 10
     });
 }
 

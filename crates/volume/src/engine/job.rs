@@ -32,7 +32,7 @@ pub(super) struct Desk {
 #[derive(Clone, Copy, Debug)]
 struct Job {
     unique: u64,
-    kind: Kind,
+    kind: JobKind,
     offset_bytes: u64,
     /// What is to be transferred, cut off at the end of the volume.
     len: usize,
@@ -42,7 +42,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(unique: u64, kind: Kind, offset_bytes: u64, len: usize) -> Self {
+    fn new(unique: u64, kind: JobKind, offset_bytes: u64, len: usize) -> Self {
         Self {
             unique,
             kind,
@@ -55,7 +55,7 @@ impl Job {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum JobKind {
     Read,
     Write,
     Sync { scope: SyncScope },
@@ -160,14 +160,14 @@ impl Desk {
             match Request::decode(message, self.link.dialect()) {
                 Ok(Request::Read { args, size_bytes }) => {
                     let (at, wanted) = (args.offset_bytes, size_bytes as usize);
-                    return self.transfer(unique, Kind::Read, at, wanted);
+                    return self.transfer(unique, JobKind::Read, at, wanted);
                 }
                 Ok(Request::Write(args)) => {
                     let (at, wanted) = (args.offset_bytes, args.data.len());
-                    return self.transfer(unique, Kind::Write, at, wanted);
+                    return self.transfer(unique, JobKind::Write, at, wanted);
                 }
                 Ok(Request::Fsync { scope, .. }) => {
-                    return Asked::Job(Job::new(unique, Kind::Sync { scope }, 0, 0));
+                    return Asked::Job(Job::new(unique, JobKind::Sync { scope }, 0, 0));
                 }
                 Ok(Request::Fallocate(args)) => {
                     let (at, len) = (args.offset_bytes, args.len_bytes);
@@ -176,7 +176,7 @@ impl Desk {
                         Ok(0) => Asked::Answered(Reply::empty(unique)),
                         Ok(len_bytes) => {
                             let mode = args.mode;
-                            let kind = Kind::Allocate { mode, len_bytes };
+                            let kind = JobKind::Allocate { mode, len_bytes };
                             Asked::Job(Job::new(unique, kind, at, 0))
                         }
                     };
@@ -189,9 +189,9 @@ impl Desk {
 
     /// A read or a write, cut off at the end of the volume. Before the first write of a round the
     /// file is looked at: written behind a cut, it would be as long as before, with zeros.
-    fn transfer(&mut self, unique: u64, kind: Kind, offset_bytes: u64, wanted: usize) -> Asked {
+    fn transfer(&mut self, unique: u64, kind: JobKind, offset_bytes: u64, wanted: usize) -> Asked {
         let len = self.backing.within(offset_bytes, wanted);
-        if matches!(kind, Kind::Write) {
+        if matches!(kind, JobKind::Write) {
             if len == 0 && wanted > 0 {
                 return Asked::Answered(Reply::error(unique, Errno::NOSPC));
             }
@@ -213,10 +213,10 @@ impl Desk {
         let payload = entry.parts_mut().1;
         let payload = payload.get_mut(..len).unwrap_or_default();
         let outcome = match job.kind {
-            Kind::Read => self.backing.read_at(payload, offset_bytes).map(drop),
-            Kind::Write => self.backing.write_at(payload, offset_bytes).map(drop),
-            Kind::Sync { scope } => self.backing.sync(scope),
-            Kind::Allocate { mode, len_bytes } => {
+            JobKind::Read => self.backing.read_at(payload, offset_bytes).map(drop),
+            JobKind::Write => self.backing.write_at(payload, offset_bytes).map(drop),
+            JobKind::Sync { scope } => self.backing.sync(scope),
+            JobKind::Allocate { mode, len_bytes } => {
                 self.backing.allocate(mode, offset_bytes, len_bytes)
             }
         };
@@ -227,9 +227,9 @@ impl Desk {
     fn submit(&mut self, ring: &mut Ring, entry: RingEntry, mut job: Job) -> Outgoing {
         let (at, left) = (job.offset_bytes + job.done as u64, job.done..job.len);
         let memory = match job.kind {
-            Kind::Read | Kind::Write if left.is_empty() => return finish(entry, job, Ok(())),
-            Kind::Read | Kind::Write => entry.parts().1.get(left.clone()).unwrap_or_default(),
-            Kind::Sync { .. } | Kind::Allocate { .. } => &[],
+            JobKind::Read | JobKind::Write if left.is_empty() => return finish(entry, job, Ok(())),
+            JobKind::Read | JobKind::Write => entry.parts().1.get(left.clone()).unwrap_or_default(),
+            JobKind::Sync { .. } | JobKind::Allocate { .. } => &[],
         };
         let backing = &self.backing;
         let (file, direct) = backing.file_for(at, memory);
@@ -238,10 +238,10 @@ impl Desk {
             *place = Some(job);
         }
         match job.kind {
-            Kind::Read => ring.read_file(entry, file, at, left),
-            Kind::Write => ring.write_file(entry, file, at, left),
-            Kind::Sync { scope } => ring.sync_file(entry, backing.plain(), scope),
-            Kind::Allocate { mode, len_bytes } => {
+            JobKind::Read => ring.read_file(entry, file, at, left),
+            JobKind::Write => ring.write_file(entry, file, at, left),
+            JobKind::Sync { scope } => ring.sync_file(entry, backing.plain(), scope),
+            JobKind::Allocate { mode, len_bytes } => {
                 ring.allocate_file(entry, backing.plain(), mode.cast_signed(), at, len_bytes);
             }
         }
@@ -267,23 +267,23 @@ impl Desk {
                 self.backing.leave_direct();
                 return self.submit(ring, entry, job);
             }
-            Err(errno) if matches!(job.kind, Kind::Sync { .. }) => {
+            Err(errno) if matches!(job.kind, JobKind::Sync { .. }) => {
                 let outcome = self.backing.flushed(Err(errno));
                 return finish(entry, job, outcome);
             }
             Err(errno) => return finish(entry, job, Err(errno)),
         };
         match job.kind {
-            Kind::Sync { .. } => {
+            JobKind::Sync { .. } => {
                 let outcome = self.backing.flushed(Ok(()));
                 return finish(entry, job, outcome);
             }
-            Kind::Allocate { .. } => return finish(entry, job, Ok(())),
-            Kind::Read if count == 0 => {
+            JobKind::Allocate { .. } => return finish(entry, job, Ok(())),
+            JobKind::Read if count == 0 => {
                 return finish(entry, job, Err(self.backing.cut_short()));
             }
-            Kind::Write if count == 0 => return finish(entry, job, Err(Errno::IO)),
-            Kind::Read | Kind::Write => {}
+            JobKind::Write if count == 0 => return finish(entry, job, Err(Errno::IO)),
+            JobKind::Read | JobKind::Write => {}
         }
         job.done += count;
         self.submit(ring, entry, job)
@@ -326,8 +326,8 @@ fn finish(mut entry: RingEntry, job: Job, outcome: Result<(), Errno>) -> Outgoin
         return Outgoing::Answer(entry, Reply::error(job.unique, errno));
     }
     let len = match job.kind {
-        Kind::Read => job.len,
-        Kind::Write => {
+        JobKind::Read => job.len,
+        JobKind::Write => {
             let count = u32::try_from(job.len).unwrap_or(u32::MAX);
             let mut out = [0; WRITE_OUT_BYTES];
             for (to, from) in out.iter_mut().zip(count.to_ne_bytes()) {
@@ -338,7 +338,7 @@ fn finish(mut entry: RingEntry, job: Job, outcome: Result<(), Errno>) -> Outgoin
             }
             WRITE_OUT_BYTES
         }
-        Kind::Sync { .. } | Kind::Allocate { .. } => 0,
+        JobKind::Sync { .. } | JobKind::Allocate { .. } => 0,
     };
     let reply = Reply {
         unique: job.unique,

@@ -38,11 +38,6 @@ impl BranchState {
         }
     }
 
-    /// Whether nothing is read or written there.
-    pub fn is_fenced(self) -> bool {
-        matches!(self, Self::Failed | Self::Missing | Self::Replaced)
-    }
-
     fn advice(self) -> &'static str {
         match self {
             Self::Ok => "",

@@ -21,13 +21,13 @@ pub(super) enum Reach {
 
 /// A policy used in a category.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct PolicyPlan {
     rule: Rule,
     pub(super) reach: Reach,
     category: Category,
 }
 
-impl Plan {
+impl PolicyPlan {
     /// None for the policy that always refuses.
     pub(super) fn of(policy: Policy, category: Category) -> Option<Self> {
         let (rule, create_reach) = meaning(policy)?;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::{Category, Policy};
 
-use crate::base::policy::plan::{Plan, graver};
+use crate::base::policy::plan::{PolicyPlan, graver};
 use crate::base::policy::{BranchFacts, MAX_LEVELS};
 
 /// Why a branch may not be chosen.
@@ -92,7 +92,7 @@ pub fn policy_trace<Facts: AsRef<[BranchFacts]>>(
         errno: Some(Errno::ROFS),
         level: 0,
     };
-    let Some(plan) = Plan::of(policy, category) else {
+    let Some(plan) = PolicyPlan::of(policy, category) else {
         return failed;
     };
     let mut errno = Errno::NOENT;

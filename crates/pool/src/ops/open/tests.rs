@@ -35,7 +35,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
         let found = open::open_stand_in(&pool, &view, &node, libc::O_RDONLY, Errno::IO.into());
         let (branch, file, mode) = found.unwrap();
         assert!(node.open.lock().is_none(), "open without a handle");
-        let found = Found {
+        let found = OpenedCopy {
             branch,
             file,
             mode,
@@ -66,8 +66,11 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
 #[cfg(debug_assertions)]
 fn opened_by_the_server(house: &std::path::Path) -> (Arc<Node>, Arc<OpenFile>) {
     let (pool, node) = pool(house);
-    let cx = request_of(0);
-    let reply = open::open(&pool, &cx, node.id, libc::O_RDONLY, false).unwrap();
+    let read_only = Open {
+        flags: libc::O_RDONLY,
+        kill_suidgid: false,
+    };
+    let reply = open::open(&pool, &request_of(0), node.id, &read_only).unwrap();
     let opened = pool.files.get(reply.handle).unwrap();
     (node, opened)
 }

@@ -13,9 +13,9 @@ use crate::base::error::Result;
 use crate::base::sys;
 use crate::mover::{Record, Role};
 use crate::ops::durable;
-use crate::ops::rename_plan::{Doomed, Ends, Plan, Step};
+use crate::ops::rename_plan::{Doomed, Ends, RenamePlan, Step};
 
-impl Plan<'_> {
+impl RenamePlan<'_> {
     /// Notes that a file is about to have two names. Without the note (a full branch) a server
     /// that is killed meanwhile leaves both.
     pub(super) fn note(&self, ends: &Ends<'_>) {

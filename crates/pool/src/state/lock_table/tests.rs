@@ -11,15 +11,15 @@ const OWNERS: u64 = 4;
 
 /// What each owner holds of each byte.
 #[derive(Default)]
-struct Model(BTreeMap<(u64, u64), Kind>);
+struct Model(BTreeMap<(u64, u64), LockMode>);
 
 impl Model {
-    fn against(&self, owner: u64, span: Span, kind: Kind) -> Vec<u64> {
+    fn against(&self, owner: u64, span: Span, kind: LockMode) -> Vec<u64> {
         let mut found: Vec<u64> = (self.0.iter())
             .filter(|((byte, other), held)| {
                 (span.start..=span.end).contains(byte)
                     && *other != owner
-                    && (kind == Kind::Exclusive || **held == Kind::Exclusive)
+                    && (kind == LockMode::Exclusive || **held == LockMode::Exclusive)
             })
             .map(|((_, other), _)| *other)
             .collect();
@@ -28,7 +28,7 @@ impl Model {
         found
     }
 
-    fn set(&mut self, owner: u64, span: Span, kind: Option<Kind>) {
+    fn set(&mut self, owner: u64, span: Span, kind: Option<LockMode>) {
         for byte in span.start..=span.end {
             match kind {
                 Some(kind) => self.0.insert((byte, owner), kind),
@@ -37,7 +37,7 @@ impl Model {
         }
     }
 
-    fn of(&self, byte: u64) -> Option<Kind> {
+    fn of(&self, byte: u64) -> Option<LockMode> {
         let held = self.0.iter().filter(|((known, _), _)| *known == byte);
         held.map(|(_, kind)| *kind).max()
     }
@@ -50,11 +50,11 @@ fn span() -> impl Strategy<Value = Span> {
     })
 }
 
-fn kind() -> impl Strategy<Value = Option<Kind>> {
+fn kind() -> impl Strategy<Value = Option<LockMode>> {
     prop_oneof![
         Just(None),
-        Just(Some(Kind::Shared)),
-        Just(Some(Kind::Exclusive))
+        Just(Some(LockMode::Shared)),
+        Just(Some(LockMode::Exclusive))
     ]
 }
 
@@ -140,15 +140,15 @@ proptest! {
 fn locks_reach_to_the_last_byte_there_can_be() {
     let mut table = LockTable::default();
     let (first, second) = (LockOwner(1), LockOwner(2));
-    table.set(first, Span::ALL, Some(Kind::Exclusive));
+    table.set(first, Span::ALL, Some(LockMode::Exclusive));
     let last = Span {
         start: i64::MAX as u64,
         end: i64::MAX as u64,
     };
-    assert_eq!(table.against(second, last, Kind::Shared).count(), 1);
+    assert_eq!(table.against(second, last, LockMode::Shared).count(), 1);
     table.set(first, last, None);
-    assert_eq!(table.against(second, last, Kind::Exclusive).count(), 0);
-    table.set(second, last, Some(Kind::Shared));
+    assert_eq!(table.against(second, last, LockMode::Exclusive).count(), 0);
+    table.set(second, last, Some(LockMode::Shared));
     assert_eq!(table.union(Span::ALL).len(), 2);
     assert_eq!(table.holders().count(), 2);
 }

@@ -34,7 +34,7 @@ struct Real {
     answered: Arc<Answered>,
 }
 
-fn asked(owner: u64, span: Span, kind: Option<Kind>) -> Asked {
+fn asked(owner: u64, span: Span, kind: Option<LockMode>) -> Asked {
     Asked {
         owner: LockOwner(owner),
         sort: Sort::Range,
@@ -96,29 +96,29 @@ struct Waiting {
     node: usize,
     owner: u64,
     span: Span,
-    kind: Kind,
+    kind: LockMode,
 }
 
 /// What each owner holds of each byte, and who waits, in order.
 #[derive(Default)]
 struct Model {
-    held: BTreeMap<(usize, u64, u64), Kind>,
+    held: BTreeMap<(usize, u64, u64), LockMode>,
     waiting: Vec<Waiting>,
     answered: BTreeMap<u64, Result<(), Errno>>,
 }
 
 impl Model {
-    fn against(&self, node: usize, owner: u64, span: Span, kind: Kind) -> Vec<u64> {
+    fn against(&self, node: usize, owner: u64, span: Span, kind: LockMode) -> Vec<u64> {
         let against = self.held.iter().filter(|((at, byte, other), held)| {
             *at == node
                 && (span.start..=span.end).contains(byte)
                 && *other != owner
-                && (kind == Kind::Exclusive || **held == Kind::Exclusive)
+                && (kind == LockMode::Exclusive || **held == LockMode::Exclusive)
         });
         against.map(|((_, _, other), _)| *other).collect()
     }
 
-    fn set(&mut self, node: usize, owner: u64, span: Span, kind: Option<Kind>) {
+    fn set(&mut self, node: usize, owner: u64, span: Span, kind: Option<LockMode>) {
         for byte in span.start..=span.end {
             match kind {
                 Some(kind) => self.held.insert((node, byte, owner), kind),
@@ -156,7 +156,7 @@ impl Model {
     fn ask(
         &mut self,
         node: usize,
-        (owner, span, kind): (u64, Span, Option<Kind>),
+        (owner, span, kind): (u64, Span, Option<LockMode>),
         unique: u64,
     ) -> Option<Result<(), Errno>> {
         let against = kind.map_or(Vec::new(), |kind| self.against(node, owner, span, kind));
@@ -185,11 +185,11 @@ fn span() -> impl Strategy<Value = Span> {
     })
 }
 
-fn kind() -> impl Strategy<Value = Option<Kind>> {
+fn kind() -> impl Strategy<Value = Option<LockMode>> {
     prop_oneof![
         1 => Just(None),
-        1 => Just(Some(Kind::Shared)),
-        2 => Just(Some(Kind::Exclusive))
+        1 => Just(Some(LockMode::Shared)),
+        2 => Just(Some(LockMode::Exclusive))
     ]
 }
 
@@ -230,7 +230,7 @@ proptest! {
             for node in 0..NODES {
                 for byte in 0..BYTES {
                     let at = Span { start: byte, end: byte };
-                    for kind in [Kind::Shared, Kind::Exclusive] {
+                    for kind in [LockMode::Shared, LockMode::Exclusive] {
                         // What the branch holds for all together.
                         let against = model.against(node, OWNERS, at, kind);
                         let other = crate::base::open::reopen(
@@ -252,7 +252,7 @@ const FIRST: Span = Span { start: 0, end: 0 };
 fn a_waiter_that_lowers_its_lock_when_granted_lets_an_earlier_one_in() {
     let real = Real::new();
     let span = |start, end| Span { start, end };
-    let (shared, exclusive) = (Some(Kind::Shared), Some(Kind::Exclusive));
+    let (shared, exclusive) = (Some(LockMode::Shared), Some(LockMode::Exclusive));
     assert_eq!(real.ask(0, asked(0, FIRST, exclusive), 0), Some(Ok(())));
     assert_eq!(
         real.ask(0, asked(2, span(1, 3), exclusive), 2),
@@ -274,9 +274,9 @@ fn what_somebody_outside_gives_up_is_granted_by_itself() {
         let range = crate::state::range_locks::to_range(FIRST, kind);
         crate::base::sys::set_range_lock(std::os::fd::AsFd::as_fd(&outside), range).unwrap();
     };
-    lock(Some(Kind::Exclusive));
+    lock(Some(LockMode::Exclusive));
     let mut answers = Answers::new();
-    let asked = asked(1, FIRST, Some(Kind::Exclusive));
+    let asked = asked(1, FIRST, Some(LockMode::Exclusive));
     let attempt = real.nodes[0].attempt(
         &request_of(6101),
         (&real.models[0], false),
@@ -305,11 +305,11 @@ fn what_somebody_outside_gives_up_is_granted_by_itself() {
 fn one_user_has_so_many_waiters_and_the_next_user_waits_all_the_same() {
     let real = Real::new();
     assert_eq!(
-        real.ask(0, asked(1, FIRST, Some(Kind::Exclusive)), 2),
+        real.ask(0, asked(1, FIRST, Some(LockMode::Exclusive)), 2),
         Some(Ok(()))
     );
     for unique in 0..MOST_OF_USER as u64 {
-        let asked = asked(10 + unique, FIRST, Some(Kind::Exclusive));
+        let asked = asked(10 + unique, FIRST, Some(LockMode::Exclusive));
         let token = Deferred::new(10 + unique, real.answered.clone());
         let queued = real
             .waits
@@ -319,7 +319,7 @@ fn one_user_has_so_many_waiters_and_the_next_user_waits_all_the_same() {
     let wait = |uid: u32, unique: u64| {
         let asked = Asked {
             uid,
-            ..asked(2, FIRST, Some(Kind::Exclusive))
+            ..asked(2, FIRST, Some(LockMode::Exclusive))
         };
         let token = Deferred::new(unique, real.answered.clone());
         real.waits
@@ -343,7 +343,7 @@ fn one_user_has_so_many_waiters_and_the_next_user_waits_all_the_same() {
 fn a_waiter_that_somebody_outside_overtakes_is_tried_again() {
     let real = Real::new();
     let far = Span { start: 3, end: 3 };
-    let exclusive = Some(Kind::Exclusive);
+    let exclusive = Some(LockMode::Exclusive);
     assert_eq!(real.ask(0, asked(1, FIRST, exclusive), 2), Some(Ok(())));
     // Waits for both bytes, of which somebody outside locks the other one.
     let both = Span { start: 0, end: 3 };
@@ -376,14 +376,14 @@ fn times_of_another_user(real: &Real, number: &mut u64) -> (Duration, Duration) 
     for _ in 0..300 {
         let began = Instant::now();
         for node in 0..NODES {
-            for kind in [Some(Kind::Exclusive), None] {
+            for kind in [Some(LockMode::Exclusive), None] {
                 let mut hers = asked(3, apart, kind);
                 hers.uid = 6102;
                 *number += 2;
                 assert_eq!(real.ask(node, hers, *number), Some(Ok(())));
             }
         }
-        let mut hers = asked(3, FIRST, Some(Kind::Exclusive));
+        let mut hers = asked(3, FIRST, Some(LockMode::Exclusive));
         hers.uid = 6102;
         *number += 2;
         assert_eq!(real.ask(0, hers, *number), None);
@@ -401,12 +401,12 @@ fn a_hundred_thousand_waiters_do_not_slow_another_user() {
     let real = Real::new();
     let mut number = 1 << 32;
     assert_eq!(
-        real.ask(0, asked(1, FIRST, Some(Kind::Exclusive)), 2),
+        real.ask(0, asked(1, FIRST, Some(LockMode::Exclusive)), 2),
         Some(Ok(()))
     );
     let alone = times_of_another_user(&real, &mut number);
     for waiter in 0..WAITERS {
-        let mut asked = asked(10 + waiter, FIRST, Some(Kind::Exclusive));
+        let mut asked = asked(10 + waiter, FIRST, Some(LockMode::Exclusive));
         // As many as one user may have, where this is no test.
         asked.uid = 7000 + (waiter / MOST_OF_USER as u64) as u32;
         let token = Deferred::new(10 + waiter, real.answered.clone());
@@ -429,7 +429,7 @@ fn a_hundred_thousand_waiters_do_not_slow_another_user() {
 fn one_user_waits_for_so_many_different_ranges_of_a_file() {
     let real = Real::new();
     let most = 1000;
-    let exclusive = Some(Kind::Exclusive);
+    let exclusive = Some(LockMode::Exclusive);
     let byte = |at| Span { start: at, end: at };
     let all = Span {
         start: 0,

@@ -8,7 +8,7 @@ use strandfs_options::{CrossMounts, Settings};
 
 use crate::base::status::MountBelow;
 use crate::state::mounts::access_times;
-use crate::state::mounts::{Forbids, Line, Table, judge};
+use crate::state::mounts::{Forbids, MountEntry, Table, judge};
 
 /// What there is to know before a pool is mounted.
 pub struct Survey {
@@ -19,7 +19,7 @@ pub struct Survey {
 }
 
 /// The mount that a directory is on.
-fn line_of<'a>(table: &'a Table, path: &Path) -> Option<&'a Line> {
+fn line_of<'a>(table: &'a Table, path: &Path) -> Option<&'a MountEntry> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -28,7 +28,7 @@ fn line_of<'a>(table: &'a Table, path: &Path) -> Option<&'a Line> {
 }
 
 /// Whether a mount below a branch is crossed.
-fn is_crossed(line: &Line, rule: CrossMounts) -> bool {
+fn is_crossed(line: &MountEntry, rule: CrossMounts) -> bool {
     match rule {
         CrossMounts::System => !line.is_users(),
         CrossMounts::None => false,
@@ -78,7 +78,7 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
     let times = paths().filter_map(|path| Some((path, line_of(&table, path)?.access_times)));
     said.extend(access_times::without_effect(settings, times));
     for path in paths() {
-        let mut closed: Vec<&Line> = table.below(path).collect();
+        let mut closed: Vec<&MountEntry> = table.below(path).collect();
         closed
             .retain(|line| !is_crossed(line, settings.cross_mounts) && !is_branch(settings, line));
         said.extend(closed.into_iter().map(|line| {
@@ -101,7 +101,7 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
 }
 
 /// Whether a mount is a branch of its own.
-fn is_branch(settings: &Settings, line: &Line) -> bool {
+fn is_branch(settings: &Settings, line: &MountEntry) -> bool {
     let mut paths = settings.branches.iter().map(|branch| &branch.path);
     paths.any(|path| *path == line.mountpoint)
 }

@@ -9,11 +9,11 @@ use crate::state::mounts::access_times::AccessTimes;
 
 /// All mounts that this thread sees, in the order of mounting.
 #[derive(Debug, Default)]
-pub struct Table(Vec<Line>);
+pub struct Table(Vec<MountEntry>);
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct MountEntry {
     /// Its number.
     pub id: u64,
     /// Major and minor number of its device.
@@ -30,7 +30,7 @@ pub struct Line {
     pub user: Option<u32>,
 }
 
-impl Line {
+impl MountEntry {
     /// Whether a user other than root, or the one this runs as, has its contents in hand.
     pub fn is_users(&self) -> bool {
         let own = rustix::process::geteuid().as_raw();
@@ -53,7 +53,7 @@ impl Table {
     }
 
     /// The mount of this number.
-    pub fn line(&self, id: u64) -> Option<&Line> {
+    pub fn line(&self, id: u64) -> Option<&MountEntry> {
         self.0.iter().find(|line| line.id == id)
     }
 
@@ -63,8 +63,9 @@ impl Table {
     }
 
     /// The mounts below a directory, and none that is on the directory itself.
-    pub fn below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Line> {
-        let below = move |line: &&Line| line.mountpoint != dir && line.mountpoint.starts_with(dir);
+    pub fn below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
+        let below =
+            move |line: &&MountEntry| line.mountpoint != dir && line.mountpoint.starts_with(dir);
         self.0.iter().filter(below)
     }
 
@@ -78,7 +79,7 @@ impl Table {
 }
 
 /// `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [TAGS…] - TYPE SOURCE SUPER_OPTIONS`
-fn line(line: &[u8]) -> Option<Line> {
+fn line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let id = text(fields.next()?).parse().ok()?;
@@ -102,7 +103,7 @@ fn line(line: &[u8]) -> Option<Line> {
         .split(',')
         .find_map(|word| word.strip_prefix("user_id="));
     let is_fuse = kind.starts_with("fuse");
-    Some(Line {
+    Some(MountEntry {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         mountpoint,

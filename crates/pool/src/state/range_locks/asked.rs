@@ -4,7 +4,7 @@
 use strandfs_fuse::{Context, Lock, LockKind, LockOwner, LockRequest};
 
 use crate::base::sys::RangeLock;
-use crate::state::lock_table::{Kind, Span};
+use crate::state::lock_table::{LockMode, Span};
 use crate::state::range_locks::tables::began;
 
 /// Which of the two sorts of locks, which know nothing of each other.
@@ -26,7 +26,7 @@ pub struct Asked {
     /// Which bytes.
     pub span: Span,
     /// How; `None` to unlock.
-    pub kind: Option<Kind>,
+    pub kind: Option<LockMode>,
     /// The process.
     pub pid: u32,
     /// The user.
@@ -93,19 +93,19 @@ pub(crate) fn span_of(lock: &Lock) -> Span {
 }
 
 /// How it locks; `None` to unlock.
-pub(crate) fn kind_of(kind: LockKind) -> Option<Kind> {
+pub(crate) fn kind_of(kind: LockKind) -> Option<LockMode> {
     match kind {
-        LockKind::Shared => Some(Kind::Shared),
-        LockKind::Exclusive => Some(Kind::Exclusive),
+        LockKind::Shared => Some(LockMode::Shared),
+        LockKind::Exclusive => Some(LockMode::Exclusive),
         LockKind::Unlock => None,
     }
 }
 
 /// A lock as the branch wants it.
-pub(crate) fn to_range(span: Span, kind: Option<Kind>) -> RangeLock {
+pub(crate) fn to_range(span: Span, kind: Option<LockMode>) -> RangeLock {
     let kind = match kind {
-        Some(Kind::Shared) => libc::F_RDLCK,
-        Some(Kind::Exclusive) => libc::F_WRLCK,
+        Some(LockMode::Shared) => libc::F_RDLCK,
+        Some(LockMode::Exclusive) => libc::F_WRLCK,
         None => libc::F_UNLCK,
     };
     let len = match span.end == Span::ALL.end {

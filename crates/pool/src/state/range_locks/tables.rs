@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::LockOwner;
 
-use crate::state::lock_table::{Kind, LockTable};
+use crate::state::lock_table::{LockMode, LockTable};
 use crate::state::range_locks::asked::{Asked, Sort};
 use crate::state::range_locks::closing::Closing;
 use crate::state::range_locks::counts::{FREE_OF_OWNER, RangeCounts};
@@ -182,7 +182,7 @@ impl Tables {
     }
 
     /// The open files of all who stand against this; of many, one that nothing is known of.
-    fn files_against(&self, asked: &Asked, kind: Kind) -> SmallVec<[usize; 2]> {
+    fn files_against(&self, asked: &Asked, kind: LockMode) -> SmallVec<[usize; 2]> {
         let held = match asked.sort {
             Sort::Range => &self.range.held,
             Sort::Whole => &self.whole.held,
@@ -208,7 +208,7 @@ impl Tables {
 
     /// How long it may take until all who stand against this are known to have closed their files, or
     /// not to have; `None` if nobody does any more.
-    pub(super) fn patience(&self, asked: &Asked, kind: Kind, now_ms: u64) -> Option<Duration> {
+    pub(super) fn patience(&self, asked: &Asked, kind: LockMode, now_ms: u64) -> Option<Duration> {
         let files = self.files_against(asked, kind);
         let each = files
             .iter()
@@ -217,7 +217,7 @@ impl Tables {
     }
 
     /// They have not.
-    pub(super) fn waited_in_vain(&mut self, asked: &Asked, kind: Kind, now_ms: u64) {
+    pub(super) fn waited_in_vain(&mut self, asked: &Asked, kind: LockMode, now_ms: u64) {
         for through in self.files_against(asked, kind) {
             self.closing.in_vain(through, now_ms);
         }
@@ -225,7 +225,11 @@ impl Tables {
 
     /// Of those who stand against this, the owners whose process is gone, if its closes were not
     /// reported. A process that may not be asked about counts as alive.
-    pub(super) fn dead_against(&mut self, asked: &Asked, kind: Kind) -> SmallVec<[LockOwner; 2]> {
+    pub(super) fn dead_against(
+        &mut self,
+        asked: &Asked,
+        kind: LockMode,
+    ) -> SmallVec<[LockOwner; 2]> {
         let Self { range, owners, .. } = self;
         let against = range.held.against(asked.owner, asked.span, kind);
         let is_dead = |owner: &LockOwner| {

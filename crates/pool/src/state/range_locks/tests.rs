@@ -45,14 +45,18 @@ fn every_kind_of_lock_is_carried_to_another_file() {
     drop(side);
     let span = |start, end| Span { start, end };
     let mut tables = locks.tables();
-    let exclusive = Some(Kind::Exclusive);
+    let exclusive = Some(LockMode::Exclusive);
     tables
         .of(Sort::Whole)
         .held
         .set(LockOwner(1), Span::ALL, exclusive);
     let ranges = &mut tables.of(Sort::Range).held;
     ranges.set(LockOwner(2), span(100, 149), exclusive);
-    ranges.set(LockOwner(3), span(1000, Span::ALL.end), Some(Kind::Shared));
+    ranges.set(
+        LockOwner(3),
+        span(1000, Span::ALL.end),
+        Some(LockMode::Shared),
+    );
     drop(tables);
     let target = OwnedFd::from(new.reopen().unwrap());
     let carried = locks.carried_to(&target).unwrap().unwrap();
@@ -72,9 +76,11 @@ fn every_kind_of_lock_is_carried_to_another_file() {
         sys::set_range_lock(other.as_fd(), to_range(Span::ALL, None)).unwrap();
         taken
     };
-    assert!(taken(Kind::Shared, 149, 149) && taken(Kind::Exclusive, 121, 121));
-    assert!(taken(Kind::Exclusive, 1 << 40, 1 << 40) && !taken(Kind::Shared, 1 << 40, 1 << 40));
-    assert!(!taken(Kind::Exclusive, 150, 999) && !taken(Kind::Exclusive, 0, 120));
+    assert!(taken(LockMode::Shared, 149, 149) && taken(LockMode::Exclusive, 121, 121));
+    assert!(
+        taken(LockMode::Exclusive, 1 << 40, 1 << 40) && !taken(LockMode::Shared, 1 << 40, 1 << 40)
+    );
+    assert!(!taken(LockMode::Exclusive, 150, 999) && !taken(LockMode::Exclusive, 0, 120));
 }
 
 /// An owner of this process number, with an exclusive lock through a handle whose closes are not
@@ -85,7 +91,7 @@ fn is_found_dead(pid: u32, since: Option<u64>) -> bool {
         owner: LockOwner(owner),
         sort: Sort::Range,
         span: Span { start: 0, end: 9 },
-        kind: Some(Kind::Exclusive),
+        kind: Some(LockMode::Exclusive),
         pid,
         uid: 0,
         through: owner as usize,
@@ -96,7 +102,7 @@ fn is_found_dead(pid: u32, since: Option<u64>) -> bool {
     let first = asked(1);
     tables.range.held.set(first.owner, first.span, first.kind);
     tables.note(&first);
-    let dead = tables.dead_against(&asked(2), Kind::Exclusive);
+    let dead = tables.dead_against(&asked(2), LockMode::Exclusive);
     assert!(dead.iter().all(|owner| *owner == first.owner));
     !dead.is_empty()
 }
@@ -131,7 +137,7 @@ fn a_lock_taken_while_a_close_is_told_stays() {
         owner: LockOwner(1),
         sort: Sort::Range,
         span,
-        kind: Some(Kind::Exclusive),
+        kind: Some(LockMode::Exclusive),
         pid: 0,
         uid: 0,
         through,
@@ -143,7 +149,7 @@ fn a_lock_taken_while_a_close_is_told_stays() {
         tables
             .range
             .held
-            .set(LockOwner(1), span, Some(Kind::Exclusive));
+            .set(LockOwner(1), span, Some(LockMode::Exclusive));
         tables.note(&asked(through));
     };
     let mut side = locks.side.lock();
@@ -171,7 +177,7 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
         owner: LockOwner(1),
         sort: Sort::Range,
         span: Span { start: 0, end: 9 },
-        kind: Some(Kind::Shared),
+        kind: Some(LockMode::Shared),
         pid: 1,
         uid: 0,
         through: 8,
@@ -193,7 +199,7 @@ fn what_is_known_of_an_owner_goes_with_its_last_lock() {
 }
 
 /// One user's locks on one file; another node of the same user shares `counts`.
-fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<Kind>) -> Asked {
+fn locked_by(uid: u32, owner: u64) -> impl Fn(u64, u64, Option<LockMode>) -> Asked {
     move |start, end, kind| Asked {
         owner: LockOwner(owner),
         sort: Sort::Range,
@@ -222,7 +228,7 @@ fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_sam
     let taken = (0..2000)
         .take_while(|at| {
             let (start, end) = lock(*at);
-            ask(mallory(start, end, Some(Kind::Exclusive))) == Ok(Attempt::Done)
+            ask(mallory(start, end, Some(LockMode::Exclusive))) == Ok(Attempt::Done)
         })
         .count();
     assert_eq!(taken, 1000 + counts::FREE_OF_OWNER);
@@ -233,7 +239,7 @@ fn one_user_with_very_many_ranges_has_an_end_and_the_next_user_locks_all_the_sam
     for at in 3000..3100 {
         let (start, end) = lock(at);
         assert_eq!(
-            ask(alice(start, end, Some(Kind::Shared))),
+            ask(alice(start, end, Some(LockMode::Shared))),
             Ok(Attempt::Done)
         );
     }
@@ -298,7 +304,7 @@ fn a_lock_of_a_closed_description_is_not_that_of_one_opened_after_it() {
             start,
             end: start + 9,
         },
-        kind: Some(Kind::Exclusive),
+        kind: Some(LockMode::Exclusive),
         pid: 1,
         uid: 6101,
         through,

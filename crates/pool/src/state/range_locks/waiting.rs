@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use strandfs_fuse::{Deferred, LockOwner};
 
-use crate::state::lock_table::{Kind, LockTable, Span};
+use crate::state::lock_table::{LockMode, LockTable, Span};
 use crate::state::lock_waits::Wait;
 use crate::state::range_locks::Asked;
 
 /// Who want the same.
-type Class = (Span, Kind);
+type Class = (Span, LockMode);
 
 /// So many different wishes of one user may wait for one file. Not root. All that may have become
 /// free are looked at with each unlock, while others wait to lock the file.
@@ -95,7 +95,7 @@ impl Waiting {
 
     /// Puts one back to where it was.
     pub(super) fn put_back(&mut self, turn: u64, waiter: Waiter) {
-        let kind = waiter.asked.kind.unwrap_or(Kind::Exclusive);
+        let kind = waiter.asked.kind.unwrap_or(LockMode::Exclusive);
         let class = (waiter.asked.span, kind);
         waiter.wait.set_turn(turn);
         let members = self.classes.entry(class).or_insert_with(|| {
@@ -115,14 +115,14 @@ impl Waiting {
 
     /// Whether this user may not want one more thing that nobody wants so far.
     pub fn is_full_for(&self, asked: &Asked) -> bool {
-        let class = (asked.span, asked.kind.unwrap_or(Kind::Exclusive));
+        let class = (asked.span, asked.kind.unwrap_or(LockMode::Exclusive));
         let count = self.of_user.get(&asked.uid);
         count.is_some_and(|count| *count >= MOST_WISHES_OF_USER)
             && !self.classes.contains_key(&class)
     }
 
     /// Takes this one out, if it is (still) here.
-    pub fn remove(&mut self, span: Span, kind: Kind, turn: u64) -> Option<Waiter> {
+    pub fn remove(&mut self, span: Span, kind: LockMode, turn: u64) -> Option<Waiter> {
         let class = (span, kind);
         let members = self.classes.get_mut(&class)?;
         let waiter = members.remove(turn);
@@ -146,7 +146,7 @@ impl Waiting {
     }
 
     /// Whether this one is here.
-    pub fn has(&self, span: Span, kind: Kind, turn: u64) -> bool {
+    pub fn has(&self, span: Span, kind: LockMode, turn: u64) -> bool {
         let members = self.classes.get(&(span, kind));
         members.is_some_and(|members| members.by_turn.contains_key(&turn))
     }
@@ -162,7 +162,7 @@ impl Waiting {
         let of_size = |(size, classes): (&u32, &'a BTreeSet<Class>)| {
             // No longer than this, so the others of this size end before.
             let longest = u64::MAX >> (u64::BITS - 1 - size);
-            let at = |start, end| (Span { start, end }, Kind::Shared);
+            let at = |start, end| (Span { start, end }, LockMode::Shared);
             let from = at(span.start.saturating_sub(longest), 0);
             classes.range(from..at(span.end.saturating_add(1), 0))
         };

@@ -1,6 +1,6 @@
 //! The ways in beside the command line: files and the mount helper.
 
-use strandfs_options::config::{Line, to_toml};
+use strandfs_options::config::{OptionLine, to_toml};
 
 use super::{assert_read_back, assignments, values};
 use crate::need_root;
@@ -36,9 +36,9 @@ fn through_a_file(name: &str, write: fn(&[(&'static str, String)]) -> String) {
 fn every_option_is_set_in_a_toml_file() {
     need_root!();
     through_a_file("every.toml", |assignments| {
-        let lines: Vec<Line> = assignments
+        let lines: Vec<OptionLine> = assignments
             .iter()
-            .map(|(name, value)| Line {
+            .map(|(name, value)| OptionLine {
                 name: (*name).to_owned(),
                 value: value.clone(),
                 comment: String::new(),
