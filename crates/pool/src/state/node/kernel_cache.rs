@@ -10,7 +10,7 @@ use crate::base::hash::{mix, stable_hash};
 ///
 /// Whoever gives notes that before a last look whether anything has changed; whoever has seen a
 /// change notes the change before a look at what was given. One of the two sees the other: that
-/// takes one order of all these steps (`SeqCst`, as in [`Changes`](crate::coherence::changes)).
+/// takes one order of all these steps (`SeqCst`, as in `Changes`).
 #[derive(Default)]
 pub struct KernelCache {
     mark: AtomicU64,
