@@ -2,15 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
 use super::{BranchError, BranchSpec, RawBranch, pattern};
 
-/// As glob(3) without flags, except that a wildcard does not cross `/` either way.
+/// As glob(3) without flags, except that a wildcard does not cross `/` either way. Hidden names are
+/// left out here: asked to do so, the library ends the program at a name that is not UTF-8.
 const MATCHING: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
-    require_literal_leading_dot: true,
+    require_literal_leading_dot: false,
 };
 
 /// Finds the directories the items stand for, with every symlink resolved, in the order of the
@@ -58,14 +60,16 @@ fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
     let Some(glob) = pattern::to_glob(word) else {
         return Ok(vec![directory(&literal)?]);
     };
-    let matches = glob::glob_with(&glob, MATCHING).map_err(|error| BranchError::BadPattern {
+    let bad = |error: glob::PatternError| BranchError::BadPattern {
         pattern: word.to_owned(),
         why: error.msg,
-    })?;
+    };
+    let matches = glob::glob_with(&glob, MATCHING).map_err(bad)?;
+    refuse_unreadable_names(&glob)?;
     let mut found = Vec::new();
     for entry in matches {
         let path = entry.map_err(|error| unreachable_path(error.path(), error.error()))?;
-        if path.is_dir() {
+        if path.is_dir() && !is_hidden(&path, &glob) {
             found.push(directory(&path)?);
         }
     }
@@ -79,6 +83,50 @@ fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
         };
     }
     Ok(found)
+}
+
+/// Whether a wildcard stands for a name here that begins with a dot.
+fn is_hidden(path: &Path, glob: &str) -> bool {
+    let wildcard = Path::new(glob);
+    let dotted = |part: &Component<'_>| part.as_os_str().as_bytes().starts_with(b".");
+    if path.components().count() == wildcard.components().count() {
+        let mut parts = path.components().zip(wildcard.components());
+        return parts.any(|(name, pattern)| dotted(&name) && !dotted(&pattern));
+    }
+    let written = |name: &Component<'_>| wildcard.components().any(|part| part == *name);
+    path.components()
+        .any(|name| dotted(&name) && !written(&name))
+}
+
+/// The library passes over names that are not UTF-8: a branch would be missing without a word.
+///
+/// # Errors
+/// A directory of such a name is where the wildcard looks, and may be meant.
+fn refuse_unreadable_names(glob: &str) -> Result<(), BranchError> {
+    let parts = glob.match_indices('/').map(|(at, _)| at);
+    let ends = parts.clone().skip(1).chain([glob.len()]);
+    for (start, end) in parts.zip(ends) {
+        let (above, name) = (&glob[..start], &glob[start + 1..end]);
+        let Ok(name) = glob::Pattern::new(name) else {
+            continue;
+        };
+        for parent in glob::glob_with(&format!("{above}/"), MATCHING)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let entries = fs::read_dir(&parent).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()) {
+                let odd = path.file_name().filter(|name| name.to_str().is_none());
+                if odd.is_some_and(|odd| name.matches_with(&odd.to_string_lossy(), MATCHING))
+                    && path.is_dir()
+                {
+                    return Err(BranchError::NotUtf8 { path });
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The real path of one directory.
@@ -129,7 +177,6 @@ fn meant_as_mode(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
 
     use super::super::{format_list, parse};
     use super::*;
@@ -197,10 +244,26 @@ mod tests {
         ));
         assert!(matches!(fail("@/z*"), BranchError::NoMatch { .. }));
         assert!(matches!(fail("@/a***"), BranchError::BadPattern { .. }));
-        let _ = fs::create_dir(Path::new(&house).join(OsStr::from_bytes(b"disk\xff")));
-        let odd = fail("@/disk*");
-        assert!(matches!(odd, BranchError::NotUtf8 { .. }), "{odd}");
         let text = fail("@/none").to_string();
         assert!(text.contains(&format!("{house}/none")), "{text}");
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_not_text_is_refused_where_a_wildcard_may_mean_it() {
+        let (_keep, house) = house();
+        let odd = Path::new(&house).join(OsStr::from_bytes(b"disk\xff"));
+        if fs::create_dir(&odd).is_err() {
+            return;
+        }
+        fs::create_dir(odd.join("inside")).unwrap();
+        for list in ["@/disk*", "@/disk?/in*", "@/*/inside"] {
+            let error = names(&house, list).unwrap_err();
+            assert!(
+                matches!(error, BranchError::NotUtf8 { .. }),
+                "{list}: {error}"
+            );
+        }
+        assert_eq!(names(&house, "@/[a]*").unwrap(), ["a:b"]);
+        assert_eq!(names(&house, "@/.h*").unwrap(), [".hidden"]);
     }
 }
