@@ -1,5 +1,8 @@
-//! A mounted connection as the filesystem sees it: backing files ([`crate::backing`]) and
-//! notifications ([`crate::notify`]).
+//! A mounted connection as the filesystem sees it: backing files ([`backing`]) and
+//! notifications ([`notify`]).
+
+mod backing;
+mod notify;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,8 +12,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::mount::abort::is_connected;
+use crate::report::TransportReport;
 use crate::traffic::{Traffic, TrafficReport};
-use crate::transport::TransportReport;
 use crate::types::Errno;
 
 /// Where the numbers of RETRIEVE notifications start, and the step between them: over a ring they

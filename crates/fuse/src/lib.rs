@@ -45,14 +45,14 @@
 //! small filesystems to start from.
 
 mod abort_helper;
-mod backing;
 mod connection;
 mod deferred;
 mod dispatch;
 mod filesystem;
+mod life;
 mod mount;
-mod notify;
 pub mod page_limit;
+mod report;
 pub mod ring;
 mod session;
 mod signals;
@@ -68,6 +68,7 @@ pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dispatch::{Outcome, dispatch};
 pub use filesystem::{Context, Filesystem, Result, Worker};
+pub use life::{End, SessionError};
 pub use listing::{DirPlusSink, DirSink};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};
 pub use mount::{
@@ -75,11 +76,10 @@ pub use mount::{
     recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, unmount,
 };
 pub use negotiate::{NegotiateError, Negotiated, Wants};
+pub use report::{RingReport, RingUnavailable, TransportReport};
 pub use request::{Dialect, Forget, ForgetList, Request};
-pub use session::{End, Session, SessionConfig, SessionError, Unmounter};
+pub use session::{Session, SessionConfig, Unmounter};
 pub use signals::Signals;
 pub use traffic::TrafficReport;
-pub use transport::{
-    Link, Placement, RingReport, RingUnavailable, Transport, TransportChoice, TransportReport,
-};
+pub use transport::{Link, Placement, Transport, TransportChoice};
 pub use types::*;

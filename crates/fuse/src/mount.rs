@@ -21,6 +21,8 @@ pub use unmount::{
     recover_dying_mountpoint, recover_killed_mountpoint, unmount,
 };
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
 use crate::types::Errno;
 
 /// Where the device is, unless the configuration says otherwise.
@@ -85,4 +87,14 @@ fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
         return Err(refuse("is not a directory", Errno::NOTDIR));
     }
     std::fs::canonicalize(mountpoint).map_err(explain)
+}
+
+/// Asks the filesystem, past all caches. Any answer of its own will do, even an error.
+pub(crate) fn answers(mountpoint: &Path) -> bool {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+    let answer = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS);
+    !matches!(
+        answer,
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
+    )
 }

@@ -1,22 +1,19 @@
 //! The life of a mount: mount, INIT, serve, end.
 
 mod handshake;
-mod life;
 mod serve;
 mod transport;
 mod unmounter;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) use life::Life;
-pub(crate) use serve::answers;
 pub use unmounter::Unmounter;
 
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;
+use crate::life::{End, Life, SessionError};
 use crate::mount::{self, Mount, MountError, MountOptions, Way};
 use crate::negotiate::{Negotiated, Wants};
 use crate::signals::Signals;
@@ -60,36 +57,6 @@ impl Default for SessionConfig {
             helper_only: false,
         }
     }
-}
-
-/// Why a mount ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum End {
-    /// It was unmounted, by whomever.
-    Unmounted,
-    /// By this signal.
-    Signal(i32),
-    /// The connection was aborted (`/sys/fs/fuse/connections/N/abort`, `umount -f`).
-    Aborted,
-}
-
-/// Why serving failed. The mount is gone.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionError {
-    /// The device gave an error no kernel gives to a healthy server.
-    #[error("reading requests failed: {0}")]
-    Read(Errno),
-    /// Not even the first threads or their memory could be had.
-    #[error("no thread to serve requests: {0}")]
-    Threads(#[source] io::Error),
-    /// The ring failed while the mount was served, or was asked for and did not come about.
-    #[error("requests do not come over io_uring: {0}")]
-    Ring(Errno),
-    /// Waiting for signals or the end failed.
-    #[error("waiting for the end failed: {0}")]
-    Wait(#[source] io::Error),
 }
 
 /// What a successor of this process needs to serve the same mount: it must not repeat INIT.

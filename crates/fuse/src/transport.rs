@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use link::{Link, Transport};
 pub use placement::Placement;
-pub use ring::{Completion, Ring, RingEntry, RingUnavailable, queues};
+pub use ring::{Completion, Ring, RingEntry, queues};
 pub(crate) use ring::{DEVICE_THREADS, Prepared, RingWorkerPool, possible, prepare};
 pub(crate) use worker_pool::WorkerPool;
 
@@ -44,28 +44,6 @@ pub enum TransportChoice {
     Auto,
     /// Over io_uring, or not at all.
     Ring,
-}
-
-/// How requests come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TransportReport {
-    /// It is not decided yet.
-    #[default]
-    Undecided,
-    /// Over `/dev/fuse`, and why not over io_uring.
-    Device(RingUnavailable),
-    /// Over io_uring.
-    Ring(RingReport),
-}
-
-/// What the ring transport is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingReport {
-    /// One for each CPU that may ever be there.
-    pub queues: usize,
-    /// Address space of all buffers. Memory is taken only where requests and replies have filled
-    /// them, and given back after a while.
-    pub buffer_bytes: usize,
 }
 
 /// What requests are carried out with, on whatever transport.

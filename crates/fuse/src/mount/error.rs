@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::negotiate::NegotiateError;
-use crate::transport::RingUnavailable;
+use crate::report::RingUnavailable;
 use crate::types::Errno;
 
 /// Why a mount did not come about. The message is one sentence with the remedy.

@@ -2,20 +2,20 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use super::{End, Session, SessionError};
+use super::Session;
+use crate::life::{End, SessionError};
+use crate::mount::answers;
+use crate::report::{RingUnavailable, TransportReport};
 use crate::request::Dialect;
 use crate::signals::Signals;
 use crate::transport::{
-    DEVICE_THREADS, Link, Placement, RingUnavailable, RingWorkerPool, Server, Transport,
-    TransportReport, WorkerPool,
+    DEVICE_THREADS, Link, Placement, RingWorkerPool, Server, Transport, WorkerPool,
 };
 use crate::types::Errno;
 
@@ -135,16 +135,6 @@ fn announce(session: &mut Session) -> Result<(), SessionError> {
         }
     };
     spawn("strandfs-ready", announcer)
-}
-
-/// Asks the filesystem, past all caches. Any answer of its own will do, even an error.
-pub(crate) fn answers(mountpoint: &Path) -> bool {
-    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
-    let answer = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS);
-    !matches!(
-        answer,
-        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)
-    )
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {

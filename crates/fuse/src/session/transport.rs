@@ -5,9 +5,8 @@ use crate::abi::InitFlags;
 use crate::connection::Connection;
 use crate::mount::MountError;
 use crate::negotiate::{Negotiated, Wants};
-use crate::transport::{
-    Prepared, RingUnavailable, TransportChoice, TransportReport, possible, prepare,
-};
+use crate::report::{RingUnavailable, TransportReport};
+use crate::transport::{Prepared, TransportChoice, possible, prepare};
 
 /// What is known so far.
 pub(super) struct Plan {

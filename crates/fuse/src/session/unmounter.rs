@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{End, Life};
+use crate::life::{End, Life};
 use crate::mount::{Mount, UnmountMode};
 use crate::types::Errno;
 

@@ -18,9 +18,9 @@ use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::deferred::Deferred;
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
+use crate::life::{End, SessionError};
 use crate::message::Message;
 use crate::request::Request;
-use crate::session::{End, SessionError};
 use crate::sys;
 use crate::types::Errno;
 

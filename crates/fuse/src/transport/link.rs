@@ -10,9 +10,9 @@ use super::Server;
 use crate::connection::Connection;
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
+use crate::life::{End, Life, SessionError};
 use crate::message::Message;
 use crate::request::Dialect;
-use crate::session::{End, Life, SessionError};
 use crate::types::Errno;
 
 /// A way for requests to come and for answers to go.

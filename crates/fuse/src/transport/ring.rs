@@ -51,7 +51,6 @@ mod worker_pool;
 
 pub use cpus::possible as queues;
 pub use entry::RingEntry;
-pub use probe::RingUnavailable;
 pub(crate) use probe::{Prepared, possible, prepare};
 pub use queue::{Completion, Ring};
 pub(crate) use worker_pool::RingWorkerPool;

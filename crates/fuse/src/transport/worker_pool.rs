@@ -21,7 +21,7 @@ use super::watchdog::{self, Watchdog};
 use super::worker_state::{WakeReason, WorkerState};
 use super::{END_IN_PEACE, INTERRUPT_EVERY};
 use crate::connection::Substitute;
-use crate::session::Life;
+use crate::life::Life;
 use crate::sys;
 use crate::types::Errno;
 

@@ -97,7 +97,7 @@ impl WorkerState {
         self.word.store(next, Ordering::SeqCst);
     }
 
-    /// A thread that is no reader starts a request.
+    /// A thread that is no reader starts a request. SeqCst as in [`enter`](Self::enter).
     pub(super) fn enter_handed_off(&self, unique: u64) {
         self.unique.store(unique, Ordering::Relaxed);
         let word = self.word.load(Ordering::Relaxed) & !PHASE;
@@ -130,7 +130,8 @@ impl WorkerState {
             .is_ok()
     }
 
-    /// The word as it is.
+    /// The word as it is. SeqCst: for the watchdog and whoever interrupts, who have said before that
+    /// they look, as [`enter`](Self::enter) says before its thread looks at what they said.
     pub(super) fn word(&self) -> u64 {
         self.word.load(Ordering::SeqCst)
     }

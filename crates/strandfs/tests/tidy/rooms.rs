@@ -1,4 +1,4 @@
-//! The crates, and the rooms of the pool, from the bottom up: each uses those below it and no other.
+//! The crates, and the rooms in them, from the bottom up: each uses those below it and no other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::source::Source;
 
-/// From the bottom up.
-const ROOMS: [&str; 10] = [
+/// The rooms of the pool, from the bottom up.
+const POOL: [&str; 10] = [
     "base",
     "state",
     "coherence",
@@ -20,12 +20,27 @@ const ROOMS: [&str; 10] = [
     "pool",
 ];
 
-fn rank(room: &str) -> Option<usize> {
-    ROOMS.iter().position(|known| *known == room)
-}
+/// Those of `crates/fuse`.
+const FUSE: [&str; 15] = [
+    "sys",
+    "signals",
+    "page_limit",
+    "abort_helper",
+    "traffic",
+    "report",
+    "mount",
+    "connection",
+    "deferred",
+    "filesystem",
+    "dispatch",
+    "life",
+    "transport",
+    "ring",
+    "session",
+];
 
 /// The rooms that a file names, outside comments and tests.
-fn named(text: &str) -> BTreeSet<&'static str> {
+fn named(text: &str, rooms: &'static [&'static str]) -> BTreeSet<&'static str> {
     let source = Source::new(text);
     let mut found = BTreeSet::new();
     for (number, line) in source.code.iter().enumerate() {
@@ -35,7 +50,7 @@ fn named(text: &str) -> BTreeSet<&'static str> {
         for part in line.split("crate::").skip(1) {
             let end = part.find(|c: char| !(c.is_alphanumeric() || c == '_'));
             let word = &part[..end.unwrap_or(part.len())];
-            found.extend(ROOMS.iter().find(|room| **room == word));
+            found.extend(rooms.iter().find(|room| **room == word));
         }
     }
     found
@@ -50,7 +65,17 @@ fn room_of(path: &Path) -> Option<String> {
 
 #[test]
 fn no_room_of_the_pool_uses_one_above_it() {
-    let src = crate::repo_root().join("crates/pool/src");
+    no_room_uses_one_above_it("crates/pool/src", &POOL);
+}
+
+#[test]
+fn no_room_of_the_protocol_uses_one_above_it() {
+    no_room_uses_one_above_it("crates/fuse/src", &FUSE);
+}
+
+fn no_room_uses_one_above_it(src: &str, rooms: &'static [&'static str]) {
+    let rank = |room: &str| rooms.iter().position(|known| *known == room);
+    let src = crate::repo_root().join(src);
     let mut files = Vec::new();
     crate::rust_files(&src, &mut files);
     let mut against = BTreeSet::new();
@@ -67,7 +92,9 @@ fn no_room_of_the_pool_uses_one_above_it() {
             continue;
         }
         let text = fs::read_to_string(file).unwrap();
-        let above = named(&text).into_iter().filter(|to| rank(to) > Some(own));
+        let above = named(&text, rooms)
+            .into_iter()
+            .filter(|to| rank(to) > Some(own));
         against.extend(above.map(|to| (room.clone(), to)));
     }
     assert!(unknown.is_empty(), "not rooms of this house: {unknown:?}");
@@ -78,7 +105,7 @@ fn no_room_of_the_pool_uses_one_above_it() {
 fn what_a_file_names_is_seen_outside_comments_and_tests() {
     let text = "//! crate::admin\nuse crate::base::sys;\nfn f() { crate::ops::g() } // crate::mover\n\
                 #[cfg(test)]\nmod tests {\n    use crate::pool::Pool;\n}\n";
-    assert_eq!(Vec::from_iter(named(text)), ["base", "ops"]);
+    assert_eq!(Vec::from_iter(named(text, &POOL)), ["base", "ops"]);
 }
 
 /// From the bottom up; with those that are published.

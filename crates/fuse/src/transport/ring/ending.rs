@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::worker_state::WorkerState;
 use super::queue_worker::QueueWorker;
 use super::worker_pool::RingWorkerPool;
-use crate::session::SessionError;
+use crate::life::SessionError;
 use crate::types::Errno;
 
 /// The connection has ended, or this thread says how.

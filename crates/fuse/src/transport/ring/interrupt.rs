@@ -205,8 +205,8 @@ mod tests {
     use crate::abi::{InHeader, Opcode};
     use crate::connection::Connection;
     use crate::filesystem::Filesystem;
+    use crate::life::Life;
     use crate::request::Dialect;
-    use crate::session::Life;
     use crate::transport::Server;
     use crate::transport::placement::Placement;
     use crate::transport::ring::entry::RingEntry;

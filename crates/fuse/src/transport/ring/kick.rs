@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use super::cpus;
 use super::queue_worker::QueueWorker;
 use super::worker_pool::RingWorkerPool;
-use crate::session::answers;
+use crate::mount::answers;
 use crate::sys;
 use crate::types::Errno;
 

@@ -5,64 +5,13 @@ use super::cpus;
 use super::entry::RingEntry;
 use super::queue::Ring;
 use crate::connection::Connection;
+use crate::report::RingUnavailable;
 use crate::types::Errno;
 
 /// The kernel's switch, off by default.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Threads beside those of the queues: for `/dev/fuse`, and the one that starts the others.
 const OTHER_THREADS: usize = super::DEVICE_THREADS + 1;
-
-/// Why requests do not come over io_uring.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RingUnavailable {
-    /// Too old.
-    #[error("the kernel has no FUSE over io_uring (Linux 6.14 or later has)")]
-    NoKernelSupport,
-    /// The administrator has not switched it on.
-    #[error(
-        "FUSE over io_uring is switched off in the kernel: as root, \
-         echo Y > /sys/module/fuse/parameters/enable_uring"
-    )]
-    SwitchedOff,
-    /// By `kernel.io_uring_disabled`, a container's seccomp filter, or for want of memory.
-    #[error(
-        "io_uring cannot be used ({0}): see kernel.io_uring_disabled, or the container's seccomp filter"
-    )]
-    Forbidden(Errno),
-    /// A cpuset.
-    #[error("the server may not run on CPU {0}, whose requests it would have to take there")]
-    ClosedCpu(usize),
-    /// `SessionConfig::max_threads`.
-    #[error(
-        "{allowed} threads are allowed, and one for each of {queues} CPUs and {others} others are needed"
-    )]
-    TooFewThreads {
-        /// As configured.
-        allowed: usize,
-        /// CPUs that may ever be there.
-        queues: usize,
-        /// What else needs threads.
-        others: usize,
-    },
-    /// The buffers.
-    #[error("no memory for the buffers of {queues} queues ({errno})")]
-    NoMemory {
-        /// CPUs that may ever be there.
-        queues: usize,
-        /// What the system said.
-        errno: Errno,
-    },
-    /// INIT.
-    #[error("the kernel did not agree to FUSE over io_uring")]
-    NotAgreed,
-    /// Offering the first buffers failed after all.
-    #[error("the kernel refused the buffers ({0}); see its log (dmesg)")]
-    Refused(Errno),
-    /// Nobody wants them to.
-    #[error("as asked for")]
-    NotAsked,
-}
 
 /// What can be told without a connection.
 pub(crate) fn possible(max_threads: usize) -> Result<(), RingUnavailable> {

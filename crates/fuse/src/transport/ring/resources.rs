@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::{END_IN_PEACE, INTERRUPT_EVERY};
-use super::super::{RingReport, TransportReport};
 use super::entry::RingEntry;
 use super::probe::Prepared;
 use super::queue::Ring;
@@ -14,6 +13,7 @@ use super::thread_budget::{Admission, ThreadBudget};
 use super::work::Scratch;
 use super::{batch, cpus};
 use crate::connection::Connection;
+use crate::report::{RingReport, TransportReport};
 use crate::types::Errno;
 
 /// A ring, and room for a request and its reply.

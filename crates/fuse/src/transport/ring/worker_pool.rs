@@ -23,7 +23,7 @@ use super::shares::{self, Shares};
 use super::thread_budget::Admission;
 use super::work::{self, Begin};
 use super::{ending, start, watch};
-use crate::session::Life;
+use crate::life::Life;
 use crate::types::Errno;
 
 /// The threads of the queues and what they share. What is done with them stands in the file of its

@@ -1,5 +1,6 @@
 //! Whether the mount lives, why it ended, and who waits for that.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,8 +8,37 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{End, SessionError};
 use crate::types::Errno;
+
+/// Why a mount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// It was unmounted, by whomever.
+    Unmounted,
+    /// By this signal.
+    Signal(i32),
+    /// The connection was aborted (`/sys/fs/fuse/connections/N/abort`, `umount -f`).
+    Aborted,
+}
+
+/// Why serving failed. The mount is gone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The device gave an error no kernel gives to a healthy server.
+    #[error("reading requests failed: {0}")]
+    Read(Errno),
+    /// Not even the first threads or their memory could be had.
+    #[error("no thread to serve requests: {0}")]
+    Threads(#[source] io::Error),
+    /// The ring failed while the mount was served, or was asked for and did not come about.
+    #[error("requests do not come over io_uring: {0}")]
+    Ring(Errno),
+    /// Waiting for signals or the end failed.
+    #[error("waiting for the end failed: {0}")]
+    Wait(#[source] io::Error),
+}
 
 /// Shared by the session, its transport and its unmounters.
 pub(crate) struct Life {
@@ -38,7 +68,7 @@ impl Life {
     }
 
     /// Somebody is about to end the mount: that will be the reason.
-    pub(super) fn ask(&self, why: End) {
+    pub(crate) fn ask(&self, why: End) {
         self.state.lock().asked.get_or_insert(why);
     }
 
@@ -61,7 +91,7 @@ impl Life {
     }
 
     /// Waits for the end; false if it does not come in time.
-    pub(super) fn wait(&self, at_most: Duration) -> bool {
+    pub(crate) fn wait(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut state = self.state.lock();
         while state.seen.is_none() {
@@ -73,7 +103,7 @@ impl Life {
     }
 
     /// The end, for the caller of `serve`.
-    pub(super) fn verdict(&self) -> Result<End, SessionError> {
+    pub(crate) fn verdict(&self) -> Result<End, SessionError> {
         let mut state = self.state.lock();
         let asked = state.asked;
         match state.seen.take() {

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::connection::Connection;
+use super::Connection;
 use crate::sys;
 use crate::types::{BackingId, Errno};
 

@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use zerocopy::IntoBytes;
 
+use super::Connection;
 use crate::abi::{self, NotifyCode, OutHeader};
-use crate::connection::Connection;
 use crate::types::{Errno, NodeId};
 
 impl Connection {
