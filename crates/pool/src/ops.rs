@@ -35,6 +35,7 @@ mod rename_plan;
 pub(crate) mod retry;
 mod running;
 pub(crate) mod statfs;
+mod walkers;
 pub(crate) mod xattr;
 
 use std::ops::Deref;
@@ -44,6 +45,7 @@ use std::sync::atomic::AtomicU64;
 use crate::health::Health;
 use admission::RefusalTold;
 use link_cow::LinkCow;
+use walkers::Walkers;
 
 /// What operations remember between requests, and all that they use.
 pub struct Ops {
@@ -52,6 +54,7 @@ pub struct Ops {
     /// Creates that went to another branch than the policy's first choice.
     pub(crate) relocated: AtomicU64,
     pub(crate) link_cow: LinkCow,
+    pub(crate) walkers: Walkers,
     pub(crate) mounted_at_seconds: i64,
 }
 
@@ -63,6 +66,7 @@ impl Ops {
             refusal_told: RefusalTold::default(),
             relocated: AtomicU64::new(0),
             link_cow: LinkCow::default(),
+            walkers: Walkers::default(),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         }
     }

@@ -27,6 +27,10 @@ use crate::state::identity::kind_of_mode;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
 
+/// How long the attributes of a file are good that was made so that it can be mapped. The kernel
+/// looks at them once more in the same `open(2)` (fs/namei.c, `may_open`) and rounds up to a tick.
+const UNTIL_CREATE_RETURNS: Duration = Duration::from_nanos(1);
+
 /// A branch that refuses for one of these reasons is passed over for the next best: it is full or
 /// read-only, or cannot have the directory, or not as it is (see [`ensure_dir`](crate::directory::clone_path::ensure_dir)).
 fn try_elsewhere(errno: Errno) -> bool {
@@ -166,6 +170,7 @@ fn open_made(
                 mode,
                 share,
                 stands_in_for: None,
+                made: true,
             };
             open::register(pool, cx, view, &node, opened, flags)
         })
@@ -173,7 +178,7 @@ fn open_made(
     match opened {
         Ok(open) => {
             if node.mapped_perhaps.load(Ordering::Relaxed) {
-                entry.attr_valid = Duration::ZERO;
+                entry.attr_valid = entry.attr_valid.min(UNTIL_CREATE_RETURNS);
             }
             Ok((entry, open))
         }

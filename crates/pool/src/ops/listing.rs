@@ -22,7 +22,8 @@ use crate::directory::listing_cache::Snapshot;
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, follow, forget, set};
 use crate::health::Health;
-use crate::ops::{list_branches, list_number, retry};
+use crate::ops::walkers::Wants;
+use crate::ops::{Ops, list_branches, list_number, retry};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
@@ -123,10 +124,11 @@ pub(crate) fn readdir(
     Ok(())
 }
 
-/// READDIRPLUS: each name is looked up as it is listed. One that vanished meanwhile is left
-/// out; one that cannot be looked up is listed without attributes, so that nothing hides.
+/// READDIRPLUS: each name is looked up as it is listed, but files for whoever reads names alone. One
+/// that vanished meanwhile is left out; one that cannot be looked up is listed without attributes,
+/// so that nothing hides.
 pub(crate) fn readdirplus(
-    pool: &Health,
+    pool: &Ops,
     cx: &Context<'_>,
     directory: (NodeId, Handle),
     offset: u64,
@@ -144,28 +146,42 @@ pub(crate) fn readdirplus(
             return Ok(());
         }
     }
-    look_up_listed(pool, cx, &reader, sink)?;
+    let wants = pool.walkers.lists(cx.pid, offset);
+    let withheld = look_up_listed(pool, cx, &reader, wants, sink)?;
+    pool.walkers.withheld(cx.pid, reader.node.id, withheld);
     if sink.used() == 0 {
         end_of(pool, cx, &reader);
     }
     Ok(())
 }
 
+/// Lists with attributes what `wants` does not take out. How many files were listed without.
 fn look_up_listed(
     pool: &Health,
     cx: &Context<'_>,
     reader: &Reader,
+    wants: Wants,
     sink: &mut DirPlusSink<'_>,
-) -> Result<()> {
+) -> Result<usize> {
+    let mut withheld = 0;
     if reader.rest().next().is_none() {
-        return Ok(());
+        return Ok(withheld);
     }
     let view = pool.view();
     let set = retry::finding(pool, cx, || set::dir_set(pool, &reader.node))?;
     let place = list_number::place(pool, &view, &reader.node, &set);
     for (entry, name) in reader.rest() {
         if !sink.has_room(name.len()) {
-            return Ok(());
+            return Ok(withheld);
+        }
+        let is_file = entry.kind.is_some_and(|kind| kind != FileKind::Directory);
+        if is_file && (wants == Wants::Names || wants == Wants::Trial && withheld == 0) {
+            let (ino, kind) = list_number::listed_as(pool, &place, name, &entry);
+            if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
+                return Ok(withheld);
+            }
+            withheld += 1;
+            continue;
         }
         let since = pool.coherence.changes.now();
         // A copy that counts more may have come since the name was listed.
@@ -184,7 +200,7 @@ fn look_up_listed(
             Err(_) => {
                 let (ino, kind) = list_number::listed_as(pool, &place, name, &entry);
                 if !sink.push_plain(ino, reader.offset(entry.position), kind, name) {
-                    return Ok(());
+                    return Ok(withheld);
                 }
             }
             Ok(found) => {
@@ -199,12 +215,12 @@ fn look_up_listed(
                     if let Some(node) = pool.nodes.get(found.node) {
                         forget::unref(pool, &node, 1);
                     }
-                    return Ok(());
+                    return Ok(withheld);
                 }
             }
         }
     }
-    Ok(())
+    Ok(withheld)
 }
 
 /// Looks up a listed name on the branch that listed it; directories and policies that

@@ -50,6 +50,8 @@ pub(crate) struct OpenedCopy {
     pub share: Share,
     /// It is another copy than the node's own, which failed so.
     pub stands_in_for: Option<Error>,
+    /// The request that opens the file made it, and the kernel waits for the answer.
+    pub made: bool,
 }
 
 fn access_mode(flags: i32) -> i32 {
@@ -122,6 +124,7 @@ pub(crate) fn open(
         mode,
         share,
         stands_in_for,
+        made: false,
     };
     let opened = match flags & libc::O_TRUNC {
         0 => register(pool, cx, &view, &node, found, flags),
@@ -281,12 +284,12 @@ fn register_in(
     if no_flush {
         reply_flags |= OpenFlags::NOFLUSH;
     }
-    if !node.try_ref() {
-        return Err(Errno::STALE.into());
-    }
     // Nothing can be mapped that is not open for reading.
     let mappable = access_mode(flags) == libc::O_RDWR && backing.is_some();
-    if node.note_open(mappable) {
+    let doubtful = node.note_open(mappable);
+    // The reference after the note: a look-up that is counted later finds the note.
+    let references = node.take_ref().ok_or(Errno::STALE)?;
+    if doubtful && !(found.made && references == 1) {
         io::in_doubt(pool, node.id);
     }
     let node = Arc::clone(node);

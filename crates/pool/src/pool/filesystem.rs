@@ -62,7 +62,11 @@ impl Filesystem for Pool {
                 _ if is_control_name(parent, name) => file::control_entry(self, name),
                 _ => {
                     link_cow::break_link(self, cx, parent, name)?;
-                    retry::finding(self, cx, || lookup::lookup(self, parent, name))
+                    let found = retry::finding(self, cx, || lookup::lookup(self, parent, name))?;
+                    if found.node != NodeId(0) && found.attr.mode & libc::S_IFMT != libc::S_IFDIR {
+                        self.walkers.looked_up(parent);
+                    }
+                    Ok(found)
                 }
             }
         })

@@ -288,11 +288,16 @@ impl Node {
 
     /// Adds a reference, unless the node is dead.
     pub fn try_ref(&self) -> bool {
+        self.take_ref().is_some()
+    }
+
+    /// Takes a reference; how many there were, none if the node is dead.
+    pub fn take_ref(&self) -> Option<u64> {
         self.refs
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
                 (refs != 0).then(|| refs + 1)
             })
-            .is_ok()
+            .ok()
     }
 
     /// Takes `count` references; true if the node is dead now.

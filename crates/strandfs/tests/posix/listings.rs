@@ -402,3 +402,50 @@ fn numbers_in_listings_are_those_of_what_has_the_names_while_they_are_replaced()
         );
     }
 }
+
+const DIRS: usize = 30;
+const FILES: usize = 20;
+
+/// A pool with a tree that the kernel knows nothing of.
+fn tree() -> Pool {
+    let pool = Pool::tmpfs(2).mount();
+    for dir in 0..DIRS {
+        fs::create_dir(pool.on(dir % 2, &format!("d{dir}"))).unwrap();
+        for file in 0..FILES {
+            put(pool.on(dir % 2, &format!("d{dir}/f{file}")), "x");
+        }
+    }
+    pool
+}
+
+/// Reads the tree as a program of its own; with `attributes`, asks for those of every file.
+fn walk(pool: &Pool, attributes: bool) {
+    let test = if attributes { "-size" } else { "-name" };
+    let value = if attributes { "1c" } else { "f*" };
+    let found = std::process::Command::new("find")
+        .args([&pool.path(""), Path::new(test), Path::new(value)])
+        .output()
+        .unwrap();
+    assert!(found.status.success(), "{found:?}");
+    let lines = found.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(lines, DIRS * FILES);
+}
+
+#[test]
+fn whoever_walks_for_names_has_no_file_looked_up() {
+    let pool = tree();
+    walk(&pool, false);
+    // What was listed with attributes needs no look-up; nor has whoever lists a directory anew that
+    // the kernel did not keep.
+    let looked_up = made_by(&pool, &["lookup"], || walk(&pool, true));
+    assert!(looked_up > (DIRS * FILES / 2) as u64, "{looked_up}");
+}
+
+#[test]
+fn whoever_walks_for_attributes_has_them_with_the_names() {
+    let pool = tree();
+    let looked_up = made_by(&pool, &["lookup"], || walk(&pool, true));
+    // A file now and then is listed by its name, to learn whether it is looked up.
+    assert!(looked_up < (DIRS + FILES) as u64, "{looked_up}");
+    assert_eq!(made_by(&pool, &["lookup"], || walk(&pool, true)), 0);
+}

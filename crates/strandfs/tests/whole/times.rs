@@ -1,6 +1,7 @@
 //! Times after stores through a mapping.
 
 use std::fs;
+use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -101,4 +102,25 @@ fn attributes_are_kept_again_once_nobody_has_the_file_mapped() {
             times(pool.path("f"));
         }) == 0
     });
+}
+
+/// The kernel looks at a new file's attributes once more before `open` returns.
+#[test]
+fn making_a_file_that_could_be_mapped_asks_for_its_attributes_no_more_often() {
+    need_root!();
+    const FILES: u64 = 100;
+    let pool = Pool::tmpfs(1).mount();
+    let asked = |name: &str, reading: bool| {
+        made_by(&pool, &["getattr"], || {
+            for number in 0..FILES {
+                let path = pool.path(&format!("{name}{number}"));
+                let mut open = OpenOptions::new();
+                open.read(reading).write(true).create_new(true);
+                drop(open.open(path).unwrap());
+            }
+        })
+    };
+    let (written, mappable) = (asked("w", false), asked("m", true));
+    // A tick may pass on a busy machine before the kernel looks.
+    assert!(mappable < written + FILES / 2, "{written} {mappable}");
 }

@@ -41,6 +41,7 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
             mode,
             share: pool.files.admit(0).unwrap(),
             stands_in_for,
+            made: false,
         };
         open::register(&pool, &request_of(0), &view, &node, found, libc::O_RDONLY)
     };
