@@ -45,6 +45,7 @@
 //! small filesystems to start from.
 
 mod abort_helper;
+mod affinity;
 mod connection;
 mod deferred;
 mod dispatch;
@@ -64,6 +65,7 @@ pub use strandfs_fuse_abi as abi;
 use strandfs_fuse_abi::{listing, message, negotiate, reply, request, types};
 
 pub use abort_helper::{close_inherited, end_of, hold_until_death};
+pub use affinity::run_anywhere;
 pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dispatch::{Outcome, dispatch};
@@ -81,5 +83,5 @@ pub use request::{Dialect, Forget, ForgetList, Request};
 pub use session::{Session, SessionConfig, Unmounter};
 pub use signals::Signals;
 pub use traffic::TrafficReport;
-pub use transport::{Link, Placement, Transport, TransportChoice};
+pub use transport::{Link, Placement, Transport, TransportChoice, Unpinned};
 pub use types::*;

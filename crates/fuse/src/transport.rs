@@ -4,6 +4,7 @@
 mod buffer;
 mod caller;
 mod device;
+mod follow;
 mod interrupt;
 mod kept;
 mod later;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use link::{Link, Transport};
-pub use placement::Placement;
+pub use placement::{Placement, Unpinned};
 pub use ring::{Completion, Ring, RingEntry, queues};
 pub(crate) use ring::{DEVICE_THREADS, Prepared, RingWorkerPool, possible, prepare};
 pub(crate) use worker_pool::WorkerPool;

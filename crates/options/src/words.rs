@@ -99,8 +99,10 @@ words! {
     /// Which CPUs the server's threads run on: R reads requests, P carries them on; 1 is the first
     /// or only one, S is spread; L is a logical CPU, P at the end a physical core.
     PinThreads {
-        /// Wherever the system puts them.
+        /// Near whoever asks.
         Off = "false",
+        /// Wherever the system puts them.
+        Anywhere = "anywhere",
         /// The reader on the first CPU.
         R1L = "R1L",
         /// The reader on the first core.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
-use strandfs_fuse::{Placement, SessionConfig, TransportChoice, page_limit};
+use strandfs_fuse::{Placement, SessionConfig, TransportChoice, Unpinned, page_limit};
 use strandfs_options::{PinThreads, Settings, Transport};
 use strandfs_pool::admin::features;
 
@@ -99,8 +99,16 @@ pub fn lift_file_size_limit() {
 
 /// Where `pin-threads` puts the threads, on the CPUs this process may use.
 fn placement(strategy: PinThreads) -> Placement {
-    if strategy == PinThreads::Off {
-        return Placement::default();
+    let unpinned = match strategy {
+        PinThreads::Anywhere => Unpinned::Anywhere,
+        _ => Unpinned::NearCaller,
+    };
+    let free = Placement {
+        unpinned,
+        ..Placement::default()
+    };
+    if matches!(strategy, PinThreads::Off | PinThreads::Anywhere) {
+        return free;
     }
     match rustix::thread::sched_getaffinity(None) {
         Ok(allowed) => arrange(strategy, &cores(&allowed)),
@@ -166,9 +174,10 @@ fn arrange(strategy: PinThreads, cores: &[Vec<usize>]) -> Placement {
     let one = |reading: CpuSet, working: CpuSet| Placement {
         reading: vec![reading],
         working: vec![working],
+        unpinned: Unpinned::default(),
     };
     match strategy {
-        PinThreads::Off => Placement::default(),
+        PinThreads::Off | PinThreads::Anywhere => Placement::default(),
         PinThreads::R1L => one(first_cpu, anywhere),
         PinThreads::R1P => one(*first_core, anywhere),
         PinThreads::RP1L => one(first_cpu, first_cpu),
@@ -178,14 +187,17 @@ fn arrange(strategy: PinThreads, cores: &[Vec<usize>]) -> Placement {
         PinThreads::RPSL => Placement {
             reading: by_cpu.clone(),
             working: by_cpu,
+            unpinned: Unpinned::default(),
         },
         PinThreads::RPSP => Placement {
             reading: by_core.clone(),
             working: by_core,
+            unpinned: Unpinned::default(),
         },
         PinThreads::R1PPSP => Placement {
             reading: vec![*first_core],
             working: spread,
+            unpinned: Unpinned::default(),
         },
     }
 }

@@ -51,6 +51,7 @@ impl RequestBuffer {
 pub(super) struct ReplyBuffer {
     memory: PageMemory,
     page: usize,
+    sent_bytes: usize,
 }
 
 impl ReplyBuffer {
@@ -64,7 +65,13 @@ impl ReplyBuffer {
         Ok(Self {
             memory: PageMemory::new(len)?,
             page,
+            sent_bytes: 0,
         })
+    }
+
+    /// Bytes of the last reply's payload.
+    pub(super) fn sent_bytes(&self) -> usize {
+        self.sent_bytes
     }
 
     /// Room for the payload.
@@ -80,6 +87,7 @@ impl ReplyBuffer {
         errno: Option<Errno>,
         payload_bytes: usize,
     ) -> &[u8] {
+        self.sent_bytes = payload_bytes;
         let header = OutHeader {
             len: (OUT_HEADER_BYTES + payload_bytes) as u32,
             error: errno.map_or(0, |errno| -errno.raw_os_error()),

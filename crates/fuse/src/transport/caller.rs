@@ -8,6 +8,8 @@
 
 use std::sync::OnceLock;
 
+use rustix::fs::{Mode, OFlags};
+
 use crate::abi::{InHeader, Opcode};
 
 /// The thread that waits for the answer to this request; 0 where there may be none, as for what the
@@ -40,6 +42,30 @@ pub(super) fn is_interrupted(thread: u32) -> bool {
     }
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
     status.is_ok_and(|status| says_interrupted(&status))
+}
+
+/// The CPU that this thread ran on last. `None` where `/proc` does not tell, or the thread is gone.
+/// Three system calls.
+pub(super) fn cpu(thread: u32) -> Option<usize> {
+    /// Fields of `/proc/TID/stat` between the name of the program and the CPU (proc_pid_stat(5): 39).
+    const BEFORE_CPU: usize = 36;
+    if thread == 0 || !proc_is_own() {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let path = format!("/proc/{thread}/stat");
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut bytes = [0; 1024];
+    let len = rustix::io::read(&file, &mut bytes).ok()?;
+    // The name may hold anything.
+    let (_, fields) = std::str::from_utf8_mut(bytes.get_mut(..len)?)
+        .ok()?
+        .rsplit_once(')')?;
+    fields
+        .split_ascii_whitespace()
+        .nth(BEFORE_CPU)?
+        .parse()
+        .ok()
 }
 
 /// Whether `/proc` names processes as this one's namespace does.

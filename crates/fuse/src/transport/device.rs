@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
+use super::caller;
+use super::follow::{Callers, Served, Verdict};
 use super::kept::KeptRequest;
 use super::placement::Role;
 use super::shares::user_of;
@@ -15,6 +17,7 @@ use super::worker_state::{WakeReason, WorkerState};
 use zerocopy::IntoBytes;
 
 use crate::abi::{InHeader, Opcode, OutHeader};
+use crate::affinity::run_anywhere;
 use crate::deferred::Deferred;
 use crate::dispatch::{Outcome, dispatch};
 use crate::filesystem::Worker;
@@ -43,6 +46,7 @@ pub(super) fn work(
         tracing::debug!(%errno, "unblocking the wake signal");
     }
     // It inherited the place of the thread that started it.
+    run_anywhere();
     worker_state.place(&worker_pool.placement, Role::Working);
     let mut next = Next::Park(Some(FIRST_WAIT));
     loop {
@@ -154,13 +158,27 @@ fn read_and_answer(
     reply: &mut ReplyBuffer,
 ) -> Step {
     let mut gathering = Gathering::default();
+    let mut callers = Callers::default();
     loop {
         let began = Instant::now();
         match rustix::io::read(worker_pool.server.connection.device(), request.room()) {
             Ok(len) => {
+                let arrived = Instant::now();
                 let deferred = answer(worker_pool, worker_state, request.message(len), reply);
                 if !worker_state.leave() {
                     return Step::HandedOff(deferred);
+                }
+                if worker_pool.follows_callers() {
+                    follow(
+                        worker_state,
+                        &mut callers,
+                        Served {
+                            thread: worker_state.asker().1,
+                            arrived,
+                            waited: arrived - began,
+                            bytes: len.max(reply.sent_bytes()),
+                        },
+                    );
                 }
                 gathering.after(worker_pool, request.message(len), began);
             }
@@ -179,6 +197,18 @@ fn read_and_answer(
                 return Step::Ended;
             }
         }
+    }
+}
+
+/// Puts the reader, which is at rest, where its requests come from.
+fn follow(worker_state: &WorkerState, callers: &mut Callers, served: Served) {
+    match callers.note(served) {
+        Verdict::Stay => {}
+        Verdict::Anywhere => worker_state.release(),
+        Verdict::With(thread) => match caller::cpu(thread) {
+            Some(cpu) => worker_state.bind(cpu),
+            None => worker_state.release(),
+        },
     }
 }
 

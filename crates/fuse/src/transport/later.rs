@@ -113,7 +113,10 @@ impl WorkerPool {
         let worker_pool = self.clone();
         let clock = thread::Builder::new()
             .name("strandfs-later".to_owned())
-            .spawn(move || worker_pool.keep_time());
+            .spawn(move || {
+                crate::affinity::run_anywhere();
+                worker_pool.keep_time()
+            });
         if let Err(error) = clock {
             // What is kept goes on when the next thread is done, or with the next that is kept.
             tracing::warn!(%error, "no thread to look when requests are due");

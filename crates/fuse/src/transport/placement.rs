@@ -12,21 +12,39 @@ pub(super) enum Role {
     Working,
 }
 
+/// Where the threads run that no list puts anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unpinned {
+    /// Near whoever asks: over `/dev/fuse` the reader on the CPU of its caller as long as that is
+    /// one at a time, over io_uring each thread on the CPU of its queue.
+    #[default]
+    NearCaller,
+    /// Wherever the system puts them.
+    Anywhere,
+}
+
 /// On which CPUs the threads run. A thread's CPUs are those at its number (threads are numbered
-/// as they start) in the list of its role, which starts over at its end. With a list empty, the
-/// threads in that role run wherever the system puts them.
+/// as they start) in the list of its role, which starts over at its end. With one list empty, the
+/// threads in that role run wherever the system puts them; with both empty, `unpinned` says where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// For the thread that reads requests.
     pub reading: Vec<CpuSet>,
     /// For the others.
     pub working: Vec<CpuSet>,
+    /// Without lists.
+    pub unpinned: Unpinned,
 }
 
 impl Placement {
-    /// Whether threads run where the system puts them.
+    /// Whether no list says where threads run.
     pub(super) fn is_free(&self) -> bool {
         self.reading.is_empty() && self.working.is_empty()
+    }
+
+    /// Whether threads run near their callers.
+    pub(super) fn is_near_caller(&self) -> bool {
+        self.is_free() && self.unpinned == Unpinned::NearCaller
     }
 
     fn cpus(&self, role: Role, number: usize) -> Option<&CpuSet> {
@@ -64,6 +82,7 @@ mod tests {
         let placement = Placement {
             reading: vec![set(0)],
             working: vec![set(1), set(2)],
+            unpinned: Unpinned::default(),
         };
         assert_eq!(placement.cpus(Role::Reading, 7), Some(&set(0)));
         assert_eq!(placement.cpus(Role::Working, 7), Some(&set(2)));

@@ -20,6 +20,7 @@ use super::shares::Blocked;
 use super::watchdog::{self, Watchdog};
 use super::worker_state::{WakeReason, WorkerState};
 use super::{END_IN_PEACE, INTERRUPT_EVERY};
+use crate::affinity::note_allowed;
 use crate::connection::Substitute;
 use crate::life::Life;
 use crate::sys;
@@ -90,6 +91,7 @@ impl WorkerPool {
         max_threads: usize,
         placement: Placement,
     ) -> Arc<Self> {
+        note_allowed();
         let late = Arc::new(OverDevice(server.connection.clone()));
         Arc::new(Self {
             server,
@@ -106,6 +108,11 @@ impl WorkerPool {
             departed: Condvar::new(),
             max_threads: AtomicUsize::new(max_threads),
         })
+    }
+
+    /// Whether the reader runs where its caller does. Over io_uring hardly anybody waits for it.
+    pub(super) fn follows_callers(&self) -> bool {
+        self.placement.is_near_caller() && self.ring.get().is_none()
     }
 
     /// From now on there may be so many threads.

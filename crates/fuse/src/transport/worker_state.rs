@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use super::placement::{Placement, Role};
+use crate::affinity;
 use crate::traffic::Counts;
 
 /// Reading, or waiting to: no request is being carried out.
@@ -51,6 +52,8 @@ pub(super) struct WorkerState {
     thread: OnceLock<Thread>,
     /// The kernel's name of the thread, 0 before it runs.
     tid: AtomicU32,
+    /// The CPU that the thread is bound to, and 1 more; 0: none.
+    bound: AtomicU32,
     /// Threads are numbered as they start.
     number: usize,
     /// Its requests.
@@ -69,6 +72,7 @@ impl WorkerState {
             wake_reason: AtomicU8::new(WakeReason::Nothing as u8),
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
+            bound: AtomicU32::new(0),
             number,
             counts,
         }
@@ -228,18 +232,45 @@ impl WorkerState {
     /// thread itself while it has the role: the last one to place it must be right.
     pub(super) fn place(&self, placement: &Placement, role: Role) {
         if placement.is_free() {
-            return;
+            return self.release();
         }
-        let tid = self.tid.load(Ordering::Acquire).cast_signed();
-        if let Some(thread) = Pid::from_raw(tid) {
+        if let Some(thread) = self.kernel_thread() {
             placement.place(thread, self.number, role);
         }
     }
 
+    /// Binds the thread, which is the calling one, to a CPU. Only while it is the reader at rest: who
+    /// takes that role from it lets it run anywhere.
+    pub(super) fn bind(&self, cpu: usize) {
+        let bound = self.bound_to();
+        if bound != Some(cpu) {
+            let now = affinity::bind(bound, cpu).and_then(|cpu| u32::try_from(cpu).ok());
+            self.bound
+                .store(now.map_or(0, |cpu| cpu + 1), Ordering::Release);
+        }
+    }
+
+    /// Lets the thread run anywhere, if it is bound.
+    pub(super) fn release(&self) {
+        let bound = self.bound_to();
+        if bound.is_some() {
+            affinity::release(self.kernel_thread(), bound);
+            self.bound.store(0, Ordering::Release);
+        }
+    }
+
+    fn bound_to(&self) -> Option<usize> {
+        let bound = self.bound.load(Ordering::Acquire);
+        bound.checked_sub(1).map(|cpu| cpu as usize)
+    }
+
+    fn kernel_thread(&self) -> Option<Pid> {
+        Pid::from_raw(self.tid.load(Ordering::Acquire).cast_signed())
+    }
+
     /// Makes a blocked system call of the thread return EINTR.
     pub(super) fn signal(&self) {
-        let tid = self.tid.load(Ordering::Acquire).cast_signed();
-        if let Some(thread) = Pid::from_raw(tid)
+        if let Some(thread) = self.kernel_thread()
             && let Err(errno) = crate::sys::wake_thread(thread)
         {
             tracing::debug!(%errno, "waking a thread");

@@ -93,14 +93,16 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "false",
         example: "RPSL",
         help: "which CPUs the threads run on",
-        help_full: "R is the thread that reads requests, P are those that go on with one that \
+        help_full: "false: near whoever asks. With transport=dev the thread that reads requests runs \
+            on the CPU of its caller as long as that is one at a time, with uring each thread on the \
+            CPU whose requests it serves. anywhere: no thread is bound. In the other words R is the \
+            thread that reads requests, P are those that go on with one that \
             takes long; a thread changes its CPUs with its role. R1L, R1P: R on the first CPU or \
             core, P anywhere. RP1L, RP1P: both there. R1LP1L: R on the first CPU, P on the last. \
             R1PP1P: R on the first core, P on the second. RPSL, RPSP: the threads spread one by \
             one over the CPUs or cores. R1PPSP: R on the first core, P spread over the others. A \
             core is a CPU with its hyper-threads; only CPUs the server may use count. With \
-            transport=uring each thread serves one CPU's requests and is R and P in turn; with \
-            false it runs on that CPU.",
+            transport=uring each thread serves one CPU's requests and is R and P in turn.",
         ..OptionDef::BASE
     },
     OptionDef {

@@ -41,7 +41,10 @@ impl BlockingPool {
             let shared = Arc::clone(&self.shared);
             let started = std::thread::Builder::new()
                 .name("strandfs-ask".to_owned())
-                .spawn(move || shared.work());
+                .spawn(move || {
+                    strandfs_fuse::run_anywhere();
+                    shared.work()
+                });
             match started {
                 Ok(_) => queue.threads += 1,
                 Err(error) => tracing::warn!(%error, "no further thread to ask branches with"),

@@ -122,7 +122,10 @@ fn request(operation: u8, slot: u32) -> Request {
 /// file may take its time, for which nobody else should wait. Without one, they do.
 fn closer() -> Option<Sender<OwnedFd>> {
     let (to_close, files) = mpsc::channel::<OwnedFd>();
-    let close = move || files.into_iter().for_each(drop);
+    let close = move || {
+        strandfs_fuse::run_anywhere();
+        files.into_iter().for_each(drop)
+    };
     let thread = std::thread::Builder::new().name(THREAD.to_owned());
     thread.spawn(close).ok().map(|_| to_close)
 }

@@ -166,7 +166,10 @@ pub(crate) fn recall(pool: &Directories, reason: Reason) -> Recalled {
         let worker = Arc::clone(&shared);
         let started = std::thread::Builder::new()
             .name("strandfs-recall".to_owned())
-            .spawn(move || work(&pool, &worker));
+            .spawn(move || {
+                strandfs_fuse::run_anywhere();
+                work(&pool, &worker)
+            });
         match started {
             Ok(_) => state.running = true,
             Err(error) => {

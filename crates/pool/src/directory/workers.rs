@@ -108,7 +108,10 @@ impl WorkerPool {
             let queue = Arc::clone(&queue);
             let started = std::thread::Builder::new()
                 .name("strandfs-list".to_owned())
-                .spawn(move || queue.serve());
+                .spawn(move || {
+                    strandfs_fuse::run_anywhere();
+                    queue.serve()
+                });
             if let Err(error) = started {
                 tracing::warn!(%error, "fewer threads list directories than func.readdir asks for");
                 break;

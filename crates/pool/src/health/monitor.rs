@@ -71,7 +71,10 @@ pub fn start(pool: &Arc<Health>) -> std::io::Result<()> {
     };
     std::thread::Builder::new()
         .name("strandfs-health".to_owned())
-        .spawn(move || monitor.run())
+        .spawn(move || {
+            strandfs_fuse::run_anywhere();
+            monitor.run()
+        })
         .map(drop)
 }
 

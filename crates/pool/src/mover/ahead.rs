@@ -129,7 +129,10 @@ pub fn start(pool: &Arc<Mover>) -> std::io::Result<()> {
     pool.ahead.state.lock().running = true;
     let started = std::thread::Builder::new()
         .name("strandfs-ahead".to_owned())
-        .spawn(move || mover.run());
+        .spawn(move || {
+            strandfs_fuse::run_anywhere();
+            mover.run()
+        });
     if started.is_err() {
         pool.ahead.state.lock().running = false;
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, Gid, Mode, Statx, Uid};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Connection, Entry, NodeId};
 use strandfs_options::{LinkExdev, RenameExdev};
@@ -296,7 +295,7 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
     let told = std::thread::Builder::new()
         .name("strandfs-exdev".to_owned())
         .spawn(move || {
-            run_anywhere();
+            strandfs_fuse::run_anywhere();
             connection.invalidate_entry(parent, &name)
         });
     if let Err(error) = told {
@@ -336,15 +335,6 @@ fn move_all<'a>(
         });
     }
     Ok(aside)
-}
-
-/// Lets this thread run on every CPU: it was started by one that may be bound to some.
-fn run_anywhere() {
-    let mut cpus = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
-    if let Err(errno) = sched_setaffinity(None, &cpus) {
-        tracing::debug!(%errno, "a thread stays on its CPUs");
-    }
 }
 
 fn refused(branch: &Branch, error: Error) -> Error {

@@ -311,7 +311,10 @@ impl LockWaits {
             let waits = Arc::clone(self);
             let started = std::thread::Builder::new()
                 .name("strandfs-locks".to_owned())
-                .spawn(move || waits.keep_time());
+                .spawn(move || {
+                    strandfs_fuse::run_anywhere();
+                    waits.keep_time()
+                });
             match started {
                 Ok(_) => clock.runs = true,
                 Err(error) => {

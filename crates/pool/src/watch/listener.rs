@@ -187,7 +187,10 @@ impl Listener {
         };
         std::thread::Builder::new()
             .name("strandfs-events".to_owned())
-            .spawn(move || listener.run())
+            .spawn(move || {
+                strandfs_fuse::run_anywhere();
+                listener.run()
+            })
             .map(drop)
     }
 

@@ -7,6 +7,7 @@ use strandfs_testkit::{need_root, need_tool};
 mod deep_queue;
 mod locks_unreported;
 mod mount_again;
+mod near_caller;
 mod passthrough;
 mod replace_mount;
 mod server_threads;

@@ -372,7 +372,7 @@ fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
         ("R1L", first, own.as_str()),
         ("RP1L", first, first),
         ("R1LP1L", first, last),
-        ("false", own.as_str(), own.as_str()),
+        ("anywhere", own.as_str(), own.as_str()),
     ] {
         let layers = Layered::new(&format!(",transport=dev,pin-threads={strategy}"));
         let stopped = layers.stop();

@@ -32,16 +32,6 @@ fn numbers(list: &str) -> Vec<usize> {
     items.flatten().collect()
 }
 
-/// A set of one CPU; `None` beyond what a set can hold.
-pub(super) fn only(cpu: usize) -> Option<CpuSet> {
-    if cpu >= CpuSet::MAX_CPU {
-        return None;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    Some(set)
-}
-
 /// A CPU that is online and closed to this process, whatever affinity it gives itself: by a
 /// cpuset. Asked on a thread of its own, whose affinity does not matter.
 pub(super) fn closed() -> Option<usize> {
@@ -71,6 +61,5 @@ mod tests {
         assert_eq!(highest("0-63\n"), Some(63));
         assert_eq!(highest("\n"), None);
         assert!(possible() >= online().len());
-        assert!(only(CpuSet::MAX_CPU).is_none());
     }
 }

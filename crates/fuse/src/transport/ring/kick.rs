@@ -14,9 +14,9 @@ use std::{io, thread};
 
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
-use super::cpus;
 use super::queue_worker::QueueWorker;
 use super::worker_pool::RingWorkerPool;
+use crate::affinity;
 use crate::mount::answers;
 use crate::sys;
 use crate::types::Errno;
@@ -34,14 +34,14 @@ pub(super) fn fetch_waiting(worker_pool: &RingWorkerPool, queue_worker: &QueueWo
     let queue = queue_worker.queue;
     // The request goes to the queue of the CPU it is sent from.
     let elsewhere = sched_getaffinity(None).ok();
-    let here = cpus::only(queue);
+    let here = affinity::only(queue);
     let moved = match (&elsewhere, here) {
         (Some(now), Some(here)) if *now != here => sched_setaffinity(None, &here).is_ok(),
         _ => false,
     };
     let mut files = queues.files_nearest_to(queue).into_iter();
     if !files.any(|file| server.connection.kick_from(file).is_ok()) && !life.has_ended() {
-        let kicked = cpus::only(queue)
+        let kicked = affinity::only(queue)
             .ok_or_else(|| Errno::RANGE.into())
             .and_then(|cpu| kicks.kick(queue, cpu));
         if let Err(error) = kicked {

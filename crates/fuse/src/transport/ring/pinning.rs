@@ -3,8 +3,8 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::super::placement::{Placement, Role};
-use super::cpus;
 use super::queue_worker::QueueWorker;
+use crate::affinity;
 
 /// Where threads may run.
 pub(super) struct Pinning {
@@ -27,8 +27,11 @@ impl Pinning {
         if !self.placement.is_free() {
             return self.place(queue_worker, Role::Reading);
         }
+        if !self.placement.is_near_caller() {
+            return;
+        }
         let allowed = self.allowed.as_ref();
-        let Some(cpu) = cpus::only(queue_worker.queue)
+        let Some(cpu) = affinity::only(queue_worker.queue)
             .filter(|_| allowed.is_none_or(|allowed| allowed.is_set(queue_worker.queue)))
         else {
             return;
@@ -43,7 +46,7 @@ impl Pinning {
     /// is another one.
     pub(super) fn may_be_unpinned(&self) -> bool {
         let allowed = self.allowed.as_ref();
-        self.placement.is_free() && allowed.is_some_and(|allowed| allowed.count() > 1)
+        self.placement.is_near_caller() && allowed.is_some_and(|allowed| allowed.count() > 1)
     }
 
     /// Lets the calling thread run wherever this process may.

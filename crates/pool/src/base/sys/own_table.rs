@@ -26,6 +26,7 @@ pub fn spawn_with_own_table(name: &str, kept: &OwnedFd, body: fn(OwnedFd)) -> Re
     let number = kept.as_raw_fd();
     let (tell, told) = mpsc::sync_channel(1);
     let thread = move || {
+        strandfs_fuse::run_anywhere();
         let alone = block_signals().and_then(|()| leave_table_but(number));
         let begun = alone.is_ok();
         let _ = tell.send(alone);

@@ -1,0 +1,188 @@
+//! The thread that reads `/dev/fuse` runs where its caller runs.
+//!
+//! A caller that waits for its answer leaves its CPU idle. If its request is served there, nobody
+//! has to be woken on another CPU, which costs more than most requests do. Callers on several CPUs,
+//! or one that has many requests under way or moves much data, are served from any CPU: there the
+//! server's work goes on beside theirs.
+
+use std::time::{Duration, Instant};
+
+/// Requests of which a judgement is made.
+const WINDOW: u32 = 32;
+/// Where the caller is, is looked up once in [`WINDOW`] requests, or at the first one after this
+/// time: a look costs as much as a third of a request.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// To read a request that is there already takes less.
+const AT_HAND: Duration = Duration::from_micros(3);
+/// A message that is long to copy: its caller has better to do meanwhile.
+const LARGE_BYTES: usize = 32 << 10;
+
+/// A request that was carried out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
+    /// Who asked; 0 if nobody waits, or nobody that can be seen.
+    pub thread: u32,
+    /// When it was read.
+    pub arrived: Instant,
+    /// How long the reader waited for it.
+    pub waited: Duration,
+    /// The longer of question and answer.
+    pub bytes: usize,
+}
+
+/// Where the reader is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Where it is.
+    Stay,
+    /// Where this thread is.
+    With(u32),
+    /// Anywhere.
+    Anywhere,
+}
+
+/// The requests since the last judgement.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    last: u32,
+    requests: u32,
+    /// How often another caller's came than the one before.
+    changes: u32,
+    /// How many were there before the reader looked.
+    at_hand: u32,
+    large: u32,
+    follows: bool,
+    looked: Option<Instant>,
+}
+
+impl Callers {
+    /// Notes a request, and judges.
+    pub(super) fn note(&mut self, served: Served) -> Verdict {
+        if served.thread == 0 {
+            return Verdict::Stay;
+        }
+        self.requests += 1;
+        self.changes += u32::from(served.thread != self.last);
+        self.at_hand += u32::from(served.waited < AT_HAND);
+        self.large += u32::from(served.bytes >= LARGE_BYTES);
+        self.last = served.thread;
+        if self.requests < WINDOW {
+            return match self.follows && self.is_to_look(served.arrived) {
+                true => Verdict::With(served.thread),
+                false => Verdict::Stay,
+            };
+        }
+        let (before, is_one) = (self.follows, self.is_one());
+        self.follows = is_one;
+        (self.requests, self.changes, self.at_hand, self.large) = (0, 0, 0, 0);
+        match (before, self.follows) {
+            (_, true) => {
+                self.looked = Some(served.arrived);
+                Verdict::With(served.thread)
+            }
+            (true, false) => Verdict::Anywhere,
+            (false, false) => Verdict::Stay,
+        }
+    }
+
+    fn is_to_look(&mut self, now: Instant) -> bool {
+        let due = (self.looked).is_none_or(|looked| now.duration_since(looked) > LOOK_AGAIN);
+        if due {
+            self.looked = Some(now);
+        }
+        due
+    }
+
+    /// Whether one caller waits for one answer. Programs that follow each other, as a script's, are
+    /// one caller; so is one that closes files, which is told to the server while it goes on.
+    fn is_one(&self) -> bool {
+        let few = |count: u32| count * 4 <= self.requests;
+        few(self.changes) && few(self.large) && !few(self.requests - self.at_hand)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What requests of these callers lead to, one after the other.
+    fn judged(
+        callers: &mut Callers,
+        threads: impl Iterator<Item = u32>,
+        change: impl Fn(&mut Served),
+    ) -> Vec<Verdict> {
+        let start = Instant::now();
+        let note = |thread| {
+            let mut served = Served {
+                thread,
+                arrived: start,
+                waited: Duration::from_micros(20),
+                bytes: 100,
+            };
+            change(&mut served);
+            callers.note(served)
+        };
+        let verdicts = threads.map(note);
+        verdicts
+            .filter(|verdict| *verdict != Verdict::Stay)
+            .collect()
+    }
+
+    fn of(thread: u32, requests: usize) -> impl Iterator<Item = u32> {
+        std::iter::repeat_n(thread, requests)
+    }
+
+    #[test]
+    fn one_caller_is_followed_and_looked_for_now_and_then() {
+        let mut callers = Callers::default();
+        let verdicts = judged(&mut callers, of(7, 320), |_| {});
+        assert_eq!(verdicts, [Verdict::With(7); 10]);
+    }
+
+    #[test]
+    fn after_a_pause_the_caller_is_looked_for_at_once() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 32), |_| {});
+        assert_eq!(judged(&mut callers, of(7, 5), |_| {}), []);
+        let later = |served: &mut Served| served.arrived += Duration::from_millis(20);
+        assert_eq!(judged(&mut callers, of(8, 5), later), [Verdict::With(8)]);
+    }
+
+    #[test]
+    fn callers_at_the_same_time_are_served_from_anywhere() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 32), |_| {});
+        let two = (0..320).map(|number| 7 + number % 2);
+        assert_eq!(judged(&mut callers, two, |_| {}), [Verdict::Anywhere]);
+        assert_eq!(judged(&mut callers, of(7, 32), |_| {}), [Verdict::With(7)]);
+    }
+
+    #[test]
+    fn programs_that_follow_each_other_are_one_caller() {
+        let mut callers = Callers::default();
+        let script = (0..320).map(|number| 7 + number / 8);
+        assert_eq!(judged(&mut callers, script, |_| {}).len(), 10);
+    }
+
+    #[test]
+    fn a_caller_with_many_requests_under_way_is_not_followed() {
+        let mut callers = Callers::default();
+        let deep = |served: &mut Served| served.waited = Duration::from_micros(1);
+        assert_eq!(judged(&mut callers, of(7, 320), deep), []);
+    }
+
+    #[test]
+    fn a_caller_that_moves_much_data_is_not_followed() {
+        let mut callers = Callers::default();
+        let large = |served: &mut Served| served.bytes = 128 << 10;
+        assert_eq!(judged(&mut callers, of(7, 320), large), []);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_counts_for_nothing() {
+        let mut callers = Callers::default();
+        assert_eq!(judged(&mut callers, of(0, 320), |_| {}), []);
+        let among = (0..64).map(|number| if number % 2 == 0 { 7 } else { 0 });
+        assert_eq!(judged(&mut callers, among, |_| {}), [Verdict::With(7)]);
+    }
+}

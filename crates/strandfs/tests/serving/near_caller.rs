@@ -1,0 +1,131 @@
+//! The thread that reads `/dev/fuse` runs where its caller runs, and nothing else is bound by that.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::need_root;
+use crate::support::system::stay_on;
+use crate::support::{Pool, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The CPUs this test may use; none with fewer than two.
+fn two_cpus() -> Option<[usize; 2]> {
+    let own = sched_getaffinity(None).unwrap();
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu));
+    Some([cpus.next()?, cpus.next()?])
+}
+
+fn pool(options: &str) -> Arc<Pool> {
+    let pool = Pool::tmpfs(1).option("transport=dev").option(options);
+    Arc::new(pool.mount())
+}
+
+/// Asks for names that are not there, each once: nobody but the server can answer.
+fn ask(pool: &Pool, series: &str) {
+    for number in 0..200 {
+        assert!(!pool.path(&format!("{series}-{number}")).exists());
+    }
+}
+
+/// The CPUs of the server's threads that are bound to one.
+fn bound(pool: &Pool) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
+    let cpus = tasks.filter_map(|task| {
+        let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some(line.trim().to_owned())
+    });
+    cpus.filter(|cpus| cpus.parse::<usize>().is_ok()).collect()
+}
+
+/// Runs on a thread of its own, which stays on the CPU.
+fn on<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        stay_on(cpu);
+        work()
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn the_reader_runs_where_its_only_caller_runs() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("");
+    assert_eq!(bound(&pool), Vec::<String>::new());
+    for (round, cpu) in [cpus[0], cpus[1], cpus[0]].into_iter().enumerate() {
+        let mut asked = 0;
+        eventually("the reader to be where its caller is", PATIENCE, || {
+            asked += 1;
+            let (pool, series) = (Arc::clone(&pool), format!("{round}-{asked}"));
+            on(cpu, move || {
+                ask(&pool, &series);
+                bound(&pool) == [cpu.to_string()]
+            })
+        });
+    }
+}
+
+#[test]
+fn callers_on_several_cpus_are_served_from_anywhere() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("");
+    on(cpus[0], {
+        let pool = Arc::clone(&pool);
+        move || ask(&pool, "one")
+    });
+    let until = Instant::now() + PATIENCE;
+    let callers = cpus.map(|cpu| {
+        let pool = Arc::clone(&pool);
+        std::thread::spawn(move || {
+            stay_on(cpu);
+            let mut asked = 0;
+            while Instant::now() < until {
+                asked += 1;
+                ask(&pool, &format!("{cpu}-{asked}"));
+                if bound(&pool).is_empty() {
+                    return true;
+                }
+            }
+            false
+        })
+    });
+    assert!(callers.into_iter().any(|caller| caller.join().unwrap()));
+}
+
+/// What is started while the reader is bound is not.
+#[test]
+fn threads_that_a_bound_reader_starts_run_anywhere() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("func.readdir=cor:4");
+    let asked = Arc::clone(&pool);
+    on(cpus[0], move || {
+        for round in 0..20 {
+            ask(&asked, &format!("r{round}"));
+            fs::create_dir(asked.path(&format!("d{round}"))).unwrap();
+            assert_eq!(fs::read_dir(asked.path("")).unwrap().count(), round + 1);
+        }
+    });
+    assert!(bound(&pool).len() <= 1, "{:?}", bound(&pool));
+}
+
+#[test]
+fn no_thread_is_bound_where_the_option_says_anywhere() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("pin-threads=anywhere");
+    on(cpus[0], move || {
+        for round in 0..5 {
+            ask(&pool, &format!("r{round}"));
+            assert_eq!(bound(&pool), Vec::<String>::new());
+        }
+    });
+}
