@@ -14,6 +14,7 @@ mod ring;
 mod shares;
 mod undo;
 mod watchdog;
+mod whereabouts;
 mod worker_pool;
 mod worker_state;
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
-use super::caller;
 use super::follow::{Callers, Served, Verdict};
 use super::kept::KeptRequest;
 use super::placement::Role;
@@ -170,6 +169,7 @@ fn read_and_answer(
                 }
                 if worker_pool.follows_callers() {
                     follow(
+                        worker_pool,
                         worker_state,
                         &mut callers,
                         Served {
@@ -201,14 +201,21 @@ fn read_and_answer(
 }
 
 /// Puts the reader, which is at rest, where its requests come from.
-fn follow(worker_state: &WorkerState, callers: &mut Callers, served: Served) {
+fn follow(
+    worker_pool: &WorkerPool,
+    worker_state: &WorkerState,
+    callers: &mut Callers,
+    served: Served,
+) {
     match callers.note(served) {
         Verdict::Stay => {}
         Verdict::Anywhere => worker_state.release(),
-        Verdict::With(thread) => match caller::cpu(thread) {
-            Some(cpu) => worker_state.bind(cpu),
-            None => worker_state.release(),
-        },
+        Verdict::With(thread) => worker_pool.whereabouts.ask(thread),
+    }
+    if let Some(cpu) = worker_pool.whereabouts.found()
+        && callers.are_followed()
+    {
+        worker_state.bind(cpu);
     }
 }
 

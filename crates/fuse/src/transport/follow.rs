@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Requests of which a judgement is made.
 const WINDOW: u32 = 32;
-/// Where the caller is, is looked up once in [`WINDOW`] requests, or at the first one after this
-/// time: a look costs as much as a third of a request.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Where the caller is, is asked once in [`WINDOW`] requests, or at the first one after this time: the
+/// question wakes a thread.
+const LOOK_AGAIN: Duration = Duration::from_millis(4);
 /// To read a request that is there already takes less.
 const AT_HAND: Duration = Duration::from_micros(3);
 /// A message that is long to copy: its caller has better to do meanwhile.
@@ -83,6 +83,11 @@ impl Callers {
             (true, false) => Verdict::Anywhere,
             (false, false) => Verdict::Stay,
         }
+    }
+
+    /// Whether the reader is to run where its caller does.
+    pub(super) fn are_followed(&self) -> bool {
+        self.follows
     }
 
     fn is_to_look(&mut self, now: Instant) -> bool {

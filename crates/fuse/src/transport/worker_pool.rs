@@ -18,6 +18,7 @@ use super::placement::{Placement, Role};
 use super::ring::RingWorkerPool;
 use super::shares::Blocked;
 use super::watchdog::{self, Watchdog};
+use super::whereabouts::Whereabouts;
 use super::worker_state::{WakeReason, WorkerState};
 use super::{END_IN_PEACE, INTERRUPT_EVERY};
 use crate::affinity::note_allowed;
@@ -48,6 +49,8 @@ pub(crate) struct WorkerPool {
     pub(super) kept: Mutex<Kept>,
     pub(super) due_changed: Condvar,
     pub(super) clock_runs: AtomicBool,
+    /// Where callers are.
+    pub(super) whereabouts: Arc<Whereabouts>,
     /// How answers go that come later.
     pub(super) late: Arc<OverDevice>,
 }
@@ -97,6 +100,7 @@ impl WorkerPool {
             server,
             life,
             late,
+            whereabouts: Arc::default(),
             crowded: AtomicBool::new(false),
             kept: Mutex::default(),
             due_changed: Condvar::new(),

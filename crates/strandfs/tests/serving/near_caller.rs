@@ -129,3 +129,18 @@ fn no_thread_is_bound_where_the_option_says_anywhere() {
         }
     });
 }
+
+/// `execve(2)` closes files, and waits for the server, while nobody may read `/proc/TID/stat`.
+#[test]
+fn a_caller_that_becomes_another_program_is_answered() {
+    need_root!();
+    let pool = pool("flush-on-close=always");
+    let names = (0..40).map(|number| pool.path(&format!("f{number}")));
+    // Closed on exec, one by one.
+    let files: Vec<_> = names.map(|name| fs::File::create(name).unwrap()).collect();
+    for _ in 0..50 {
+        let ended = std::process::Command::new("true").status().unwrap();
+        assert!(ended.success());
+    }
+    drop(files);
+}
