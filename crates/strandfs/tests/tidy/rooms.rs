@@ -21,11 +21,12 @@ const POOL: [&str; 10] = [
 ];
 
 /// Those of `crates/fuse`.
-const FUSE: [&str; 15] = [
+const FUSE: [&str; 16] = [
     "sys",
     "signals",
     "page_limit",
     "abort_helper",
+    "affinity",
     "traffic",
     "report",
     "mount",
