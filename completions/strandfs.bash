@@ -1113,7 +1113,7 @@ _strandfs_options() {
         coherence) words="auto watch timeout strict" ;;
         statfs) words="base full" ;;
         on-missing) words="fail readonly degrade wait" ;;
-        pin-threads) words="false R1L R1P RP1L RP1P R1LP1L R1PP1P RPSL RPSP R1PPSP" ;;
+        pin-threads) words="false anywhere R1L R1P RP1L RP1P R1LP1L R1PP1P RPSL RPSP R1PPSP" ;;
         follow-symlinks) words="never directory regular all" ;;
         flush-on-close) words="never opened-for-write always" ;;
         statfs-ignore) words="none ro nc" ;;

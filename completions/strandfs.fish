@@ -340,7 +340,7 @@ function __strandfs_options
         case 'nullrw=*'
             printf '%s\n' "$head"'nullrw='{true,false}
         case 'pin-threads=*'
-            printf '%s\n' "$head"'pin-threads='{false,R1L,R1P,RP1L,RP1P,R1LP1L,R1PP1P,RPSL,RPSP,R1PPSP}
+            printf '%s\n' "$head"'pin-threads='{false,anywhere,R1L,R1P,RP1L,RP1P,R1LP1L,R1PP1P,RPSL,RPSP,R1PPSP}
         case 'transport=*'
             printf '%s\n' "$head"'transport='{auto,dev,uring}
         case 'proxy-ioprio=*'

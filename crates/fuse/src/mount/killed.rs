@@ -74,17 +74,13 @@ fn is_stopped(status: &str) -> bool {
     state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
 }
 
-/// Whether the task has the connection's device open.
+/// Whether the task has the connection's device open. By what `fdinfo` says of each descriptor: a link
+/// in `fd` cannot be read while the task becomes another program, which may take for ever.
 fn serves(task: &Path, connection: u32) -> bool {
-    let files = fs::read_dir(task.join("fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut devices = files.filter(|file| {
-        fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/fuse"))
-    });
-    devices.any(|file| {
-        let info = fs::read_to_string(task.join("fdinfo").join(file.file_name()));
+    let infos = fs::read_dir(task.join("fdinfo"));
+    let mut infos = infos.into_iter().flatten().flatten();
+    infos.any(|info| {
+        let info = fs::read_to_string(info.path());
         info.is_ok_and(|info| connection_of(&info) == Some(connection))
     })
 }

@@ -1,6 +1,7 @@
 //! A name, branch by branch.
 
 use rustix::fs::Statx;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::state::identity::Presented;
@@ -14,11 +15,17 @@ pub(crate) struct Copy<'a> {
     pub stat: Statx,
     /// The attributes of a symlink that is followed.
     pub link: Option<Box<Statx>>,
-    /// A branch that may have a copy that counts more could not be asked.
-    pub stands_in: bool,
+    /// What a branch said that may have a copy that counts more.
+    pub instead_of: Option<Errno>,
 }
 
 impl Copy<'_> {
+    /// Whether a copy that counts more may be back later, and would hide what happens to this one. A
+    /// branch that refuses to tell will refuse again.
+    pub fn stands_in(&self) -> bool {
+        !matches!(self.instead_of, None | Some(Errno::ACCESS | Errno::PERM))
+    }
+
     /// The attributes of what is under the name on the branch.
     pub fn own_stat(&self) -> &Statx {
         self.link.as_deref().unwrap_or(&self.stat)

@@ -61,7 +61,7 @@ pub(crate) fn shown_copy<'a>(
         dir,
         stat,
         link,
-        stands_in: false,
+        instead_of: None,
     }
 }
 

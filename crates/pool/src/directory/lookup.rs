@@ -215,7 +215,7 @@ pub(crate) fn find_copies<'a>(
                         dir,
                         stat,
                         link: None,
-                        stands_in: false,
+                        instead_of: None,
                     },
                     Presentations::ByOptions => follow::shown_copy(pool, view, dir, name, stat),
                 };
@@ -246,9 +246,7 @@ pub(crate) fn find_copies<'a>(
         clone_path::finish_clones(pool, name, &mut copies);
     }
     if let (Some(first), Some(error)) = (copies.first_mut(), error) {
-        // One that refuses will refuse again: it hides nothing later.
-        first.stands_in =
-            !is_absence(error.errno) && !matches!(error.errno, Errno::ACCESS | Errno::PERM);
+        first.instead_of = Some(error.errno).filter(|errno| !is_absence(*errno));
     }
     Ok(copies)
 }
@@ -291,7 +289,15 @@ pub(crate) fn adopt_entry(
 ) -> Result<Entry> {
     let (node, attr) = adopt(pool, view, parent, name, copies, presentations)?;
     let place = Some((parent, name));
-    Ok(entry(pool, view, &node, attr, place, since))
+    let mut entry = entry(pool, view, &node, attr, place, since);
+    // The copy that counts may be back at any moment.
+    if copies
+        .first()
+        .is_some_and(|first| first.instead_of.is_some())
+    {
+        entry.entry_valid = Duration::ZERO;
+    }
+    Ok(entry)
 }
 
 /// The node of what was found, with one more reference, and its attributes.
@@ -318,7 +324,7 @@ pub(crate) fn adopt(
         kind = FileKind::Symlink;
     }
     let node = adopt_file(pool, view, parent, name, first, kind)?;
-    node.note_stand_in(first.stands_in);
+    node.note_stand_in(first.stands_in());
     let attr = attr::shown_attr(pool, view, &node, &first.stat)?;
     Ok((node, attr))
 }

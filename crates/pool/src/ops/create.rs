@@ -347,7 +347,7 @@ fn entry_of_only(
         dir,
         stat,
         link: None,
-        stands_in: false,
+        instead_of: None,
     }];
     lookup::adopt_entry(pool, view, parent, name, &copies, Presentations::Own, since)
 }
