@@ -410,9 +410,9 @@ const FILES: usize = 20;
 fn tree() -> Pool {
     let pool = Pool::tmpfs(2).mount();
     for dir in 0..DIRS {
-        fs::create_dir(pool.on(dir % 2, &format!("d{dir}"))).unwrap();
+        fs::create_dir(pool.on(dir % 2, format!("d{dir}"))).unwrap();
         for file in 0..FILES {
-            put(pool.on(dir % 2, &format!("d{dir}/f{file}")), "x");
+            put(pool.on(dir % 2, format!("d{dir}/f{file}")), "x");
         }
     }
     pool

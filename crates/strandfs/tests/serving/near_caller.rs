@@ -27,7 +27,7 @@ fn pool(options: &str) -> Arc<Pool> {
 /// Asks for names that are not there, each once: nobody but the server can answer.
 fn ask(pool: &Pool, series: &str) {
     for number in 0..200 {
-        assert!(!pool.path(&format!("{series}-{number}")).exists());
+        assert!(!pool.path(format!("{series}-{number}")).exists());
     }
 }
 
@@ -110,7 +110,7 @@ fn threads_that_a_bound_reader_starts_run_anywhere() {
     on(cpus[0], move || {
         for round in 0..20 {
             ask(&asked, &format!("r{round}"));
-            fs::create_dir(asked.path(&format!("d{round}"))).unwrap();
+            fs::create_dir(asked.path(format!("d{round}"))).unwrap();
             assert_eq!(fs::read_dir(asked.path("")).unwrap().count(), round + 1);
         }
     });
@@ -135,7 +135,7 @@ fn no_thread_is_bound_where_the_option_says_anywhere() {
 fn a_caller_that_becomes_another_program_is_answered() {
     need_root!();
     let pool = pool("flush-on-close=always");
-    let names = (0..40).map(|number| pool.path(&format!("f{number}")));
+    let names = (0..40).map(|number| pool.path(format!("f{number}")));
     // Closed on exec, one by one.
     let files: Vec<_> = names.map(|name| fs::File::create(name).unwrap()).collect();
     for _ in 0..50 {

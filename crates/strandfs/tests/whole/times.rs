@@ -113,7 +113,7 @@ fn making_a_file_that_could_be_mapped_asks_for_its_attributes_no_more_often() {
     let asked = |name: &str, reading: bool| {
         made_by(&pool, &["getattr"], || {
             for number in 0..FILES {
-                let path = pool.path(&format!("{name}{number}"));
+                let path = pool.path(format!("{name}{number}"));
                 let mut open = OpenOptions::new();
                 open.read(reading).write(true).create_new(true);
                 drop(open.open(path).unwrap());
