@@ -29,6 +29,11 @@ pub(crate) fn note_allowed() {
     }
 }
 
+/// Whether there is a choice between CPUs.
+pub(crate) fn may_bind() -> bool {
+    ALLOWED.lock().is_some_and(|allowed| allowed.count() > 1)
+}
+
 /// Binds the calling thread to a CPU, if it may use that and others; `bound`: where it was bound to
 /// before. Where it is bound to now.
 pub(crate) fn bind(bound: Option<usize>, cpu: usize) -> Option<usize> {

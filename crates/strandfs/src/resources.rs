@@ -99,16 +99,15 @@ pub fn lift_file_size_limit() {
 
 /// Where `pin-threads` puts the threads, on the CPUs this process may use.
 fn placement(strategy: PinThreads) -> Placement {
-    let unpinned = match strategy {
-        PinThreads::Anywhere => Unpinned::Anywhere,
-        _ => Unpinned::NearCaller,
-    };
-    let free = Placement {
-        unpinned,
-        ..Placement::default()
-    };
-    if matches!(strategy, PinThreads::Off | PinThreads::Anywhere) {
-        return free;
+    match strategy {
+        PinThreads::Off => return Placement::default(),
+        PinThreads::Anywhere => {
+            return Placement {
+                unpinned: Unpinned::Anywhere,
+                ..Placement::default()
+            };
+        }
+        _ => {}
     }
     match rustix::thread::sched_getaffinity(None) {
         Ok(allowed) => arrange(strategy, &cores(&allowed)),
@@ -174,7 +173,7 @@ fn arrange(strategy: PinThreads, cores: &[Vec<usize>]) -> Placement {
     let one = |reading: CpuSet, working: CpuSet| Placement {
         reading: vec![reading],
         working: vec![working],
-        unpinned: Unpinned::default(),
+        ..Placement::default()
     };
     match strategy {
         PinThreads::Off | PinThreads::Anywhere => Placement::default(),
@@ -187,17 +186,17 @@ fn arrange(strategy: PinThreads, cores: &[Vec<usize>]) -> Placement {
         PinThreads::RPSL => Placement {
             reading: by_cpu.clone(),
             working: by_cpu,
-            unpinned: Unpinned::default(),
+            ..Placement::default()
         },
         PinThreads::RPSP => Placement {
             reading: by_core.clone(),
             working: by_core,
-            unpinned: Unpinned::default(),
+            ..Placement::default()
         },
         PinThreads::R1PPSP => Placement {
             reading: vec![*first_core],
             working: spread,
-            unpinned: Unpinned::default(),
+            ..Placement::default()
         },
     }
 }

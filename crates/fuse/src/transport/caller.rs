@@ -45,7 +45,7 @@ pub(super) fn is_interrupted(thread: u32) -> bool {
 }
 
 /// The CPU that this thread ran on last. `None` where `/proc` does not tell, or the thread is gone.
-/// Three system calls.
+/// Waits while the thread becomes another program: not for who serves requests.
 pub(super) fn cpu(thread: u32) -> Option<usize> {
     /// Fields of `/proc/TID/stat` between the name of the program and the CPU (proc_pid_stat(5): 39).
     const BEFORE_CPU: usize = 36;
@@ -69,7 +69,7 @@ pub(super) fn cpu(thread: u32) -> Option<usize> {
 }
 
 /// Whether `/proc` names processes as this one's namespace does.
-fn proc_is_own() -> bool {
+pub(super) fn proc_is_own() -> bool {
     static OWN: OnceLock<bool> = OnceLock::new();
     *OWN.get_or_init(|| {
         let named = std::fs::read_link("/proc/self").ok();

@@ -210,7 +210,11 @@ fn follow(
     match callers.note(served) {
         Verdict::Stay => {}
         Verdict::Anywhere => worker_state.release(),
-        Verdict::With(thread) => worker_pool.whereabouts.ask(thread),
+        Verdict::With(thread) => {
+            if !worker_pool.whereabouts.ask(thread) {
+                worker_state.release();
+            }
+        }
     }
     if let Some(cpu) = worker_pool.whereabouts.found()
         && callers.are_followed()

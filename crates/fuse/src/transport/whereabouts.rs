@@ -29,14 +29,16 @@ pub(super) struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// Asks on which CPU a thread is. For the reader, which reads on.
-    pub(super) fn ask(self: &Arc<Self>, thread: u32) {
-        self.asked.store(thread, Ordering::Release);
+    /// Asks on which CPU a thread is. For the reader, which reads on. False if the last question was not
+    /// taken up: the looker waits for somebody, perhaps for ever, and nothing is known of callers.
+    pub(super) fn ask(self: &Arc<Self>, thread: u32) -> bool {
+        let is_taken_up = self.asked.swap(thread, Ordering::AcqRel) == 0;
         match self.looker.get() {
             Some(looker) => looker.unpark(),
             None if !self.started.swap(true, Ordering::AcqRel) => self.start(),
             None => {}
         }
+        is_taken_up
     }
 
     /// The CPU of a thread that was asked for, once.
@@ -92,7 +94,7 @@ mod tests {
         let whereabouts = Arc::new(Whereabouts::default());
         assert_eq!(whereabouts.found(), None);
         let own = rustix::thread::gettid().as_raw_nonzero().get();
-        whereabouts.ask(own.cast_unsigned());
+        assert!(whereabouts.ask(own.cast_unsigned()));
         let start = Instant::now();
         let found = loop {
             if let Some(found) = whereabouts.found() {
@@ -107,5 +109,17 @@ mod tests {
                 .is_set(found)
         );
         assert_eq!(whereabouts.found(), None, "it is told once");
+    }
+
+    /// As when it looks at a program of somebody's that never begins.
+    #[test]
+    fn a_looker_that_does_not_come_back_is_noticed() {
+        let whereabouts = Arc::new(Whereabouts {
+            started: AtomicBool::new(true),
+            ..Whereabouts::default()
+        });
+        assert!(whereabouts.ask(7), "it may be on its way");
+        assert!(!whereabouts.ask(7));
+        assert!(!whereabouts.ask(7));
     }
 }

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
+use super::caller;
 use super::device;
 use super::kept::Kept;
 use super::later::OverDevice;
@@ -21,7 +22,7 @@ use super::watchdog::{self, Watchdog};
 use super::whereabouts::Whereabouts;
 use super::worker_state::{WakeReason, WorkerState};
 use super::{END_IN_PEACE, INTERRUPT_EVERY};
-use crate::affinity::note_allowed;
+use crate::affinity::{may_bind, note_allowed};
 use crate::connection::Substitute;
 use crate::life::Life;
 use crate::sys;
@@ -39,6 +40,8 @@ pub(crate) struct WorkerPool {
     pub(super) watchdog: Watchdog,
     pub(super) worker_table: Mutex<WorkerTable>,
     pub(super) placement: Placement,
+    /// The reader may run where its caller does.
+    can_follow: bool,
     /// Whose requests are interrupted from here as well.
     pub(super) ring: OnceLock<Arc<RingWorkerPool>>,
     departed: Condvar,
@@ -107,6 +110,7 @@ impl WorkerPool {
             clock_runs: AtomicBool::new(false),
             watchdog: Watchdog::new(),
             worker_table: Mutex::default(),
+            can_follow: placement.is_near_caller() && may_bind() && caller::proc_is_own(),
             placement,
             ring: OnceLock::new(),
             departed: Condvar::new(),
@@ -116,7 +120,7 @@ impl WorkerPool {
 
     /// Whether the reader runs where its caller does. Over io_uring hardly anybody waits for it.
     pub(super) fn follows_callers(&self) -> bool {
-        self.placement.is_near_caller() && self.ring.get().is_none()
+        self.can_follow && self.ring.get().is_none()
     }
 
     /// From now on there may be so many threads.
