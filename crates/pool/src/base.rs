@@ -20,3 +20,4 @@ pub(crate) mod step;
 pub mod sys;
 #[cfg(test)]
 pub(crate) mod test_request;
+pub(crate) mod thread;

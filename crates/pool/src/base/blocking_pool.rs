@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::base::thread;
+
 /// More calls than this at once wait for one of the others to come back.
 const THREADS_MAX: usize = 64;
 /// How long a thread without work is kept.
@@ -39,12 +41,7 @@ impl BlockingPool {
         queue.tasks.push_back(Box::new(task));
         if queue.idle < queue.tasks.len() && queue.threads < THREADS_MAX {
             let shared = Arc::clone(&self.shared);
-            let started = std::thread::Builder::new()
-                .name("strandfs-ask".to_owned())
-                .spawn(move || {
-                    strandfs_fuse::run_anywhere();
-                    shared.work()
-                });
+            let started = thread::start("strandfs-ask", move || shared.work());
             match started {
                 Ok(_) => queue.threads += 1,
                 Err(error) => tracing::warn!(%error, "no further thread to ask branches with"),

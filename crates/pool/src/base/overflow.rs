@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 
 use crate::base::branch::BranchId;
 use crate::base::sys;
+use crate::base::thread;
 
 /// Descriptors handed over at once (`SCM_MAX_FD` is 253).
 pub(crate) const BATCH: usize = 64;
@@ -122,12 +123,8 @@ fn request(operation: u8, slot: u32) -> Request {
 /// file may take its time, for which nobody else should wait. Without one, they do.
 fn closer() -> Option<Sender<OwnedFd>> {
     let (to_close, files) = mpsc::channel::<OwnedFd>();
-    let close = move || {
-        strandfs_fuse::run_anywhere();
-        files.into_iter().for_each(drop)
-    };
-    let thread = std::thread::Builder::new().name(THREAD.to_owned());
-    thread.spawn(close).ok().map(|_| to_close)
+    let close = move || files.into_iter().for_each(drop);
+    thread::start(THREAD, close).ok().map(|_| to_close)
 }
 
 /// What the thread of a table does until nobody is left who could ask it. Nothing here may log.

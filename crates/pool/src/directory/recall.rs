@@ -14,6 +14,7 @@ use strandfs_fuse::{Connection, NodeId};
 use strandfs_options::Settings;
 
 use crate::base::branch::{Branch, BranchId};
+use crate::base::thread;
 use crate::coherence::validity;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, reading};
@@ -164,12 +165,7 @@ pub(crate) fn recall(pool: &Directories, reason: Reason) -> Recalled {
     if !state.running {
         let pool = pool.me.clone();
         let worker = Arc::clone(&shared);
-        let started = std::thread::Builder::new()
-            .name("strandfs-recall".to_owned())
-            .spawn(move || {
-                strandfs_fuse::run_anywhere();
-                work(&pool, &worker)
-            });
+        let started = thread::start("strandfs-recall", move || work(&pool, &worker));
         match started {
             Ok(_) => state.running = true,
             Err(error) => {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use strandfs_options::readdir::Workers;
 
+use crate::base::thread;
+
 /// Work given out, of which its giver awaits the result.
 pub(crate) struct Task<T> {
     state: Mutex<TaskState<T>>,
@@ -106,12 +108,7 @@ impl WorkerPool {
         });
         for _ in 0..threads {
             let queue = Arc::clone(&queue);
-            let started = std::thread::Builder::new()
-                .name("strandfs-list".to_owned())
-                .spawn(move || {
-                    strandfs_fuse::run_anywhere();
-                    queue.serve()
-                });
+            let started = thread::start("strandfs-list", move || queue.serve());
             if let Err(error) = started {
                 tracing::warn!(%error, "fewer threads list directories than func.readdir asks for");
                 break;

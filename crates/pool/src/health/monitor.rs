@@ -19,6 +19,7 @@ use crate::base::branch::{
     Branch, BranchId, BranchState, Found, Mark, Missing, is_dead_server, why_gone,
 };
 use crate::base::sys;
+use crate::base::thread;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, recall};
 use crate::health::stuck::{Stuck, Waits};
@@ -69,13 +70,7 @@ pub fn start(pool: &Arc<Health>) -> std::io::Result<()> {
         suspects: false,
         nodes: HighWater::default(),
     };
-    std::thread::Builder::new()
-        .name("strandfs-health".to_owned())
-        .spawn(move || {
-            strandfs_fuse::run_anywhere();
-            monitor.run()
-        })
-        .map(drop)
+    thread::start("strandfs-health", move || monitor.run()).map(drop)
 }
 
 /// What a helper found out about a branch.

@@ -25,6 +25,7 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::policy::Space;
 use crate::base::status::RelocateAhead;
 use crate::base::sys;
+use crate::base::thread;
 use crate::directory::{choose, forget, lookup};
 use crate::mover::source::Source;
 use crate::mover::{self, MoveError, Mover, lacks_a_branch};
@@ -127,12 +128,7 @@ pub fn start(pool: &Arc<Mover>) -> std::io::Result<()> {
         candidates: HashMap::new(),
     };
     pool.ahead.state.lock().running = true;
-    let started = std::thread::Builder::new()
-        .name("strandfs-ahead".to_owned())
-        .spawn(move || {
-            strandfs_fuse::run_anywhere();
-            mover.run()
-        });
+    let started = thread::start("strandfs-ahead", move || mover.run());
     if started.is_err() {
         pool.ahead.state.lock().running = false;
     }

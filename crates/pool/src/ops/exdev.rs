@@ -20,6 +20,7 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::metadata::set_times;
 use crate::base::sys;
+use crate::base::thread;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, choose, clone_path, locate, lookup, set};
 use crate::mover::unguessable;
@@ -292,12 +293,9 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
         return;
     }
     let (connection, name) = (Connection::clone(connection), name.to_owned());
-    let told = std::thread::Builder::new()
-        .name("strandfs-exdev".to_owned())
-        .spawn(move || {
-            strandfs_fuse::run_anywhere();
-            connection.invalidate_entry(parent, &name)
-        });
+    let told = thread::start("strandfs-exdev", move || {
+        connection.invalidate_entry(parent, &name)
+    });
     if let Err(error) = told {
         tracing::warn!(%error, "a renamed name shows as a link only when it expires");
     }

@@ -16,6 +16,7 @@ use strandfs_fuse::{Deferred, LockOwner};
 
 use crate::base::blocking_pool::BlockingPool;
 use crate::base::rank;
+use crate::base::thread;
 use crate::state::lock_table::{LockMode, Span};
 use crate::state::range_locks::{Answers, Asked, NodeLocks, RangeCounts, Sort, Waiter};
 
@@ -309,12 +310,7 @@ impl LockWaits {
         clock.due.insert(key, Arc::downgrade(locks));
         if !clock.runs {
             let waits = Arc::clone(self);
-            let started = std::thread::Builder::new()
-                .name("strandfs-locks".to_owned())
-                .spawn(move || {
-                    strandfs_fuse::run_anywhere();
-                    waits.keep_time()
-                });
+            let started = thread::start("strandfs-locks", move || waits.keep_time());
             match started {
                 Ok(_) => clock.runs = true,
                 Err(error) => {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use strandfs_fuse::NodeId;
 
 use crate::base::sys;
+use crate::base::thread;
 use crate::coherence::event::Events;
 use crate::coherence::hot::Storms;
 use crate::coherence::queue::{self, BUFFER_BYTES, EVENT_BYTES_MAX, Repeat};
@@ -185,13 +186,7 @@ impl Listener {
             all_own: false,
             record: Vec::new(),
         };
-        std::thread::Builder::new()
-            .name("strandfs-events".to_owned())
-            .spawn(move || {
-                strandfs_fuse::run_anywhere();
-                listener.run()
-            })
-            .map(drop)
+        thread::start("strandfs-events", move || listener.run()).map(drop)
     }
 
     fn run(mut self) {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::base::sys::Result;
 use crate::base::sys::raw::last_errno;
+use crate::base::thread;
 
 /// The first number that is not a standard stream's.
 const FIRST: RawFd = 3;
@@ -26,7 +27,6 @@ pub fn spawn_with_own_table(name: &str, kept: &OwnedFd, body: fn(OwnedFd)) -> Re
     let number = kept.as_raw_fd();
     let (tell, told) = mpsc::sync_channel(1);
     let thread = move || {
-        strandfs_fuse::run_anywhere();
         let alone = block_signals().and_then(|()| leave_table_but(number));
         let begun = alone.is_ok();
         let _ = tell.send(alone);
@@ -37,9 +37,7 @@ pub fn spawn_with_own_table(name: &str, kept: &OwnedFd, body: fn(OwnedFd)) -> Re
         // else knows of it.
         body(unsafe { OwnedFd::from_raw_fd(number) });
     };
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(thread)
+    thread::start(name, thread)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
     // Until then the thread needs `kept` in the table that both share.
     told.recv().unwrap_or(Err(Errno::AGAIN))

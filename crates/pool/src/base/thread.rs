@@ -1,0 +1,19 @@
+//! Threads of the pool's own.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that may run on any CPU: who starts it may carry out a request, and be bound to the
+/// caller's.
+///
+/// # Errors
+/// As of `pthread_create(3)`: EAGAIN.
+pub(crate) fn start<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    Builder::new().name(name.to_owned()).spawn(move || {
+        strandfs_fuse::run_anywhere();
+        body()
+    })
+}
