@@ -3,6 +3,8 @@
 pub(crate) const BTRFS: u64 = libc::BTRFS_SUPER_MAGIC as u64;
 /// And ext2 and ext3.
 pub(crate) const EXT4: u64 = libc::EXT4_SUPER_MAGIC as u64;
+/// Of descriptors of processes, where each process has a number of its own (Linux 6.9).
+pub(crate) const PIDFS: u64 = 0x5049_4446;
 pub(crate) const TMPFS: u64 = libc::TMPFS_MAGIC as u64;
 pub(crate) const XFS: u64 = libc::XFS_SUPER_MAGIC as u64;
 

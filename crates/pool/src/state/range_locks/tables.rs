@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fstat, fstatfs};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use smallvec::SmallVec;
 use strandfs_fuse::LockOwner;
 
+use crate::base::magic;
 use crate::state::lock_table::{LockMode, LockTable};
 use crate::state::range_locks::asked::{Asked, Sort};
 use crate::state::range_locks::closing::Closing;
@@ -266,12 +269,34 @@ impl Drop for Tables {
     }
 }
 
-/// When a process began, in the kernel's ticks, which tells it from a later one of the same number;
-/// none if there is none in the pid namespace of `/proc`.
+/// What tells a process from a later one of the same number: its number among all that ever were, or,
+/// before Linux 6.9, when it began. None if there is none in this pid namespace.
+///
+/// `/proc/PID/stat` waits while the process becomes another program, which its user may make last for
+/// ever (`exec_update_lock` in fs/exec.c): it is read only where there is nothing else.
 ///
 /// # Errors
-/// What keeps `/proc` from telling.
+/// What keeps the kernel from telling.
 pub(super) fn began(pid: u32) -> std::io::Result<Option<u64>> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    // The flag is PIDFD_THREAD: a lock's holder may be any thread of its process.
+    let of_thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    match pidfd_open(number, of_thread) {
+        Ok(process) if fstatfs(&process)?.f_type as u64 == magic::PIDFS => {
+            Ok(Some(fstat(&process)?.st_ino))
+        }
+        Err(Errno::SRCH) => Ok(None),
+        // Unknown to the kernel, or forbidden.
+        Ok(_) | Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => began_at(pid),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// When a process began, in the kernel's ticks.
+fn began_at(pid: u32) -> std::io::Result<Option<u64>> {
     let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
         Err(error) => {

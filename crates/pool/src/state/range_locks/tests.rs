@@ -126,6 +126,28 @@ fn the_locks_of_a_process_end_when_it_has_ended() {
     assert!(is_found_dead(sleeper.id(), since));
 }
 
+#[test]
+fn a_process_that_becomes_another_program_is_the_same() {
+    let mut shell = std::process::Command::new("sh");
+    let mut shell = shell
+        .args(["-c", "read line; exec sleep 600"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let before = began(shell.id()).unwrap();
+    assert!(before.is_some());
+    drop(shell.stdin.take());
+    let name = format!("/proc/{}/comm", shell.id());
+    while std::fs::read_to_string(&name).unwrap().trim() != "sleep" {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let after = began(shell.id()).unwrap();
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    assert_eq!(after, before);
+    assert_ne!(began(std::process::id()).unwrap(), before);
+}
+
 /// The close of a file that was told late met a lock that its process took by another file just then,
 /// between the look whose locks end and their end: the new lock went, too.
 #[test]
