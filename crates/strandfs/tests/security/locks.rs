@@ -327,3 +327,73 @@ fn range_lock(file: &File, command: i32) -> std::io::Result<()> {
         _ => Err(std::io::Error::last_os_error()),
     }
 }
+
+/// Lets a server go on when the test ends, however it ends.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+/// `execve(2)` closes files, and waits for their servers; what `/proc` shows of the process cannot be
+/// read meanwhile.
+#[test]
+fn a_holder_that_never_becomes_another_program_holds_up_nobody() {
+    need_root!();
+    for transport in transports() {
+        let pool = open_pool(&format!("transport={transport}"));
+        let slow = Pool::tmpfs(1).option("flush-on-close=always").mount();
+        // Closed before the locked file, and so with the lock still held.
+        let closed_late = File::create(slow.path("f")).unwrap();
+        fs::write(pool.path("f"), "0123456789").unwrap();
+        // Through a file that is open for reading: the pool is not told of its closes.
+        let locked = File::open(pool.path("f")).unwrap();
+        let server = Pid::from_raw(i32::try_from(slow.pid()).unwrap()).unwrap();
+        let number = locked.as_raw_fd();
+        let mut holder = std::process::Command::new("true");
+        let begin = move || match set_lock(number, libc::F_RDLCK) {
+            0 => rustix::process::kill_process(server, Signal::STOP).map_err(Into::into),
+            _ => Err(std::io::Error::last_os_error()),
+        };
+        // SAFETY: both are single system calls, which may be made between fork and exec.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut holder, begin) };
+        let stopped = Stopped(server);
+        let holder = thread::spawn(move || holder.status().unwrap());
+        // It has the lock, and is about to close what it does not take along.
+        eventually("the other server to be stopped", PATIENCE, || {
+            let status = fs::read_to_string(format!("/proc/{}/status", slow.pid())).unwrap();
+            status.contains("State:\tT")
+        });
+        thread::sleep(Duration::from_millis(500));
+        let (done, wait) = mpsc::channel();
+        let path = pool.path("f");
+        thread::spawn(move || {
+            let own = File::options().read(true).write(true).open(path).unwrap();
+            let refused = set_lock(own.as_raw_fd(), libc::F_WRLCK) != 0;
+            let error = std::io::Error::last_os_error().raw_os_error();
+            done.send(refused.then_some(error)).unwrap();
+        });
+        let said = wait.recv_timeout(Duration::from_secs(20));
+        alice_works(&pool, "beside a holder that is stuck");
+        assert!(!holder.is_finished(), "the holder has to be stuck");
+        drop(stopped);
+        assert!(holder.join().unwrap().success());
+        assert_eq!(said, Ok(Some(Some(libc::EAGAIN))), "{transport}");
+        drop((closed_late, locked));
+    }
+}
+
+/// `fcntl(F_SETLK)` on the whole file.
+fn set_lock(file: i32, kind: i32) -> i32 {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: fcntl reads one flock structure for this command.
+    unsafe { libc::fcntl(file, libc::F_SETLK, &raw const lock) }
+}
