@@ -8,6 +8,7 @@
 pub mod blocksize;
 pub mod compare;
 pub mod counters;
+pub mod cpu;
 pub mod credibility;
 pub mod crosscheck;
 pub mod data;

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::Cpu;
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::regime::Regime;
@@ -174,6 +175,9 @@ pub struct Sample {
     /// What moved meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+    /// CPU time spent meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
     /// Of the operations, where they were timed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,

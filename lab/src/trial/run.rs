@@ -437,6 +437,6 @@ fn sample(found: Measured, traffic: result::Traffic) -> Sample {
         value: found.seconds,
         sync_seconds: found.sync_seconds,
         traffic: Some(traffic),
-        latency: None,
+        ..Sample::default()
     }
 }
