@@ -8,12 +8,16 @@
 
 use crate::error::BenchError;
 use crate::format;
-use crate::result::{Kind, Report, Series};
+use crate::result::{Kind, Report, Series, Subject};
 use crate::stats::{Estimate, ratio_of_medians};
+use crate::storage::Medium;
 use crate::subject::Family;
 
 /// A change that nobody needs to hear of, unless another is asked for.
 pub const THRESHOLD: f64 = 0.05;
+
+/// Settings that make another work of it: such results are not set against each other.
+const DECISIVE: [&str; 6] = ["size", "files", "block", "iodepth", "ioengine", "rate"];
 
 /// What a row shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,21 +75,30 @@ pub fn compare(
             after.kind.name()
         )));
     }
+    let unlike = unlike_runs(before, after);
+    if !unlike.is_empty() {
+        return Err(BenchError::Usage(format!(
+            "the two results are of different work and are not compared: {}",
+            unlike.join("; ")
+        )));
+    }
     let mut found = Comparison {
         rows: Vec::new(),
         notes: differences(before, after),
     };
     for series in &after.series {
-        match before.find(&series.subject, &series.workload) {
-            None => found.notes.push(only("second", series)),
-            Some(old) if old.unit != series.unit => found.notes.push(format!(
-                "{} on {} is counted in different units: not compared",
+        let Some(old) = before.find(&series.subject, &series.workload) else {
+            found.notes.push(only("second", series));
+            continue;
+        };
+        match unlike_rows((before, old), (after, series)) {
+            Some(why) => found.notes.push(format!(
+                "{} on {} is not compared: {why}",
                 series.workload, series.subject
             )),
-            Some(old) => {
-                found
-                    .rows
-                    .extend(row((before, old), (after, series), threshold, absolute))
+            None => {
+                let row = row((before, old), (after, series), threshold, absolute);
+                found.rows.extend(row);
             }
         }
     }
@@ -95,11 +108,88 @@ pub fn compare(
         }
     }
     if found.rows.is_empty() {
-        return Err(BenchError::Usage(
-            "the two results have no measurement in common".to_owned(),
-        ));
+        return Err(BenchError::Usage(format!(
+            "the two results have no measurement in common that can be compared: {}",
+            found.notes.join("; ")
+        )));
     }
     Ok(found)
+}
+
+/// Why nothing in two results is of the same work.
+fn unlike_runs(before: &Report, after: &Report) -> Vec<String> {
+    let mut said = Vec::new();
+    if before.regime != after.regime {
+        said.push(format!(
+            "{} before, {} after",
+            before.regime.name(),
+            after.regime.name()
+        ));
+    }
+    for name in DECISIVE {
+        let (old, new) = (before.settings.get(name), after.settings.get(name));
+        if old != new {
+            let shown = |it: Option<&String>| it.map_or("none", String::as_str).to_owned();
+            said.push(format!(
+                "{name} {} before, {} after",
+                shown(old),
+                shown(new)
+            ));
+        }
+    }
+    said
+}
+
+/// Why two rows of one name are not of the same work.
+fn unlike_rows(before: (&Report, &Series), after: (&Report, &Series)) -> Option<String> {
+    let (old, new) = (before.1, after.1);
+    if old.unit != new.unit {
+        return Some("it is counted in different units".to_owned());
+    }
+    if old.cache != new.cache {
+        return Some("it began with different caches".to_owned());
+    }
+    // Amounts may differ: they follow the speed. Calls of another size are another work.
+    let block = |it: &Series| it.work.bytes.checked_div(it.work.operations);
+    if block(old) != block(new) {
+        return Some("its blocks have different sizes".to_owned());
+    }
+    let subject = |(report, series): (&Report, &Series)| {
+        let mut all = report.subjects.iter();
+        all.find(|it| it.name == series.subject).cloned()
+    };
+    let (old, new) = subject(before).zip(subject(after))?;
+    if old.branches != new.branches {
+        return Some(format!(
+            "{} branches before, {} after",
+            old.branches, new.branches
+        ));
+    }
+    let (old_way, new_way) = (transport(&old.options), transport(&new.options));
+    if old_way != new_way {
+        return Some(format!("transport {old_way} before, {new_way} after"));
+    }
+    let kind = |it: &Subject| {
+        it.storage
+            .as_ref()
+            .map(|it| (it.filesystem.clone(), it.medium))
+    };
+    let (old_kind, new_kind) = (kind(&old), kind(&new));
+    (old_kind != new_kind).then(|| {
+        let name = |it: Option<(String, Medium)>| it.map_or("nothing known".to_owned(), |it| it.0);
+        format!(
+            "it lay on {} before, on {} after",
+            name(old_kind),
+            name(new_kind)
+        )
+    })
+}
+
+/// What requests came over, as far as it was asked for.
+fn transport(options: &str) -> &str {
+    let mut words = options.split(',');
+    let asked = words.rfind(|it| it.starts_with("transport="));
+    asked.map_or("as it was chosen", |it| it.trim_start_matches("transport="))
 }
 
 impl Comparison {
@@ -257,11 +347,6 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
         ("kernel", old.kernel.clone(), new.kernel.clone()),
         ("CPU", old.cpu_model.clone(), new.cpu_model.clone()),
         ("number of CPUs", old.cpus.to_string(), new.cpus.to_string()),
-        (
-            "regime",
-            before.regime.name().to_owned(),
-            after.regime.name().to_owned(),
-        ),
     ];
     for (name, old, new) in facts {
         if old != new {
@@ -270,7 +355,8 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
     }
     for (name, old) in &before.settings {
         // Measured rather than set; the device's number is chance.
-        if matches!(name.as_str(), "generator" | "device") {
+        let is_plan = name.starts_with("look") || name.starts_with("level of");
+        if is_plan || matches!(name.as_str(), "generator" | "device") {
             continue;
         }
         if let Some(new) = after.settings.get(name).filter(|new| *new != old) {
@@ -284,7 +370,7 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Cache, Kind, Sample, Subject, Unit, Work};
+    use crate::result::{Cache, Kind, Sample, Unit, Work};
 
     fn report(rows: &[(&str, Family, &[f64])]) -> Report {
         let mut report = Report::new(Kind::Metadata, Regime::Quiet, 1);
@@ -397,5 +483,64 @@ mod tests {
         other.kind = Kind::Matrix;
         let error = compare(&one, &other, THRESHOLD, false).unwrap_err();
         assert!(error.to_string().contains("bench matrix"), "{error}");
+    }
+
+    /// Other sizes, transports, targets: seen as "slower", which they were not.
+    #[test]
+    fn what_is_of_other_work_is_never_a_regression() {
+        let one = report(&[("a", Family::Strandfs, &FAST)]);
+        let slow = report(&[("a", Family::Strandfs, &SLOW)]);
+        let refused = |change: &dyn Fn(&mut Report), said: &str| {
+            let mut two = slow.clone();
+            change(&mut two);
+            let error = compare(&one, &two, THRESHOLD, false).unwrap_err();
+            assert!(matches!(error, BenchError::Usage(_)));
+            assert!(error.to_string().contains(said), "{error}");
+        };
+        refused(
+            &|it| {
+                it.settings.insert("size".to_owned(), "8 MiB".to_owned());
+            },
+            "size none before, 8 MiB after",
+        );
+        refused(&|it| it.regime = Regime::Busy, "before, ");
+        refused(
+            &|it| it.subjects[0].options = "x=1,transport=uring".to_owned(),
+            "transport as it was chosen before, uring after",
+        );
+        refused(
+            &|it| it.subjects[0].branches = 8,
+            "0 branches before, 8 after",
+        );
+        refused(
+            &|it| {
+                it.series[0].work = Work {
+                    operations: 4,
+                    bytes: 2048,
+                };
+            },
+            "different sizes",
+        );
+        refused(&|it| it.series[0].unit = Unit::OperationsPerSecond, "units");
+        refused(&|it| it.series[0].cache = Cache::Cold, "caches");
+        // What differs otherwise is compared, row by row.
+        let mut two = report(&[
+            ("a", Family::Strandfs, &SLOW),
+            ("b", Family::Strandfs, &SLOW),
+        ]);
+        let mut one = report(&[
+            ("a", Family::Strandfs, &FAST),
+            ("b", Family::Strandfs, &FAST),
+        ]);
+        two.subjects[0].branches = 2;
+        one.settings.insert("pause".to_owned(), "1 s".to_owned());
+        let found = compare(&one, &two, THRESHOLD, false).unwrap();
+        assert_eq!((found.rows.len(), found.count(Change::Slower)), (1, 1));
+        assert!(
+            found
+                .notes
+                .iter()
+                .any(|it| it.contains("create on a is not compared"))
+        );
     }
 }

@@ -18,8 +18,12 @@ use crate::result::{Cache, Work};
 const LARGE_BLOCK: usize = 64 << 10;
 /// Operations between looks at the clock and at Ctrl-C.
 const LOOK_EVERY: u64 = 16;
-/// A sample of fewer operations says nothing about one operation.
+/// A sample of fewer operations says nothing about one operation. A large block says enough about a MiB.
 const FEWEST_OPERATIONS: u64 = 8;
+/// Bytes with which the speed of a place is first tried; the next attempts have twice as many.
+const FIRST_ATTEMPT: u64 = 64 << 10;
+/// No more than this is written to find out a speed.
+const LARGEST_ATTEMPT: u64 = 32 << 20;
 /// Offsets that no other file uses, so that its pieces are unlike theirs.
 const WRITTEN_FROM: u64 = 1 << 48;
 /// The file that is read, and the one that is written anew.
@@ -115,6 +119,29 @@ pub struct Amount {
 }
 
 impl TestDevice<'_> {
+    /// About how many bytes a second can be written and synced here: more and more of them, until that
+    /// takes `enough`.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn write_speed(&mut self, enough: Duration) -> Result<f64, BenchError> {
+        let path = self.dir.join(WRITTEN_FILE);
+        let mut bytes = FIRST_ATTEMPT;
+        let speed = loop {
+            let took = self.write_file(&path, WRITTEN_FROM, bytes)?;
+            let is_over = took >= enough || bytes >= LARGEST_ATTEMPT.min(self.file_bytes);
+            if is_over {
+                break bytes as f64 / took.as_secs_f64().max(1e-9);
+            }
+            // Far from enough: not in single steps.
+            let missing = enough.as_secs_f64() / took.as_secs_f64().max(1e-9);
+            bytes = bytes.saturating_mul(if missing > 8.0 { 8 } else { 2 });
+            bytes = bytes.min(LARGEST_ATTEMPT);
+        };
+        fs::remove_file(&path).map_err(BenchError::io("removing", &path))?;
+        Ok(speed)
+    }
+
     /// Writes the file that is read; past the subject when it would throw the bytes away.
     ///
     /// # Errors
@@ -125,19 +152,26 @@ impl TestDevice<'_> {
             _ => self.dir,
         };
         let path = dir.join(READ_FILE);
-        let mut file = File::create(&path).map_err(BenchError::io("making", &path))?;
+        self.write_file(&path, 0, self.file_bytes).map(drop)
+    }
+
+    /// Writes a file of the bytes of the pattern from `from` on, and syncs it.
+    fn write_file(&mut self, path: &Path, from: u64, bytes: u64) -> Result<Duration, BenchError> {
+        let start = Instant::now();
+        let mut file = File::create(path).map_err(BenchError::io("making", path))?;
         let block_bytes = self.buffer.slice().len();
-        self.pattern.seek(0);
-        let mut left = self.file_bytes;
+        self.pattern.seek(from);
+        let mut left = bytes;
         while left > 0 {
             self.go_on()?;
             let length = left.min(block_bytes as u64) as usize;
             let block = self.pattern.block(length);
             file.write_all(block)
-                .map_err(BenchError::io("writing", &path))?;
+                .map_err(BenchError::io("writing", path))?;
             left -= length as u64;
         }
-        file.sync_data().map_err(BenchError::io("syncing", &path))
+        file.sync_data().map_err(BenchError::io("syncing", path))?;
+        Ok(start.elapsed())
     }
 
     /// Reads both files and compares every byte with what was written.
@@ -261,7 +295,7 @@ impl TestDevice<'_> {
         let start = Instant::now();
         let mut done = 0;
         while done < amount.operations {
-            if done % LOOK_EVERY == 0 && self.is_over(start, done, amount)? {
+            if self.is_over(workload, start, done, amount)? {
                 break;
             }
             let written = match places {
@@ -298,7 +332,7 @@ impl TestDevice<'_> {
         let start = Instant::now();
         let mut done = 0;
         while done < amount.operations {
-            if done % LOOK_EVERY == 0 && self.is_over(start, done, amount)? {
+            if self.is_over(workload, start, done, amount)? {
                 break;
             }
             let buffer = self.buffer.slice();
@@ -328,10 +362,24 @@ impl TestDevice<'_> {
         })
     }
 
-    fn is_over(&self, start: Instant, done: u64, amount: Amount) -> Result<bool, BenchError> {
-        self.go_on()?;
+    fn is_over(
+        &self,
+        workload: &Workload,
+        start: Instant,
+        done: u64,
+        amount: Amount,
+    ) -> Result<bool, BenchError> {
+        if workload.is_by_mib() || done % LOOK_EVERY == 0 {
+            self.go_on()?;
+        }
+        // What is timed for a figure has no limit, so that it looks at no clock.
         let late = amount.limit.is_some_and(|limit| start.elapsed() > limit);
-        Ok(late && done >= FEWEST_OPERATIONS)
+        let fewest = if workload.is_by_mib() {
+            1
+        } else {
+            FEWEST_OPERATIONS
+        };
+        Ok(late && done >= fewest)
     }
 
     fn go_on(&self) -> Result<(), BenchError> {

@@ -31,6 +31,7 @@ pub mod requests;
 pub mod result;
 pub mod scratch;
 pub mod sentinel;
+pub mod sequential;
 pub mod spread;
 pub mod stats;
 pub mod storage;

@@ -3,9 +3,9 @@
 /// A step that begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// Steps before it.
+    /// Steps before it, or milliseconds.
     pub done: usize,
-    /// Steps of the whole run.
+    /// Steps, or milliseconds, of the whole run; 0 where that is not known.
     pub total: usize,
     /// What it does.
     pub what: &'a str,

@@ -8,7 +8,10 @@ use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
 
-/// What else runs.
+use crate::environment::Environment;
+use crate::sentinel::Noise;
+
+/// What the benchmark runs beside what it measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Regime {
@@ -48,12 +51,26 @@ impl Regime {
         }))
     }
 
-    /// The name in reports.
+    /// What the benchmark itself did to the machine.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Quiet => "quiet",
-            Self::Busy => "busy",
+            Self::Quiet => "no load added",
+            Self::Busy => "one CPU kept busy by the benchmark",
         }
+    }
+
+    /// The same with what others were seen to do: what was measured, not what was meant.
+    pub fn describe(self, environment: &Environment, noise: &[Noise]) -> String {
+        let load = environment.load_before;
+        let others = noise.iter().map(|it| it.others_cpus).fold(0.0, f64::max);
+        let seen = match noise.is_empty() {
+            false => format!("others used up to {others:.1} CPUs"),
+            true if environment.was_busy() => {
+                format!("others kept the machine at a load of {load:.1}")
+            }
+            true => format!("load {load:.1} before"),
+        };
+        format!("{}, {seen}", self.name())
     }
 }
 
@@ -64,5 +81,34 @@ impl Drop for Spinner {
             // It does nothing that could panic.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "regime: quiet" stood beside "the load was 21.4".
+    #[test]
+    fn nobody_is_called_quiet_who_is_not() {
+        let mut environment = Environment::read();
+        environment.load_before = 21.4;
+        let said = Regime::Quiet.describe(&environment, &[]);
+        assert!(
+            !said.contains("quiet") && said.contains("a load of 21.4"),
+            "{said}"
+        );
+        let loud = Noise {
+            others_cpus: 1.72,
+            ..Noise::default()
+        };
+        let said = Regime::Busy.describe(&environment, &[Noise::default(), loud]);
+        assert_eq!(
+            said,
+            "one CPU kept busy by the benchmark, others used up to 1.7 CPUs"
+        );
+        environment.load_before = 0.2;
+        let said = Regime::Quiet.describe(&environment, &[]);
+        assert_eq!(said, "no load added, load 0.2 before");
     }
 }

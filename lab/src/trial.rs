@@ -4,12 +4,13 @@
 //! candidates come in an order drawn anew. A first, unrecorded repetition warms everything up, finds
 //! out how much work fits into a sample, and compares what was written with what comes back.
 
+mod clock;
 mod run;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::data::Workload;
 use crate::result::{self, Cache, Noise, Series};
@@ -61,8 +62,25 @@ pub struct Candidate {
     pub group: usize,
 }
 
-/// Whether the question that a run is to answer is still open.
-pub type IsOpen = Box<dyn Fn(&[Series]) -> bool>;
+/// What is still to be found out, after so many repetitions of these series; `None`: nobody looks now.
+pub type Question = Box<dyn Fn(&[Series], usize) -> Option<Open>>;
+
+/// A question's state at a look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Workload and subject of the measurements that it still needs; none when it is answered.
+    pub cells: Vec<(String, String)>,
+    /// How many more repetitions may be enough.
+    pub more: usize,
+}
+
+/// When a run has measured enough.
+pub enum Until {
+    /// When figures are stable; the rows that are not are measured again.
+    Stable,
+    /// When a question is answered; what it no longer needs is not measured again.
+    Answered(Question),
+}
 
 /// Everything a run needs.
 pub struct Trial {
@@ -70,17 +88,18 @@ pub struct Trial {
     pub candidates: Vec<Candidate>,
     /// What they do.
     pub rows: Vec<Row>,
-    /// Bytes of the file each reads.
+    /// Bytes of the file each reads; less where writing them would take longer than `prepare_limit`.
     pub file_bytes: u64,
+    /// What writing a candidate's file may take, about.
+    pub prepare_limit: Duration,
     /// Repetitions of every row.
     pub repetitions: usize,
-    /// Repetitions, at most, of a row that stays unstable.
+    /// Repetitions, at most.
     pub most_repetitions: usize,
-    /// Whether one unstable row has all repeated: for answers that rest on all rows of a repetition.
-    pub rows_together: bool,
-    /// Asked once, after [`Trial::repetitions`]: whether what was found calls for all there may be,
-    /// also where every row is stable. (Asked again and again, chance would answer in the end.)
-    pub is_open: Option<IsOpen>,
+    /// What ends it in between.
+    pub until: Until,
+    /// When it has to end: no measurement begins that would take longer, as far as is known.
+    pub deadline: Option<Instant>,
     /// What a sample may take, about.
     pub sample_limit: Duration,
     /// Draws the order and the places of random access.
@@ -100,6 +119,8 @@ pub struct Outcome {
     pub repetitions: usize,
     /// Whether the user ended it.
     pub interrupted: bool,
+    /// Whether time ended it, before the question was answered or the figures were stable.
+    pub out_of_time: bool,
 }
 
 impl Row {

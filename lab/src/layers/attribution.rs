@@ -56,15 +56,6 @@ pub struct LevelTimes {
 /// target. A part may be below 0: a cache in the pool can be faster than none.
 pub type Split = [f64; 4];
 
-/// Which quantile of its times stands for a level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quantile {
-    /// What the work usually takes.
-    Median,
-    /// The lower quartile: what the work takes when little disturbs it. Others only ever add time.
-    Lower,
-}
-
 /// The times of several rows, in the repetitions that have all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
@@ -72,6 +63,8 @@ pub struct Table {
     rows: Vec<Vec<[f64; 4]>>,
     /// What a row's parts are divided by before they are averaged; rows count alike.
     scales: Vec<f64>,
+    /// Median times of the pool over the target.
+    totals: Vec<f64>,
 }
 
 impl Table {
@@ -101,11 +94,16 @@ impl Table {
             let totals: Vec<f64> = row.iter().map(|it| it[3]).collect();
             median(&totals).filter(|it| *it > 0.0).unwrap_or(1.0)
         };
+        let totals: Vec<f64> = kept.iter().map(scale).collect();
         let scales = match kept.as_slice() {
             [_] => vec![1.0],
-            several => several.iter().map(scale).collect(),
+            _ => totals.clone(),
         };
-        Self { rows: kept, scales }
+        Self {
+            rows: kept,
+            scales,
+            totals,
+        }
     }
 
     /// Complete repetitions.
@@ -113,8 +111,34 @@ impl Table {
         self.rows.first().map_or(0, Vec::len)
     }
 
+    /// By how much a layer's part exceeds another's, as a share of the whole time, by repetition: the mean
+    /// over the rows. Within a row a lead is a difference of two sums of times, P - N, and what is kept is
+    /// (P - N) / (P + N), which lies between -1 and 1, in proportion to how much of the whole time P + N
+    /// usually is: a wild sample makes it no larger than that.
+    pub fn leads(&self, layer: Layer, rival: Layer) -> Vec<f64> {
+        let (own, other) = (coefficients(layer), coefficients(rival));
+        let sums = |times: &[f64; 4]| {
+            let mut sums = [0.0; 2];
+            for ((own, other), time) in own.iter().zip(&other).zip(times) {
+                let factor = own - other;
+                sums[usize::from(factor < 0.0)] += factor.abs() * time;
+            }
+            sums
+        };
+        let mut leads = vec![0.0; self.repetitions()];
+        for (row, total) in self.rows.iter().zip(&self.totals) {
+            let sums: Vec<[f64; 2]> = row.iter().map(sums).collect();
+            let both: Vec<f64> = sums.iter().map(|[one, other]| one + other).collect();
+            let weight = median(&both).unwrap_or(0.0) / total / self.rows.len() as f64;
+            for (lead, [one, other]) in leads.iter_mut().zip(sums) {
+                *lead += weight * (one - other) / (one + other);
+            }
+        }
+        leads
+    }
+
     /// The parts, from these repetitions; one may be named more than once. `None` for none.
-    pub fn split(&self, repetitions: &[usize], quantile: Quantile) -> Option<Split> {
+    pub fn split(&self, repetitions: &[usize]) -> Option<Split> {
         let mut sum = [0.0; 4];
         let mut column = Vec::with_capacity(repetitions.len());
         for (row, scale) in self.rows.iter().zip(&self.scales) {
@@ -122,7 +146,7 @@ impl Table {
             for (level, middle) in middle.iter_mut().enumerate() {
                 column.clear();
                 column.extend(repetitions.iter().filter_map(|at| row.get(*at)?.get(level)));
-                *middle = quantile.of(&mut column)?;
+                *middle = middle_of(&mut column)?;
             }
             let [memory, pool_memory, target, all] = middle;
             let (pool, storage) = (pool_memory - memory, target - memory);
@@ -135,26 +159,30 @@ impl Table {
     }
 }
 
-impl Quantile {
-    /// Of values in any order; they change places. Thousands of resamples are not to be sorted.
-    fn of(self, values: &mut [f64]) -> Option<f64> {
-        let count = values.len();
-        let place = match self {
-            Self::Median => count / 2,
-            Self::Lower => count.checked_sub(1)? / 4,
-        };
-        if place >= count {
-            return None;
+/// How much of each level is in a layer's part: memory, pool over memory, target, pool over target.
+fn coefficients(layer: Layer) -> [f64; 4] {
+    match layer {
+        Layer::Machine => [1.0, 0.0, 0.0, 0.0],
+        Layer::Pool => [-1.0, 1.0, 0.0, 0.0],
+        Layer::Storage => [-1.0, 0.0, 1.0, 0.0],
+        Layer::Together => [1.0, -1.0, -1.0, 1.0],
+    }
+}
+
+/// The median of values in any order; they change places. Thousands of resamples are not to be sorted.
+fn middle_of(values: &mut [f64]) -> Option<f64> {
+    let count = values.len();
+    if count == 0 {
+        return None;
+    }
+    let (below, found, _) = values.select_nth_unstable_by(count / 2, f64::total_cmp);
+    let found = *found;
+    match count.is_multiple_of(2) {
+        true => {
+            let lower = below.iter().copied().max_by(f64::total_cmp)?;
+            Some(f64::midpoint(lower, found))
         }
-        let (below, found, _) = values.select_nth_unstable_by(place, f64::total_cmp);
-        let found = *found;
-        match self {
-            Self::Median if count.is_multiple_of(2) => {
-                let lower = below.iter().copied().max_by(f64::total_cmp)?;
-                Some(f64::midpoint(lower, found))
-            }
-            _ => Some(found),
-        }
+        false => Some(found),
     }
 }
 
@@ -196,11 +224,8 @@ mod tests {
         row.memory[2] = None;
         let table = Table::new(&[&row]);
         assert_eq!(table.repetitions(), 2);
-        assert_eq!(
-            table.split(&[0, 1], Quantile::Median),
-            Some([1.0, 2.0, 7.0, 0.5])
-        );
-        assert_eq!(table.split(&[], Quantile::Median), None);
+        assert_eq!(table.split(&[0, 1]), Some([1.0, 2.0, 7.0, 0.5]));
+        assert_eq!(table.split(&[]), None);
         assert_eq!(Table::new(&[]).repetitions(), 0);
     }
 
@@ -213,23 +238,37 @@ mod tests {
             &[10.0, 10.0, 10.0, 90.0, 10.0],
         ]);
         let table = Table::new(&[&row]);
-        for level in [Quantile::Median, Quantile::Lower] {
-            let found = table.split(&[0, 1, 2, 3, 4], level);
-            assert_eq!(found, Some([1.0, 2.0, 7.0, 0.0]));
-        }
+        let found = table.split(&[0, 1, 2, 3, 4]);
+        assert_eq!(found, Some([1.0, 2.0, 7.0, 0.0]));
     }
 
     #[test]
-    fn the_quantiles_are_the_median_and_the_lower_quartile() {
-        let of = |quantile: Quantile, count: usize| {
+    fn the_middle_is_the_median() {
+        let of = |count: usize| {
             let mut values: Vec<f64> = (1..=count).rev().map(|it| it as f64).collect();
-            quantile.of(&mut values)
+            middle_of(&mut values)
         };
-        let both = |count| (of(Quantile::Median, count), of(Quantile::Lower, count));
-        assert_eq!(both(0), (None, None));
-        assert_eq!(both(1), (Some(1.0), Some(1.0)));
-        assert_eq!(both(8), (Some(4.5), Some(2.0)));
-        assert_eq!(both(13), (Some(7.0), Some(4.0)));
+        let found = [0, 1, 8, 13].map(of);
+        assert_eq!(found, [None, Some(1.0), Some(4.5), Some(7.0)]);
+    }
+
+    #[test]
+    fn leads_are_shares_of_the_whole_and_no_sample_makes_them_wild() {
+        let mut row = levels([&[1.0; 3], &[3.0; 3], &[8.0; 3], &[10.0; 3]]);
+        row.target[1] = Some(1e9);
+        let table = Table::new(&[&row]);
+        // Storage 7, pool 2 of 10.
+        let found = table.leads(Layer::Storage, Layer::Pool);
+        assert!((found[0] - 0.5).abs() < 1e-12, "{found:?}");
+        // The most that it can be: target and pool over memory are 11 of 10.
+        assert!((found[1] - 1.1).abs() < 1e-6, "{found:?}");
+        let back = table.leads(Layer::Pool, Layer::Storage);
+        assert_eq!(back[0], -found[0]);
+        // Machine 1, together 0: 1 + 3 + 8 against 1 + 10 and the other 1.
+        let found = table.leads(Layer::Machine, Layer::Together);
+        assert!((found[0] - 0.1).abs() < 0.02, "{found:?}");
+        let both = Table::new(&[&row, &row]).leads(Layer::Storage, Layer::Pool);
+        assert!((both[0] - 0.5).abs() < 1e-12, "{both:?}");
     }
 
     #[test]
@@ -243,7 +282,7 @@ mod tests {
     fn rows_of_unlike_length_count_alike() {
         let long = levels([&[0.0; 3], &[100.0; 3], &[0.0; 3], &[100.0; 3]]);
         let short = levels([&[0.0; 3], &[0.0; 3], &[1.0; 3], &[1.0; 3]]);
-        let found = Table::new(&[&long, &short]).split(&[0, 1, 2], Quantile::Median);
+        let found = Table::new(&[&long, &short]).split(&[0, 1, 2]);
         assert_eq!(found, Some([0.0, 0.5, 0.5, 0.0]));
     }
 
@@ -263,7 +302,7 @@ mod tests {
                 &all,
             ])]);
             let every: Vec<usize> = (0..times.len()).collect();
-            let found = table.split(&every, Quantile::Median).unwrap();
+            let found = table.split(&every).unwrap();
             prop_assert!((total(&found) - median(&all).unwrap()).abs() < 1e-9);
         }
     }

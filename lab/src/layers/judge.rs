@@ -4,10 +4,11 @@ use super::attribution::{Layer, LevelTimes, Table};
 use super::plan::{LINE, Mode, main_rows};
 use crate::format;
 use crate::result::{Part, Report, Series, Subject, Verdict};
+use crate::sequential::Looks;
 use crate::stats::Estimate;
 use crate::storage::Medium;
-use crate::trial::Row;
-use crate::verdict::{Finding, Judgement, MOST_FURTHER_RUNS, judge};
+use crate::trial::{Open, Question, Row};
+use crate::verdict::{Finding, Judgement, MOST_FURTHER_RUNS, further, judge};
 
 /// What an answer about all rows together is about.
 pub const ALL_ROWS: &str = "all rows";
@@ -30,28 +31,55 @@ pub struct Names {
     pub pool_target: String,
 }
 
-/// An answer for every target, way and row, and one for all rows of each.
-pub fn verdicts(report: &Report, all: &[Names]) -> Vec<Verdict> {
+/// An answer for every target, way and row, and one for all rows of each, at the level of a look.
+pub fn verdicts(report: &Report, all: &[Names], level: f64) -> Vec<Verdict> {
     let mut found = Vec::new();
     for names in all {
         let rows = rows(&report.series, names);
         if rows.len() > 1 {
-            found.push(answer(report, names, ALL_ROWS, "", &together(&rows)));
+            let table = together(&rows);
+            found.push(answer(report, names, ALL_ROWS, "", (&table, level)));
         }
         for (row, levels) in &rows {
             let per = if row.is_by_mib() { "MiB" } else { "operation" };
             let table = Table::new(&[levels]);
-            found.push(answer(report, names, row.name(), per, &table));
+            found.push(answer(report, names, row.name(), per, (&table, level)));
         }
     }
     found
 }
 
-/// Whether an answer about all rows is open that more repetitions may give.
-pub fn is_open(series: &[Series], all: &[Names]) -> bool {
-    all.iter().any(|names| {
-        let finding = judge(&together(&rows(series, names))).finding;
-        matches!(finding, Finding::Needs(_))
+/// What a run is to answer: which layer it is in all rows, and, with `each_row`, in every single one.
+pub fn question(all: Vec<Names>, looks: Looks, each_row: bool) -> Question {
+    Box::new(move |series, done| {
+        if !looks.is_due(done) {
+            return None;
+        }
+        let mut open = Open::default();
+        for names in &all {
+            let rows = rows(series, names);
+            let needs = |row: &Row| {
+                [
+                    &names.memory,
+                    &names.pool_memory,
+                    &names.target,
+                    &names.pool_target,
+                ]
+                .map(|subject| (row.name().to_owned(), subject.clone()))
+            };
+            let is_single = rows.len() == 1;
+            if !is_single && let Some(more) = further(&together(&rows), looks.level()) {
+                open.more = open.more.max(more);
+                open.cells.extend(rows.iter().flat_map(|it| needs(&it.0)));
+            }
+            for (row, levels) in rows.iter().filter(|_| each_row || is_single) {
+                if let Some(more) = further(&Table::new(&[levels]), looks.level()) {
+                    open.more = open.more.max(more);
+                    open.cells.extend(needs(row));
+                }
+            }
+        }
+        Some(open)
     })
 }
 
@@ -96,12 +124,14 @@ pub fn is_by_mib(series: &Series) -> bool {
     block.is_some_and(|it| it >= 64 << 10)
 }
 
-fn answer(report: &Report, names: &Names, about: &str, per: &str, table: &Table) -> Verdict {
-    let Judgement {
-        finding,
-        is_undisturbed,
-        parts,
-    } = judge(table);
+fn answer(
+    report: &Report,
+    names: &Names,
+    about: &str,
+    per: &str,
+    (table, level): (&Table, f64),
+) -> Verdict {
+    let Judgement { finding, parts } = judge(table, level);
     let part = |(layer, seconds): (Layer, Estimate)| Part {
         layer: layer.name().to_owned(),
         seconds,
@@ -111,12 +141,7 @@ fn answer(report: &Report, names: &Names, about: &str, per: &str, table: &Table)
         Finding::Layer(layer, share) => (Some(layer.name().to_owned()), Some(*share)),
         _ => (None, None),
     };
-    let mut text = sentence(report, names, about, &finding, storage);
-    if is_undisturbed {
-        text.push_str(
-            " (This rests on the least disturbed quarter of the samples: the others lie too far apart.)",
-        );
-    }
+    let text = sentence(report, names, about, &finding, storage);
     Verdict {
         about: about.to_owned(),
         subject: names.pool_target.clone(),
@@ -154,8 +179,12 @@ fn sentence(
             "cannot tell: the samples lie too far apart; end what else the machine does".to_owned()
         }
         Finding::Needs(more) => format!(
-            "cannot tell: {more} more {} needed (--reps {})",
-            if *more == 1 { "run" } else { "runs" },
+            "cannot tell: about {more} more {} needed (--max-reps {}, --time-limit)",
+            if *more == 1 {
+                "repetition"
+            } else {
+                "repetitions"
+            },
             report.repetitions + more
         ),
         Finding::NoSamples => "cannot tell: a level has no samples, see the notes".to_owned(),
@@ -335,7 +364,11 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_named_with_its_share_and_units() {
-        let found = verdicts(&report(0.64, 1.28, 6.4, 7.04), &[names(Mode::Direct)]);
+        let found = verdicts(
+            &report(0.64, 1.28, 6.4, 7.04),
+            &[names(Mode::Direct)],
+            0.001,
+        );
         let about: Vec<&str> = found.iter().map(|it| it.about.as_str()).collect();
         assert_eq!(about, [ALL_ROWS, "write-1m", "write-512"]);
         for verdict in &found {
@@ -366,7 +399,7 @@ mod tests {
             Some("/disk"),
             1.3,
         );
-        let found = verdicts(&report, &[names(Mode::Direct)]);
+        let found = verdicts(&report, &[names(Mode::Direct)], 0.001);
         assert_eq!(found[1].layer.as_deref(), Some("pool"), "{found:?}");
         let said = &found[1].text;
         assert!(

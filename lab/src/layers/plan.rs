@@ -1,7 +1,7 @@
 //! What the layers benchmark measures: the levels, the modes of the pool, the rows.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::target::Target;
 use crate::data::{Action, Workload};
@@ -71,10 +71,14 @@ pub struct LayersPlan {
     pub options: String,
     /// Bytes of the files.
     pub file_bytes: u64,
-    /// Repetitions.
+    /// Repetitions, at least.
     pub repetitions: usize,
-    /// Repetitions, at most, while rows are unstable.
+    /// Repetitions, at most, while an answer is open or rows are unstable.
     pub most_repetitions: usize,
+    /// When the run has to be over.
+    pub deadline: Option<Instant>,
+    /// Whether the answer about all rows is enough, from the rows that say most.
+    pub is_quick: bool,
     /// What a sample may take, about.
     pub sample_limit: Duration,
     /// Whether to set our figures beside those of dd and fio.
@@ -107,6 +111,14 @@ impl Mode {
             Self::Direct => "passthrough.io=off,cache.files=off",
             Self::Cached => "passthrough.io=off,cache.files=auto-full",
         }
+    }
+}
+
+/// What a pool does that is mounted without options, as far as this user may.
+pub fn quick_mode() -> Mode {
+    match rustix::process::geteuid().is_root() {
+        true => Mode::Passthrough,
+        false => Mode::Cached,
     }
 }
 
@@ -215,6 +227,9 @@ pub fn line_rows() -> Vec<Row> {
     }
     rows
 }
+
+/// The rows that say most in little time.
+pub const QUICK_ROWS: [&str; 4] = ["write-1m", "read-1m-cold", "random-read-4k", "metadata"];
 
 /// The rows of these names; all for none.
 ///

@@ -1,20 +1,26 @@
 //! Carries the plan out and judges the samples.
 
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use strandfs_options::show_size;
 
 use super::judge::{self, Names};
-use super::plan::{LayersPlan, PoolMode, rows};
+use super::plan::{LayersPlan, PoolMode, QUICK_ROWS, rows};
 use super::setup::{Levels, MEMORY, TMPFS, pool_name};
 use super::target::Target;
 use crate::error::BenchError;
 use crate::progress::Progress;
 use crate::result::{Kind, Report};
+use crate::sequential::Looks;
 use crate::stats::FEWEST_FOR_INTERVAL;
-use crate::trial::{self, IsOpen, Row, Trial, WorkPlace};
+use crate::trial::{self, Row, Trial, Until, WorkPlace};
 use crate::{credibility, crosscheck, probe};
 
+/// What writing one file may take where nobody waits for the end.
+const PREPARE: Duration = Duration::from_secs(10);
+/// What is left of the time for the answer and for unmounting.
+const END: Duration = Duration::from_secs(3);
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
 
@@ -29,16 +35,28 @@ pub fn run(
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
     check(plan)?;
-    let rows = rows(&plan.only)?;
+    let rows = match plan.is_quick && plan.only.is_empty() {
+        true => rows(&QUICK_ROWS.map(str::to_owned))?,
+        false => rows(&plan.only)?,
+    };
     let mut levels = Levels::set_up(plan, stop, progress)?;
     let mut report = measure(plan, Kind::Layers, &mut levels, rows, stop, progress)?;
-    report.verdicts = judge::verdicts(&report, &names(&levels));
+    report.verdicts = judge::verdicts(&report, &names(&levels), looks(plan).level());
     report.warnings.push(
         "nullrw is measured with passthrough.io=off: in passthrough its data would never reach \
          the server"
             .to_owned(),
     );
     Ok(report)
+}
+
+/// When the samples are looked at for an answer.
+fn looks(plan: &LayersPlan) -> Looks {
+    Looks::plan(
+        plan.repetitions,
+        plan.most_repetitions,
+        plan.deadline.is_some(),
+    )
 }
 
 /// Measures what these levels hold, with everything that makes the figures credible.
@@ -79,14 +97,30 @@ pub(crate) fn measure(
             probed.extend(probe::notes(&facts.name, &dir.path, storage)?);
         }
     }
+    if kind == Kind::Layers {
+        let looks = looks(plan);
+        for (name, value) in [
+            ("looks after repetitions", looks.describe()),
+            ("level of a look", format!("{:.5}", looks.level())),
+        ] {
+            report.settings.insert(name.to_owned(), value);
+        }
+    }
+    let slow = levels.candidates.iter().filter(|it| it.group > 0).count();
     let trial = Trial {
-        is_open: (kind == Kind::Layers).then(|| is_open(names(levels))),
+        until: match kind {
+            Kind::Layers => {
+                Until::Answered(judge::question(names(levels), looks(plan), !plan.is_quick))
+            }
+            _ => Until::Stable,
+        },
         candidates: std::mem::take(&mut levels.candidates),
         rows,
         file_bytes: plan.file_bytes,
         repetitions: plan.repetitions,
         most_repetitions: plan.most_repetitions,
-        rows_together: kind == Kind::Layers,
+        deadline: plan.deadline.and_then(|it| it.checked_sub(END)),
+        prepare_limit: prepare_limit(plan, slow),
         sample_limit: plan.sample_limit,
         seed: plan.seed,
     };
@@ -99,7 +133,13 @@ pub(crate) fn measure(
     report.interrupted = outcome.interrupted;
     let mut said = levels.said.clone();
     said.extend(outcome.failures);
-    if plan.cross_check && !report.interrupted {
+    if outcome.out_of_time {
+        said.push(format!(
+            "out of time after {} repetitions (--time-limit)",
+            outcome.repetitions
+        ));
+    }
+    if plan.cross_check && !report.interrupted && !outcome.out_of_time {
         said.extend(cross_check(plan, levels, stop, &mut report)?);
     }
     drop(spinner);
@@ -130,8 +170,15 @@ pub(crate) fn check(plan: &LayersPlan) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn is_open(names: Vec<Names>) -> IsOpen {
-    Box::new(move |series| judge::is_open(series, &names))
+/// What writing one file may take: all of those on targets together a tenth of the time there is.
+fn prepare_limit(plan: &LayersPlan, slow: usize) -> Duration {
+    let left = plan
+        .deadline
+        .map(|it| it.saturating_duration_since(Instant::now()));
+    match left {
+        Some(left) => (left / 10 / u32::try_from(slow.max(1)).unwrap_or(u32::MAX)).min(PREPARE),
+        None => PREPARE,
+    }
 }
 
 /// Which subject is which level. Without targets the pool alone is set against memory.
@@ -167,6 +214,14 @@ fn cross_check(
         return Ok(Vec::new());
     };
     let bytes = plan.file_bytes.min(CROSS_CHECK_BYTES);
+    if bytes < crosscheck::FEWEST_BYTES {
+        return Ok(vec![format!(
+            "no cross-check with dd and fio: copying {} takes hardly longer than they take to begin \
+             and to end; give --size {} or more",
+            show_size(bytes),
+            show_size(crosscheck::FEWEST_BYTES)
+        )]);
+    }
     let runs = plan.repetitions.max(FEWEST_FOR_INTERVAL);
     let check = match crosscheck::run(&dir, bytes, runs, stop) {
         Err(BenchError::Interrupted) => return Ok(Vec::new()),

@@ -10,14 +10,14 @@ use crate::stats::{estimate, median_absolute_deviation, variation};
 pub fn machine(out: &mut Markup, report: &Report) {
     let it = &report.environment;
     let mut words = format!(
-        "Linux {}, {} CPUs ({}), {:.1} GiB of memory, load {:.1} before the run, regime {}; {} \
+        "Linux {}, {} CPUs ({}), {:.1} GiB of memory, load {:.1} before the run; {}; {} \
          repetitions",
         it.kernel,
         it.cpus,
         it.cpu_model,
         it.memory_bytes as f64 / (1_u64 << 30) as f64,
         it.load_before,
-        report.regime.name(),
+        report.regime.describe(it, &report.noise),
         report.repetitions
     );
     if it.virtual_machine {

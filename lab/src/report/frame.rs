@@ -172,6 +172,18 @@ impl Rows {
         block(out, &class, (start, top), ((end - start).max(0.5), height));
     }
 
+    /// What is saved: an outline with an arrow's head at its end, unlike any bar.
+    pub fn gain(&self, out: &mut Markup, row: usize, from: f64, to: f64) {
+        let (start, end, y) = (self.x(from), self.x(to), self.y(row));
+        let height = self.height - 10.0;
+        let left = start.min(end);
+        let size = ((start - end).abs().max(0.5), height);
+        block(out, "gain", (left, y - height / 2.0), size);
+        for side in [-4.0, 4.0] {
+            line(out, "whisker", (end, y), ((end + 6.0).min(WIDTH), y + side));
+        }
+    }
+
     /// An interval.
     pub fn whisker(&self, out: &mut Markup, row: usize, low: f64, high: f64) {
         let (low, high, y) = (self.x(low), self.x(high), self.y(row));

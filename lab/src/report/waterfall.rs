@@ -55,9 +55,16 @@ pub fn chart(out: &mut Markup, verdict: &Verdict) {
             let [median, low, high] = [it.median, it.low, it.high].map(|it| it * unit.scale);
             let shown = [median, low, high].map(number);
             let figures = format!("{} [{} {}] {}", shown[0], shown[1], shown[2], unit.name);
-            rows.label(out, row, &part.layer, &figures);
-            // A negative part runs backwards.
-            rows.bar(out, row, row, start, start + median);
+            let name = match median < 0.0 {
+                true => format!("{}: saves time", part.layer),
+                false => part.layer.clone(),
+            };
+            rows.label(out, row, &name, &figures);
+            // A negative part runs backwards, and is no bar of a cost.
+            match median < 0.0 {
+                true => rows.gain(out, row, start, start + median),
+                false => rows.bar(out, row, row, start, start + median),
+            }
             rows.whisker(out, row, start + low, start + high);
         }
     });

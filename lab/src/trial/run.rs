@@ -1,11 +1,16 @@
 //! Carries a trial out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use super::{Dir, Outcome, Row, Trial, WorkPlace};
+use strandfs_options::show_size;
+
+use super::clock::Clock;
+use super::{Dir, Outcome, Row, Trial, Until, WorkPlace};
 use crate::counters::Meter;
+use crate::cpu::{Cpu, CpuMeter};
 use crate::data::{Amount, Measured, TestDevice};
 use crate::error::BenchError;
 use crate::metadata::workload::{self as names, Workload as NameWorkload};
@@ -14,11 +19,18 @@ use crate::progress::{Progress, Step};
 use crate::result::{self, Sample, Series, Unit, Work};
 use crate::sentinel::Watch;
 use crate::spread::is_unstable;
+use crate::stats::FEWEST_FOR_INTERVAL;
 
 /// Most names that a sample of the metadata row makes.
 const MOST_NAMES: usize = 400;
 /// The warm-up's names, and the fewest of a sample.
 const WARM_NAMES: usize = 8;
+/// No file is smaller, and smaller files are multiples of this.
+const SMALLEST_FILE: u64 = 64 << 10;
+/// For a file of 1 MiB, in which the large blocks fit, so many times as long may be waited.
+const PATIENCE: u32 = 2;
+/// So long a run whose question is answered goes on until its figures have intervals.
+const SPARE: Duration = Duration::from_secs(30);
 /// What the metadata row does with every name, in this order.
 const NAME_WORK: [NameWorkload; 5] = [
     NameWorkload::Create,
@@ -38,11 +50,17 @@ struct Run<'a> {
     pattern: Pattern,
     buffer: Aligned,
     random: fastrand::Rng,
+    /// Bytes of the files of a group.
+    sizes: BTreeMap<usize, u64>,
     /// Operations of a sample; a cell that failed has none.
     amounts: BTreeMap<Cell, u64>,
+    /// What a cell takes, with what is prepared for it.
+    costs: BTreeMap<Cell, Duration>,
     samples: BTreeMap<Cell, Vec<Option<Sample>>>,
+    /// What the question still needed at the last look.
+    asked: Option<BTreeSet<Cell>>,
     outcome: Outcome,
-    steps: (usize, usize),
+    clock: Clock,
 }
 
 /// Measures.
@@ -60,67 +78,88 @@ pub fn run(
         Row::Names => 0,
     });
     let largest = largest.max().unwrap_or(0).max(1 << 20);
-    let cells = trial.rows.len() * trial.candidates.len();
     let mut run = Run {
         trial,
         stop,
         pattern: Pattern::new(largest, trial.seed),
         buffer: Aligned::new(largest),
         random: fastrand::Rng::with_seed(trial.seed),
+        sizes: BTreeMap::new(),
         amounts: BTreeMap::new(),
+        costs: BTreeMap::new(),
         samples: BTreeMap::new(),
+        asked: None,
         outcome: Outcome::default(),
-        steps: (0, cells * (trial.repetitions + 1)),
+        clock: Clock::start(trial.deadline),
     };
-    run.warm_up(progress)?;
-    let rows: Vec<usize> = (0..trial.rows.len()).collect();
-    let mut is_open = false;
-    while run.outcome.repetitions < trial.most_repetitions.max(trial.repetitions) {
-        let done = run.outcome.repetitions;
-        if let Some(question) = trial.is_open.as_ref().filter(|_| done == trial.repetitions) {
-            is_open = question(&run.series());
+    match run.warm_up(progress) {
+        Err(Ended::OutOfTime) => {
+            run.outcome.out_of_time = true;
+            return Ok(run.finish());
         }
-        let due = if done < trial.repetitions || is_open {
-            rows.clone()
-        } else {
-            match run.unstable_rows() {
-                some if trial.rows_together && !some.is_empty() => rows.clone(),
-                some => some,
-            }
-        };
-        if due.is_empty() {
-            break;
-        }
+        Err(Ended::By(error)) => return Err(error),
+        Ok(()) => {}
+    }
+    while let Some((due, more)) = run.due() {
+        run.clock.plan(run.cost_of(&due), more);
         match run.repetition(&due, progress) {
-            Err(BenchError::Interrupted) => {
+            Err(Ended::OutOfTime) => {
+                run.outcome.out_of_time = true;
+                break;
+            }
+            Err(Ended::By(BenchError::Interrupted)) => {
                 run.outcome.interrupted = true;
                 break;
             }
-            other => other?,
+            Err(Ended::By(error)) => return Err(error),
+            Ok(()) => {}
         }
     }
     Ok(run.finish())
 }
 
+/// Why a run or a repetition is not complete.
+enum Ended {
+    OutOfTime,
+    By(BenchError),
+}
+
+impl From<BenchError> for Ended {
+    fn from(error: BenchError) -> Self {
+        Self::By(error)
+    }
+}
+
 impl Run<'_> {
-    fn warm_up(&mut self, progress: &mut Progress<'_>) -> Result<(), BenchError> {
+    fn warm_up(&mut self, progress: &mut Progress<'_>) -> Result<(), Ended> {
+        self.choose_sizes(progress)?;
         for candidate in 0..self.trial.candidates.len() {
             if let Some(dir) = self.dir(candidate) {
-                self.test_device(&dir).prepare(!dir.keeps_data)?;
+                self.say_unplanned(
+                    &format!("writing the file of {}", self.name(candidate)),
+                    progress,
+                );
+                self.go_on()?;
+                self.test_device(candidate, &dir).prepare(!dir.keeps_data)?;
             }
         }
         for row in 0..self.trial.rows.len() {
             for candidate in 0..self.trial.candidates.len() {
-                self.say((row, candidate), "warm-up", progress);
-                let found = self.once((row, candidate), None);
-                self.note_amount((row, candidate), found)?;
+                let cell = (row, candidate);
+                self.say_unplanned(&self.words(cell, "warm-up"), progress);
+                self.go_on()?;
+                if !self.fits(cell) {
+                    continue;
+                }
+                let found = self.once(cell, None);
+                self.note_amount(cell, found)?;
             }
         }
         for candidate in 0..self.trial.candidates.len() {
             let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
                 continue;
             };
-            if let Err(why) = self.test_device(&dir).verify() {
+            if let Err(why) = self.test_device(candidate, &dir).verify() {
                 let name = self.name(candidate).to_owned();
                 self.amounts.retain(|cell, _| cell.1 != candidate);
                 self.fail(format!(
@@ -132,14 +171,120 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The files of a group are as large as was asked for, or as the slowest of the group can write in time.
+    fn choose_sizes(&mut self, progress: &mut Progress<'_>) -> Result<(), Ended> {
+        let mut slowest: BTreeMap<usize, f64> = BTreeMap::new();
+        for candidate in 0..self.trial.candidates.len() {
+            let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
+                continue;
+            };
+            self.say_unplanned(&format!("how fast {} is", self.name(candidate)), progress);
+            self.go_on()?;
+            let enough = self.trial.prepare_limit / 4;
+            let mut test_device = self.test_device(candidate, &dir);
+            let speed = test_device.write_speed(enough)?;
+            let known = slowest.entry(self.group(candidate)).or_insert(speed);
+            *known = known.min(speed);
+        }
+        for (group, speed) in slowest {
+            let bytes_in = |time: Duration| (speed * time.as_secs_f64()) as u64;
+            let fits = bytes_in(self.trial.prepare_limit);
+            let size = match fits >> 20 {
+                0 if bytes_in(self.trial.prepare_limit * PATIENCE) >> 20 > 0 => 1 << 20,
+                0 => fits.max(SMALLEST_FILE) & !(SMALLEST_FILE - 1),
+                whole => whole << 20,
+            };
+            self.sizes.insert(group, size.min(self.trial.file_bytes));
+        }
+        let smaller: Vec<usize> = (0..self.trial.candidates.len())
+            .filter(|it| self.file_bytes(*it) < self.trial.file_bytes)
+            .collect();
+        if !smaller.is_empty() {
+            let names: Vec<String> = smaller
+                .iter()
+                .map(|it| format!("{} ({})", self.name(*it), show_size(self.file_bytes(*it))))
+                .collect();
+            self.fail(format!(
+                "smaller files, since those asked for would take too long to write: {}",
+                names.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether a block of the row fits into the candidate's file; where it does not, that is said.
+    fn fits(&mut self, (row, candidate): Cell) -> bool {
+        let Some(Row::Data(workload)) = self.trial.rows.get(row) else {
+            return true;
+        };
+        let fits = workload.block_bytes as u64 <= self.file_bytes(candidate);
+        if !fits {
+            self.fail(format!(
+                "{} is left out on {}: one block would take too long there",
+                workload.name,
+                self.name(candidate)
+            ));
+        }
+        fits
+    }
+
+    /// What the next repetition measures, and about how many there will be with it; `None` when there is
+    /// enough.
+    fn due(&mut self) -> Option<(BTreeSet<Cell>, usize)> {
+        let done = self.outcome.repetitions;
+        let all: BTreeSet<Cell> = self.amounts.keys().copied().collect();
+        let least = self.trial.repetitions;
+        if done >= self.trial.most_repetitions.max(least) || all.is_empty() {
+            return None;
+        }
+        let trial = self.trial;
+        if let Until::Answered(question) = &trial.until {
+            match question(&self.series(), done) {
+                Some(open) if open.cells.is_empty() && done >= least => {
+                    // Answered. Figures with an interval are worth a moment.
+                    let spare = self.clock.elapsed() + self.cost_of(&all) < SPARE;
+                    let missing = FEWEST_FOR_INTERVAL.saturating_sub(done);
+                    return (missing > 0 && spare).then_some((all, missing));
+                }
+                Some(open) if done >= least => {
+                    let needed = |cell: &Cell| {
+                        let names = self.names_of(*cell);
+                        let mut cells = open.cells.iter();
+                        cells.any(|it| (it.0.as_str(), it.1.as_str()) == names)
+                    };
+                    let due: BTreeSet<Cell> = all.into_iter().filter(needed).collect();
+                    self.asked = Some(due.clone());
+                    let most = trial.most_repetitions - done;
+                    return Some((due, open.more.clamp(1, most)));
+                }
+                _ => {}
+            }
+            let due = self.asked.clone().unwrap_or(all);
+            return Some((due, least.saturating_sub(done).max(1)));
+        }
+        if done < least {
+            return Some((all, least - done));
+        }
+        let unstable = self.unstable_rows();
+        let due: BTreeSet<Cell> = all
+            .into_iter()
+            .filter(|it| unstable.contains(&it.0))
+            .collect();
+        (!due.is_empty()).then_some((due, self.trial.most_repetitions - done))
+    }
+
+    fn cost_of(&self, cells: &BTreeSet<Cell>) -> Duration {
+        cells.iter().filter_map(|it| self.costs.get(it)).sum()
+    }
+
     fn note_amount(
         &mut self,
         cell: Cell,
         found: Result<(Work, Sample), BenchError>,
     ) -> Result<(), BenchError> {
         match found {
-            Ok((work, _)) if work.operations > 0 => {
-                self.amounts.insert(cell, work.operations);
+            Ok((work, sample)) if work.operations > 0 => {
+                self.amounts.insert(cell, self.fitting(work, sample.value));
             }
             Ok(_) => {}
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
@@ -149,6 +294,16 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// How much of the work that took so long fits into a sample: what was written fast may have been synced
+    /// slowly.
+    fn fitting(&self, work: Work, seconds: f64) -> u64 {
+        let limit = self.trial.sample_limit.as_secs_f64();
+        match work.bytes > 0 && seconds > limit {
+            true => ((work.operations as f64 * limit / seconds) as u64).max(1),
+            false => work.operations,
+        }
     }
 
     /// The same amount for all of a group: what its slowest got done.
@@ -167,29 +322,34 @@ impl Run<'_> {
         }
     }
 
-    /// One sample of every cell in `rows`, kept only when all are there.
+    /// One sample of every cell that is due, kept only when all are there.
     fn repetition(
         &mut self,
-        rows: &[usize],
+        due: &BTreeSet<Cell>,
         progress: &mut Progress<'_>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Ended> {
         let number = self.outcome.repetitions + 1;
         let watch = Watch::start(&self.servers());
         let mut taken: BTreeMap<Cell, Sample> = BTreeMap::new();
         let mut order: Vec<usize> = (0..self.trial.candidates.len()).collect();
-        for &row in rows {
+        for row in 0..self.trial.rows.len() {
             self.random.shuffle(&mut order);
             for &candidate in &order {
                 let cell = (row, candidate);
-                self.say(cell, &format!("repetition {number}"), progress);
+                if !due.contains(&cell) {
+                    continue;
+                }
                 let Some(&operations) = self.amounts.get(&cell) else {
                     continue;
                 };
+                let words = self.words(cell, &format!("repetition {number}"));
+                progress(&self.clock.step(&words));
+                self.begin(cell)?;
                 match self.once(cell, Some(operations)) {
                     Ok((_, sample)) => {
                         taken.insert(cell, sample);
                     }
-                    Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                    Err(BenchError::Interrupted) => return Err(BenchError::Interrupted.into()),
                     Err(error) => {
                         let name = self.name(candidate).to_owned();
                         self.fail(format!("{name}: {error}"));
@@ -206,8 +366,36 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Does the work of a cell; `None`: as much as fits into the time of a sample.
+    /// Whether there is time for a cell.
+    fn begin(&self, cell: Cell) -> Result<(), Ended> {
+        let cost = self.costs.get(&cell).copied().unwrap_or_default();
+        match self.clock.has_time_for(cost) {
+            true => Ok(()),
+            false => Err(Ended::OutOfTime),
+        }
+    }
+
+    /// Whether there is time at all.
+    fn go_on(&self) -> Result<(), Ended> {
+        match (
+            self.stop.load(Ordering::Relaxed),
+            self.clock.has_time_for(Duration::ZERO),
+        ) {
+            (true, _) => Err(BenchError::Interrupted.into()),
+            (_, false) => Err(Ended::OutOfTime),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does the work of a cell and keeps what that takes; `None`: as much as fits into the time of a sample.
     fn once(&mut self, cell: Cell, operations: Option<u64>) -> Result<(Work, Sample), BenchError> {
+        let start = Instant::now();
+        let found = self.work(cell, operations);
+        self.costs.insert(cell, start.elapsed());
+        found
+    }
+
+    fn work(&mut self, cell: Cell, operations: Option<u64>) -> Result<(Work, Sample), BenchError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
@@ -226,6 +414,7 @@ impl Run<'_> {
                 let operations = operations.unwrap_or(room);
                 let length = workload.block_bytes;
                 let pattern = &mut self.pattern;
+                let cpu = CpuMeter::start(&[]);
                 let value = memory_seconds(pattern, &mut self.buffer, length, operations)?;
                 let work = Work {
                     operations,
@@ -233,21 +422,25 @@ impl Run<'_> {
                 };
                 let sample = Sample {
                     value,
+                    cpu: Some(cpu.stop()),
                     ..Sample::default()
                 };
                 Ok((work, sample))
             }
             (Row::Data(workload), WorkPlace::Dir(dir)) => {
+                let room = workload.room(self.file_bytes(cell.1));
                 let amount = Amount {
-                    operations: operations.unwrap_or(workload.room(self.trial.file_bytes)),
+                    operations: operations.unwrap_or(room),
                     limit: operations.is_none().then_some(self.trial.sample_limit),
                 };
-                let mut test_device = self.test_device(dir);
+                let mut test_device = self.test_device(cell.1, dir);
                 test_device.set_caches(workload)?;
                 let meter = Meter::start(dir.server, device.as_deref());
+                let cpu = CpuMeter::start(dir.server.as_slice());
                 let found = test_device.measure(workload, amount)?;
+                let cpu = cpu.stop();
                 let traffic = meter.stop();
-                Ok((found.work, sample(found, traffic)))
+                Ok((found.work, sample(found, traffic, cpu)))
             }
             (Row::Names, WorkPlace::Dir(dir)) => self.names(dir, operations, device.as_deref()),
         }
@@ -270,6 +463,7 @@ impl Run<'_> {
             stop: self.stop,
         };
         let meter = Meter::start(dir.server, device);
+        let cpu = CpuMeter::start(dir.server.as_slice());
         let mut seconds = 0.0;
         let mut outcome = Ok(());
         for work in NAME_WORK {
@@ -289,6 +483,7 @@ impl Run<'_> {
                 }
             }
         }
+        let cpu = cpu.stop();
         let traffic = meter.stop();
         fs::remove_dir_all(&test_device.dir)
             .map_err(BenchError::io("removing", &test_device.dir))?;
@@ -309,6 +504,7 @@ impl Run<'_> {
         let sample = Sample {
             value: seconds,
             traffic: Some(traffic),
+            cpu: Some(cpu),
             ..Sample::default()
         };
         Ok((work, sample))
@@ -362,12 +558,17 @@ impl Run<'_> {
         series
     }
 
-    fn test_device<'b>(&'b mut self, dir: &'b Dir) -> TestDevice<'b> {
+    fn file_bytes(&self, candidate: usize) -> u64 {
+        let own = self.sizes.get(&self.group(candidate));
+        own.copied().unwrap_or(self.trial.file_bytes)
+    }
+
+    fn test_device<'b>(&'b mut self, candidate: usize, dir: &'b Dir) -> TestDevice<'b> {
         TestDevice {
             dir: &dir.path,
             below: dir.below.as_deref(),
             images: &dir.images,
-            file_bytes: self.trial.file_bytes,
+            file_bytes: self.file_bytes(candidate),
             pattern: &mut self.pattern,
             buffer: &mut self.buffer,
             random: self.random.fork(),
@@ -413,17 +614,23 @@ impl Run<'_> {
         }
     }
 
-    fn say(&mut self, cell: Cell, stage: &str, progress: &mut Progress<'_>) {
-        let (row, candidate) = cell;
+    fn names_of(&self, (row, candidate): Cell) -> (&str, &str) {
         let row = self.trial.rows.get(row).map_or("", Row::name);
-        let what = format!("{stage}: {row} on {}", self.name(candidate));
-        let (done, total) = self.steps;
+        (row, self.name(candidate))
+    }
+
+    fn words(&self, cell: Cell, stage: &str) -> String {
+        let (row, name) = self.names_of(cell);
+        format!("{stage}: {row} on {name}")
+    }
+
+    /// A step before it is known what steps take.
+    fn say_unplanned(&self, what: &str, progress: &mut Progress<'_>) {
         progress(&Step {
-            done,
-            total: total.max(done + 1),
-            what: &what,
+            done: 0,
+            total: 0,
+            what,
         });
-        self.steps.0 += 1;
     }
 }
 
@@ -432,11 +639,12 @@ fn is_too_wide(samples: &[Option<Sample>]) -> bool {
     crate::stats::estimate(&values).is_some_and(|it| is_unstable(&it))
 }
 
-fn sample(found: Measured, traffic: result::Traffic) -> Sample {
+fn sample(found: Measured, traffic: result::Traffic, cpu: Cpu) -> Sample {
     Sample {
         value: found.seconds,
         sync_seconds: found.sync_seconds,
         traffic: Some(traffic),
+        cpu: Some(cpu),
         ..Sample::default()
     }
 }

@@ -1,8 +1,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Candidate, Dir, Row, Trial, WorkPlace, run};
+use super::{Candidate, Dir, Open, Row, Trial, Until, WorkPlace, run};
 use crate::data::{Action, Workload};
 use crate::error::BenchError;
 use crate::result::{self, Cache};
@@ -41,10 +41,11 @@ fn trial(candidates: Vec<Candidate>) -> Trial {
             Row::Names,
         ],
         file_bytes: 2 << 20,
+        prepare_limit: Duration::from_secs(60),
         repetitions: 5,
         most_repetitions: 6,
-        is_open: None,
-        rows_together: false,
+        until: Until::Stable,
+        deadline: None,
         sample_limit: Duration::from_millis(50),
         seed: 1,
     }
@@ -98,9 +99,11 @@ fn a_stop_keeps_whole_repetitions_only() {
     let dir = tempfile::tempdir().unwrap();
     let trial = trial(vec![candidate("one", at(dir.path()))]);
     let stop = AtomicBool::new(false);
+    let mut steps = 0;
     let outcome = run(&trial, &stop, &mut |step| {
-        // In the middle of the third repetition: four rows of warm-up, four each.
-        stop.store(step.done >= 4 + 2 * 4 + 2, Ordering::Relaxed);
+        // In the middle of the third repetition; each has four rows.
+        steps += usize::from(step.what.starts_with("repetition"));
+        stop.store(steps >= 2 * 4 + 2, Ordering::Relaxed);
     })
     .unwrap();
     assert!(outcome.interrupted);
@@ -110,4 +113,77 @@ fn a_stop_keeps_whole_repetitions_only() {
     stop.store(true, Ordering::Relaxed);
     let none = run(&trial, &stop, &mut |_| {});
     assert!(matches!(none, Err(BenchError::Interrupted)));
+}
+
+#[test]
+fn what_a_question_no_longer_needs_is_not_measured_again() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut trial = trial(vec![
+        candidate("one", at(one.path())),
+        candidate("other", at(other.path())),
+    ]);
+    trial.repetitions = 3;
+    trial.most_repetitions = 20;
+    let looks: fn(&[result::Series], usize) -> Option<Open> = |_, done| {
+        let needs =
+            |row: &str| [("one", row), ("other", row)].map(|it| (it.1.to_owned(), it.0.to_owned()));
+        match done {
+            3 => Some(Open {
+                cells: needs("write").to_vec(),
+                more: 2,
+            }),
+            6 => Some(Open::default()),
+            _ => None,
+        }
+    };
+    trial.until = Until::Answered(Box::new(looks));
+    let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert_eq!(outcome.repetitions, 6);
+    for series in &outcome.series {
+        let taken = series.samples.iter().flatten().count();
+        let expected = if series.workload == "write" { 6 } else { 3 };
+        assert_eq!(taken, expected, "{}", series.workload);
+    }
+}
+
+#[test]
+fn a_run_that_has_to_end_ends_in_time_and_keeps_whole_repetitions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trial = trial(vec![candidate("one", at(dir.path()))]);
+    trial.most_repetitions = 1_000_000;
+    trial.repetitions = 1_000_000;
+    let start = Instant::now();
+    trial.deadline = Some(start + Duration::from_secs(2));
+    let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert!(outcome.out_of_time && !outcome.interrupted);
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(outcome.repetitions >= 1);
+    for series in &outcome.series {
+        assert_eq!(series.samples.len(), outcome.repetitions);
+    }
+}
+
+#[test]
+fn files_are_smaller_where_they_would_take_too_long_and_rows_that_do_not_fit_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trial = trial(vec![candidate("one", at(dir.path()))]);
+    // However fast: next to nothing fits.
+    trial.prepare_limit = Duration::from_nanos(1);
+    let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let said = outcome.failures.join("\n");
+    assert!(
+        said.contains("smaller files") && said.contains("one (64 KiB)"),
+        "{said}"
+    );
+    assert!(said.contains("write is left out on one"), "{said}");
+    let rows: Vec<&str> = outcome
+        .series
+        .iter()
+        .map(|it| it.workload.as_str())
+        .collect();
+    assert_eq!(rows, ["read", "random", "metadata"]);
 }

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use strandfs_lab::layers::plan::{Mode, Transport, named};
 use strandfs_lab::layers::text;
 use strandfs_lab::layers::{LayersPlan, Target};
 use strandfs_lab::matrix::recipe;
 use strandfs_lab::result::Report;
+use strandfs_lab::sequential::FIRST;
 use strandfs_lab::{BenchError, blocksize as sizes, layers as levels, passthrough as ways};
 
 use strandfs_options::show_size;
@@ -16,6 +18,15 @@ use super::progress::Bar;
 use super::{DEGRADED, stop_on_signals, this_program};
 use crate::args::bench::layers::{DataArgs, LayersArgs, RunArgs};
 use crate::failure::Failure;
+
+/// Repetitions for figures, where no other number is asked for.
+const REPETITIONS: usize = 9;
+/// Repetitions, at most, for an answer.
+const MOST_REPETITIONS: usize = 20;
+/// The time for an answer.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// The time for a quick one.
+const QUICK_LIMIT: Duration = Duration::from_secs(60);
 
 /// A benchmark on data.
 type Measure = fn(
@@ -29,20 +40,38 @@ type Measure = fn(
 /// # Errors
 /// A wrong request, or nothing could be measured.
 pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
+    let modes = match (args.modes.is_empty(), args.quick) {
+        (true, false) => Mode::ALL.to_vec(),
+        (true, true) => vec![levels::plan::quick_mode()],
+        _ => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
+    };
+    let mut transports = named(
+        "transport",
+        &Transport::ALL,
+        Transport::name,
+        &args.transports,
+    )?;
+    if args.quick && transports.is_empty() {
+        transports.push(Transport::Device);
+    }
+    let is_told = args.run.reps.is_some();
+    let limit = match (args.run.time_limit, args.quick) {
+        (Some(limit), _) => Some(limit),
+        (None, true) => Some(QUICK_LIMIT),
+        (None, false) => (!is_told).then_some(TIME_LIMIT),
+    };
+    let first = args.run.reps.unwrap_or(FIRST);
+    let most = args.run.reps.unwrap_or(MOST_REPETITIONS);
     let plan = LayersPlan {
         targets: targets(&args.targets, &args.run)?,
-        modes: match args.modes.is_empty() {
-            true => Mode::ALL.to_vec(),
-            false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
-        },
-        transports: named(
-            "transport",
-            &Transport::ALL,
-            Transport::name,
-            &args.transports,
-        )?,
+        modes,
+        transports,
         only: args.only.clone(),
-        cross_check: !args.no_cross_check,
+        cross_check: !args.no_cross_check && !args.quick,
+        is_quick: args.quick,
+        repetitions: first.min(args.run.max_reps.unwrap_or(first)),
+        most_repetitions: args.run.max_reps.unwrap_or(most).max(first),
+        deadline: deadline(limit),
         ..plan(&args.run)?
     };
     let report = measure(levels::run, &plan, &args.run)?;
@@ -90,6 +119,11 @@ fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError
     words.iter().map(parse).collect()
 }
 
+/// As long as something can be measured in it.
+fn deadline(limit: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(limit?)
+}
+
 fn plan(args: &RunArgs) -> Result<LayersPlan, Failure> {
     let program = match &args.program {
         Some(program) => program.clone(),
@@ -104,8 +138,10 @@ fn plan(args: &RunArgs) -> Result<LayersPlan, Failure> {
         only: Vec::new(),
         options: args.options.clone(),
         file_bytes: args.size,
-        repetitions: args.reps,
-        most_repetitions: args.max_reps.unwrap_or(2 * args.reps),
+        repetitions: args.reps.unwrap_or(REPETITIONS),
+        most_repetitions: args.max_reps.or(args.reps).unwrap_or(2 * REPETITIONS),
+        deadline: deadline(args.time_limit),
+        is_quick: false,
         sample_limit: args.sample_time,
         cross_check: true,
         regime: args.regime.regime(),
@@ -121,9 +157,9 @@ fn measure(measure: Measure, plan: &LayersPlan, args: &RunArgs) -> Result<Report
     let report = measure(plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
     println!(
-        "{}, regime: {}, files of {}, {} repetitions\n",
+        "{}; {}; files of {}, {} repetitions\n",
         super::machine(&report.environment),
-        report.regime.name(),
+        report.regime.describe(&report.environment, &report.noise),
         show_size(plan.file_bytes),
         report.repetitions
     );

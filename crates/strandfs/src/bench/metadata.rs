@@ -44,9 +44,9 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
 
 fn print(results: &Results) {
     println!(
-        "{}, regime: {}, {} entries, {} repetitions",
+        "{}; {}; {} entries, {} repetitions",
         super::machine(&results.environment),
-        results.regime.name(),
+        results.regime.describe(&results.environment, &[]),
         results.files,
         results.repetitions
     );

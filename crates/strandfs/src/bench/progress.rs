@@ -3,29 +3,36 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use strandfs_lab::progress::Step;
 
+/// While it is known how long a run will be.
+const PLANNED: &str =
+    "{elapsed_precise} {wide_bar:.cyan/blue} {percent} %, about {eta} left: {msg}";
+/// While it is not: no bar, and no time left.
+const UNPLANNED: &str = "{elapsed_precise} {msg}";
+
 /// Gone when dropped, so that results start on a clean line.
 pub struct Bar(ProgressBar);
 
 impl Bar {
     /// Shows nothing until the first step, and nothing at all where standard error is no terminal.
     pub fn new() -> Self {
-        let bar = ProgressBar::no_length();
-        let style = ProgressStyle::with_template(
-            "{elapsed_precise} {wide_bar:.cyan/blue} {pos}/{len}, {eta} left: {msg}",
-        );
-        // Only a mistake in the template is an error; the default style then shows the same less
-        // neatly.
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
-        Self(bar)
+        Self(ProgressBar::no_length())
     }
 
     /// Shows a step.
     pub fn show(&self, step: &Step<'_>) {
-        self.0.set_length(step.total as u64);
+        let is_planned = step.total > 0;
+        // Only a mistake in the template is an error; the default style then shows the same less
+        // neatly.
+        let template = if is_planned { PLANNED } else { UNPLANNED };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.set_style(style);
+        }
         self.0.set_message(step.what.to_owned());
-        self.0.set_position(step.done as u64);
+        if is_planned {
+            self.0.set_length(step.total as u64);
+            self.0.set_position(step.done as u64);
+        }
+        self.0.tick();
     }
 }
 

@@ -25,6 +25,10 @@ pub struct LayersArgs {
     /// Only these rows (default: all; a wrong name lists them).
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// An answer, or that there is none, within a minute on a target of any speed: one mode, one transport,
+    /// the rows that say most, no cross-check. What is asked for besides is done all the same.
+    #[arg(long)]
+    pub quick: bool,
     /// Do not set our own figures beside those of dd and fio.
     #[arg(long)]
     pub no_cross_check: bool,
@@ -50,12 +54,17 @@ pub struct RunArgs {
     /// The size of each file.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub size: u64,
-    /// Repetitions; intervals need 5, a verdict 7.
-    #[arg(long, value_name = "NUMBER", default_value_t = 9)]
-    pub reps: usize,
-    /// Repetitions of rows that stay unstable (default: twice --reps).
+    /// So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the
+    /// answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable).
+    #[arg(long, value_name = "NUMBER")]
+    pub reps: Option<usize>,
+    /// Up to so many repetitions as long as the answer is open or rows are unstable.
     #[arg(long, value_name = "NUMBER")]
     pub max_reps: Option<usize>,
+    /// Begin no measurement that would end later (default: for `layers` without --reps 5m, with --quick
+    /// 60s). Making an image, and the cross-check, come on top.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub time_limit: Option<Duration>,
     /// What one sample may take; slow storage does less work in it.
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration)]
     pub sample_time: Duration,
