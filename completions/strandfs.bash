@@ -171,7 +171,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__blocksize)
-            opts="-o -h --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
+            opts="-o -h --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -186,6 +186,10 @@ _strandfs() {
                     return 0
                     ;;
                 --max-reps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -251,7 +255,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__layers)
-            opts="-o -h --modes --transports --only --no-cross-check --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
+            opts="-o -h --modes --transports --only --quick --no-cross-check --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -278,6 +282,10 @@ _strandfs() {
                     return 0
                     ;;
                 --max-reps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -437,7 +445,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__passthrough)
-            opts="-o -h --size --reps --max-reps --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
+            opts="-o -h --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -452,6 +460,10 @@ _strandfs() {
                     return 0
                     ;;
                 --max-reps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

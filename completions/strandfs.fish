@@ -153,8 +153,9 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l transports -d 'How requests come from the kernel: dev, uring (default: those that work here)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l only -d 'Only these rows (default: all; a wrong name lists them)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l size -d 'The size of each file' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l reps -d 'So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l max-reps -d 'Up to so many repetitions as long as the answer is open or rows are unstable' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l time-limit -d 'Begin no measurement that would end later (default: for `layers` without --reps 5m, with --quick 60s). Making an image, and the cross-check, come on top' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s o -l options -d 'Further mount options of every pool' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
@@ -163,12 +164,14 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l seed -d 'Draws the order of the levels, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l quick -d 'An answer, or that there is none, within a minute on a target of any speed: one mode, one transport, the rows that say most, no cross-check. What is asked for besides is done all the same'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l no-cross-check -d 'Do not set our own figures beside those of dd and fio'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l size -d 'The size of each file' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l reps -d 'So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l max-reps -d 'Up to so many repetitions as long as the answer is open or rows are unstable' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l time-limit -d 'Begin no measurement that would end later (default: for `layers` without --reps 5m, with --quick 60s). Making an image, and the cross-check, come on top' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s o -l options -d 'Further mount options of every pool' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
@@ -180,8 +183,9 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from blocksize" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l size -d 'The size of each file' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l reps -d 'Repetitions; intervals need 5, a verdict 7' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l max-reps -d 'Repetitions of rows that stay unstable (default: twice --reps)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l reps -d 'So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable)' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l max-reps -d 'Up to so many repetitions as long as the answer is open or rows are unstable' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l time-limit -d 'Begin no measurement that would end later (default: for `layers` without --reps 5m, with --quick 60s). Making an image, and the cross-check, come on top' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -s o -l options -d 'Further mount options of every pool' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from passthrough" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F

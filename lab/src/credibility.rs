@@ -178,7 +178,7 @@ pub fn few_note(repetitions: usize) -> Option<String> {
     (repetitions < FEWEST_FOR_INTERVAL).then(|| {
         format!(
             "{repetitions} complete repetitions: the brackets hold the smallest and the largest \
-             value, not an interval; that needs {FEWEST_FOR_INTERVAL}"
+             value, not an interval; give --reps {FEWEST_FOR_INTERVAL} or more"
         )
     })
 }

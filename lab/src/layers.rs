@@ -2,6 +2,7 @@
 
 pub mod attribution;
 pub mod judge;
+mod knob;
 pub mod plan;
 pub mod run;
 pub mod setup;

@@ -235,6 +235,25 @@ pub struct Verdict {
     pub parts: Vec<Part>,
     /// `operation` or `MiB`.
     pub per: String,
+    /// Options that were tried against it, and what they were found to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Tried>,
+}
+
+/// An option that was tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// The workload.
+    pub row: String,
+    /// The mount options that were added.
+    pub options: String,
+    /// The speed with them, without them = 1.
+    pub speed: Estimate,
+    /// Whether that is a gain beyond chance.
+    pub helps: bool,
+    /// What they take away; empty for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub caveat: String,
 }
 
 /// A layer's part of the time.

@@ -34,6 +34,8 @@ pub struct Bench {
     pub rows: &'static str,
     /// `--sample-time`.
     pub sample_time: &'static str,
+    /// `--size`.
+    pub size: &'static str,
 }
 
 impl Bench {
@@ -44,6 +46,7 @@ impl Bench {
             started_by: Vec::new(),
             rows: "write-1m,random-read-4k,metadata",
             sample_time: "20ms",
+            size: "8M",
         }
     }
 
@@ -58,7 +61,8 @@ impl Bench {
         let json = self.dir.path().join("samples.json");
         let work = self.dir("work");
         let fixed = [
-            "--size=8M",
+            "--size",
+            self.size,
             "--sample-time",
             self.sample_time,
             "--json",

@@ -1,7 +1,7 @@
 //! From samples to answers: the parts of every row, the layer they name, and what to try.
 
 use super::attribution::{Layer, LevelTimes, Table};
-use super::plan::{LINE, Mode, main_rows};
+use super::plan::{LINE, Mode, Transport, main_rows};
 use crate::format;
 use crate::result::{Part, Report, Series, Subject, Verdict};
 use crate::sequential::Looks;
@@ -23,6 +23,8 @@ pub struct Names {
     pub way: String,
     /// Its mode.
     pub mode: Mode,
+    /// What its requests come over.
+    pub transport: Transport,
     /// Memory-backed storage, bare.
     pub memory: String,
     /// The pool over it.
@@ -150,6 +152,7 @@ fn answer(
         text,
         parts: Layer::ALL.into_iter().zip(parts).map(part).collect(),
         per: per.to_owned(),
+        tried: Vec::new(),
     }
 }
 
@@ -163,12 +166,19 @@ fn sentence(
     match finding {
         Finding::Layer(layer, share) => {
             let what = title(*layer, names, storage);
-            let knob = knob(report, names, about, *layer, storage);
+            let knob = match layer {
+                Layer::Machine => Some("No part above it costs as much.".to_owned()),
+                Layer::Storage => {
+                    Some("Look at the device, its filesystem and their mount options.".to_owned())
+                }
+                Layer::Pool | Layer::Together => better_mode(report, names, about),
+            };
             let Estimate {
                 median, low, high, ..
             } = share;
             let [median, low, high] = [median, low, high].map(|it| percent(*it));
-            format!("{what}: {median} % of the time [{low} {high}]. {knob}")
+            let knob = knob.map_or_else(String::new, |it| format!(" {it}"));
+            format!("{what}: {median} % of the time [{low} {high}].{knob}")
         }
         Finding::Alike(one, other) => format!(
             "cannot tell: {} and {} cost about the same, and more runs would not change that",
@@ -208,60 +218,6 @@ fn title(layer: Layer, names: &Names, storage: Option<&Subject>) -> String {
             "what the pool and {} cost together beyond what each costs alone",
             names.target
         ),
-    }
-}
-
-/// What to try.
-fn knob(
-    report: &Report,
-    names: &Names,
-    about: &str,
-    layer: Layer,
-    storage: Option<&Subject>,
-) -> String {
-    let medium = storage
-        .and_then(|it| it.storage.as_ref())
-        .map(|it| it.medium);
-    match (layer, medium) {
-        (Layer::Machine, _) => "No part above it costs as much.".to_owned(),
-        (Layer::Pool, _) => pool_knob(report, names, about),
-        (Layer::Storage, Some(Medium::Network)) => {
-            "Try the mount options of the network filesystem (block sizes, async) and its server; \
-             in the pool security-capability=false, xattr=nosys and posix-acl=false spare it \
-             questions."
-                .to_owned()
-        }
-        (Layer::Storage, _) => {
-            "No option of the pool makes it faster: look at the device, its filesystem and their \
-             mount options."
-                .to_owned()
-        }
-        (Layer::Together, _) => {
-            "Try cache.files, async-read, readahead, fuse-msg-size and, where the branch is a \
-             stacked filesystem, passthrough.max-stack-depth=2."
-                .to_owned()
-        }
-    }
-}
-
-fn pool_knob(report: &Report, names: &Names, about: &str) -> String {
-    if about == "metadata" {
-        return "Try longer cache.attr, cache.entry and cache.negative-entry; \
-                security-capability=false, xattr=nosys and posix-acl=false where programs need \
-                none."
-            .to_owned();
-    }
-    if let Some(better) = better_mode(report, names, about) {
-        return better;
-    }
-    if about.contains("512") {
-        return "Try larger blocks in the application; for reading, cache.files=auto-full keeps \
-                them in the page cache."
-            .to_owned();
-    }
-    match names.mode {
-        Mode::Passthrough => "Try larger blocks in the application.".to_owned(),
-        _ => "Try passthrough.io=rw, or cache.files, async-read and fuse-msg-size.".to_owned(),
     }
 }
 
@@ -340,6 +296,7 @@ mod tests {
             target: "/disk".to_owned(),
             way: mode.name().to_owned(),
             mode,
+            transport: Transport::Device,
             memory: "tmpfs".to_owned(),
             pool_memory: "pool".to_owned(),
             pool_target: "pool on disk".to_owned(),
@@ -406,30 +363,5 @@ mod tests {
             said.contains("passthrough.io=rw") && said.contains("5.00 [5.00 5.00] times as fast"),
             "{said}"
         );
-    }
-
-    #[test]
-    fn every_option_named_exists() {
-        let report = report(0.64, 6.4, 0.65, 6.5);
-        for layer in Layer::ALL {
-            for about in ["write-1m", "write-512", "metadata"] {
-                for mode in Mode::ALL {
-                    let text = knob(&report, &names(mode), about, layer, None);
-                    for word in text
-                        .split([' ', ',', ';', '.'])
-                        .filter(|it| it.contains('='))
-                    {
-                        let name = word.split('=').next().unwrap();
-                        let known = |it: &strandfs_options::OptionDef| {
-                            it.name == name || it.name.ends_with(&format!(".{name}"))
-                        };
-                        assert!(
-                            strandfs_options::TABLE.iter().any(known),
-                            "{name} in {text}"
-                        );
-                    }
-                }
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use strandfs_options::show_size;
 
 use super::judge::{self, Names};
+use super::knob;
 use super::plan::{LayersPlan, PoolMode, QUICK_ROWS, rows};
 use super::setup::{Levels, MEMORY, TMPFS, pool_name};
 use super::target::Target;
@@ -41,7 +42,11 @@ pub fn run(
     };
     let mut levels = Levels::set_up(plan, stop, progress)?;
     let mut report = measure(plan, Kind::Layers, &mut levels, rows, stop, progress)?;
-    report.verdicts = judge::verdicts(&report, &names(&levels), looks(plan).level());
+    let names = names(&levels);
+    report.verdicts = judge::verdicts(&report, &names, looks(plan).level());
+    if let Some(first) = names.first().filter(|_| !report.interrupted) {
+        knob::try_out(plan, &mut levels, first, &mut report, stop, progress)?;
+    }
     report.warnings.push(
         "nullrw is measured with passthrough.io=off: in passthrough its data would never reach \
          the server"
@@ -192,6 +197,7 @@ fn names(levels: &Levels) -> Vec<Names> {
         target: target.clone(),
         way: way.name(),
         mode: way.mode,
+        transport: way.transport,
         memory: TMPFS.to_owned(),
         pool_memory: pool_name(*way, TMPFS),
         pool_target: pool_name(*way, target),

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use strandfs_options::show_size;
 
+use super::judge::Names;
 use super::plan::{LayersPlan, Mode, PoolMode, Transport, pool_options};
 use super::target::Target;
 use crate::error::BenchError;
@@ -31,6 +32,10 @@ pub struct Levels {
     mounted: Vec<Mounted>,
     scratches: Vec<Scratch>,
     test_devices: Vec<TestDevice>,
+    /// Pools that were made, also those that have ended: no name is used twice.
+    made: usize,
+    /// Pools before those that are only tried.
+    kept: usize,
     /// What is measured.
     pub candidates: Vec<Candidate>,
     /// The ways of every pool.
@@ -201,6 +206,43 @@ impl Levels {
         Ok(())
     }
 
+    /// Further pools like that of `names`, with these names and with these options added, over its target.
+    /// What cannot be mounted is left out. They end at [`Levels::drop_variants`].
+    ///
+    /// # Errors
+    /// No room for their files, or the first cannot be mounted.
+    pub fn variants(
+        &mut self,
+        plan: &LayersPlan,
+        names: &Names,
+        pools: &[(String, String)],
+    ) -> Result<Vec<Candidate>, BenchError> {
+        let target = self.targets.iter().position(|it| *it == names.target);
+        let own_tmpfs = target.is_none() && rustix::process::geteuid().is_root();
+        let before = self.candidates.len();
+        self.kept = self.mounted.len();
+        // Targets have the last scratch directories, in their order; memory the one before.
+        let first = self.scratches.len().saturating_sub(self.targets.len());
+        let place = target.map_or(first.saturating_sub(1), |it| first + it);
+        for (name, further) in pools {
+            let options = [names.mode.options(), further, &plan.options];
+            let given: Vec<&str> = options.into_iter().filter(|it| !it.is_empty()).collect();
+            let is_told = further.contains("transport=");
+            let transport = (!is_told).then_some(names.transport);
+            let options = pool_options(&given.join(","), transport, "");
+            let served = self.serve_in(place, plan, name, options, &names.target, own_tmpfs);
+            if self.candidates.len() == before {
+                served?;
+            }
+        }
+        Ok(self.candidates.split_off(before))
+    }
+
+    /// Ends the pools of [`Levels::variants`].
+    pub fn drop_variants(&mut self) {
+        self.mounted.truncate(self.kept);
+    }
+
     /// The newest scratch directory: that of the place being set up.
     fn scratch(&mut self) -> Result<&mut Scratch, BenchError> {
         let last = self.scratches.last_mut();
@@ -258,9 +300,30 @@ impl Levels {
         group: usize,
         own_tmpfs: bool,
     ) -> Result<(), BenchError> {
-        let number = self.candidates.len();
+        let newest = self.scratches.len().saturating_sub(1);
+        self.serve_in(newest, plan, name, options, place, own_tmpfs)?;
+        if let Some(made) = self.candidates.last_mut() {
+            made.group = group;
+        }
+        Ok(())
+    }
+
+    /// The same in the scratch directory with this number.
+    fn serve_in(
+        &mut self,
+        scratch: usize,
+        plan: &LayersPlan,
+        name: &str,
+        options: String,
+        place: &str,
+        own_tmpfs: bool,
+    ) -> Result<(), BenchError> {
+        self.made += 1;
+        let number = self.made;
         let branch = self
-            .scratch()?
+            .scratches
+            .get_mut(scratch)
+            .ok_or_else(|| BenchError::Usage("nowhere to work".to_owned()))?
             .branch(&format!("branch{number}"), own_tmpfs)?;
         let subject = Subject {
             name: name.to_owned(),
@@ -293,7 +356,7 @@ impl Levels {
                 server: mounted.pid(),
                 keeps_data: !throws_away(&mounted),
             }),
-            group,
+            group: 0,
         });
         self.mounted.push(mounted);
         Ok(())

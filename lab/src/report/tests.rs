@@ -78,6 +78,7 @@ fn report() -> Report {
             part("disk", &[5e-4, 6e-4, 7e-4, 5e-4, 6e-4]),
         ],
         per: "MiB".to_owned(),
+        tried: Vec::new(),
     });
     report
 }

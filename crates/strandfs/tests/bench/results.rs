@@ -88,6 +88,24 @@ fn a_regression_is_exit_code_4_and_noise_is_none() {
     assert!(absolute.stdout.contains("4 slower"), "{absolute:?}");
 }
 
+/// A run on other files is no regression, and no success either.
+#[test]
+fn results_of_different_work_are_refused() {
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = measured(dir.path());
+    let slow = changed(&json, "slow.json", |_| 9.0);
+    let mut report = Report::read(&slow).unwrap();
+    report.settings.insert("files".to_owned(), "21".to_owned());
+    report.write(&slow).unwrap();
+    let refused = compare(&json, &slow, &[]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert!(
+        refused.stderr.contains("files 20 before, 21 after"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn what_is_no_result_is_refused_by_name() {
     mounts::own_namespace();
