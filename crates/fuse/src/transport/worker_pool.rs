@@ -35,6 +35,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// The threads of a session and what they share.
 pub(crate) struct WorkerPool {
+    own: Weak<Self>,
     pub(super) server: Arc<Server>,
     pub(super) life: Arc<Life>,
     pub(super) watchdog: Watchdog,
@@ -73,6 +74,8 @@ pub(super) struct WorkerTable {
     pub(super) interrupts: usize,
     /// Threads started so far.
     started: usize,
+    /// Threads whose request was answered in their place, and that are not back.
+    lost: usize,
     pub(super) closed: bool,
     /// Whose requests run while others read.
     pub(super) blocked: Blocked,
@@ -99,7 +102,8 @@ impl WorkerPool {
     ) -> Arc<Self> {
         note_allowed();
         let late = Arc::new(OverDevice(server.connection.clone()));
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: own.clone(),
             server,
             life,
             late,
@@ -136,8 +140,7 @@ impl WorkerPool {
 
     /// Starts the reader and the watchdog.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let own: Weak<Self> = Arc::downgrade(self);
-        self.server.connection.set_substitute(own);
+        self.server.connection.set_substitute(self.own.clone());
         sys::install_wake_handler()?;
         let mut worker_table = self.worker_table.lock();
         let first = self.spawn_worker(&mut worker_table)?;
@@ -192,13 +195,23 @@ impl WorkerPool {
             worker_table.parked.push(next);
             return false;
         }
-        worker_state.place(&self.placement, Role::Working);
-        self.server.connection.counter().count_relief();
-        self.note_blocked(&mut worker_table, worker_state);
-        worker_table.reader = Some(next.clone());
+        self.note_handed_off(&mut worker_table, worker_state, &next);
         drop(worker_table);
         next.hand(WakeReason::Read);
         true
+    }
+
+    /// The reader goes on with its request, and another thread reads.
+    fn note_handed_off(
+        &self,
+        worker_table: &mut WorkerTable,
+        worker_state: &WorkerState,
+        next: &Arc<WorkerState>,
+    ) {
+        worker_state.place(&self.placement, Role::Working);
+        self.server.connection.counter().count_relief();
+        self.note_blocked(worker_table, worker_state);
+        worker_table.reader = Some(next.clone());
     }
 
     pub(super) fn successor(
@@ -208,7 +221,9 @@ impl WorkerPool {
         if let Some(parked) = worker_table.parked.pop() {
             return Some(parked);
         }
-        if worker_table.worker_states.len() >= self.max_threads.load(Ordering::Relaxed) {
+        // Who hangs is stood in for, though not without end.
+        let most = self.max_threads.load(Ordering::Relaxed);
+        if worker_table.worker_states.len() >= most + worker_table.lost.min(most) {
             return None;
         }
         match self.spawn_worker(worker_table) {
@@ -220,13 +235,39 @@ impl WorkerPool {
         }
     }
 
+    /// There may be another thread: it reads, if the reader had wanted relief, or carries out what was
+    /// kept.
+    fn stand_in(self: &Arc<Self>) {
+        let mut worker_table = self.worker_table.lock();
+        if worker_table.closed {
+            return;
+        }
+        let starving = (worker_table.starved.then(|| worker_table.reader.clone()))
+            .flatten()
+            .filter(|reader| WorkerState::is_handling(reader.word()));
+        if let Some(reader) = starving {
+            drop(worker_table);
+            self.hand_off(&reader, reader.word());
+            return;
+        }
+        if self.kept.lock().is_ready()
+            && let Some(next) = self.successor(&mut worker_table)
+        {
+            next.hand(WakeReason::Work);
+        }
+    }
+
     /// What a thread that finished a request as no reader does next.
     pub(super) fn return_worker(&self, worker_state: &Arc<WorkerState>) -> Next {
         let mut worker_table = self.worker_table.lock();
         if worker_state.finish_handed_off() {
             worker_table.interrupts = worker_table.interrupts.saturating_sub(1);
         }
-        self.note_unblocked(&mut worker_table, worker_state);
+        if worker_state.is_back() {
+            worker_table.lost -= 1;
+        } else {
+            self.note_unblocked(&mut worker_table, worker_state);
+        }
         if worker_table.closed {
             return Next::Leave;
         }
@@ -234,10 +275,7 @@ impl WorkerPool {
             && let Some(reader) = worker_table.reader.clone()
             && reader.hand_off(reader.word())
         {
-            reader.place(&self.placement, Role::Working);
-            self.server.connection.counter().count_relief();
-            self.note_blocked(&mut worker_table, &reader);
-            worker_table.reader = Some(worker_state.clone());
+            self.note_handed_off(&mut worker_table, &reader, worker_state);
             return Next::Read;
         }
         if let Some(next) = self.next_kept() {
@@ -288,6 +326,9 @@ impl WorkerPool {
         worker_table
             .parked
             .retain(|it| !Arc::ptr_eq(it, worker_state));
+        if worker_state.is_back() {
+            worker_table.lost -= 1;
+        }
         self.server.connection.counter().leave(&worker_state.counts);
         self.departed.notify_all();
     }
@@ -324,20 +365,64 @@ impl WorkerPool {
     }
 }
 
-impl Substitute for WorkerPool {
-    /// The kernel takes one answer to a request: the thread's own finds nobody waiting.
-    fn answer_for(&self, thread: u32, errno: Errno) -> bool {
-        let unique = {
-            let worker_table = self.worker_table.lock();
-            let worker_state = worker_table
-                .worker_states
-                .iter()
-                .find(|worker_state| worker_state.is_thread(thread));
-            worker_state.map_or(0, |worker_state| worker_state.handed_off_request())
+impl WorkerPool {
+    /// Answers in the place of a thread that is no reader. Under the lock: the thread may come back
+    /// meanwhile.
+    fn answer_handed_off(&self, thread: u32, errno: Errno) -> Answered {
+        let mut worker_table = self.worker_table.lock();
+        let is_it = |state: &&Arc<WorkerState>| state.is_thread(thread);
+        let Some(worker_state) = worker_table.worker_states.iter().find(is_it).cloned() else {
+            return Answered::NotOurs;
         };
-        if unique == 0 {
-            return (self.ring.get()).is_some_and(|ring| ring.answer_for(thread, errno));
+        let word = worker_state.word();
+        if WorkerState::is_handling(word) {
+            return Answered::ByTheReader(worker_state, word);
         }
-        device::answer_with_error(&self.server, unique, errno)
+        let unique = worker_state.handed_off_request();
+        if unique == 0 || !device::answer_with_error(&self.server, unique, errno) {
+            return Answered::No;
+        }
+        worker_state.lose();
+        worker_table.lost += 1;
+        self.note_unblocked(&mut worker_table, &worker_state);
+        Answered::Yes
+    }
+}
+
+/// What came of answering in another thread's place.
+enum Answered {
+    Yes,
+    /// Nobody waits for an answer.
+    No,
+    /// The thread is the reader, at this word, and nobody could be had that reads.
+    ByTheReader(Arc<WorkerState>, u64),
+    /// No thread of this transport.
+    NotOurs,
+}
+
+impl Substitute for WorkerPool {
+    /// The kernel takes one answer to a request: the thread's own finds nobody waiting. Another
+    /// thread is started for the one that may not come back: where all had been with such requests,
+    /// nobody would read any more.
+    fn answer_for(&self, thread: u32, errno: Errno) -> bool {
+        let Some(own) = self.own.upgrade() else {
+            return false;
+        };
+        let mut answered = self.answer_handed_off(thread, errno);
+        if let Answered::ByTheReader(worker_state, word) = &answered
+            && own.hand_off(worker_state, *word)
+        {
+            answered = self.answer_handed_off(thread, errno);
+        }
+        match answered {
+            Answered::Yes => {
+                own.stand_in();
+                true
+            }
+            Answered::No | Answered::ByTheReader(..) => false,
+            Answered::NotOurs => {
+                (self.ring.get()).is_some_and(|ring| ring.answer_for(thread, errno))
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! One thread's place in the worker pool: what it is doing, in words other threads may read and change.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub(super) struct WorkerState {
     unique: AtomicU64,
     /// The last request that said it may block.
     may_block: AtomicU64,
+    /// Its request was answered in its place; under the worker pool's lock.
+    lost: AtomicBool,
     /// The last request the kernel wants interrupted.
     interrupted: AtomicU64,
     /// Who asked for the request: the user's id, and the thread's.
@@ -67,6 +69,7 @@ impl WorkerState {
             word: AtomicU64::new(RELIEVED),
             unique: AtomicU64::new(0),
             may_block: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
             interrupted: AtomicU64::new(0),
             asker: [AtomicU32::new(0), AtomicU32::new(0)],
             wake_reason: AtomicU8::new(WakeReason::Nothing as u8),
@@ -176,6 +179,16 @@ impl WorkerState {
         } else {
             0
         }
+    }
+
+    /// The handed off request was answered in the thread's place.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// The thread has come back; whether its request was answered in its place.
+    pub(super) fn is_back(&self) -> bool {
+        self.lost.swap(false, Ordering::Relaxed)
     }
 
     /// The handed off request is over; returns whether it was to be interrupted.

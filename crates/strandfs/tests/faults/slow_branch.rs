@@ -312,7 +312,20 @@ fn a_directory_is_not_shown_without_a_branch_that_failed_to_say_whether_it_has_i
 #[test]
 fn a_branch_that_takes_half_of_the_threads_is_given_up() {
     need_root!();
-    let hanging = Hanging::new("branch-deadline=0,threads=8,on-missing=fail");
+    half_of_the_threads("transport=auto");
+}
+
+/// Every thread waited for the branch, its reader as well, and nobody was left to read what came
+/// after those requests had been answered.
+#[test]
+fn a_branch_that_takes_all_threads_of_the_device_leaves_none_without_an_answer() {
+    need_root!();
+    half_of_the_threads("transport=dev");
+}
+
+fn half_of_the_threads(transport: &str) {
+    let options = format!("branch-deadline=0,threads=8,on-missing=fail,{transport}");
+    let hanging = Hanging::new(&options);
     // Known to the kernel: otherwise it asks for the directory once, and all the readers wait
     // for that one answer, which takes one thread.
     let _there = hanging.pool.known(["there"]);
