@@ -45,6 +45,7 @@ use std::sync::atomic::AtomicU64;
 use crate::health::Health;
 use admission::RefusalTold;
 use link_cow::LinkCow;
+use running::Programs;
 use walkers::Walkers;
 
 /// What operations remember between requests, and all that they use.
@@ -55,6 +56,7 @@ pub struct Ops {
     pub(crate) relocated: AtomicU64,
     pub(crate) link_cow: LinkCow,
     pub(crate) walkers: Walkers,
+    programs: Programs,
     pub(crate) mounted_at_seconds: i64,
 }
 
@@ -67,6 +69,7 @@ impl Ops {
             relocated: AtomicU64::new(0),
             link_cow: LinkCow::default(),
             walkers: Walkers::default(),
+            programs: Programs::default(),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         }
     }

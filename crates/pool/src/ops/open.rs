@@ -82,7 +82,7 @@ pub(crate) fn open(
     }
     if access_mode(flags) == libc::O_RDONLY
         && flags & libc::O_TRUNC != 0
-        && running::is_running(pool, &node)
+        && running::is_running(pool, &pool.programs, &node)
     {
         return Err(Errno::TXTBSY.into());
     }

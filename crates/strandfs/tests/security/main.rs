@@ -10,6 +10,7 @@ mod control;
 mod descriptors;
 mod evil_fs;
 mod exdev;
+mod execve;
 mod forgery;
 mod ioctls;
 mod leases;
