@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Requests of which a judgement is made.
 const WINDOW: u32 = 32;
-/// Where the caller is, is asked once in [`WINDOW`] requests, or at the first one after this time: the
-/// question wakes a thread.
+/// Where the same caller is, is asked no more often than this: the question wakes a thread.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// It is asked at the first request after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(4);
 /// To read a request that is there already takes less.
 const AT_HAND: Duration = Duration::from_micros(3);
@@ -53,6 +54,8 @@ pub(super) struct Callers {
     large: u32,
     follows: bool,
     looked: Option<Instant>,
+    /// Who was looked for then.
+    found: u32,
 }
 
 impl Callers {
@@ -67,8 +70,8 @@ impl Callers {
         self.large += u32::from(served.bytes >= LARGE_BYTES);
         self.last = served.thread;
         if self.requests < WINDOW {
-            return match self.follows && self.is_to_look(served.arrived) {
-                true => Verdict::With(served.thread),
+            return match self.follows {
+                true => self.look(served, LOOK_AGAIN),
                 false => Verdict::Stay,
             };
         }
@@ -76,10 +79,8 @@ impl Callers {
         self.follows = is_one;
         (self.requests, self.changes, self.at_hand, self.large) = (0, 0, 0, 0);
         match (before, self.follows) {
-            (_, true) => {
-                self.looked = Some(served.arrived);
-                Verdict::With(served.thread)
-            }
+            (true, true) if served.thread == self.found => self.look(served, LOOK_EVERY),
+            (_, true) => self.look(served, Duration::ZERO),
             (true, false) => Verdict::Anywhere,
             (false, false) => Verdict::Stay,
         }
@@ -90,12 +91,14 @@ impl Callers {
         self.follows
     }
 
-    fn is_to_look(&mut self, now: Instant) -> bool {
-        let due = (self.looked).is_none_or(|looked| now.duration_since(looked) > LOOK_AGAIN);
-        if due {
-            self.looked = Some(now);
+    /// Asks where the caller is, unless that was done within this time.
+    fn look(&mut self, served: Served, every: Duration) -> Verdict {
+        let since = self.looked.map(|looked| served.arrived - looked);
+        if since.is_some_and(|since| since < every) {
+            return Verdict::Stay;
         }
-        due
+        (self.looked, self.found) = (Some(served.arrived), served.thread);
+        Verdict::With(served.thread)
     }
 
     /// Whether one caller waits for one answer. Programs that follow each other, as a script's, are
@@ -116,12 +119,14 @@ mod tests {
         threads: impl Iterator<Item = u32>,
         change: impl Fn(&mut Served),
     ) -> Vec<Verdict> {
-        let start = Instant::now();
+        let mut now = callers.looked.unwrap_or_else(Instant::now);
         let note = |thread| {
+            let waited = Duration::from_micros(20);
+            now += waited;
             let mut served = Served {
                 thread,
-                arrived: start,
-                waited: Duration::from_micros(20),
+                arrived: now,
+                waited,
                 bytes: 100,
             };
             change(&mut served);
@@ -140,8 +145,10 @@ mod tests {
     #[test]
     fn one_caller_is_followed_and_looked_for_now_and_then() {
         let mut callers = Callers::default();
-        let verdicts = judged(&mut callers, of(7, 320), |_| {});
-        assert_eq!(verdicts, [Verdict::With(7); 10]);
+        let verdicts = judged(&mut callers, of(7, 3200), |_| {});
+        // One request is served in 20 us: as soon as it counts as one caller, then every 100 or more.
+        assert!(verdicts.iter().all(|verdict| *verdict == Verdict::With(7)));
+        assert!((20..=32).contains(&verdicts.len()), "{}", verdicts.len());
     }
 
     #[test]
