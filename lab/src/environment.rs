@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A load average above this means that others use the machine.
 const QUIET_LOAD: f64 = 0.5;
 
+const FUSE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
 
 /// What a reader needs to judge a figure.
@@ -28,6 +29,9 @@ pub struct Environment {
     pub program_version: String,
     /// The frequency governor of the first CPU; `None` where the kernel shows none.
     pub governor: Option<String>,
+    /// `enable_uring` of the FUSE module; `None` where the kernel has none (before Linux 6.14).
+    #[serde(default)]
+    pub fuse_uring: Option<bool>,
     /// Whether a hypervisor lies below: others may take its CPUs.
     pub virtual_machine: bool,
 }
@@ -54,6 +58,9 @@ impl Environment {
             governor: fs::read_to_string(GOVERNOR)
                 .ok()
                 .map(|it| it.trim().to_owned()),
+            fuse_uring: fs::read_to_string(FUSE_URING)
+                .ok()
+                .map(|it| it.trim() == "Y"),
             virtual_machine: cpuinfo
                 .lines()
                 .any(|line| line.starts_with("flags") && line.contains(" hypervisor")),

@@ -31,7 +31,7 @@ pub enum BenchError {
         /// The subject's name.
         subject: String,
         /// The workload's name.
-        workload: &'static str,
+        workload: String,
         /// What was found.
         why: String,
     },

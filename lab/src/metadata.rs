@@ -4,10 +4,12 @@
 pub mod git;
 pub mod plan;
 pub mod report;
+pub mod row;
 pub mod run;
 pub mod tree;
 pub mod workload;
 
 pub use plan::MetadataPlan;
+pub use row::Row;
 pub use run::{Results, run};
 pub use workload::Workload;

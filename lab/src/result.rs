@@ -100,6 +100,9 @@ pub struct Subject {
     /// `-o` of a pool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub options: String,
+    /// How its requests come, as its server says: `dev`, `uring`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
     /// The commands that made it, in order: mkfs, mount, losetup, the server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,

@@ -313,6 +313,21 @@ impl Mounted {
         }
     }
 
+    /// How the requests of a pool come, as its server says; `None` for other subjects.
+    pub fn transport(&self) -> Option<String> {
+        let SubjectKind::Strandfs { program, .. } = &self.subject.kind else {
+            return None;
+        };
+        let status = Command::new(program)
+            .args(["status", "--json"])
+            .arg(&self.root)
+            .output()
+            .ok()?;
+        let pools: serde_json::Value = serde_json::from_slice(&status.stdout).ok()?;
+        let named = pools.pointer("/0/connection/transport")?;
+        named.as_str().map(str::to_owned)
+    }
+
     /// The server's process, for those that have one.
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)

@@ -81,6 +81,7 @@ fn this_program() -> Result<PathBuf, Failure> {
 fn choices(args: &PeerArgs, branches: Vec<usize>) -> Result<Choices, Failure> {
     let builds = named(&args.builds, "--peer")?.into_iter();
     Ok(Choices {
+        without_passthrough: false,
         program: this_program()?,
         variants: named(&args.variants, "--variant")?,
         builds: builds

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::row::{MOST_CALLERS, rows};
 use super::workload::Workload;
 use crate::error::BenchError;
 use crate::regime::Regime;
@@ -14,7 +15,11 @@ pub struct MetadataPlan {
     pub subjects: Vec<Subject>,
     /// Rows.
     pub workloads: Vec<Workload>,
-    /// Entries per workload.
+    /// How many callers do each; every number makes rows of its own.
+    pub callers: Vec<usize>,
+    /// Names of subjects that are measured in what fio reads, and in nothing else.
+    pub reads_only: Vec<String>,
+    /// Entries per workload, of all callers together.
     pub files: usize,
     /// Repetitions.
     pub repetitions: usize,
@@ -26,6 +31,9 @@ pub struct MetadataPlan {
     pub seed: u64,
 }
 
+/// The column of [`Choices::without_passthrough`].
+pub const WITHOUT_PASSTHROUGH: &str = "no passthrough";
+
 /// The choices from which a plan is made.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
@@ -33,6 +41,8 @@ pub struct Choices {
     pub program: PathBuf,
     /// Further strandfs columns: a name and its options.
     pub variants: Vec<(String, String)>,
+    /// Whether to add a column whose reads and writes go through the server.
+    pub without_passthrough: bool,
     /// Further mergerfs builds: a name and a program.
     pub builds: Vec<(String, PathBuf)>,
     /// Whether to look for peers on the path.
@@ -71,6 +81,10 @@ impl Choices {
             options: options.to_owned(),
         };
         let mut kinds = vec![("strandfs".to_owned(), strandfs(""))];
+        if self.without_passthrough {
+            let server = strandfs("passthrough.io=off");
+            kinds.push((WITHOUT_PASSTHROUGH.to_owned(), server));
+        }
         for (name, options) in &self.variants {
             kinds.push((name.clone(), strandfs(options)));
         }
@@ -125,6 +139,14 @@ impl MetadataPlan {
                 "--files and --reps must be at least 1".to_owned(),
             ));
         }
+        let fits = |callers: &usize| (1..=MOST_CALLERS.min(self.files)).contains(callers);
+        if self.callers.is_empty() || !self.callers.iter().all(fits) {
+            return Err(BenchError::Usage(format!(
+                "--callers takes numbers from 1 to {MOST_CALLERS}, and no more than --files"
+            )));
+        }
+        self.callers.sort_unstable();
+        self.callers.dedup();
         let counts = || self.subjects.iter().map(|it| it.branches);
         if !counts().all(|count| (1..=MOST_BRANCHES).contains(&count)) {
             return Err(BenchError::Usage(format!(
@@ -146,7 +168,22 @@ impl MetadataPlan {
                 said.push("the git rows are left out: git is not installed".to_owned());
             }
         }
-        if self.workloads.is_empty() {
+        let wanted = self.workloads.len();
+        if find_program("fio").is_none() {
+            self.workloads.retain(|workload| workload.depth().is_none());
+            if self.workloads.len() < wanted {
+                said.push("the rows of fio are left out: fio is not installed".to_owned());
+            }
+        }
+        if self
+            .workloads
+            .iter()
+            .all(|workload| workload.depth().is_none())
+        {
+            self.subjects
+                .retain(|subject| !self.reads_only.contains(&subject.name));
+        }
+        if rows(&self.workloads, &self.callers).is_empty() {
             return Err(BenchError::Usage(
                 "none of these workloads can be measured here".to_owned(),
             ));

@@ -1,7 +1,8 @@
 //! The table, and what a reader has to know beside it.
 
-use super::run::{Column, Results};
-use super::workload::Workload;
+use super::row::{Row, shared_work};
+use super::run::{Column, Measured, Results};
+use crate::cpu::cost;
 use crate::credibility::{few_note, interrupted_note};
 use crate::format;
 use crate::regime::Regime;
@@ -24,33 +25,35 @@ impl Results {
         report.settings.insert("files".to_owned(), files);
         for column in &self.columns {
             report.subjects.push(column.facts.clone());
-            let rows = column.seconds.iter();
+            let rows = column.samples.iter();
+            let rows = rows.filter(|(_, samples)| samples.iter().any(Option::is_some));
             report
                 .series
-                .extend(rows.map(|(workload, seconds)| self.series(column, *workload, seconds)));
+                .extend(rows.map(|(row, samples)| self.series(column, *row, samples)));
         }
         report
     }
 
-    fn series(&self, column: &Column, workload: Workload, seconds: &[Option<f64>]) -> Series {
-        let sample = |value: f64| Sample {
-            value,
+    fn series(&self, column: &Column, row: Row, samples: &[Option<Measured>]) -> Series {
+        let sample = |measured: Measured| Sample {
+            value: measured.seconds,
+            cpu: measured.cpu,
             ..Sample::default()
         };
         Series {
             subject: column.name.clone(),
-            workload: workload.name().to_owned(),
+            workload: row.name(),
             unit: Unit::Seconds,
             work: Work {
-                operations: self.files as u64,
+                operations: shared_work(self.files, row.callers) as u64,
                 bytes: 0,
             },
-            cache: if workload.is_cold() {
-                Cache::Cold
-            } else {
-                Cache::Any
+            cache: match row.workload.depth() {
+                Some(_) => Cache::Direct,
+                None if row.workload.is_cold() => Cache::Cold,
+                None => Cache::Any,
             },
-            samples: seconds.iter().map(|it| it.map(sample)).collect(),
+            samples: samples.iter().map(|it| it.map(sample)).collect(),
             unstable: false,
         }
     }
@@ -63,14 +66,72 @@ impl Results {
         let mut heading = vec!["speed, native = 1".to_owned(), "native, each".to_owned()];
         heading.extend(others.iter().map(|column| column.name.clone()));
         let mut rows = vec![heading];
-        for workload in self.workloads() {
-            let mut row = vec![workload.name().to_owned(), self.each(native, workload)];
+        for row in self.rows() {
+            let mut cells = vec![row.name(), self.each(native, row)];
             for column in others {
-                row.push(cell(self.ratio(native, column, workload)));
+                cells.push(cell(self.ratio(native, column, row)));
             }
-            rows.push(row);
+            rows.push(cells);
         }
         format::table(&rows)
+    }
+
+    /// CPU time of each subject's server for one operation; empty where no subject has one.
+    pub fn server_cpu(&self) -> String {
+        let has_server = |column: &&Column| {
+            let mut samples = column.samples.values().flatten().flatten();
+            samples.any(|it| it.cpu.is_some_and(|cpu| cpu.server.is_some()))
+        };
+        let columns: Vec<&Column> = self.columns.iter().filter(has_server).collect();
+        if columns.is_empty() {
+            return String::new();
+        }
+        let mut heading = vec!["server CPU, each".to_owned()];
+        heading.extend(columns.iter().map(|column| column.name.clone()));
+        let mut rows = vec![heading];
+        for row in self
+            .rows()
+            .into_iter()
+            .filter(|row| row.workload.depth().is_none())
+        {
+            let mut cells = vec![row.name()];
+            cells.extend(columns.iter().map(|column| self.server_cpu_of(column, row)));
+            rows.push(cells);
+        }
+        match rows.len() {
+            1 => String::new(),
+            _ => format::table(&rows),
+        }
+    }
+
+    fn server_cpu_of(&self, column: &Column, row: Row) -> String {
+        let operations = shared_work(self.files, row.callers) as f64;
+        let spent = |it: &Measured| Some((it.cpu?, operations));
+        let spent: Vec<_> = samples(column, row)
+            .iter()
+            .flatten()
+            .filter_map(spent)
+            .collect();
+        let server = cost(&spent).and_then(|cost| cost.server);
+        server.map_or_else(
+            || "-".to_owned(),
+            |it| format::between(&it, format::seconds),
+        )
+    }
+
+    /// How the requests of each pool came, and what the kernel allows.
+    pub fn transports(&self) -> Vec<String> {
+        let mut lines = vec![match self.environment.fuse_uring {
+            Some(true) => "FUSE over io_uring is on in this kernel (enable_uring=Y)".to_owned(),
+            Some(false) => "FUSE over io_uring is off in this kernel (enable_uring=N)".to_owned(),
+            None => "this kernel has no FUSE over io_uring".to_owned(),
+        }];
+        let pools = self.columns.iter();
+        lines.extend(pools.filter_map(|column| {
+            let transport = column.facts.transport.as_ref()?;
+            Some(format!("{}: transport={transport}", column.name))
+        }));
+        lines
     }
 
     /// How strandfs compares with the fastest mode of mergerfs over as many branches, row by row.
@@ -85,10 +146,10 @@ impl Results {
             .iter()
             .filter(|it| it.family == Family::Strandfs)
         {
-            for workload in self.workloads() {
-                if let Some((peer, ratio)) = self.best_mode(ours, workload) {
+            for row in self.rows() {
+                if let Some((peer, ratio)) = self.best_mode(ours, row) {
                     rows.push(vec![
-                        format!("{}, {}", workload.name(), ours.name),
+                        format!("{}: {}", ours.name, row.name()),
                         cell(Some(ratio)),
                         peer.to_owned(),
                     ]);
@@ -102,18 +163,15 @@ impl Results {
     }
 
     /// The mode with the best median, and our speed against it.
-    fn best_mode(&self, ours: &Column, workload: Workload) -> Option<(&str, Estimate)> {
+    fn best_mode(&self, ours: &Column, row: Row) -> Option<(&str, Estimate)> {
         let peers = self
             .columns
             .iter()
             .filter(|column| column.family == Family::Mergerfs && column.branches == ours.branches);
         let best = peers
-            .filter_map(|peer| {
-                let known: Vec<f64> = seconds(peer, workload).iter().flatten().copied().collect();
-                Some((peer, estimate(&known)?.median))
-            })
+            .filter_map(|peer| Some((peer, estimate(&known(peer, row))?.median)))
             .min_by(|one, other| one.1.total_cmp(&other.1))?;
-        let ratio = self.ratio(best.0, ours, workload)?;
+        let ratio = self.ratio(best.0, ours, row)?;
         Some((&best.0.name, ratio))
     }
 
@@ -146,40 +204,47 @@ impl Results {
     fn widest(&self) -> Option<(String, f64)> {
         let (native, others) = self.columns.split_first()?;
         let cells = others.iter().flat_map(|column| {
-            self.workloads().into_iter().filter_map(move |workload| {
-                let ratio = self.ratio(native, column, workload)?;
-                let name = format!("{} on {}", workload.name(), column.name);
+            self.rows().into_iter().filter_map(move |row| {
+                let ratio = self.ratio(native, column, row)?;
+                let name = format!("{} on {}", row.name(), column.name);
                 Some((name, ratio.uncertainty()))
             })
         });
         cells.max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
-    fn workloads(&self) -> Vec<Workload> {
+    fn rows(&self) -> Vec<Row> {
         let native = self.columns.first();
-        native.map_or_else(Vec::new, |column| column.seconds.keys().copied().collect())
+        native.map_or_else(Vec::new, |column| column.samples.keys().copied().collect())
     }
 
-    fn ratio(&self, base: &Column, column: &Column, workload: Workload) -> Option<Estimate> {
-        speed_ratio(seconds(base, workload), seconds(column, workload))
+    fn ratio(&self, base: &Column, column: &Column, row: Row) -> Option<Estimate> {
+        speed_ratio(&seconds(base, row), &seconds(column, row))
     }
 
     /// What one operation takes on the bare filesystem.
-    fn each(&self, native: &Column, workload: Workload) -> String {
-        let known: Vec<f64> = seconds(native, workload)
-            .iter()
-            .flatten()
-            .copied()
-            .collect();
-        estimate(&known).map_or_else(
+    fn each(&self, native: &Column, row: Row) -> String {
+        let operations = shared_work(self.files, row.callers) as f64;
+        estimate(&known(native, row)).map_or_else(
             || "-".to_owned(),
-            |it| format::seconds(it.median / self.files as f64),
+            |it| format::seconds(it.median / operations),
         )
     }
 }
 
-fn seconds(column: &Column, workload: Workload) -> &[Option<f64>] {
-    column.seconds.get(&workload).map_or(&[], Vec::as_slice)
+fn samples(column: &Column, row: Row) -> &[Option<Measured>] {
+    column.samples.get(&row).map_or(&[], Vec::as_slice)
+}
+
+/// Seconds of each repetition.
+fn seconds(column: &Column, row: Row) -> Vec<Option<f64>> {
+    let samples = samples(column, row).iter();
+    samples.map(|it| it.map(|it| it.seconds)).collect()
+}
+
+/// Those there are.
+fn known(column: &Column, row: Row) -> Vec<f64> {
+    seconds(column, row).into_iter().flatten().collect()
 }
 
 fn cell(ratio: Option<Estimate>) -> String {
@@ -189,11 +254,26 @@ fn cell(ratio: Option<Estimate>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Cpu;
     use crate::environment::Environment;
+    use crate::metadata::Workload;
     use crate::metadata::run::Samples;
 
     fn column(name: &str, family: Family, seconds: &[f64]) -> Column {
-        let samples = seconds.iter().copied().map(Some).collect();
+        let sample = |seconds: &f64| {
+            let cpu = Cpu {
+                server: (family != Family::Native).then_some(seconds / 2.0),
+                ..Cpu::default()
+            };
+            Some(Measured {
+                seconds: *seconds,
+                cpu: Some(cpu),
+            })
+        };
+        let row = Row {
+            callers: 1,
+            workload: Workload::Create,
+        };
         Column {
             facts: crate::result::Subject {
                 name: name.to_owned(),
@@ -201,7 +281,7 @@ mod tests {
             },
             name: name.to_owned(),
             branches: 1,
-            seconds: Samples::from([(Workload::Create, samples)]),
+            samples: Samples::from([(row, seconds.iter().map(sample).collect())]),
             family,
         }
     }
@@ -251,11 +331,20 @@ mod tests {
     fn mergerfs_is_met_at_its_best() {
         let table = results(5).against_mergerfs();
         let row = table.lines().nth(1).unwrap();
-        assert!(row.starts_with("create, strandfs"), "{table}");
+        assert!(row.starts_with("strandfs: create"), "{table}");
         assert!(
             row.contains("2.00 [2.00 2.00]") && row.ends_with("mergerfs long"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn a_server_is_told_its_cpu_time() {
+        let table = results(5).server_cpu();
+        let heading: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
+        assert!(!heading.contains(&"native"), "{table}");
+        let row = table.lines().nth(1).unwrap();
+        assert!(row.contains("1.00 us [1.00 us 1.00 us]"), "{table}");
     }
 
     #[test]

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use super::plan::MetadataPlan;
-use super::workload::{TestDevice, Trouble, Workload};
+use super::row::{Row, rows, share};
+use super::workload::{Done, TestDevice, Trouble, Workload};
+use crate::cpu::{Cpu, CpuMeter};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::progress::{Progress, Step};
@@ -15,8 +19,17 @@ use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::subject::{Family, Mounted, Subject};
 
-/// Times of one subject: for each workload one place per repetition, in seconds.
-pub type Samples = BTreeMap<Workload, Vec<Option<f64>>>;
+/// What was measured on one subject: for each row one place per repetition.
+pub type Samples = BTreeMap<Row, Vec<Option<Measured>>>;
+
+/// One row of one repetition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// From the first caller's beginning to the last one's end.
+    pub seconds: f64,
+    /// CPU time of all; `None` where a program did more than the work.
+    pub cpu: Option<Cpu>,
+}
 
 /// Everything that was measured, whole repetitions only.
 #[derive(Debug)]
@@ -48,8 +61,8 @@ pub struct Column {
     pub name: String,
     /// Its branches.
     pub branches: usize,
-    /// Seconds by workload and repetition.
-    pub seconds: Samples,
+    /// By row and repetition.
+    pub samples: Samples,
     /// Whose work it is.
     pub family: Family,
 }
@@ -78,7 +91,7 @@ pub fn run(
     let mut repetitions = 0;
     'repetitions: while repetitions < plan.repetitions {
         random.shuffle(&mut order);
-        let mut round: Vec<(usize, BTreeMap<Workload, f64>)> = Vec::new();
+        let mut round: Vec<(usize, BTreeMap<Row, Measured>)> = Vec::new();
         for (place, &index) in order.iter().enumerate() {
             let Some(subject) = mounted.get(index) else {
                 continue;
@@ -96,9 +109,11 @@ pub fn run(
         }
         for (index, times) in round {
             if let Some(samples) = samples.get_mut(index) {
-                for &workload in &plan.workloads {
-                    let place = samples.entry(workload).or_default();
-                    place.push(times.get(&workload).copied());
+                for row in rows(&plan.workloads, &plan.callers) {
+                    samples
+                        .entry(row)
+                        .or_default()
+                        .push(times.get(&row).copied());
                 }
             }
         }
@@ -108,11 +123,11 @@ pub fn run(
     let columns = mounted
         .iter()
         .zip(samples)
-        .map(|(mounted, seconds)| Column {
+        .map(|(mounted, samples)| Column {
             facts: described(mounted),
             name: mounted.subject.name.clone(),
             branches: mounted.subject.branches,
-            seconds,
+            samples,
             family: mounted.subject.family(),
         })
         .collect();
@@ -135,6 +150,7 @@ pub fn run(
 fn described(mounted: &Mounted) -> result::Subject {
     result::Subject {
         storage: Storage::of(&mounted.root).ok(),
+        transport: mounted.transport(),
         ..mounted.facts()
     }
 }
@@ -161,57 +177,124 @@ fn mount_all(
     Ok(mounted)
 }
 
-/// All workloads on one subject, in a directory of their own that is removed afterwards.
+/// All rows of one subject, in a directory of their own that is removed afterwards.
 fn one_round(
     plan: &MetadataPlan,
     mounted: &Mounted,
     repetition: usize,
     stop: &AtomicBool,
     failures: &mut Vec<String>,
-) -> Result<BTreeMap<Workload, f64>, BenchError> {
+) -> Result<BTreeMap<Row, Measured>, BenchError> {
     let dir = mounted.root.join(format!("round{repetition}"));
     fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
-    let test_device = TestDevice {
-        dir,
-        files: plan.files,
-        stop,
-    };
-    let mut times = BTreeMap::new();
-    for workload in with_prerequisites(&plan.workloads) {
-        match step(&test_device, workload) {
-            Ok(seconds) => {
-                times.insert(workload, seconds);
+    let mut measured = BTreeMap::new();
+    for &callers in &plan.callers {
+        let mut devices = Vec::new();
+        for caller in 0..callers {
+            let dir = dir.join(format!("{callers}-{caller}"));
+            fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
+            devices.push(TestDevice {
+                dir,
+                files: share(plan.files, callers),
+                stop,
+            });
+        }
+        for workload in with_prerequisites(&plan.workloads) {
+            let row = Row { callers, workload };
+            if !is_measured(plan, mounted, row) {
+                continue;
             }
-            // What was made goes with its branch: a million files removed one by one would keep
-            // those waiting who want the end.
-            Err(Trouble::Failed(BenchError::Interrupted)) => return Err(BenchError::Interrupted),
-            Err(trouble) => {
-                // What follows may build on it.
-                failures.push(
-                    BenchError::Wrong {
-                        subject: mounted.subject.name.clone(),
-                        workload: workload.name(),
-                        why: trouble.to_string(),
-                    }
-                    .to_string(),
-                );
-                break;
+            match step(&devices, workload, mounted.pid().as_slice()) {
+                Ok(found) => {
+                    measured.insert(row, found);
+                }
+                // What was made goes with its branch: a million files removed one by one would keep
+                // those waiting who want the end.
+                Err(Trouble::Failed(BenchError::Interrupted)) => {
+                    return Err(BenchError::Interrupted);
+                }
+                Err(trouble) => {
+                    // What follows may build on it.
+                    failures.push(
+                        BenchError::Wrong {
+                            subject: mounted.subject.name.clone(),
+                            workload: row.name(),
+                            why: trouble.to_string(),
+                        }
+                        .to_string(),
+                    );
+                    break;
+                }
             }
         }
     }
-    fs::remove_dir_all(&test_device.dir).map_err(BenchError::io("removing", &test_device.dir))?;
-    Ok(times)
+    fs::remove_dir_all(&dir).map_err(BenchError::io("removing", &dir))?;
+    Ok(measured)
 }
 
-fn step(test_device: &TestDevice<'_>, workload: Workload) -> Result<f64, Trouble> {
-    test_device.go_on()?;
-    test_device.prepare(workload)?;
+/// A program sees to its own callers, and a subject that is there for its reads does nothing else.
+fn is_measured(plan: &MetadataPlan, mounted: &Mounted, row: Row) -> bool {
+    let fits = row.callers == 1 || !row.workload.is_a_program();
+    let is_wanted =
+        row.workload.depth().is_some() || !plan.reads_only.contains(&mounted.subject.name);
+    fits && is_wanted
+}
+
+/// A workload, by a caller for each of these.
+fn step(
+    devices: &[TestDevice<'_>],
+    workload: Workload,
+    servers: &[u32],
+) -> Result<Measured, Trouble> {
+    for device in devices {
+        device.go_on()?;
+        device.prepare(workload)?;
+    }
     // Without root no cold row is asked for, but a warm one may need the walk.
     if workload.is_cold() && rustix::process::geteuid().is_root() {
         let switch = std::path::Path::new("/proc/sys/vm/drop_caches");
         fs::write(switch, "3").map_err(BenchError::io("writing", switch))?;
     }
-    test_device.measure(workload)
+    let meter = CpuMeter::start(servers);
+    let done = at_once(devices, workload)?;
+    let cpu = meter.stop();
+    for (device, done) in devices.iter().zip(&done) {
+        device.check(workload, done.entries)?;
+    }
+    let start = done.iter().map(|it| it.start).min();
+    let since = |it: &Done| start.map_or(0.0, |start| (it.start - start).as_secs_f64());
+    let seconds = done
+        .iter()
+        .map(|it| since(it) + it.seconds)
+        .fold(0.0, f64::max);
+    Ok(Measured {
+        seconds,
+        // fio does what it does for a time, whatever comes of it, and lays out its file before.
+        cpu: workload.depth().is_none().then_some(cpu),
+    })
+}
+
+/// Has all begin together; one alone on this thread.
+fn at_once(devices: &[TestDevice<'_>], workload: Workload) -> Result<Vec<Done>, Trouble> {
+    if let [device] = devices {
+        return Ok(vec![device.work(workload)?]);
+    }
+    let barrier = Barrier::new(devices.len());
+    thread::scope(|scope| {
+        let work = |device| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                TestDevice::work(device, workload)
+            })
+        };
+        let callers: Vec<_> = devices.iter().map(work).collect();
+        let join = |caller: thread::ScopedJoinHandle<'_, _>| match caller.join() {
+            Ok(done) => done,
+            Err(_) => Err(Trouble::Wrong("a caller panicked".to_owned())),
+        };
+        callers.into_iter().map(join).collect()
+    })
 }
 
 /// The workloads asked for and those that make what they need, in order.
@@ -247,13 +330,42 @@ mod tests {
             stop: &stop,
         };
         for workload in Workload::ALL {
-            if workload.needs_git() && crate::subject::find_program("git").is_none() {
+            let program = match workload.depth() {
+                Some(_) => "fio",
+                None => "git",
+            };
+            if workload.is_a_program() && crate::subject::find_program(program).is_none() {
                 continue;
             }
             test_device.prepare(workload).unwrap();
             let seconds = test_device.measure(workload).unwrap();
             assert!(seconds > 0.0, "{}", workload.name());
         }
+    }
+
+    #[test]
+    fn callers_begin_together_and_each_does_its_share() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let device = |caller: usize| {
+            let dir = dir.path().join(caller.to_string());
+            fs::create_dir(&dir).unwrap();
+            TestDevice {
+                dir,
+                files: 20,
+                stop: &stop,
+            }
+        };
+        let devices: Vec<_> = (0..3).map(device).collect();
+        let measured = step(&devices, Workload::Create, &[]).unwrap();
+        let cpu = measured.cpu.unwrap();
+        assert!(measured.seconds > 0.0 && cpu.own > 0.0 && cpu.server.is_none());
+        for device in &devices {
+            assert_eq!(fs::read_dir(device.dir.join("flat")).unwrap().count(), 20);
+        }
+        // Whose own fails spoils the row.
+        fs::remove_dir_all(&devices[1].dir).unwrap();
+        assert!(step(&devices, Workload::Mkdir, &[]).is_err());
     }
 
     #[test]

@@ -101,6 +101,28 @@ pub fn walk(top: &Path) -> Result<Walked, BenchError> {
     Ok(walked)
 }
 
+/// Goes through everything below `top` for the names alone, as `find` does without conditions; returns
+/// how many files there are.
+///
+/// # Errors
+/// Those of the calls.
+pub fn find(top: &Path) -> Result<usize, BenchError> {
+    let mut files = 0;
+    let mut open = vec![top.to_path_buf()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).map_err(BenchError::io("listing", &dir))? {
+            let entry = entry.map_err(BenchError::io("listing", &dir))?;
+            // The listing tells the kind, or the standard library asks for it.
+            let kind = entry.file_type();
+            match kind.map_err(BenchError::io("looking at", &dir))?.is_dir() {
+                true => open.push(entry.path()),
+                false => files += 1,
+            }
+        }
+    }
+    Ok(files)
+}
+
 /// Whether the tree is what [`make`] was asked for; the sentence says what is not.
 pub fn verify(top: &Path, files: usize) -> Result<(), String> {
     let walked = walk(top).map_err(|error| error.to_string())?;

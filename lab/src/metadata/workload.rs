@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::lgetxattr;
 
@@ -28,16 +28,29 @@ pub enum Workload {
     Mkdir,
     Rmdir,
     Untar,
+    FindCold,
+    FindWarm,
     FindStatCold,
     FindStatWarm,
     GitStatusCold,
     GitStatusWarm,
     RmRf,
+    #[serde(rename = "read-4k-1")]
+    Read1,
+    #[serde(rename = "read-4k-32")]
+    Read32,
+    #[serde(rename = "read-4k-1024")]
+    Read1024,
 }
+
+/// What fio reads, in bytes.
+const READ_BYTES: u64 = 64 << 20;
+/// How long.
+const READ_TIME: Duration = Duration::from_millis(500);
 
 impl Workload {
     /// All, in their order.
-    pub const ALL: [Workload; 16] = [
+    pub const ALL: [Workload; 21] = [
         Self::Create,
         Self::OpenClose,
         Self::StatWarm,
@@ -49,11 +62,16 @@ impl Workload {
         Self::Mkdir,
         Self::Rmdir,
         Self::Untar,
+        Self::FindCold,
+        Self::FindWarm,
         Self::FindStatCold,
         Self::FindStatWarm,
         Self::GitStatusCold,
         Self::GitStatusWarm,
         Self::RmRf,
+        Self::Read1,
+        Self::Read32,
+        Self::Read1024,
     ];
 
     /// The name in tables and for `--only`.
@@ -70,11 +88,16 @@ impl Workload {
             Self::Mkdir => "mkdir",
             Self::Rmdir => "rmdir",
             Self::Untar => "untar",
+            Self::FindCold => "find-cold",
+            Self::FindWarm => "find-warm",
             Self::FindStatCold => "find-stat-cold",
             Self::FindStatWarm => "find-stat-warm",
             Self::GitStatusCold => "git-status-cold",
             Self::GitStatusWarm => "git-status-warm",
             Self::RmRf => "rm-rf",
+            Self::Read1 => "read-4k-1",
+            Self::Read32 => "read-4k-32",
+            Self::Read1024 => "read-4k-1024",
         }
     }
 
@@ -94,11 +117,16 @@ impl Workload {
             Self::Mkdir => "make directories",
             Self::Rmdir => "remove them",
             Self::Untar => "make a tree as tar does: write, owner, mode and time of each file",
+            Self::FindCold => "walk that tree for its names alone; nothing cached",
+            Self::FindWarm => "the same again",
             Self::FindStatCold => "walk that tree and lstat everything; nothing cached",
             Self::FindStatWarm => "the same when it was walked twice before",
             Self::GitStatusCold => "git status in a repository of that size; nothing cached",
             Self::GitStatusWarm => "the same when it was asked for twice before",
             Self::RmRf => "remove the tree",
+            Self::Read1 => "fio: 4 KiB at random places past the page cache, one at a time",
+            Self::Read32 => "the same, 32 at a time",
+            Self::Read1024 => "the same, 1024 at a time",
         }
     }
 
@@ -106,13 +134,28 @@ impl Workload {
     pub fn is_cold(self) -> bool {
         matches!(
             self,
-            Self::LsCold | Self::FindStatCold | Self::GitStatusCold
+            Self::LsCold | Self::FindCold | Self::FindStatCold | Self::GitStatusCold
         )
     }
 
     /// Whether it runs git.
     pub fn needs_git(self) -> bool {
         matches!(self, Self::GitStatusCold | Self::GitStatusWarm)
+    }
+
+    /// Requests in flight, of those that fio makes.
+    pub fn depth(self) -> Option<u32> {
+        match self {
+            Self::Read1 => Some(1),
+            Self::Read32 => Some(32),
+            Self::Read1024 => Some(1024),
+            _ => None,
+        }
+    }
+
+    /// Whether a program is started that does the work.
+    pub fn is_a_program(self) -> bool {
+        self.needs_git() || self.depth().is_some()
     }
 
     /// The workloads that make what this one works on.
@@ -124,10 +167,17 @@ impl Workload {
             Self::LsWarm => &[Self::Create, Self::LsCold],
             Self::Unlink => &[Self::Create, Self::Rename],
             Self::Rmdir => &[Self::Mkdir],
-            Self::FindStatCold | Self::RmRf => &[Self::Untar],
+            Self::FindCold | Self::FindStatCold | Self::RmRf => &[Self::Untar],
+            Self::FindWarm => &[Self::Untar, Self::FindCold],
             Self::FindStatWarm => &[Self::Untar, Self::FindStatCold],
             Self::GitStatusWarm => &[Self::GitStatusCold],
-            Self::Create | Self::Mkdir | Self::Untar | Self::GitStatusCold => &[],
+            Self::Create
+            | Self::Mkdir
+            | Self::Untar
+            | Self::GitStatusCold
+            | Self::Read1
+            | Self::Read32
+            | Self::Read1024 => &[],
         }
     }
 }
@@ -140,6 +190,17 @@ pub struct TestDevice<'a> {
     pub files: usize,
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
+}
+
+/// Work that was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// When it began.
+    pub start: Instant,
+    /// How long it took.
+    pub seconds: f64,
+    /// Entries it was done on.
+    pub entries: usize,
 }
 
 /// Why a workload has no time.
@@ -165,6 +226,11 @@ impl TestDevice<'_> {
     /// Where the tree is.
     pub fn tree(&self) -> PathBuf {
         self.dir.join("tree")
+    }
+
+    /// What fio reads.
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
     }
 
     /// Where the repository is.
@@ -198,6 +264,7 @@ impl TestDevice<'_> {
             // fs/fuse/readdir.c), so the second walk still asks for that of each.
             Workload::FindStatWarm => drop(tree::walk(&self.tree())?),
             Workload::GitStatusWarm => drop(super::git::status(self)?),
+            Workload::Read1 | Workload::Read32 | Workload::Read1024 => self.make_data()?,
             _ => {}
         }
         Ok(())
@@ -208,8 +275,21 @@ impl TestDevice<'_> {
     /// # Errors
     /// [`Trouble`]; the time is then worth nothing.
     pub fn measure(&self, workload: Workload) -> Result<f64, Trouble> {
+        let done = self.work(workload)?;
+        self.check(workload, done.entries)?;
+        Ok(done.seconds)
+    }
+
+    /// Does the work, which [`check`](Self::check) then looks at.
+    ///
+    /// # Errors
+    /// [`Trouble`]; the time is then worth nothing.
+    pub fn work(&self, workload: Workload) -> Result<Done, Trouble> {
+        if let Some(depth) = workload.depth() {
+            return self.read(depth);
+        }
         let start = Instant::now();
-        let done = match workload {
+        let entries = match workload {
             Workload::Create => self.each("f", "creating", create).map(|()| self.files)?,
             Workload::OpenClose => self.each("f", "opening", open).map(|()| self.files)?,
             Workload::StatWarm => self.each("f", "looking at", stat).map(|()| self.files)?,
@@ -234,6 +314,7 @@ impl TestDevice<'_> {
                 .each_in(&self.dirs(), "d", "removing", |path| fs::remove_dir(path))
                 .map(|()| self.files)?,
             Workload::Untar => tree::make(&self.tree(), self.files, self.stop)?,
+            Workload::FindCold | Workload::FindWarm => tree::find(&self.tree())?,
             Workload::FindStatCold | Workload::FindStatWarm => tree::walk(&self.tree())?.files,
             Workload::GitStatusCold | Workload::GitStatusWarm => super::git::status(self)?,
             Workload::RmRf => {
@@ -241,14 +322,54 @@ impl TestDevice<'_> {
                 fs::remove_dir_all(&tree).map_err(BenchError::io("removing", &tree))?;
                 self.files
             }
+            // See above.
+            Workload::Read1 | Workload::Read32 | Workload::Read1024 => 0,
         };
-        let seconds = start.elapsed().as_secs_f64();
-        self.check(workload, done)?;
-        Ok(seconds)
+        Ok(Done {
+            start,
+            seconds: start.elapsed().as_secs_f64(),
+            entries,
+        })
+    }
+
+    /// What fio reads, where it is not there yet.
+    fn make_data(&self) -> Result<(), BenchError> {
+        let path = self.data();
+        if path.exists() {
+            return Ok(());
+        }
+        let block = vec![b'x'; 1 << 20];
+        let put = || -> io::Result<()> {
+            let mut file = fs::File::create(&path)?;
+            (0..READ_BYTES >> 20).try_for_each(|_| file.write_all(&block))?;
+            file.sync_all()
+        };
+        put().map_err(BenchError::io("writing", &path))
+    }
+
+    /// The time that as many reads take as there are files.
+    fn read(&self, depth: u32) -> Result<Done, Trouble> {
+        let start = Instant::now();
+        let found = crate::fio::run(&crate::fio::Job {
+            kind: "randread",
+            target: &self.data(),
+            size: READ_BYTES,
+            block: 4096,
+            depth,
+            time: READ_TIME,
+        })?;
+        Ok(Done {
+            start,
+            seconds: self.files as f64 / found.sample.value,
+            entries: self.files,
+        })
     }
 
     /// Looks at the result, outside the measured time.
-    fn check(&self, workload: Workload, done: usize) -> Result<(), Trouble> {
+    ///
+    /// # Errors
+    /// [`Trouble::Wrong`] where it is not what was asked for.
+    pub fn check(&self, workload: Workload, done: usize) -> Result<(), Trouble> {
         if done != self.files {
             return Err(Trouble::Wrong(format!(
                 "{done} of {} entries were found",

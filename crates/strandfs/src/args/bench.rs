@@ -61,6 +61,9 @@ pub struct MetadataArgs {
     /// Only these workloads (default: all; a wrong name lists them).
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// So many callers at the same time, each in a directory of its own; every number makes rows.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
+    pub callers: Vec<usize>,
     /// Pools of so many branches.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
     pub branches: Vec<usize>,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use strandfs_lab::metadata::plan::workloads;
+use strandfs_lab::metadata::plan::{WITHOUT_PASSTHROUGH, workloads};
 use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
 
 use super::progress::Bar;
@@ -16,10 +16,16 @@ use crate::failure::Failure;
 /// A wrong request, or nothing could be measured.
 pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     args.output.check()?;
-    let choices = choices(&args.peers, args.branches.clone())?;
+    let mut choices = choices(&args.peers, args.branches.clone())?;
+    choices.without_passthrough = true;
+    let subjects = choices.subjects();
+    let is_for_reads = |name: &&String| name.starts_with(WITHOUT_PASSTHROUGH);
+    let names = subjects.iter().map(|subject| &subject.name);
     let mut plan = MetadataPlan {
-        subjects: choices.subjects(),
+        reads_only: names.filter(is_for_reads).cloned().collect(),
+        subjects,
         workloads: workloads(&args.only)?,
+        callers: args.callers.clone(),
         files: args.files,
         repetitions: args.reps,
         regime: args.regime.regime(),
@@ -50,11 +56,16 @@ fn print(results: &Results) {
         results.files,
         results.repetitions
     );
+    for line in results.transports() {
+        println!("{line}");
+    }
     if results.repetitions > 0 {
         println!("\n{}", results.table());
         let against = results.against_mergerfs();
-        if !against.is_empty() {
-            println!("{against}");
+        for table in [against, results.server_cpu()] {
+            if !table.is_empty() {
+                println!("{table}");
+            }
         }
     }
     for warning in results.warnings() {

@@ -30,6 +30,7 @@ fn metadata_measures_every_workload_and_leaves_nothing() {
             "--files=60",
             "--reps=1",
             "--branches=3",
+            "--callers=1,2",
             "--variant=uncached=cache.attr=0,cache.entry=0",
             "--directory",
             dir.path().to_str().unwrap(),
@@ -46,28 +47,34 @@ fn metadata_measures_every_workload_and_leaves_nothing() {
         (&found["version"], &found["kind"]),
         (&1.into(), &"metadata".into())
     );
-    let names: Vec<_> = found["subjects"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| it["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        names,
-        ["native", "strandfs, 3 branches", "uncached, 3 branches"]
-    );
+    let subjects = found["subjects"].as_array().unwrap();
+    let name = |subject: &serde_json::Value| subject["name"].as_str().unwrap().to_owned();
+    // A column of its own for what fio reads, where there is fio.
+    let reads = "no passthrough, 3 branches";
+    let names: Vec<_> = subjects.iter().map(name).filter(|it| it != reads).collect();
+    let uncached = "uncached, 3 branches";
+    assert_eq!(names, ["native", "strandfs, 3 branches", uncached]);
+    let uncached = subjects.iter().find(|it| it["name"] == uncached).unwrap();
+    let command = uncached["commands"][0].as_str().unwrap();
+    assert!(command.contains("cache.entry=0"));
     assert!(
-        found["subjects"][2]["commands"][0]
-            .as_str()
-            .unwrap()
-            .contains("cache.entry=0")
+        ["dev", "uring"]
+            .map(Some)
+            .contains(&uncached["transport"].as_str())
     );
+    assert!(subjects[0].get("transport").is_none());
     let series = found["series"].as_array().unwrap();
     for name in names {
         let rows: Vec<_> = series.iter().filter(|it| it["subject"] == name).collect();
         // All but git's and, without root, the cold ones.
-        assert!(rows.len() >= 12, "{name}: {rows:?}");
+        assert!(rows.len() >= 24, "{name}: {rows:?}");
+        let of_two = |it: &&&serde_json::Value| it["workload"] == "create, 2 callers";
+        assert_eq!(rows.iter().filter(of_two).count(), 1);
         for row in rows {
+            let server = &row["samples"][0]["cpu"]["server"];
+            let has_server =
+                name != "native" && !row["workload"].as_str().unwrap().starts_with("read-");
+            assert_eq!(server.as_f64().is_some(), has_server, "{row}");
             let samples = row["samples"].as_array().unwrap();
             assert_eq!(samples.len(), 1, "{row}");
             assert!(samples[0]["value"].as_f64().unwrap() > 0.0, "{row}");
@@ -81,6 +88,8 @@ fn metadata_refuses_what_makes_no_sense() {
         (vec!["--only=creat"], "creat"),
         (vec!["--files=0"], "--files"),
         (vec!["--branches=0"], "--branches"),
+        (vec!["--callers=0"], "--callers"),
+        (vec!["--files=4", "--callers=8"], "--callers"),
         (vec!["--branches=1,100000"], "--branches"),
         (vec!["--variant=nameless"], "--variant"),
     ] {
