@@ -177,18 +177,6 @@ fn parse_ticks(text: &str) -> u64 {
     fields.filter_map(|it| it.parse::<u64>().ok()).sum()
 }
 
-/// CPU time of a process' threads that live, in seconds, to the nanosecond where clock ticks would be
-/// too coarse (/proc/PID/task/TID/schedstat); `None` when it has ended or the kernel does not count.
-pub fn cpu_seconds(pid: u32) -> Option<f64> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let one = |thread: fs::DirEntry| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    };
-    let known: Vec<f64> = threads.flatten().filter_map(one).collect();
-    (!known.is_empty()).then(|| known.iter().sum::<f64>() / 1e9)
-}
-
 /// Microseconds in which some task waited for a resource (Documentation/accounting/psi.rst), by
 /// resource: cpu, io, memory. Empty where the kernel does not count.
 pub fn pressure() -> BTreeMap<&'static str, u64> {
@@ -224,20 +212,6 @@ mod tests {
             (io.rchar, io.wchar, io.read_bytes, io.write_bytes),
             (5, 6, 7, 8)
         );
-    }
-
-    #[test]
-    fn work_takes_cpu_time() {
-        let Some(before) = cpu_seconds(std::process::id()) else {
-            return;
-        };
-        let start = std::time::Instant::now();
-        while start.elapsed().as_millis() < 50 {
-            std::hint::spin_loop();
-        }
-        let used = cpu_seconds(std::process::id()).unwrap() - before;
-        assert!(used > 0.0, "{used}");
-        assert_eq!(cpu_seconds(u32::MAX), None);
     }
 
     #[test]

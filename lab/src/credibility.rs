@@ -85,8 +85,10 @@ pub fn device_share(series: &Series, is_write: bool) -> Option<f64> {
 
 /// The share of a series' bytes that some counter saw; the median of the samples.
 fn moved_share(series: &Series, moved: impl Fn(&Traffic) -> Option<u64>) -> Option<f64> {
-    let bytes = series.work.bytes as f64;
-    let share = |sample: &Sample| Some(moved(sample.traffic.as_ref()?)? as f64 / bytes);
+    let share = |sample: &Sample| {
+        let bytes = sample.done.unwrap_or(series.work).bytes as f64;
+        Some(moved(sample.traffic.as_ref()?)? as f64 / bytes)
+    };
     let shares: Vec<f64> = series.samples.iter().flatten().filter_map(share).collect();
     median(&shares)
 }

@@ -14,6 +14,7 @@ pub mod crosscheck;
 pub mod data;
 pub mod environment;
 pub mod error;
+pub mod expense;
 pub mod fio;
 pub mod fit;
 pub mod format;

@@ -21,6 +21,9 @@ use crate::storage::Storage;
 /// The version of this form. A reader refuses others.
 pub const VERSION: u32 = 1;
 
+/// Bytes of a call from which on a series is about bytes.
+const LARGE_BLOCK: u64 = 64 << 10;
+
 /// Which benchmark it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -172,6 +175,9 @@ pub struct Series {
 pub struct Sample {
     /// In the series' unit.
     pub value: f64,
+    /// What this sample did, where that is not the series' work: rates do as much as fits into their time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<Work>,
     /// Seconds of `value` in the final fdatasync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_seconds: Option<f64>,
@@ -370,6 +376,12 @@ impl Report {
 }
 
 impl Series {
+    /// Whether the series is about bytes (blocks of 64 KiB and more) rather than about operations.
+    pub fn is_by_bytes(&self) -> bool {
+        let block = self.work.bytes.checked_div(self.work.operations);
+        block.is_some_and(|it| it >= LARGE_BLOCK)
+    }
+
     /// The values by repetition.
     pub fn values(&self) -> Vec<Option<f64>> {
         let values = self.samples.iter();

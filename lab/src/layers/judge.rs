@@ -111,19 +111,13 @@ fn together(rows: &[(Row, LevelTimes)]) -> Table {
 
 /// Seconds of a MiB for large blocks, of an operation for small ones.
 pub fn unit_seconds(series: &Series) -> Vec<Option<f64>> {
-    let by_mib = is_by_mib(series);
+    let by_mib = series.is_by_bytes();
     let factor = if by_mib { MIB } else { 1.0 };
     let times = series.seconds_per(by_mib);
     times
         .into_iter()
         .map(|it| it.map(|it| it * factor))
         .collect()
-}
-
-/// Whether a series' time is given for a MiB.
-pub fn is_by_mib(series: &Series) -> bool {
-    let block = series.work.bytes.checked_div(series.work.operations);
-    block.is_some_and(|it| it >= 64 << 10)
 }
 
 fn answer(

@@ -126,8 +126,9 @@ pub(crate) fn try_out(
         let until = Instant::now().checked_add(per_row.saturating_sub(Duration::from_secs(2)));
         let tried = one_row(plan, levels, names, &row, until, stop, progress)?;
         for verdict in &mut report.verdicts {
-            let is_own = verdict.subject == names.pool_target;
-            if is_own && (verdict.about == row.name() || verdict.about == ALL_ROWS) {
+            let is_about =
+                verdict.about == row.name() || verdict.about == ALL_ROWS && verdict.layer.is_some();
+            if verdict.subject == names.pool_target && is_about {
                 verdict.tried.extend(tried.clone());
                 say(verdict);
             }

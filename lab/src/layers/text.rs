@@ -1,7 +1,8 @@
 //! The answer, the layers and the levels as text.
 
-use super::judge::{ALL_ROWS, is_by_mib, is_judged, unit_seconds};
+use super::judge::{ALL_ROWS, is_judged, unit_seconds};
 use super::setup::MEMORY;
+use crate::expense;
 use crate::fit::{Line, line};
 use crate::format;
 use crate::result::{Report, Series, Verdict};
@@ -43,6 +44,16 @@ pub fn levels(report: &Report) -> String {
         }
     }
     format::table(&table)
+}
+
+/// What the rows cost in CPU time, and which path their data took.
+pub fn expense(report: &Report) -> String {
+    let rows: Vec<&str> = judged(report);
+    let tables = [
+        expense::cpu_table(report, &rows),
+        expense::path_table(report, &rows),
+    ];
+    tables.join("\n")
 }
 
 /// The time of each layer, with intervals, for every pool on every target.
@@ -158,7 +169,7 @@ fn speed(series: &Series) -> String {
         return dash();
     };
     let mark = if series.unstable { "~" } else { "" };
-    match is_by_mib(series) {
+    match series.is_by_bytes() {
         true => format!("{mark}{:.0} MiB/s", 1.0 / found.median),
         false => format!("{mark}{}", format::seconds(found.median)),
     }

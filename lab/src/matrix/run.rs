@@ -9,6 +9,7 @@ use super::recipe::Recipe;
 use super::test_device::TestDevice;
 use super::workload::{self, CacheUse, REPEATS, Row, Took};
 use crate::counters::Meter;
+use crate::cpu::{Cpu, CpuMeter};
 use crate::credibility::is_unstable;
 use crate::error::BenchError;
 use crate::pattern::{Aligned, Pattern, memory_seconds};
@@ -211,15 +212,17 @@ impl Laboratory<'_> {
         self.start += self.plan.size;
         self.pattern.seek(self.start);
         let meter = Meter::start(None, Some(self.test_device.device_name()));
+        let cpu = CpuMeter::start(&[]);
         let took = workload::write(&path, way, blocks, &mut self.pattern, self.stop)?;
-        Ok(sample(took, meter))
+        Ok(sample(took, cpu.stop(), meter))
     }
 
     fn read(&mut self, way: CacheUse) -> Result<Sample, BenchError> {
         let (path, blocks) = (self.file(), self.plan.blocks());
         let meter = Meter::start(None, Some(self.test_device.device_name()));
+        let cpu = CpuMeter::start(&[]);
         let took = workload::read(&path, way, blocks, &mut self.buffer, self.stop)?;
-        Ok(sample(took, meter))
+        Ok(sample(took, cpu.stop(), meter))
     }
 
     /// Adds the filesystem that is mounted now to the subjects, once.
@@ -238,11 +241,12 @@ impl Laboratory<'_> {
     }
 }
 
-fn sample(took: Took, meter: Meter) -> Sample {
+fn sample(took: Took, cpu: Cpu, meter: Meter) -> Sample {
     Sample {
         value: took.seconds,
         sync_seconds: (took.sync_seconds > 0.0).then_some(took.sync_seconds),
         traffic: Some(meter.stop()),
+        cpu: Some(cpu),
         ..Sample::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::workload::{REPEATS, Row};
 use crate::credibility::device_share;
+use crate::expense;
 use crate::format;
 use crate::result::{Report, Series};
 use crate::spread;
@@ -66,6 +67,31 @@ pub fn differences(report: &Report) -> String {
         let mut row = vec![line.name.to_owned()];
         row.extend(compared.iter().map(|it| difference(speed_ratio(base, it))));
         rows.push(row);
+    }
+    format::table(&rows)
+}
+
+/// CPU time of the whole machine for a GiB, a column for each filesystem.
+pub fn cpu(report: &Report) -> String {
+    let mut heading = vec!["CPU of the machine".to_owned()];
+    heading.extend(report.subjects.iter().map(|it| it.name.clone()));
+    let mut rows = vec![heading];
+    for (name, row) in [
+        ("write, through the cache", Row::Write),
+        ("write, past the cache", Row::WriteDirect),
+        ("read, past the cache", Row::ReadDirect),
+        ("read, through the cache", Row::Read),
+        ("read again", Row::ReadAgain),
+    ] {
+        let mut line = vec![name.to_owned()];
+        line.extend(report.subjects.iter().map(|subject| {
+            let found = report
+                .find(&subject.name, &row.name())
+                .and_then(expense::of);
+            let shown = found.and_then(|(per, it)| Some(expense::show(per, it.machine?)));
+            shown.unwrap_or_else(|| "-".to_owned())
+        }));
+        rows.push(line);
     }
     format::table(&rows)
 }

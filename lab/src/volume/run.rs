@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::candidate::{Candidate, Ready};
-use crate::counters::cpu_seconds;
+use crate::counters::Meter;
+use crate::cpu::CpuMeter;
 use crate::credibility;
 use crate::error::BenchError;
 use crate::fio::{self, Job};
@@ -162,7 +163,10 @@ fn one_job(
     kind: &str,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let before = one.server().and_then(cpu_seconds);
+    let server = one.server();
+    let device = one.facts.storage.as_ref().and_then(|it| it.device.clone());
+    let meter = Meter::start(server, device.as_deref());
+    let cpu = CpuMeter::start(server.as_slice());
     let outcome = fio::run(&Job {
         kind,
         target: &one.target,
@@ -171,17 +175,19 @@ fn one_job(
         depth: DEPTH,
         time: plan.time,
     })?;
-    let after = one.server().and_then(cpu_seconds);
+    let cpu = cpu.stop();
+    let sample = Sample {
+        cpu: Some(cpu),
+        traffic: Some(meter.stop()),
+        done: Some(Work {
+            operations: outcome.operations,
+            bytes: outcome.operations * BLOCK,
+        }),
+        ..outcome.sample
+    };
     let subject = &one.facts.name;
-    keep(
-        report,
-        subject,
-        name,
-        Unit::OperationsPerSecond,
-        outcome.sample,
-    );
-    if let (Some(before), Some(after)) = (before, after) {
-        let seconds = (after - before).max(0.0);
+    keep(report, subject, name, Unit::OperationsPerSecond, sample);
+    if let Some(seconds) = cpu.server {
         let sample = Sample {
             value: seconds / outcome.operations as f64,
             ..Sample::default()

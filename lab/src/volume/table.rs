@@ -2,6 +2,7 @@
 
 use super::candidate::{Candidate, LOOP, plainest};
 use super::run::{JOBS, cpu_row};
+use crate::expense;
 use crate::format;
 use crate::result::{Report, Series};
 use crate::spread;
@@ -28,6 +29,13 @@ pub fn rates(report: &Report) -> String {
         let name = format!("{job}, server's CPU for one");
         rows.push(cells(report, &name, &cpu_row(job), |it| {
             it.estimate().map(|it| format::seconds(it.median))
+        }));
+    }
+    for (job, _, _) in JOBS {
+        let name = format!("{job}, all CPU for one");
+        rows.push(cells(report, &name, job, |it| {
+            let (per, cost) = expense::of(it)?;
+            Some(expense::show(per, cost.machine?))
         }));
     }
     format::table(&rows)

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use strandfs_lab::expense;
 use strandfs_lab::layers::plan::{Mode, Transport, named};
 use strandfs_lab::layers::text;
 use strandfs_lab::layers::{LayersPlan, Target};
@@ -79,6 +80,7 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
         println!("{line}\n");
     }
     print!("{}\n{}", text::levels(&report), text::layers(&report));
+    println!("{}", text::expense(&report));
     let lines = text::lines(&report);
     if !lines.is_empty() {
         println!("{lines}");
@@ -92,7 +94,7 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
 /// As [`layers`].
 pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
     let report = measure(ways::run, &with_target(args)?, &args.run)?;
-    println!("{}", ways::table(&report));
+    println!("{}\n{}", ways::table(&report), all_expense(&report));
     finish(&report, &args.run)
 }
 
@@ -102,8 +104,24 @@ pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
 /// As [`layers`].
 pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
     let report = measure(sizes::run, &with_target(args)?, &args.run)?;
-    println!("{}\n{}", sizes::table(&report), text::lines(&report));
+    println!(
+        "{}\n{}\n{}",
+        sizes::table(&report),
+        text::lines(&report),
+        text::expense(&report)
+    );
     finish(&report, &args.run)
+}
+
+/// CPU time and paths of all rows.
+fn all_expense(report: &Report) -> String {
+    let rows = report.workloads();
+    let rows: Vec<&str> = rows.into_iter().filter(|it| !it.contains(',')).collect();
+    let tables = [
+        expense::cpu_table(report, &rows),
+        expense::path_table(report, &rows),
+    ];
+    tables.join("\n")
 }
 
 fn with_target(args: &DataArgs) -> Result<LayersPlan, Failure> {

@@ -73,6 +73,7 @@ fn print(report: &Report) {
     if !report.series.is_empty() {
         println!("\n{}", table::speeds(report));
         println!("{}", table::repeats(report));
+        println!("{}", table::cpu(report));
         let differences = table::differences(report);
         if !differences.is_empty() {
             println!("{differences}");
