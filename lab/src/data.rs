@@ -27,7 +27,7 @@ const LARGEST_ATTEMPT: u64 = 32 << 20;
 /// Offsets that no other file uses, so that its pieces are unlike theirs.
 const WRITTEN_FROM: u64 = 1 << 48;
 /// The file that is read, and the one that is written anew.
-const READ_FILE: &str = "data";
+pub(crate) const READ_FILE: &str = "data";
 const WRITTEN_FILE: &str = "written";
 
 /// What is done to a file.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu::Cpu;
 use crate::environment::Environment;
 use crate::error::BenchError;
+use crate::latency::Window;
 use crate::regime::Regime;
 pub use crate::sentinel::Noise;
 use crate::stats::{Estimate, estimate, speed_ratio};
@@ -35,6 +36,7 @@ pub enum Kind {
     Passthrough,
     Matrix,
     Volume,
+    Latency,
 }
 
 impl Kind {
@@ -47,6 +49,7 @@ impl Kind {
             Self::Passthrough => "passthrough",
             Self::Matrix => "matrix",
             Self::Volume => "volume",
+            Self::Latency => "latency",
         }
     }
 }
@@ -84,6 +87,9 @@ pub struct Report {
     /// The answer in sentences, for the benchmarks that give one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
+    /// How long operations took, over several repetitions, where they were timed one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distributions: Vec<Distribution>,
 }
 
 /// One thing that was measured: a filesystem, a pool, a program.
@@ -150,6 +156,18 @@ pub enum Cache {
     Any,
 }
 
+impl Cache {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Direct => "direct",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// One workload on one subject.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
@@ -187,9 +205,12 @@ pub struct Sample {
     /// CPU time spent meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// Of the operations, where they were timed one by one.
+    /// Of the operations, where they were timed one by one; at a fixed rate from when each was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
+    /// At a fixed rate: from when each began, without what it waited for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Latency>,
 }
 
 /// Bytes that moved during a sample, from the kernel's counters.
@@ -222,8 +243,29 @@ pub struct Latency {
     pub count: u64,
     /// Seconds.
     pub mean: f64,
-    /// (percentile, seconds), rising: `(99.9, 0.0004)`.
+    /// (percentile, seconds), rising: `(99.9, 0.0004)`; 100 is the longest.
     pub percentiles: Vec<(f64, f64)>,
+}
+
+/// The times of the operations of one workload on one subject, of several rounds together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// The name of a [`Subject`].
+    pub subject: String,
+    /// The row's name.
+    pub workload: String,
+    /// The first round that is in it, from 1.
+    pub first_round: usize,
+    /// The last.
+    pub last_round: usize,
+    /// From when an operation was due; at full speed from when it began.
+    pub response: Latency,
+    /// At a fixed rate, from when it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Latency>,
+    /// How steady the last rounds were; none of fewer than five.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
 }
 
 /// An answer, and what it rests on.
@@ -292,6 +334,7 @@ impl Report {
             noise: Vec::new(),
             warnings: Vec::new(),
             verdicts: Vec::new(),
+            distributions: Vec::new(),
         }
     }
 

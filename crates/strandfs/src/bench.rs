@@ -1,6 +1,8 @@
 //! `strandfs bench`: what its subcommands share.
 
 mod compare;
+mod export;
+mod latency;
 mod layers;
 mod matrix;
 mod metadata;
@@ -39,7 +41,9 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
         BenchCommand::Matrix(args) => matrix::run(args),
         BenchCommand::Volume(args) => volume::run(args),
         BenchCommand::Compare(args) => compare::run(args),
+        BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Report(args) => report::run(args),
+        BenchCommand::Export(args) => export::run(args),
         BenchCommand::Requests(args) => requests::run(args),
     }
 }

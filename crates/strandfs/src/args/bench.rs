@@ -1,5 +1,6 @@
 //! The command line of `strandfs bench`.
 
+pub mod latency;
 pub mod layers;
 pub mod matrix;
 pub mod results;
@@ -27,10 +28,15 @@ pub enum BenchCommand {
     Matrix(matrix::MatrixArgs),
     /// Small requests at great depth: a file, a loop device, volumes, a filesystem on one (root).
     Volume(volume::VolumeBenchArgs),
+    /// How long single operations take, by percentile and over time: at full speed or at a fixed rate, and until
+    /// the figures are steady.
+    Latency(latency::LatencyArgs),
     /// Compare two results of the same benchmark; exit code 4 if anything became slower.
     Compare(results::CompareArgs),
     /// Make one HTML page with charts of results; it needs no network.
     Report(results::ReportArgs),
+    /// Write all samples of a result as comma-separated values.
+    Export(results::ExportArgs),
     /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
     Requests(RequestsArgs),
 }

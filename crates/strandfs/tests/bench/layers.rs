@@ -141,8 +141,7 @@ fn a_hog_that_comes_and_goes_never_makes_it_name_the_wrong_layer() {
 #[test]
 fn layers_keep_every_sample_and_say_where_bytes_came_from() {
     need_root!();
-    let mut bench = Bench::new();
-    bench.size = "32M";
+    let bench = Bench::new();
     let target = bench.dir("target");
     let args = [
         target.to_str().unwrap(),
@@ -184,13 +183,16 @@ fn layers_keep_every_sample_and_say_where_bytes_came_from() {
             );
         }
     }
-    // Tmpfs is never cold; the cost of a request has a line; dd is asked.
+    // Tmpfs is never cold; the cost of a request has a line; dd is asked (below, of more bytes).
     assert!(
         said.contains("always RAM, also where a row says cold: tmpfs"),
         "{said}"
     );
     assert!(said.contains("write: request"), "{said}");
-    assert!(said.contains("cross-check: dd"), "{said}");
+    assert!(said.contains("cross-check with dd"), "{said}");
+    for table in ["CPU: server; machine", "path of the data"] {
+        assert!(said.contains(table), "{said}");
+    }
 }
 
 /// Cold means that the disk below the image had to read, not only the loop device.
@@ -394,6 +396,10 @@ fn below_a_size_that_says_something_nothing_is_checked_against_dd() {
     assert!(said.contains("no cross-check with dd and fio"), "{said}");
     assert!(said.contains("--size 32 MiB or more"), "{said}");
     assert!(!said.contains("DO NOT AGREE"), "{said}");
+    let mut larger = Bench::new();
+    larger.size = "32M";
+    let (_, said) = larger.run("layers", &args);
+    assert!(said.contains("cross-check: dd"), "{said}");
 }
 
 #[test]

@@ -25,6 +25,17 @@ pub struct CompareArgs {
     pub all: bool,
 }
 
+/// Arguments of `bench export`.
+#[derive(Args)]
+pub struct ExportArgs {
+    /// What `--json` wrote.
+    #[arg(value_name = "FILE.json")]
+    pub file: PathBuf,
+    /// The table to write (default: standard output).
+    #[arg(short, long, value_name = "FILE.csv")]
+    pub output: Option<PathBuf>,
+}
+
 /// Arguments of `bench report`.
 #[derive(Args)]
 pub struct ReportArgs {

@@ -1,0 +1,106 @@
+//! `strandfs bench latency`.
+
+use std::process::ExitCode;
+
+use strandfs_lab::BenchError;
+use strandfs_lab::latency::{LatencyPlan, run as measure, text};
+use strandfs_lab::layers::plan::{Mode, named};
+use strandfs_lab::layers::{LayersPlan, Target};
+use strandfs_lab::matrix::recipe;
+use strandfs_lab::result::Report;
+
+use super::progress::Bar;
+use super::{conclude, stop_on_signals, this_program};
+use crate::args::bench::latency::LatencyArgs;
+use crate::failure::Failure;
+
+/// Rounds, where no other number is asked for.
+const ROUNDS: usize = 10;
+/// The most that the specification allows until steady state.
+const STEADY_ROUNDS: usize = 25;
+
+/// Measures.
+///
+/// # Errors
+/// A wrong request, or nothing could be measured.
+pub fn run(args: &LatencyArgs) -> Result<ExitCode, Failure> {
+    let plan = plan(args)?;
+    args.output.check()?;
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    print(&report);
+    args.output.write(|path| report.write(path))?;
+    let is_steady =
+        |it: &strandfs_lab::result::Distribution| it.window.is_some_and(|it| it.is_steady);
+    let complete = !plan.until_steady || report.distributions.iter().all(is_steady);
+    Ok(conclude(&report, complete))
+}
+
+fn plan(args: &LatencyArgs) -> Result<LatencyPlan, Failure> {
+    let recipes = recipe::all(args.filesystems.as_deref())?;
+    let mut modes = match args.modes.is_empty() {
+        true => Mode::ALL.to_vec(),
+        false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
+    };
+    modes.dedup();
+    let default_rounds = if args.steady { STEADY_ROUNDS } else { ROUNDS };
+    let block_bytes = usize::try_from(args.block)
+        .map_err(|_| BenchError::Usage("--block is too large".to_owned()))?;
+    let target = args.target.as_slice().iter();
+    Ok(LatencyPlan {
+        place: LayersPlan {
+            program: match &args.program {
+                Some(program) => program.clone(),
+                None => this_program()?,
+            },
+            targets: target
+                .map(|it| Target::parse(it, &recipes))
+                .collect::<Result<_, _>>()?,
+            images: args.images.clone(),
+            modes: Vec::new(),
+            transports: Vec::new(),
+            only: Vec::new(),
+            options: args.options.clone(),
+            file_bytes: args.size,
+            repetitions: 1,
+            most_repetitions: 1,
+            deadline: None,
+            is_quick: false,
+            sample_limit: args.round,
+            cross_check: false,
+            regime: args.regime.regime(),
+            directory: args.directory.clone(),
+            seed: args.seed,
+        },
+        modes,
+        operation: args.operation.operation(),
+        block_bytes,
+        rate: args.rate,
+        threads: args.threads,
+        is_direct: args.direct,
+        is_synced: args.sync,
+        round: args.round,
+        rounds: args.rounds.unwrap_or(default_rounds),
+        until_steady: args.steady,
+    })
+}
+
+fn print(report: &Report) {
+    let setting = |name: &str| report.settings.get(name).map_or("?", String::as_str);
+    println!(
+        "{}; {}; {}, {}, {} rounds of {}\n",
+        super::machine(&report.environment),
+        report.regime.describe(&report.environment, &report.noise),
+        report.workloads().join(", "),
+        setting("rate"),
+        report.repetitions,
+        setting("round"),
+    );
+    println!("{}\n{}", text::rates(report), text::percentiles(report));
+    println!("{}\n{}", text::over_time(report), text::expense(report));
+    for warning in &report.warnings {
+        println!("note: {warning}");
+    }
+}

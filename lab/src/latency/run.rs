@@ -1,0 +1,415 @@
+//! Carries the plan out: in every round each subject works for a while, in an order drawn anew.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hdrhistogram::Histogram;
+use strandfs_options::show_size;
+
+use super::caller::{Slice, histogram, latency, slice};
+use super::plan::LatencyPlan;
+use super::steady::{Window, window};
+use crate::counters::Meter;
+use crate::cpu::CpuMeter;
+use crate::credibility;
+use crate::data::{READ_FILE, TestDevice};
+use crate::error::BenchError;
+use crate::layers::plan::Mode;
+use crate::layers::run::check;
+use crate::layers::setup::Levels;
+use crate::pattern::{Aligned, Pattern};
+use crate::progress::{Progress, Step};
+use crate::result::{Cache, Distribution, Kind, Report, Sample, Series, Unit, Work};
+use crate::sentinel::Watch;
+use crate::trial::{Candidate, Dir, WorkPlace};
+
+/// Less of the rate than this, and it was not reached.
+const REACHED: f64 = 0.98;
+
+/// One subject's rounds.
+struct Subject {
+    name: String,
+    dir: Dir,
+    device: Option<String>,
+    rounds: Vec<Slice>,
+    /// What is watched for being steady.
+    values: Vec<f64>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A plan that makes no sense, a subject that cannot be set up or fails, [`BenchError::Interrupted`] before the
+/// first round was complete.
+pub fn run(
+    plan: &LatencyPlan,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Report, BenchError> {
+    check(&plan.place)?;
+    plan.check()?;
+    let pools: Vec<(&str, &str)> = plan
+        .modes
+        .iter()
+        .map(|it| (it.name(), Mode::options(*it)))
+        .collect();
+    let levels = Levels::one_place(&plan.place, &pools, stop, progress)?;
+    let mut report = Report::new(Kind::Latency, plan.place.regime, plan.place.seed);
+    report.settings = settings(plan);
+    let spinner = plan.place.regime.enter().map_err(BenchError::io(
+        "starting a busy thread in",
+        &plan.place.directory,
+    ))?;
+    let placed = levels.candidates.iter().filter_map(subject);
+    let mut subjects: Vec<Subject> = placed.collect();
+    report.subjects = levels
+        .candidates
+        .iter()
+        .filter(|it| matches!(it.place, WorkPlace::Dir(_)))
+        .map(|it| it.facts.clone())
+        .collect();
+    prepare(plan, &subjects, stop, progress)?;
+    let mut random = fastrand::Rng::with_seed(plan.place.seed);
+    while report.repetitions < plan.rounds {
+        if plan.until_steady && subjects.iter().all(|it| is_steady(&it.values)) {
+            break;
+        }
+        match round(
+            plan,
+            &mut subjects,
+            &mut report,
+            &mut random,
+            stop,
+            progress,
+        ) {
+            Err(BenchError::Interrupted) if report.repetitions > 0 => {
+                report.interrupted = true;
+                break;
+            }
+            other => other?,
+        }
+    }
+    drop(spinner);
+    finish(plan, &subjects, &mut report)?;
+    let mut said = levels.said.clone();
+    said.extend(notes(plan, &report));
+    report.warnings = said;
+    Ok(report)
+}
+
+fn settings(plan: &LatencyPlan) -> BTreeMap<String, String> {
+    let rate = plan.rate.map(|it| format!("{it} operations a second"));
+    let mut settings = BTreeMap::from([
+        ("size", show_size(plan.place.file_bytes)),
+        ("block", show_size(plan.block_bytes as u64)),
+        (
+            "rate",
+            rate.unwrap_or_else(|| "as fast as it goes".to_owned()),
+        ),
+        ("callers", plan.threads.to_string()),
+        ("round", format!("{} ms", plan.round.as_millis())),
+        ("options of pools", plan.place.options.clone()),
+    ]);
+    let flags = [(plan.is_direct, "O_DIRECT"), (plan.is_synced, "O_DSYNC")];
+    let flags: Vec<&str> = flags.iter().filter(|it| it.0).map(|it| it.1).collect();
+    settings.insert("flags", flags.join(" "));
+    settings
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn subject(candidate: &Candidate) -> Option<Subject> {
+    let WorkPlace::Dir(dir) = &candidate.place else {
+        return None;
+    };
+    let storage = candidate.facts.storage.as_ref();
+    Some(Subject {
+        name: candidate.facts.name.clone(),
+        dir: dir.clone(),
+        device: storage.and_then(|it| it.device.clone()),
+        rounds: Vec::new(),
+        values: Vec::new(),
+    })
+}
+
+fn file(subject: &Subject) -> PathBuf {
+    subject.dir.path.join(READ_FILE)
+}
+
+/// Every subject's file, and a moment of work that is not counted.
+fn prepare(
+    plan: &LatencyPlan,
+    subjects: &[Subject],
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<(), BenchError> {
+    let mut pattern = Pattern::new(1 << 20, plan.place.seed);
+    let mut buffer = Aligned::new(1 << 20);
+    for one in subjects {
+        progress(&Step {
+            done: 0,
+            total: 0,
+            what: &format!("writing the file of {}", one.name),
+        });
+        let mut test_device = TestDevice {
+            dir: &one.dir.path,
+            below: one.dir.below.as_deref(),
+            images: &one.dir.images,
+            file_bytes: plan.place.file_bytes,
+            pattern: &mut pattern,
+            buffer: &mut buffer,
+            random: fastrand::Rng::with_seed(plan.place.seed),
+            stop,
+        };
+        test_device.prepare(!one.dir.keeps_data)?;
+        let short = LatencyPlan {
+            round: plan.round / 10,
+            ..plan.clone()
+        };
+        slice(&short, &file(one), plan.place.seed, stop)?;
+    }
+    Ok(())
+}
+
+fn round(
+    plan: &LatencyPlan,
+    subjects: &mut [Subject],
+    report: &mut Report,
+    random: &mut fastrand::Rng,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<(), BenchError> {
+    let servers: Vec<u32> = subjects.iter().filter_map(|it| it.dir.server).collect();
+    let watch = Watch::start(&servers);
+    let mut order: Vec<usize> = (0..subjects.len()).collect();
+    random.shuffle(&mut order);
+    let mut taken = Vec::new();
+    for (place, &index) in order.iter().enumerate() {
+        let Some(one) = subjects.get(index) else {
+            continue;
+        };
+        if stop.load(Ordering::Relaxed) {
+            return Err(BenchError::Interrupted);
+        }
+        let slice_millis = plan.round.as_millis() as usize;
+        progress(&Step {
+            done: (report.repetitions * order.len() + place) * slice_millis,
+            total: plan.rounds * order.len() * slice_millis,
+            what: &format!("round {}: {}", report.repetitions + 1, one.name),
+        });
+        let meter = Meter::start(one.dir.server, one.device.as_deref());
+        let cpu = CpuMeter::start(one.dir.server.as_slice());
+        let found = slice(plan, &file(one), random.u64(..), stop)?;
+        let cpu = cpu.stop();
+        let seconds = found.elapsed.as_secs_f64().max(1e-9);
+        let sample = Sample {
+            value: found.work.operations as f64 / seconds,
+            done: Some(found.work),
+            traffic: Some(meter.stop()),
+            cpu: Some(cpu),
+            latency: Some(latency(&found.response)),
+            service: plan.rate.map(|_| latency(&found.service)),
+            ..Sample::default()
+        };
+        taken.push((index, found, sample));
+    }
+    for (index, found, sample) in taken {
+        let Some(one) = subjects.get_mut(index) else {
+            continue;
+        };
+        // At a fixed rate the rate is steady; what is not is the time.
+        one.values.push(match plan.rate {
+            Some(_) => found.response.mean(),
+            None => sample.value,
+        });
+        one.rounds.push(found);
+        let series = Series {
+            subject: one.name.clone(),
+            workload: plan.row(),
+            unit: Unit::OperationsPerSecond,
+            work: Work {
+                operations: 1,
+                bytes: plan.block_bytes as u64,
+            },
+            cache: if plan.is_direct {
+                Cache::Direct
+            } else {
+                Cache::Any
+            },
+            samples: Vec::new(),
+            unstable: false,
+        };
+        report.keep(series, sample);
+    }
+    report.noise.extend(watch.stop());
+    report.repetitions += 1;
+    Ok(())
+}
+
+fn is_steady(values: &[f64]) -> bool {
+    window(values).is_some_and(|it| it.is_steady)
+}
+
+/// The distributions of all rounds, or of the steady window.
+fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Result<(), BenchError> {
+    let place = |name: &str| subjects.iter().position(|it| it.name == name);
+    report.series.sort_by_key(|it| place(&it.subject));
+    for series in &mut report.series {
+        series.unstable = credibility::is_unstable(series);
+    }
+    for one in subjects {
+        let found: Option<Window> = window(&one.values);
+        let from = match found.filter(|_| plan.until_steady) {
+            Some(window) => window.from - 1,
+            None => 0,
+        };
+        let rounds = one.rounds.get(from..).unwrap_or_default();
+        report.distributions.push(Distribution {
+            subject: one.name.clone(),
+            workload: plan.row(),
+            first_round: from + 1,
+            last_round: one.rounds.len(),
+            response: latency(&merged(rounds, |it| &it.response)?),
+            service: match plan.rate {
+                Some(_) => Some(latency(&merged(rounds, |it| &it.service)?)),
+                None => None,
+            },
+            window: found,
+        });
+    }
+    Ok(())
+}
+
+fn merged(
+    rounds: &[Slice],
+    pick: fn(&Slice) -> &Histogram<u64>,
+) -> Result<Histogram<u64>, BenchError> {
+    let mut all = histogram()?;
+    for one in rounds {
+        all.add(pick(one))
+            .map_err(|error| BenchError::Usage(error.to_string()))?;
+    }
+    Ok(all)
+}
+
+fn notes(plan: &LatencyPlan, report: &Report) -> Vec<String> {
+    let mut said = credibility::run_notes(report);
+    for one in &report.distributions {
+        let series = report.find(&one.subject, &one.workload);
+        let rate = series.and_then(Series::estimate).map(|it| it.median);
+        if let (Some(asked), Some(rate)) = (plan.rate, rate)
+            && rate < asked * REACHED
+        {
+            said.push(format!(
+                "{}: {rate:.0} of {asked:.0} operations a second were reached: the queue grows as long as it is \
+                 measured, and the response times with it",
+                one.subject
+            ));
+        }
+        let is_steady = one.window.is_some_and(|it| it.is_steady);
+        if plan.until_steady && !is_steady {
+            said.push(format!(
+                "{}: not steady within {} rounds",
+                one.subject, report.repetitions
+            ));
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::Operation;
+    use crate::layers::LayersPlan;
+    use crate::regime::Regime;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn plan(dir: &Path) -> LatencyPlan {
+        LatencyPlan {
+            place: LayersPlan {
+                program: PathBuf::new(),
+                targets: vec![crate::layers::Target::Directory(dir.to_path_buf())],
+                images: dir.to_path_buf(),
+                modes: Vec::new(),
+                transports: Vec::new(),
+                only: Vec::new(),
+                options: String::new(),
+                file_bytes: 8 << 20,
+                repetitions: 1,
+                most_repetitions: 1,
+                deadline: None,
+                is_quick: false,
+                sample_limit: Duration::from_millis(10),
+                cross_check: false,
+                regime: Regime::Quiet,
+                directory: std::env::temp_dir(),
+                seed: 1,
+            },
+            modes: Vec::new(),
+            operation: Operation::RandomRead,
+            block_bytes: 4096,
+            rate: None,
+            threads: 2,
+            is_direct: false,
+            is_synced: false,
+            round: Duration::from_millis(100),
+            rounds: 3,
+            until_steady: false,
+        }
+    }
+
+    #[test]
+    fn every_operation_is_timed_and_counted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        for operation in Operation::ALL {
+            let plan = LatencyPlan {
+                operation,
+                ..plan(dir.path())
+            };
+            let report = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+            assert_eq!((report.repetitions, report.series.len()), (3, 1));
+            let samples = report.series[0].samples.iter().flatten();
+            let done: u64 = samples.map(|it| it.done.unwrap().operations).sum();
+            assert_eq!(report.distributions[0].response.count, done);
+            assert!(done > 0);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// A rate that is kept, and response times that are no shorter than service times.
+    #[test]
+    fn a_fixed_rate_is_kept_and_those_who_queue_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = LatencyPlan {
+            rate: Some(500.0),
+            round: Duration::from_millis(400),
+            ..plan(dir.path())
+        };
+        let report = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        for sample in report.series[0].samples.iter().flatten() {
+            assert_eq!(sample.done.unwrap().operations, 200, "{sample:?}");
+        }
+        let found = &report.distributions[0];
+        let service = found.service.as_ref().unwrap();
+        assert!(found.response.mean >= service.mean, "{found:?}");
+        // More than any machine can do: it ends all the same, and is said.
+        let plan = LatencyPlan {
+            rate: Some(1e9),
+            rounds: 1,
+            ..plan
+        };
+        let report = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        let found = &report.distributions[0];
+        let service = found.service.as_ref().unwrap();
+        assert!(found.response.mean > 10.0 * service.mean, "{found:?}");
+        let said = report.warnings.join("\n");
+        assert!(
+            said.contains("of 1000000000 operations a second were reached"),
+            "{said}"
+        );
+    }
+}
