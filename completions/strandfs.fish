@@ -299,6 +299,8 @@ function __strandfs_options
             printf '%s\n' "$head"'cross-mounts='{system,none,all}
         case 'moveonenospc=*'
             printf '%s\n' "$head"'moveonenospc='{all,epall,epff,eplfs,eplus,epmfs,eppfrd,eprand,erofs,ff,lfs,lup,lus,mfs,msplfs,msplus,mspmfs,msppfrd,newest,pfrd,rand}
+        case 'passthrough.unheld=*'
+            printf '%s\n' "$head"'passthrough.unheld='{auto,headroom,off}
         case 'link-exdev=*'
             printf '%s\n' "$head"'link-exdev='{passthrough,rel-symlink,abs-base-symlink,abs-pool-symlink}
         case 'rename-exdev=*'
@@ -438,6 +440,8 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'branch-deadline=' 'when a branch that does not answer counts as missing'
             printf '%s\t%s\n' "$head"'moveonenospc=' 'move a file on when its branch is full'
             printf '%s\t%s\n' "$head"'passthrough.headroom=' 'free space a branch needs for writing in passthrough'
+            printf '%s\t%s\n' "$head"'passthrough.unheld=' 'writing in passthrough where writes cannot be held'
+            printf '%s\t%s\n' "$head"'relocate.hold=' 'how long a write in passthrough may wait for room'
             printf '%s\t%s\n' "$head"'relocate.ahead=' 'free space that closed files make way for'
             printf '%s\t%s\n' "$head"'relocate.rate=' 'bytes per second that relocate.ahead moves at most'
             printf '%s\t%s\n' "$head"'link-exdev=' 'what a hard link between branches becomes'

@@ -54,6 +54,6 @@ pub use size::{MessageSize, MinFreeSpace, parse_size, show_size};
 pub use table::{OptionDef, TABLE};
 pub use words::{
     CacheFiles, Coherence, CrossMounts, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev,
-    NfsOpenHack, OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode,
-    Subtype, Transport, XattrMode,
+    NfsOpenHack, OnMissing, PassthroughIo, PassthroughUnheld, PinThreads, RenameExdev,
+    StatfsIgnore, StatfsMode, Subtype, Transport, XattrMode,
 };

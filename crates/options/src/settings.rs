@@ -16,8 +16,8 @@ use crate::size::{MessageSize, MinFreeSpace};
 use crate::table::{self, Clash, OptionDef, Refused, Status, TABLE};
 use crate::words::{
     CacheFiles, Coherence, CrossMounts, FlushOnClose, FollowSymlinks, InodeCalc, LinkExdev,
-    NfsOpenHack, OnMissing, PassthroughIo, PinThreads, RenameExdev, StatfsIgnore, StatfsMode,
-    Subtype, Transport, XattrMode, parse_bool,
+    NfsOpenHack, OnMissing, PassthroughIo, PassthroughUnheld, PinThreads, RenameExdev,
+    StatfsIgnore, StatfsMode, Subtype, Transport, XattrMode, parse_bool,
 };
 
 mod mount;
@@ -58,6 +58,7 @@ pub struct Settings {
     /// 1 or 2.
     pub passthrough_max_stack_depth: u32,
     pub passthrough_headroom: MinFreeSpace,
+    pub passthrough_unheld: PassthroughUnheld,
 
     /// The policy that chooses the branch; `None`: files stay.
     pub moveonenospc: Option<Policy>,
@@ -65,6 +66,8 @@ pub struct Settings {
     pub relocate_ahead: MinFreeSpace,
     /// Per second; 0 for no bound.
     pub relocate_rate_bytes: u64,
+    /// The longest a write waits for room; zero: none waits.
+    pub relocate_hold: Duration,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
 
@@ -174,9 +177,11 @@ impl Default for Settings {
                 size: 10 << 30,
                 percent: 10,
             },
+            passthrough_unheld: PassthroughUnheld::Auto,
             moveonenospc: Some(crate::policies::Category::Create.default_policy()),
             relocate_ahead: MinFreeSpace::Size(0),
             relocate_rate_bytes: 64 << 20,
+            relocate_hold: Duration::from_secs(300),
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             coherence: Coherence::Auto,

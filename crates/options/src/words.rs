@@ -84,6 +84,18 @@ words! {
 }
 
 words! {
+    /// Which files that are opened for writing pass through where writes cannot be held.
+    PassthroughUnheld {
+        /// Those with headroom, on branches that are faster than the server.
+        Auto = "auto",
+        /// Those with headroom.
+        Headroom = "headroom",
+        /// None.
+        Off = "off",
+    }
+}
+
+words! {
     /// How requests come from the kernel.
     Transport {
         /// Over io_uring where that is possible.

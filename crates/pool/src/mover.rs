@@ -18,6 +18,7 @@ pub(crate) mod ahead;
 mod copy;
 mod displaced;
 mod elsewhere;
+pub(crate) mod held;
 pub mod key;
 mod note;
 mod reader;
@@ -32,7 +33,7 @@ mod switch;
 mod undo;
 
 use std::ops::Deref;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,6 +47,7 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
 use crate::base::policy::Space;
 use crate::directory::{choose, set};
+use crate::mover::held::Held;
 use crate::mover::recover::Recovered;
 use crate::state::node::{ExclusiveMoveLock, Node};
 use crate::state::view::View;
@@ -55,6 +57,7 @@ pub(crate) use ahead::Ahead;
 pub use ahead::start as start_ahead;
 pub(crate) use copy::copy_data;
 pub(crate) use displaced::{Decisive, Displaced, NameOnBranch};
+pub use held::start as start_held;
 pub(crate) use key::{report as report_keys, unguessable};
 pub(crate) use record::Record;
 use records::LeftAlone;
@@ -66,6 +69,8 @@ pub(crate) use undo::Role;
 pub struct Mover {
     watch: Arc<Watch>,
     pub(crate) ahead: Arc<Ahead>,
+    /// Writes that wait for room.
+    pub(crate) held: Held,
     /// Files moved from full branches.
     pub(crate) moved: AtomicU64,
     undecided: Mutex<Vec<Undecided>>,
@@ -79,6 +84,7 @@ impl Mover {
         Arc::new(Mover {
             watch,
             ahead: Arc::default(),
+            held: Held::default(),
             moved: AtomicU64::new(0),
             undecided: Mutex::new(recovered.undecided),
             records_left: Mutex::new(recovered.left),
@@ -206,20 +212,37 @@ impl MoveMode for Awaited {
     }
 }
 
-/// Moves a file whose branch refused `need_bytes` more to one that takes them
-/// (`moveonenospc`). Must be called without the node's gate; `moved` says whether another
-/// request has moved it meanwhile.
+/// What a branch had no room for.
+pub(crate) struct Refused<'a> {
+    /// The file there, if it is open.
+    pub file: Option<&'a Arc<OwnedFd>>,
+    /// From where on, in it.
+    pub offset_bytes: u64,
+    /// How many more, at most.
+    pub need_bytes: u64,
+    /// How the branch said so.
+    pub refusal: Error,
+    /// How often room was made for it already.
+    pub times: u32,
+}
+
+/// Room is made for one change no more often: somebody else takes it, or it is not what is missing.
+const ROOM_MADE_MAX: u32 = 3;
+
+/// Moves a file whose branch refused more to one that takes it (`moveonenospc`); where it cannot move
+/// because it is in passthrough, others make way for it. Must be called without the node's gate; `moved`
+/// says whether another request has moved it meanwhile.
 ///
 /// # Errors
-/// `refusal`, if the file stays where it is.
+/// The refusal, if the file stays where it is and there is no more room there.
 pub(crate) fn make_room(
     pool: &Mover,
     cx: &Context<'_>,
     node: &Arc<Node>,
-    need_bytes: u64,
-    refusal: Error,
+    refused: &Refused<'_>,
     moved: impl Fn() -> bool,
 ) -> Result<()> {
+    let (need_bytes, refusal) = (refused.need_bytes, refused.refusal);
     let view = pool.view();
     let rule = view.settings.moveonenospc.ok_or(refusal)?;
     if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
@@ -243,7 +266,13 @@ pub(crate) fn make_room(
         }
         Err(stay) => {
             tracing::debug!(path = shown_path(pool, node), %stay, "a file on a full branch stays");
-            Err(refusal)
+            drop(alone);
+            match stay {
+                MoveError::Passthrough if refused.times < ROOM_MADE_MAX => {
+                    held::wait_for_room(pool, cx, node, refused)
+                }
+                _ => Err(refusal),
+            }
         }
     }
 }

@@ -108,7 +108,9 @@ impl Pool {
         let health = self.health();
         watch::start(health.mover().watch()).map_err(|error| ("watching the branches", error))?;
         health::start(health).map_err(|error| ("looking after the branches", error))?;
-        mover::start_ahead(health.mover()).map_err(|error| ("moving files ahead of time", error))
+        mover::start_ahead(health.mover())
+            .map_err(|error| ("moving files ahead of time", error))?;
+        mover::start_held(health.mover()).map_err(|error| ("holding writes", error))
     }
 
     /// Where the pool is mounted. Once.

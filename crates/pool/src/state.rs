@@ -4,6 +4,7 @@ pub(crate) mod attr;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_budget;
 pub(crate) mod dir_cache;
+pub(crate) mod held_writers;
 pub mod identity;
 pub(crate) mod inode_number;
 pub mod lock_table;
@@ -31,6 +32,7 @@ use strandfs_fuse::{Connection, Negotiated, NodeId};
 
 use crate::base::blocking_pool::BlockingPool;
 use crate::base::error::Result;
+use held_writers::HeldWriters;
 use identity::Volumes;
 use lock_waits::LockWaits;
 use node::{ChangingNames, Node, NodeTable};
@@ -45,6 +47,8 @@ pub struct State {
     pub(crate) nodes: NodeTable,
     pub(crate) volumes: Volumes,
     pub(crate) files: Arc<OpenFiles>,
+    /// Writers in passthrough that wait when their branch runs out of room.
+    pub(crate) held_writers: HeldWriters,
     pub(crate) lock_waits: Arc<LockWaits>,
     /// Makes the calls that a branch may not answer.
     pub(crate) blocking_pool: BlockingPool,
@@ -67,6 +71,7 @@ impl State {
             nodes: NodeTable::default(),
             volumes,
             files,
+            held_writers: HeldWriters::default(),
             lock_waits: Arc::default(),
             blocking_pool: BlockingPool::default(),
             connection: OnceLock::new(),

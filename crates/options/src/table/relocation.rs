@@ -3,7 +3,7 @@
 use super::{Group, Kind, OptionDef, Value};
 use crate::policy::Policy;
 use crate::size::MinFreeSpace;
-use crate::words::{LinkExdev, RenameExdev, parse_bool};
+use crate::words::{LinkExdev, PassthroughUnheld, RenameExdev, parse_bool};
 
 /// What `true` means: the default policy of creating.
 const DEFAULT_POLICY: Policy = crate::policies::Category::Create.default_policy();
@@ -37,9 +37,10 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             quota (ENOSPC, EDQUOT), the file moves to another branch and the request goes on \
             there; every open handle follows. The policy chooses the branch by the file's \
             directory; branches that are full, read-only or hold a file of the same name are \
-            left out. Files in passthrough cannot move while they are open, see \
-            passthrough.headroom; of a file with several names all must be known to the pool. \
-            The error reaches the caller only when no branch can take the file.",
+            left out. A file in passthrough cannot move while it is open: others make way for \
+            it, see relocate.hold and passthrough.headroom. Of a file with several names all \
+            must be known to the pool. The error reaches the caller only when no room can be \
+            had.",
         ..OptionDef::BASE
     },
     OptionDef {
@@ -52,9 +53,42 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help: "free space a branch needs for writing in passthrough",
         help_full: "A size, a percentage of the branch, or the smaller of both. A file that is \
             opened for writing while its branch has less free space goes through the server, so \
-            that moveonenospc can move it. Should be more than is written to a file between open \
-            and close. 0: all files pass through. No effect with moveonenospc=false or a single \
-            branch.",
+            that moveonenospc can move it. What is written beyond the room that a branch had at \
+            the open is what relocate.hold is for; where writes cannot be held this should be \
+            more than is written to a file between open and close. 0: all files pass through. No \
+            effect with moveonenospc=false or a single branch.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "passthrough.unheld",
+        group: Group::Passthrough,
+        value: value!(Word PassthroughUnheld, passthrough_unheld),
+        default: "auto",
+        example: "headroom",
+        run_time: true,
+        help: "writing in passthrough where writes cannot be held",
+        help_full: "Which files that are opened for writing pass through on a branch where a write \
+            cannot be held while room is made (relocate.hold): `strandfs status` says which these \
+            are. auto: those with passthrough.headroom, if the branch is faster than the server; \
+            rotating disks, disks behind SATA, USB or an SD slot, and network filesystems are \
+            not, and lose nothing by it. headroom: those with passthrough.headroom on any branch. \
+            off: none. No effect with moveonenospc=false or a single branch.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "relocate.hold",
+        group: Group::Pool,
+        value: value!(duration relocate_hold),
+        default: "5m",
+        example: "1h",
+        run_time: true,
+        help: "how long a write in passthrough may wait for room",
+        help_full: "A write in passthrough that its branch has no room for is held while closed \
+            files move off the branch, to branches that the policy of moveonenospc chooses, as \
+            fast as they can. After this time it goes on all the same and meets what room there \
+            is, as it does at once where nothing can be moved. 0: no write is held. Needs Linux \
+            6.14 and a branch of ext4, XFS or btrfs. Concerns files that are opened from then on. \
+            No effect with moveonenospc=false or a single branch.",
         ..OptionDef::BASE
     },
     OptionDef {

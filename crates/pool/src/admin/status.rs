@@ -17,11 +17,11 @@ use crate::base::status::{
 use crate::coherence::Coherent;
 use crate::directory::choose;
 use crate::mover::key::Keys;
-use crate::mover::{Mover, ahead};
+use crate::mover::{Mover, ahead, held};
 use crate::ops::admission;
 use crate::state::mounts::{Table, describe};
 use crate::state::view::{PassthroughVerdict, View};
-use crate::state::{State, passthrough};
+use crate::state::{State, held_writers, passthrough};
 
 /// Gives the process id of the process that aborts the connection should the server die, or why
 /// there is none.
@@ -74,6 +74,7 @@ pub fn status(pool: &Admin) -> Status {
         moved_files: pool.moved.load(Ordering::Relaxed),
         records: records_status(pool),
         relocate_ahead: ahead::ahead_status(pool),
+        held_writes: held::held_status(pool),
         connection: connection_status(pool),
         origins: origins.collect(),
         options,
@@ -195,6 +196,10 @@ fn branch_status(
         forbids: Some(forbids),
         mounts: Some(mounts),
         passthrough,
+        holds: match held_writers::not_held(view, branch) {
+            None => Switch::on(),
+            Some(reason) => Switch::off(reason),
+        },
         watched,
         available_bytes: space.map(|space| space.available_bytes),
         total_bytes: space.map(|space| space.available_bytes.saturating_add(space.used_bytes)),

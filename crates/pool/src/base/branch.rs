@@ -46,6 +46,17 @@ pub enum PassthroughState {
     Refused(String),
 }
 
+/// Whether writes in passthrough to the files of a branch can be held, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldState {
+    /// Not tried yet.
+    Untried,
+    /// One was held.
+    Works,
+    /// They cannot; the reason, for people.
+    Refused(String),
+}
+
 /// One directory of the pool. Reached only through its root descriptor: if its filesystem is
 /// unmounted, nothing lands on the bare directory beneath.
 #[derive(Clone)]
@@ -68,6 +79,7 @@ pub struct Branch {
 struct Learnt {
     space: SpaceCache,
     passthrough: Mutex<PassthroughState>,
+    holds: Mutex<HoldState>,
     reports_at_close: bool,
     open_dirs_are_free: bool,
     medium: Medium,
@@ -115,6 +127,7 @@ impl Branch {
             learnt: Arc::new(Learnt {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
+                holds: Mutex::new(HoldState::Untried),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
@@ -229,6 +242,16 @@ impl Branch {
             tracing::warn!(branch = %self.path.display(), reason, "no passthrough on this branch");
         }
         *state = next;
+    }
+
+    /// What is known of holding writes here.
+    pub fn holds(&self) -> HoldState {
+        self.learnt.holds.lock().clone()
+    }
+
+    /// Notes whether writes can be held here.
+    pub fn note_holds(&self, state: HoldState) {
+        *self.learnt.holds.lock() = state;
     }
 
     /// The path of something in the branch, for messages and the path xattrs.

@@ -53,6 +53,8 @@ pub struct Status {
     pub records: Records,
     /// Moves ahead of time.
     pub relocate_ahead: RelocateAhead,
+    /// Writes in passthrough that wait for room.
+    pub held_writes: HeldWrites,
     /// What was agreed with the kernel, and the traffic; none before INIT.
     pub connection: Option<Connection>,
     /// Every option in force, as text.
@@ -179,6 +181,9 @@ pub struct Branch {
     /// Passthrough of its files.
     #[serde(skip_serializing_if = "Switch::is_unsaid")]
     pub passthrough: Switch,
+    /// Holding writes to its files in passthrough while room is made.
+    #[serde(skip_serializing_if = "Switch::is_unsaid")]
+    pub holds: Switch,
     /// Watching it for changes that others make.
     #[serde(skip_serializing_if = "Switch::is_unsaid")]
     pub watched: Switch,
@@ -320,6 +325,28 @@ pub struct RelocateAhead {
     pub moving: Option<String>,
     /// By branch, why it has less than it should although files are moved ahead of time.
     pub held_up: BTreeMap<String, String>,
+}
+
+/// Writes in passthrough that wait for room.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldWrites {
+    /// Files open for writing whose writes can be held.
+    pub open_files: u64,
+    /// The branches with so little room that every access is looked at.
+    pub armed: Vec<String>,
+    /// Those that wait now.
+    pub waiting: u64,
+    /// Those that have waited so far.
+    pub held: u64,
+    /// The longest time that one has waited.
+    pub longest_ms: u64,
+    /// Those that went on without room.
+    pub without_room: u64,
+    /// Files moved to make room.
+    pub moved_files: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
 }
 
 /// What was agreed with the kernel, the threads, and the requests so far.

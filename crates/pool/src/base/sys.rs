@@ -5,7 +5,7 @@
 use rustix::fs::Statx;
 
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
-pub use extents::each_unwritten;
+pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,
@@ -13,6 +13,10 @@ pub use fanotify::{
 pub use filesystem_id::{btrfs_devices, filesystem_uuid};
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
+pub use hold::{
+    HeldAccess, HoldMark, hold_group, hold_mark, hold_unmark, hold_unmark_all, is_own_thread,
+    let_go, next_access, thread_lives,
+};
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, without_own_leases, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
@@ -28,6 +32,7 @@ mod fanotify;
 mod filesystem_id;
 mod handle;
 mod heap;
+mod hold;
 mod io_priority;
 mod lease;
 mod lock;

@@ -212,4 +212,5 @@ pub(crate) fn put_in_force(pool: &Mover, view: View) {
     }
     fds::count_descriptors(pool);
     pool.ahead.wake();
+    pool.held_writers.kick();
 }

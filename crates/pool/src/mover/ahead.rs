@@ -5,8 +5,8 @@
 //! `moveonenospc`, with the same record and steps; but here nobody waits for it, so the file is
 //! copied while others may open and change it. Who does so wins: the copy is thrown away.
 
-mod candidates;
-mod pace;
+pub(super) mod candidates;
+pub(super) mod pace;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::base::sys;
 use crate::base::thread;
 use crate::directory::{choose, forget, lookup};
 use crate::mover::source::Source;
-use crate::mover::{self, MoveError, Mover, lacks_a_branch};
+use crate::mover::{self, MoveError, MoveMode, Mover, lacks_a_branch};
 use crate::state::State;
 use crate::state::node::Node;
 use crate::state::open_file::IoMode;
@@ -189,6 +189,8 @@ impl AheadThread {
         let mut outcome = Outcome::Rest;
         for branch in &view.branches {
             let wanted = wanted_bytes(pool, &view, branch, threshold);
+            // Where somebody waits for room others make it, and faster.
+            let wanted = wanted.filter(|_| !pool.held.is_wanted(branch.id));
             let Some(wanted) = wanted.filter(|_| kernel_writes_on(pool, branch)) else {
                 self.ahead.hold_up(branch, None);
                 continue;
@@ -299,7 +301,7 @@ fn kernel_writes_on(pool: &State, branch: &Branch) -> bool {
     })
 }
 
-/// Moves a closed file off its branch; the bytes it occupied there.
+/// Moves a closed file off its branch as nobody waits for it; the bytes it occupied there.
 fn move_ahead(
     pool: &Mover,
     view: &View,
@@ -307,6 +309,28 @@ fn move_ahead(
     rule: Policy,
     candidate: &Candidate,
 ) -> Result<u64, MoveError> {
+    let mut move_mode = Pace::new(pool, view, branch);
+    let _ = sys::idle_io_priority();
+    let moved = move_closed(pool, view, branch, rule, candidate, &mut move_mode);
+    let _ = sys::drop_io_priority();
+    let (to, bytes) = moved?;
+    let path = format!("/{}", candidate.path.display());
+    tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
+    Ok(bytes)
+}
+
+/// Moves a closed file off its branch: where to, and the bytes it occupied.
+///
+/// # Errors
+/// Why it stays, as it was.
+pub(super) fn move_closed(
+    pool: &Mover,
+    view: &View,
+    branch: &Arc<Branch>,
+    rule: Policy,
+    candidate: &Candidate,
+    move_mode: &mut dyn MoveMode,
+) -> Result<(Arc<Branch>, u64), MoveError> {
     let found = PathNodes::at(pool, &candidate.path)?;
     let node = found.nodes.last().ok_or(Errno::NOENT)?;
     if node.primary().map(|identity| identity.branch) != Some(branch.id) {
@@ -323,15 +347,9 @@ fn move_ahead(
     if is_fresh(&source.stat, wall_clock_ns()) {
         return Err(MoveError::Fresh);
     }
-    let mut move_mode = Pace::new(pool, view, branch);
-    let _ = sys::idle_io_priority();
-    let moved = mover::move_by_policy(pool, view, node, rule, &source, &mut move_mode);
-    let _ = sys::drop_io_priority();
-    let to = moved?;
+    let to = mover::move_by_policy(pool, view, node, rule, &source, move_mode)?;
     mover::attributes_are_elsewhere(pool, node);
-    let path = format!("/{}", candidate.path.display());
-    tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
-    Ok(source.allocated_bytes())
+    Ok((to, source.allocated_bytes()))
 }
 
 /// For `strandfs status`.

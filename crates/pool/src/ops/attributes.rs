@@ -16,7 +16,7 @@ use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
 use crate::coherence::{remembered, validity};
 use crate::directory::{Directories, attr, do_without, locate, set};
-use crate::mover::{self, Mover, is_full};
+use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
 use crate::ops::{change, io};
 use crate::state::attr::{bare_root, extended_attr, file_attr};
@@ -113,7 +113,7 @@ fn setattr_where_there_is_room(
     node: &Arc<Node>,
     change: &SetAttr,
 ) -> Result<AttrReply> {
-    loop {
+    for times in 0.. {
         let held = node.share_move_lock(cx);
         let place = node.primary();
         let refusal = match setattr_held(pool, node, change) {
@@ -122,9 +122,17 @@ fn setattr_where_there_is_room(
         };
         drop(held);
         let size_bytes = change.size_bytes.ok_or(refusal)?;
-        let growth = size_bytes.saturating_sub(locate::stat_file(pool, node)?.stx_size);
-        mover::make_room(pool, cx, node, growth, refusal, || node.primary() != place)?;
+        let before_bytes = locate::stat_file(pool, node)?.stx_size;
+        let refused = Refused {
+            file: None,
+            offset_bytes: before_bytes,
+            need_bytes: size_bytes.saturating_sub(before_bytes),
+            refusal,
+            times,
+        };
+        mover::make_room(pool, cx, node, &refused, || node.primary() != place)?;
     }
+    Err(Errno::NOSPC.into())
 }
 
 /// SETATTR while the file stays where it is.

@@ -13,7 +13,7 @@ use strandfs_fuse::{
 use crate::base::error::{Error, Result};
 use crate::base::sys;
 use crate::directory::{Directories, locate};
-use crate::mover::{self, Mover, is_full};
+use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::{open, privilege};
 use crate::state::State;
 use crate::state::node::Node;
@@ -66,7 +66,8 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
     let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
-        let outcome = on_a_branch_with_room(pool, cx, &opened, rest.len() as u64, |fd| {
+        let range = (args.offset_bytes + done as u64, rest.len() as u64);
+        let outcome = on_a_branch_with_room(pool, cx, &opened, range, |fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
             write_at(fd, rest, args.offset_bytes + done as u64, append)
         });
@@ -87,15 +88,15 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
 }
 
 /// Changes the branch file of a handle; where its branch is full, the file moves to another
-/// (`moveonenospc`) and the change, which takes `need_bytes` at most, is made there.
+/// (`moveonenospc`) and the change is made there. It takes so many bytes at most, from an offset on.
 fn on_a_branch_with_room<T>(
     pool: &Mover,
     cx: &Context<'_>,
     opened: &Arc<OpenFile>,
-    need_bytes: u64,
+    (offset_bytes, need_bytes): (u64, u64),
     mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
-    loop {
+    for times in 0.. {
         let held = opened.node.share_move_lock(cx);
         let file = opened.file()?;
         let refusal = match change(file.as_fd()) {
@@ -104,8 +105,16 @@ fn on_a_branch_with_room<T>(
         };
         drop(held);
         let moved = || opened.file().is_ok_and(|now| !Arc::ptr_eq(&now, &file));
-        mover::make_room(pool, cx, &opened.node, need_bytes, refusal, moved)?;
+        let refused = Refused {
+            file: Some(&file),
+            offset_bytes,
+            need_bytes,
+            refusal,
+            times,
+        };
+        mover::make_room(pool, cx, &opened.node, &refused, moved)?;
     }
+    Err(Errno::NOSPC.into())
 }
 
 /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
@@ -149,7 +158,8 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
     let opened = open::opened(pool, args.handle)?;
     cx.may_block();
     let mode = FallocateFlags::from_bits_retain(args.mode);
-    let outcome = on_a_branch_with_room(pool, cx, &opened, args.len_bytes, |fd| {
+    let range = (args.offset_bytes, args.len_bytes);
+    let outcome = on_a_branch_with_room(pool, cx, &opened, range, |fd| {
         privilege::with_unmarked_change(cx, fd, || {
             allocate(fd, mode, args.offset_bytes, args.len_bytes)
         })
@@ -182,7 +192,8 @@ pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRan
         .min(0x7fff_f000);
     let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
     let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
-    let count = on_a_branch_with_room(pool, cx, &to, need_bytes, |target| {
+    let range = (args.offset_out_bytes, need_bytes);
+    let count = on_a_branch_with_room(pool, cx, &to, range, |target| {
         let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
         let source = from.file()?;
         let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
@@ -247,17 +258,23 @@ fn allocate(
     len_bytes: u64,
 ) -> Result<()> {
     let end = offset_bytes.saturating_add(len_bytes);
+    let mut had = false;
     if !mode.contains(FallocateFlags::KEEP_SIZE)
         && end > rustix::fs::fstat(fd)?.st_size.unsigned_abs()
     {
         let beyond = mode | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(fd, beyond, offset_bytes, len_bytes) {
+            Ok(()) => had = mode.is_empty(),
             // A branch without that (NFS, some FUSE servers) may have the whole in one.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes)?)
+    match rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes) {
+        // XFS wants as much free again, for what it has given by now.
+        Err(Errno::NOSPC) if had => Ok(rustix::fs::ftruncate(fd, end)?),
+        other => Ok(other?),
+    }
 }
 
 /// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.

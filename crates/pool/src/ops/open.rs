@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release};
-use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo};
+use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, PassthroughUnheld};
 
 use crate::base::branch::{Branch, PassthroughState, is_failure};
 use crate::base::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::base::sys::{self, Own};
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{Ops, admission, change, io, link_cow, open_hack, privilege, running};
 use crate::state::descriptor::table_of;
+use crate::state::held_writers;
 use crate::state::node::Node;
 use crate::state::open_file::{BranchFile, IoMode, OpenFile, OpenState};
 use crate::state::passthrough::passthrough_ruled_out;
@@ -297,6 +298,9 @@ fn register_in(
     let place = BranchFile::new(Arc::clone(&branch), descriptor, share);
     let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
     state.add(&opened, backing);
+    if writable && backing.is_some() && !reply_flags.contains(OpenFlags::DIRECT_IO) {
+        held_writers::enrol(pool, view, &branch, &opened, flags);
+    }
     let handle = pool.files.insert(opened);
     Ok(OpenReply {
         handle,
@@ -348,6 +352,13 @@ fn first_mode(pool: &State, view: &View, branch: &Branch, file: &OwnedFd, flags:
 fn may_have_to_move(pool: &State, view: &View, branch: &Branch) -> bool {
     if view.settings.moveonenospc.is_none() || view.branches.len() < 2 {
         return false;
+    }
+    if held_writers::not_held(view, branch).is_some() {
+        match view.settings.passthrough_unheld {
+            PassthroughUnheld::Off => return true,
+            PassthroughUnheld::Auto if branch.medium().is_outrun => return true,
+            PassthroughUnheld::Auto | PassthroughUnheld::Headroom => {}
+        }
     }
     choose::space(pool, view, branch).is_ok_and(|space| {
         let total = space.available_bytes.saturating_add(space.used_bytes);

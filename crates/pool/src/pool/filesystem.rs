@@ -16,6 +16,7 @@ use crate::admin::{readahead, status};
 use crate::base::error::{Error, Result};
 use crate::base::own_names::own_name;
 use crate::directory::{fds, forget, lookup};
+use crate::mover::held;
 use crate::ops::control_names::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
@@ -40,6 +41,7 @@ impl Filesystem for Pool {
     fn destroy(&self) {
         self.coherence.watched.end();
         self.health_monitor.end();
+        held::end(self);
         self.ahead.end();
         self.lock_waits.end();
     }

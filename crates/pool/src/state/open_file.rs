@@ -1,7 +1,7 @@
 //! An open file, and per node the mode all its opens share.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use crate::base::nowait::AtOnce;
 use crate::base::shares::Share;
 use crate::base::sys;
 use crate::state::descriptor::Descriptor;
+use crate::state::held_writers::Enrolment;
 use crate::state::node::Node;
 use crate::state::range_locks::NodeLocks;
 
@@ -30,6 +31,8 @@ pub struct OpenFile {
     pub no_flush: bool,
     /// Opened for writing.
     pub writable: bool,
+    /// Its writes can be held.
+    enrolment: OnceLock<Enrolment>,
 }
 
 /// Where an open file is.
@@ -82,7 +85,13 @@ impl OpenFile {
             place: Mutex::new(Some(place)),
             no_flush,
             writable,
+            enrolment: OnceLock::new(),
         }
+    }
+
+    /// Its writes can be held until it is released.
+    pub(crate) fn enrolled(&self, enrolment: Enrolment) {
+        let _ = self.enrolment.set(enrolment);
     }
 
     /// What locks know it by, for as long as it lives.
@@ -157,6 +166,9 @@ impl OpenFile {
 
     /// Takes the branch file out, at release.
     pub(crate) fn take(&self) -> Option<BranchFile> {
+        if let Some(enrolment) = self.enrolment.get() {
+            enrolment.end();
+        }
         self.place.lock().take()
     }
 

@@ -10,6 +10,7 @@ use strandfs_options::{PassthroughIo, Settings};
 
 use crate::base::branch::{Branch, Latency};
 use crate::state::State;
+use crate::state::held_writers;
 use crate::state::view::PassthroughVerdict;
 
 const WRITEBACK: &str = "cache.writeback=true excludes it in the kernel";
@@ -82,6 +83,9 @@ pub(crate) fn probe_passthrough(pool: &State, connection: &Connection, branches:
         let outcome = connection.open_backing(file.as_fd());
         refused_for_lack_of_power |= outcome == Err(rustix::io::Errno::PERM);
         branch.note_passthrough(outcome.map(|id| connection.close_backing(id)));
+        if outcome.is_ok() {
+            held_writers::probe(branch);
+        }
     }
     if refused_for_lack_of_power {
         *pool.verdict.lock() =

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use strandfs_fuse::Hindrance;
-use strandfs_options::{CacheFiles, PassthroughIo, Settings};
+use strandfs_options::{CacheFiles, PassthroughIo, PassthroughUnheld, Settings};
 use strandfs_pool::status::{Branch, Status, Switch};
 
 use super::branches;
@@ -74,6 +74,7 @@ fn of_status(machine: &Machine, mountpoint: &Path, status: &Status) -> Vec<Check
         room(status),
     ];
     found.extend(refusals(status));
+    found.extend(unheld(status, &settings));
     found.extend(health(status));
     found.extend(records(status));
     found.extend(nfs(machine, mountpoint, &settings));
@@ -111,6 +112,27 @@ fn refusals(status: &Status) -> Vec<Check> {
                 "passthrough of a branch",
                 format!("{}: {}", branch.path, reason(&branch.passthrough)),
                 "its files take the way through the server",
+            )
+        })
+        .collect()
+}
+
+/// Branches where a file that was opened with room meets ENOSPC in passthrough.
+fn unheld(status: &Status, settings: &Settings) -> Vec<Check> {
+    let wanted = settings.moveonenospc.is_some()
+        && !settings.relocate_hold.is_zero()
+        && settings.passthrough_unheld != PassthroughUnheld::Off
+        && status.passthrough.is_on()
+        && status.branches.len() > 1;
+    let branches = status.branches.iter();
+    let passed = branches.filter(|branch| wanted && !branch.passthrough.is_off());
+    passed
+        .filter(|branch| branch.holds.is_off())
+        .map(|branch| {
+            Check::warn(
+                "writes to a full branch",
+                format!("{}: {}", branch.path, reason(&branch.holds)),
+                "a file opened with room fails with ENOSPC when the branch is full; raise passthrough.headroom, or set passthrough.unheld=off",
             )
         })
         .collect()
@@ -340,6 +362,10 @@ mod tests {
         let mut odd = status(9);
         odd.branches[1].passthrough = Switch::off("stacked");
         assert!(verdicts(&odd, &[]).contains(&("passthrough of a branch", Warn)));
+        odd.branches[0].holds = Switch::off("its filesystem does not let writes be held");
+        assert!(verdicts(&odd, &[]).contains(&("writes to a full branch", Warn)));
+        set(&mut odd, "passthrough.unheld", "off");
+        assert!(!verdicts(&odd, &[]).contains(&("writes to a full branch", Warn)));
         odd.branches[0].health = "failed".to_owned();
         assert!(verdicts(&odd, &[]).contains(&("health of a branch", Fail)));
         let exported = [("/etc/exports", "/pool *(rw)\n")];

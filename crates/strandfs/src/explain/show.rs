@@ -93,6 +93,9 @@ fn branches(branches: &[Branch], out: &mut String) {
             show_size(branch.available_bytes.unwrap_or(0)),
             show_size(branch.min_free_bytes.unwrap_or(0)),
         );
+        if !branch.holds.is_unsaid() {
+            let _ = writeln!(out, "    writes held while room is made: {}", branch.holds);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use strandfs_options::show_size;
 use strandfs_pool::status::{
-    Branch, Condition, Connection, Descriptors, Records, RelocateAhead, Status,
+    Branch, Condition, Connection, Descriptors, HeldWrites, Records, RelocateAhead, Status,
 };
 
 use super::Shown;
@@ -40,6 +40,7 @@ fn pool(status: &Status) {
     );
     descriptors(&status.held.descriptors);
     moves(status.moved_files, &status.relocate_ahead);
+    held_writes(&status.held_writes);
     records(&status.records);
     status.connection.iter().for_each(connection);
     status.branches.iter().for_each(branch);
@@ -91,6 +92,25 @@ fn moves(full: u64, ahead: &RelocateAhead) {
     }
 }
 
+/// Writes that wait for room, and those that did.
+fn held_writes(held: &HeldWrites) {
+    if held.held > 0 {
+        println!(
+            "  {} writes waited for room, {} wait now, the longest for {} ms, {} went on without; {} \
+             files made way ({})",
+            held.held,
+            held.waiting,
+            held.longest_ms,
+            held.without_room,
+            held.moved_files,
+            show_size(held.moved_bytes),
+        );
+    }
+    for branch in &held.armed {
+        println!("  branch {branch} has little room: writes in passthrough may have to wait");
+    }
+}
+
 /// Records that nobody follows.
 fn records(records: &Records) {
     if let Some(trouble) = &records.trouble {
@@ -124,12 +144,13 @@ fn branch(branch: &Branch) {
         show_size(branch.min_free_bytes.unwrap_or(0)),
     );
     println!(
-        "    {}, {} ({}), passthrough {}, watched {}",
+        "    {}, {} ({}), passthrough {}, watched {}, holds writes {}",
         health(&branch.condition),
         branch.latency.as_deref().unwrap_or("?"),
         branch.filesystem.as_deref().unwrap_or("?"),
         branch.passthrough,
         branch.watched,
+        branch.holds,
     );
     mounts(branch);
 }

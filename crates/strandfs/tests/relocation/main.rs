@@ -5,5 +5,7 @@ use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
 mod ahead;
+mod held;
+mod held_trouble;
 mod limits;
 mod on_full;

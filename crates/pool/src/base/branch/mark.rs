@@ -28,6 +28,7 @@ pub struct Mark {
     kind: String,
     source: String,
     latency: Latency,
+    is_outrun: bool,
     /// It is where something is mounted.
     mount_root: bool,
 }
@@ -64,6 +65,7 @@ impl Mark {
             filesystem,
             drive: Drive::of(root, device, &medium),
             latency: medium.latency,
+            is_outrun: medium.is_outrun,
             kind: medium.filesystem,
             source: medium.source,
             mount_root: is_mount_root(&stat),
@@ -76,6 +78,7 @@ impl Mark {
             filesystem: self.kind.clone(),
             source: self.source.clone(),
             latency: self.latency,
+            is_outrun: self.is_outrun,
         }
     }
 

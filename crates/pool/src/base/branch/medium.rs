@@ -50,6 +50,8 @@ pub struct Medium {
     pub source: String,
     /// How long it takes to answer.
     pub latency: Latency,
+    /// Whatever it is, it takes no more than some 600 MB a second: a server moves more.
+    pub is_outrun: bool,
 }
 
 impl Medium {
@@ -61,11 +63,18 @@ impl Medium {
         let mount = stat.and_then(|stat| line_of(&mounts, stat.stx_mnt_id));
         let (filesystem, source) = mount.unwrap_or_default();
         let device = stat.map(|stat| (stat.stx_dev_major, stat.stx_dev_minor));
-        let latency = latency(&filesystem, &source, device, Path::new("/sys/dev/block"));
+        let devices = Path::new("/sys/dev/block");
+        let latency = latency(&filesystem, &source, device, devices);
+        let is_outrun = match latency {
+            Latency::Rotating | Latency::Network => true,
+            Latency::SolidState => device.is_some_and(|device| has_slow_link(devices, device)),
+            Latency::Memory | Latency::Server | Latency::Unknown => false,
+        };
         Medium {
             filesystem,
             source,
             latency,
+            is_outrun,
         }
     }
 }
@@ -118,6 +127,23 @@ fn rotates(devices: &Path, (major, minor): (u32, u32)) -> Option<bool> {
     Some(text.trim() == "1")
 }
 
+/// Whether a block device is plugged into SATA, USB or an SD slot: its place in the tree of devices
+/// says so.
+fn has_slow_link(devices: &Path, (major, minor): (u32, u32)) -> bool {
+    let Ok(place) = devices.join(format!("{major}:{minor}")).canonicalize() else {
+        return false;
+    };
+    place.components().any(|part| {
+        let part = part.as_os_str().as_encoded_bytes();
+        ["ata", "usb", "mmc"].iter().any(|link| {
+            let number = part.strip_prefix(link.as_bytes());
+            number
+                .and_then(<[u8]>::first)
+                .is_some_and(u8::is_ascii_digit)
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +167,32 @@ mod tests {
         assert_eq!(of("tmpfs", (0, 40)), Latency::Memory);
         assert_eq!(of("nfs4", (0, 40)), Latency::Network);
         assert_eq!(of("fuse.sshfs", (0, 40)), Latency::Server);
+    }
+
+    #[test]
+    fn the_link_of_a_device_is_seen_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        for (number, place) in [
+            (
+                "8:0",
+                "pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda",
+            ),
+            (
+                "8:16",
+                "pci0000:00/0000:00:14.0/usb2/2-3/2-3:1.0/host4/block/sdb",
+            ),
+            ("259:0", "pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1"),
+            (
+                "179:0",
+                "platform/fe340000.mmc/mmc_host/mmc0/mmc0:aaaa/block/mmcblk0",
+            ),
+        ] {
+            std::fs::create_dir_all(dir.path().join(place)).unwrap();
+            std::os::unix::fs::symlink(place, dir.path().join(number)).unwrap();
+        }
+        let slow = |device| has_slow_link(dir.path(), device);
+        assert!(slow((8, 0)) && slow((8, 16)) && slow((179, 0)));
+        assert!(!slow((259, 0)) && !slow((9, 9)));
     }
 
     #[test]

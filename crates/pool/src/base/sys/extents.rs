@@ -12,6 +12,8 @@ const COMMAND: u32 = 0xc020_660b;
 const BATCH: usize = 32;
 const LAST: u32 = 0x0001;
 const UNWRITTEN: u32 = 0x0800;
+/// Several files have it in common: what is written goes elsewhere.
+const SHARED: u32 = 0x2000;
 
 /// `struct fiemap_extent`.
 #[repr(C)]
@@ -47,11 +49,43 @@ pub fn each_unwritten(
     fd: BorrowedFd<'_>,
     found: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<()> {
-    let mut start = 0;
-    loop {
+    each_extent(
+        fd,
+        (0, u64::MAX),
+        &mut |extent| match extent.flags & UNWRITTEN {
+            0 => Ok(()),
+            _ => found(extent.logical, extent.length),
+        },
+    )
+}
+
+/// How many of `len_bytes` bytes from `start` on have room of their own.
+///
+/// # Errors
+/// As [`each_unwritten`].
+pub fn mapped_bytes(fd: BorrowedFd<'_>, start: u64, len_bytes: u64) -> Result<u64> {
+    let end = start.saturating_add(len_bytes);
+    let mut sum = 0_u64;
+    each_extent(fd, (start, end), &mut |extent| {
+        if extent.flags & SHARED == 0 {
+            let from = extent.logical.max(start);
+            let to = extent.logical.saturating_add(extent.length).min(end);
+            sum = sum.saturating_add(to.saturating_sub(from));
+        }
+        Ok(())
+    })?;
+    Ok(sum)
+}
+
+fn each_extent(
+    fd: BorrowedFd<'_>,
+    (mut start, end): (u64, u64),
+    found: &mut dyn FnMut(&Extent) -> Result<()>,
+) -> Result<()> {
+    while start < end {
         let mut map = Map {
             start,
-            length: u64::MAX - start,
+            length: end - start,
             flags: 0,
             mapped: 0,
             count: BATCH as u32,
@@ -67,14 +101,13 @@ pub fn each_unwritten(
         let mapped = map.extents.iter().take(map.mapped as usize);
         let mut last = true;
         for extent in mapped {
-            if extent.flags & UNWRITTEN != 0 {
-                found(extent.logical, extent.length)?;
-            }
+            found(extent)?;
             last = extent.flags & LAST != 0;
             start = extent.logical.saturating_add(extent.length.max(1));
         }
         if last {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }

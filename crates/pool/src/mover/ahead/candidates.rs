@@ -37,11 +37,11 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// A file that could move.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Candidate {
+pub(in crate::mover) struct Candidate {
     /// On the branch.
-    pub(super) bytes: u64,
+    pub(in crate::mover) bytes: u64,
     /// Below the branch's root.
-    pub(super) path: PathBuf,
+    pub(in crate::mover) path: PathBuf,
 }
 
 /// The files of one branch that could move.
@@ -123,8 +123,61 @@ impl Candidates {
     }
 }
 
+/// A walk over a branch for somebody who waits: it stops when it has found something, and goes on from
+/// there.
+pub(in crate::mover) struct Search {
+    device: (u32, u32),
+    dirs: Vec<PathBuf>,
+}
+
+impl Search {
+    /// `None` if the branch cannot be looked at.
+    pub(in crate::mover) fn begin(branch: &Branch) -> Option<Search> {
+        let root = sys::statx_fd(branch.root()).ok()?;
+        Some(Search {
+            device: device(&root),
+            dirs: vec![PathBuf::new()],
+        })
+    }
+
+    /// Whether all has been looked at.
+    pub(in crate::mover) fn is_over(&self) -> bool {
+        self.dirs.is_empty()
+    }
+
+    /// The largest files of what is looked at until all has been, or `stop`, which is told how many have
+    /// been found, says so; the smallest first.
+    pub(in crate::mover) fn go_on(
+        &mut self,
+        branch: &Branch,
+        stop: &dyn Fn(usize) -> bool,
+    ) -> Vec<Candidate> {
+        let mut walk = Walk {
+            stop: &|| false,
+            in_haste: true,
+            device: self.device,
+            largest: BinaryHeap::new(),
+            dirs: std::mem::take(&mut self.dirs),
+            names: 0,
+        };
+        while !stop(walk.largest.len())
+            && let Some(path) = walk.dirs.pop()
+        {
+            if let Ok(dir) = open_dir(branch.root(), &path) {
+                walk.list(&dir, &path);
+            }
+        }
+        self.dirs = walk.dirs;
+        let mut files: Vec<Candidate> = walk.largest.into_iter().map(|file| file.0).collect();
+        files.sort();
+        files
+    }
+}
+
 struct Walk<'a> {
     stop: &'a dyn Fn() -> bool,
+    /// Others do not get a turn.
+    in_haste: bool,
     device: (u32, u32),
     /// The smallest on top.
     largest: BinaryHeap<Reverse<Candidate>>,
@@ -141,6 +194,7 @@ impl Walk<'_> {
         };
         let mut walk = Walk {
             stop,
+            in_haste: false,
             device: device(&root),
             largest: BinaryHeap::new(),
             dirs: vec![PathBuf::new()],
@@ -172,7 +226,7 @@ impl Walk<'_> {
         };
         for entry in list.flatten() {
             self.names += 1;
-            if self.names.is_multiple_of(TURN_NAMES) {
+            if self.names.is_multiple_of(TURN_NAMES) && !self.in_haste {
                 if (self.stop)() {
                     return;
                 }

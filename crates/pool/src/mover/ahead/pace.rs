@@ -63,7 +63,8 @@ impl<'a> Pace<'a> {
     /// How far the copy is ahead of `relocate.rate`.
     fn early(&self) -> Option<Duration> {
         let rate = self.view.settings.relocate_rate_bytes;
-        if rate == 0 {
+        // Somebody waits for it by now.
+        if rate == 0 || self.pool.held.is_wanted(self.from.id) {
             return None;
         }
         let due = Duration::from_secs_f64(self.copied_bytes as f64 / rate as f64);
@@ -102,17 +103,28 @@ impl MoveMode for Pace<'_> {
         self.go_on(node)?;
         // Others may wait for what comes now.
         let _ = sys::drop_io_priority();
-        let alone = node.lock_for_move();
-        self.go_on(node)?;
-        if node.open.lock().is_some() {
-            return Err(MoveError::InUse);
-        }
-        if pool.preload_told.knows(&source.stat) {
-            return Err(MoveError::Preload);
-        }
-        if sys::written_by_others(source.file.as_fd(), Own::Reader) == Ok(true) {
-            return Err(MoveError::Mapped);
-        }
-        Ok(Some(alone))
+        close_in(pool, node, source).map(Some)
     }
+}
+
+/// Nobody changes a closed file through the pool from here on.
+///
+/// # Errors
+/// Somebody has it open, or had since the move began.
+pub(in crate::mover) fn close_in<'n>(
+    pool: &Mover,
+    node: &'n Node,
+    source: &Source,
+) -> Result<ExclusiveMoveLock<'n>, MoveError> {
+    let alone = node.lock_for_move();
+    if node.opened_since.load(Ordering::Relaxed) || node.open.lock().is_some() {
+        return Err(MoveError::InUse);
+    }
+    if pool.preload_told.knows(&source.stat) {
+        return Err(MoveError::Preload);
+    }
+    if sys::written_by_others(source.file.as_fd(), Own::Reader) == Ok(true) {
+        return Err(MoveError::Mapped);
+    }
+    Ok(alone)
 }

@@ -267,6 +267,14 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ),
     ("moveonenospc", "every_handle_follows_a_file_that_moves"),
     (
+        "relocate.hold",
+        "a_write_is_held_no_longer_than_the_deadline",
+    ),
+    (
+        "passthrough.unheld",
+        "writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slow",
+    ),
+    (
         "relocate.ahead",
         "closed_files_make_way_for_one_that_cannot_move",
     ),

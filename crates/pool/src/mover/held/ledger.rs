@@ -1,0 +1,176 @@
+//! What was allowed and may not have been taken yet, and what an access may take: pure.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// An access that was allowed has taken its room by then, or never will.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
+/// What a branch needs besides the bytes themselves.
+const MARGIN_BYTES: u64 = 2 << 20;
+
+/// A file at the moment of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) inode: u64,
+    pub(super) size_bytes: u64,
+    pub(super) allocated_bytes: u64,
+    /// Its filesystem writes elsewhere what it overwrites.
+    pub(super) copies_on_write: bool,
+    /// Somebody may append to it through the pool.
+    pub(super) appends: bool,
+}
+
+/// The most that an access can take.
+pub(super) fn need_bytes(facts: &Facts, range: Option<(u64, u64)>) -> u64 {
+    let Some((offset, count)) = range else {
+        // Whatever it is, it is no write of this size.
+        return MARGIN_BYTES;
+    };
+    let start = match facts.appends {
+        true => facts.size_bytes.max(offset),
+        false => offset,
+    };
+    let end = start.saturating_add(count);
+    // As far as numbers tell: a file with holes has less than its size, and what is reserved beyond
+    // its end comes on top.
+    let is_dense = facts.allocated_bytes >= facts.size_bytes;
+    match is_dense && !facts.copies_on_write {
+        true => end.saturating_sub(facts.allocated_bytes).min(count),
+        false => count,
+    }
+}
+
+/// Room allowed to an access.
+struct Grant<T> {
+    bytes: u64,
+    allocated_before: u64,
+    at: Instant,
+    /// By what the file is looked at again.
+    file: T,
+}
+
+/// The accesses that were allowed on one branch, one for each file: the next on the same file comes
+/// when the one before is over.
+pub(super) struct Ledger<T> {
+    grants: HashMap<u64, Grant<T>>,
+}
+
+impl<T> Default for Ledger<T> {
+    fn default() -> Self {
+        Ledger {
+            grants: HashMap::new(),
+        }
+    }
+}
+
+impl<T> Ledger<T> {
+    /// What may still be taken by accesses that were allowed, but for those on `but`.
+    pub(super) fn outstanding(
+        &mut self,
+        but: u64,
+        now: Instant,
+        allocated_now: impl Fn(&T) -> Option<u64>,
+    ) -> u64 {
+        let mut sum = 0_u64;
+        self.grants.retain(|inode, grant| {
+            let taken = allocated_now(&grant.file)
+                .map(|allocated| allocated.saturating_sub(grant.allocated_before));
+            let left = grant.bytes.saturating_sub(taken.unwrap_or(0));
+            let counts = left > 0 && now.saturating_duration_since(grant.at) < FORGOTTEN_AFTER;
+            if counts && *inode != but {
+                sum = sum.saturating_add(left);
+            }
+            counts
+        });
+        sum
+    }
+
+    /// An access is allowed. What is left of the one before, if anything.
+    pub(super) fn grant(&mut self, facts: &Facts, bytes: u64, now: Instant, file: T) -> Option<T> {
+        let grant = Grant {
+            bytes,
+            allocated_before: facts.allocated_bytes,
+            at: now,
+            file,
+        };
+        self.grants.insert(facts.inode, grant).map(|old| old.file)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.grants.len()
+    }
+}
+
+/// Whether `need_bytes` more fit where so much is available and so much promised.
+pub(super) fn fits(need_bytes: u64, available_bytes: u64, outstanding_bytes: u64) -> bool {
+    let margin = MARGIN_BYTES.saturating_add(need_bytes / 32);
+    let wanted = need_bytes
+        .saturating_add(outstanding_bytes)
+        .saturating_add(margin);
+    available_bytes >= wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn facts(size_bytes: u64, allocated_bytes: u64) -> Facts {
+        Facts {
+            inode: 7,
+            size_bytes,
+            allocated_bytes,
+            copies_on_write: false,
+            appends: false,
+        }
+    }
+
+    #[test]
+    fn what_lies_in_the_file_needs_nothing_and_what_lies_beyond_needs_its_length() {
+        let file = facts(10 * MIB, 10 * MIB);
+        assert_eq!(need_bytes(&file, Some((0, MIB))), 0);
+        assert_eq!(need_bytes(&file, Some((10 * MIB - 4096, 8192))), 4096);
+        assert_eq!(need_bytes(&file, Some((50 * MIB, MIB))), MIB);
+        // Reserved ahead, as by fallocate or XFS.
+        assert_eq!(need_bytes(&facts(0, 64 * MIB), Some((MIB, MIB))), 0);
+        assert_eq!(need_bytes(&file, None), MARGIN_BYTES);
+    }
+
+    #[test]
+    fn holes_copies_and_appends_need_all_of_it() {
+        assert_eq!(need_bytes(&facts(10 * MIB, MIB), Some((0, MIB))), MIB);
+        let mut file = facts(10 * MIB, 10 * MIB);
+        file.copies_on_write = true;
+        assert_eq!(need_bytes(&file, Some((0, MIB))), MIB);
+        let mut file = facts(10 * MIB, 10 * MIB);
+        file.appends = true;
+        assert_eq!(need_bytes(&file, Some((0, MIB))), MIB);
+        assert_eq!(need_bytes(&file, Some((0, u64::MAX))), u64::MAX - 10 * MIB);
+    }
+
+    #[test]
+    fn what_was_allowed_counts_until_it_is_taken_or_long_ago() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        ledger.grant(&facts(0, 0), 5 * MIB, now, 1);
+        assert_eq!(ledger.outstanding(0, now, |_| Some(0)), 5 * MIB);
+        assert_eq!(ledger.outstanding(0, now, |_| Some(2 * MIB)), 3 * MIB);
+        assert_eq!(ledger.outstanding(7, now, |_| Some(2 * MIB)), 0);
+        // The next access on the file takes the place of the one before.
+        assert_eq!(ledger.grant(&facts(0, 5 * MIB), MIB, now, 2), Some(1));
+        assert_eq!(ledger.outstanding(0, now, |_| Some(5 * MIB)), MIB);
+        assert_eq!(ledger.outstanding(0, now, |_| Some(6 * MIB)), 0);
+        assert_eq!(ledger.len(), 0);
+        ledger.grant(&facts(0, 0), MIB, now, 3);
+        let later = now + FORGOTTEN_AFTER;
+        assert_eq!(ledger.outstanding(0, later, |_| None), 0);
+    }
+
+    #[test]
+    fn a_margin_stays_free() {
+        assert!(fits(0, 2 * MIB, 0));
+        assert!(!fits(1, 2 * MIB, 0));
+        assert!(fits(64 * MIB, 68 * MIB, 0) && !fits(64 * MIB, 68 * MIB, 1));
+        assert!(!fits(u64::MAX, u64::MAX - 1, u64::MAX));
+    }
+}

@@ -1,0 +1,296 @@
+//! The thread that makes room on one branch while somebody waits for it: closed files move off, one at
+//! a time, as fast as they can. It is there from the first who waits until nobody has for a while.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use strandfs_options::Policy;
+
+use super::available;
+use super::queue::Queue;
+use crate::base::branch::Branch;
+use crate::base::policy::Space;
+use crate::base::sys;
+use crate::base::thread;
+use crate::directory::choose;
+use crate::mover::ahead::candidates::{Candidate, Search};
+use crate::mover::ahead::{move_closed, pace};
+use crate::mover::source::Source;
+use crate::mover::{MoveError, MoveMode, Mover, lacks_a_branch};
+use crate::state::node::{ExclusiveMoveLock, Node};
+use crate::state::view::View;
+
+/// How long the thread stays when nobody waits.
+const IDLE: Duration = Duration::from_secs(10);
+/// What is made free beyond what those who wait need, as long as somebody had to wait lately: they will
+/// want more.
+const BEYOND_BYTES: u64 = 256 << 20;
+/// No more of the branch than this part, 1 / …
+const BEYOND_PART: u64 = 8;
+/// A search that has found something goes no further at first.
+const SEARCH: Duration = Duration::from_millis(300);
+/// So long it is worth to wait for files that have only just been changed: one that is left alone has come
+/// of age by then.
+const FRESH_FOR: Duration = Duration::from_secs(4);
+/// They are tried again after so long.
+const COMING_OF_AGE: Duration = Duration::from_millis(200);
+
+/// Has room made on the branch of a queue; the thread is started if there is none.
+pub(super) fn make(pool: &Arc<Mover>, queue: &Arc<Queue>) {
+    if !queue.begin_work() {
+        return;
+    }
+    let worker = Worker {
+        pool: Arc::downgrade(pool),
+        queue: Arc::clone(queue),
+        found: Vec::new(),
+        fresh: Vec::new(),
+        search: None,
+        moved: 0,
+        begun: Instant::now(),
+        last_move: Instant::now(),
+    };
+    if let Err(error) = thread::start("strandfs-room", move || worker.run()) {
+        tracing::warn!(%error, "no thread to make room");
+        queue.end_work();
+        queue.give_up(Duration::ZERO);
+    }
+}
+
+struct Worker {
+    pool: Weak<Mover>,
+    queue: Arc<Queue>,
+    /// Files that could move.
+    found: Vec<Candidate>,
+    /// Those that have only just been changed.
+    fresh: Vec<Candidate>,
+    /// Present from the first time that somebody waits until all that was found has been tried.
+    search: Option<Search>,
+    /// Since the search began.
+    moved: u32,
+    begun: Instant,
+    /// Or the first who waited.
+    last_move: Instant,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while self.queue.next_work(IDLE) {
+            let Some(pool) = self.pool.upgrade().filter(|pool| !pool.held.ended()) else {
+                self.queue.end_work();
+                return;
+            };
+            if self.queue.is_hopeless() {
+                // Those who wait are about to be let go.
+                drop(pool);
+                self.queue.pause(COMING_OF_AGE);
+                continue;
+            }
+            self.work(&pool);
+        }
+    }
+
+    /// Makes room until nobody wants it.
+    fn work(&mut self, pool: &Arc<Mover>) {
+        self.last_move = Instant::now();
+        while !pool.held.ended() {
+            let view = Arc::clone(&pool.view());
+            let branch = view.branch(self.queue.branch).cloned();
+            let (Some(branch), Some(rule)) = (branch, view.settings.moveonenospc) else {
+                self.give_up(pool, "the branch or moveonenospc is gone");
+                return;
+            };
+            let Some(wanted) = wanted_bytes(&self.queue, &branch) else {
+                return;
+            };
+            if wanted == 0 {
+                pool.held_writers.kick();
+                self.queue.pause(Duration::from_millis(50));
+                continue;
+            }
+            if lacks_a_branch(&view) {
+                self.give_up(pool, "a branch is missing");
+                return;
+            }
+            let Some(candidate) = self.next(pool, &view, &branch, wanted) else {
+                if self.queue.len() == 0 {
+                    // It was for those who may come.
+                    return;
+                }
+                // Who keeps changing files keeps nobody waiting.
+                let too_long = self.last_move.elapsed() > FRESH_FOR;
+                if self.fresh.is_empty() || too_long {
+                    self.give_up(pool, "no file can move");
+                    return;
+                }
+                self.queue.pause(COMING_OF_AGE);
+                self.found = std::mem::take(&mut self.fresh);
+                self.found.sort();
+                continue;
+            };
+            self.move_off(pool, &view, &branch, rule, candidate);
+        }
+    }
+
+    fn give_up(&mut self, pool: &Mover, why: &str) {
+        let spent = self.begun.elapsed();
+        (self.search, self.moved) = (None, 0);
+        self.fresh.clear();
+        if self.queue.len() > 0 {
+            tracing::info!(why, "no room can be made for those who wait");
+            self.queue.give_up(spent);
+        }
+        pool.held_writers.kick();
+    }
+
+    /// The next file to move: of those that have a place to go, the smallest that suffices, else the
+    /// largest.
+    fn next(
+        &mut self,
+        pool: &Mover,
+        view: &View,
+        branch: &Arc<Branch>,
+        wanted_bytes: u64,
+    ) -> Option<Candidate> {
+        let largest = largest_place(pool, view, branch);
+        loop {
+            self.found.retain(|file| file.bytes <= largest);
+            if let Some(last) = self.found.len().checked_sub(1) {
+                let suffices = self.found.partition_point(|file| file.bytes < wanted_bytes);
+                return Some(self.found.remove(suffices.min(last)));
+            }
+            if self.search.as_ref().is_none_or(Search::is_over) {
+                // What others have closed, or made, since it began.
+                if self.search.is_some() && self.moved == 0 {
+                    return None;
+                }
+                self.search = Search::begin(branch);
+                (self.moved, self.begun) = (0, Instant::now());
+            }
+            let until = Instant::now() + SEARCH;
+            let stop = |found: usize| pool.held.ended() || found > 0 && Instant::now() >= until;
+            self.found = self.search.as_mut()?.go_on(branch, &stop);
+            if self.found.is_empty() && pool.held.ended() {
+                return None;
+            }
+        }
+    }
+
+    fn move_off(
+        &mut self,
+        pool: &Arc<Mover>,
+        view: &View,
+        branch: &Arc<Branch>,
+        rule: Policy,
+        candidate: Candidate,
+    ) {
+        let mut haste = Haste {
+            pool,
+            view,
+            queue: &self.queue,
+        };
+        let begun = Instant::now();
+        match move_closed(pool, view, branch, rule, &candidate, &mut haste) {
+            Ok((to, bytes)) => {
+                let counts = &pool.held.counts;
+                counts.moved_files.fetch_add(1, Ordering::Relaxed);
+                counts.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.moved += 1;
+                self.last_move = Instant::now();
+                let path = format!("/{}", candidate.path.display());
+                tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), took = ?begun.elapsed(), "moved a file to make room");
+            }
+            Err(stay) => {
+                tracing::debug!(path = %candidate.path.display(), %stay, "a file does not make room");
+                if matches!(stay, MoveError::Fresh) {
+                    self.fresh.push(candidate);
+                }
+            }
+        }
+        pool.held_writers.kick();
+    }
+}
+
+/// What is to be made free: `None` if nobody wants it, 0 if it is free already.
+fn wanted_bytes(queue: &Queue, branch: &Branch) -> Option<u64> {
+    if !queue.is_wanted() {
+        return None;
+    }
+    let (available, total) = available(branch)?;
+    let need = queue.need_bytes();
+    let beyond = BEYOND_BYTES.min(total / BEYOND_PART);
+    let goal = need.saturating_add(need / 16).saturating_add(beyond);
+    let missing = goal.saturating_sub(available);
+    // Beyond what is needed nobody waits for it.
+    match missing == 0 && queue.len() == 0 {
+        true => None,
+        false => Some(missing),
+    }
+}
+
+/// The largest file that another branch could take.
+fn largest_place(pool: &Mover, view: &View, from: &Branch) -> u64 {
+    let others = view
+        .branches
+        .iter()
+        .filter(|branch| branch.id != from.id && !branch.read_only() && !branch.no_create());
+    let room = others.filter_map(|branch| {
+        branch.space().forget();
+        let space = choose::space(pool, view, branch).ok()?;
+        let spare = spare_bytes(&space);
+        Some(space.available_bytes.saturating_sub(spare))
+    });
+    room.max().unwrap_or(0)
+}
+
+/// What another branch keeps: its own writers may need it.
+fn spare_bytes(space: &Space) -> u64 {
+    let total = space.available_bytes.saturating_add(space.used_bytes);
+    let beyond = BEYOND_BYTES.min(total / BEYOND_PART);
+    space.min_free_bytes.max(beyond)
+}
+
+/// A move for which somebody waits.
+struct Haste<'a> {
+    pool: &'a Mover,
+    view: &'a View,
+    queue: &'a Queue,
+}
+
+impl Haste<'_> {
+    fn go_on(&self, node: &Node) -> Result<(), MoveError> {
+        if self.pool.held.ended()
+            || self.pool.view().generation != self.view.generation
+            || !self.queue.is_wanted()
+        {
+            return Err(MoveError::Called);
+        }
+        match node.opened_since.load(Ordering::Relaxed) {
+            true => Err(MoveError::InUse),
+            false => Ok(()),
+        }
+    }
+}
+
+impl MoveMode for Haste<'_> {
+    fn spare_bytes(&self, space: &Space) -> u64 {
+        spare_bytes(space)
+    }
+
+    fn copied(&mut self, node: &Node, _to: BorrowedFd<'_>, _bytes: u64) -> Result<(), MoveError> {
+        self.go_on(node)
+    }
+
+    fn close_in<'n>(
+        &mut self,
+        pool: &Mover,
+        node: &'n Node,
+        source: &Source,
+    ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
+        self.go_on(node)?;
+        let _ = sys::drop_io_priority();
+        pace::close_in(pool, node, source).map(Some)
+    }
+}

@@ -1,0 +1,384 @@
+//! Which writers in passthrough can be held, and the marks by which the kernel knows them.
+//!
+//! A file is marked before its open is answered, so that the kernel opens the branch's file under the
+//! mark. The mark goes a while later, with all others of its time at once: from then on nothing is
+//! slower. When a branch runs out of room all its writers are marked again, *armed*: their accesses
+//! wait for an answer, see `mover::held`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::base::branch::{Branch, BranchId, HoldState};
+use crate::base::open::reopen;
+use crate::base::sys::{self, HoldMark};
+use crate::base::thread;
+use crate::state::State;
+use crate::state::open_file::OpenFile;
+use crate::state::view::View;
+
+/// With less the first writer waits until somebody looks after the branch's room, no longer than that.
+const LITTLE_BYTES: u64 = 4 << 30;
+const LOOKED_WITHIN: Duration = Duration::from_millis(50);
+/// How long a try waits for the kernel to tell of a write. Where it does, it has long done so.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+/// All writers that can be held.
+#[derive(Default)]
+pub(crate) struct HeldWriters {
+    /// The marks that files are opened under. Those of one time are in one group, those of the time
+    /// before in the other, which is emptied before it is used again.
+    able: OnceLock<[OwnedFd; 2]>,
+    current: AtomicUsize,
+    marked: [AtomicBool; 2],
+    branches: RwLock<BTreeMap<BranchId, Arc<BranchWriters>>>,
+    /// Wakes the thread that looks after the branches' room.
+    kick: OnceLock<Arc<OwnedFd>>,
+}
+
+/// The writers of one branch.
+#[derive(Default)]
+pub(crate) struct BranchWriters {
+    inner: Mutex<Inner>,
+    /// The thread that looks after the branch's room knows of it, or is about to.
+    watched: AtomicBool,
+    /// It has looked.
+    looked: AtomicBool,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Present while the branch is armed.
+    armed: Option<Arc<OwnedFd>>,
+    files: HashMap<u64, Enrolled>,
+    /// By inode number: the writers, and how many of them append.
+    inodes: HashMap<u64, (u32, u32)>,
+    next: u64,
+}
+
+struct Enrolled {
+    file: Weak<OpenFile>,
+    inode: u64,
+    appends: bool,
+}
+
+/// An open file's place among the writers that can be held.
+pub(crate) struct Enrolment {
+    writers: Arc<BranchWriters>,
+    number: u64,
+}
+
+impl HeldWriters {
+    /// The group that files are marked by now, made at the first use.
+    fn able_group(&self) -> sys::Result<(usize, BorrowedFd<'_>)> {
+        if self.able.get().is_none() {
+            let groups = [sys::hold_group()?, sys::hold_group()?];
+            let _ = self.able.set(groups);
+        }
+        let current = self.current.load(Ordering::Acquire) % 2;
+        let groups = self.able.get().ok_or(Errno::NODEV)?;
+        let group = groups.get(current).ok_or(Errno::NODEV)?;
+        Ok((current, group.as_fd()))
+    }
+
+    /// Marks a file that the kernel is about to open for writing.
+    fn make_able(&self, file: BorrowedFd<'_>) -> sys::Result<()> {
+        let (current, group) = self.able_group()?;
+        sys::hold_mark(group, file, HoldMark::Able)?;
+        if let Some(marked) = self.marked.get(current) {
+            marked.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// A time is over: the marks of the one before it go.
+    pub(crate) fn pass_time(&self) {
+        let Some(groups) = self.able.get() else {
+            return;
+        };
+        let before = (self.current.load(Ordering::Acquire) + 1) % 2;
+        let slots = groups.get(before).zip(self.marked.get(before));
+        if let Some((group, marked)) = slots
+            && marked.swap(false, Ordering::AcqRel)
+            && let Err(errno) = sys::hold_unmark_all(group.as_fd())
+        {
+            tracing::debug!(%errno, "marks of opened files stay");
+        }
+        self.current.store(before, Ordering::Release);
+    }
+
+    /// Those of a branch.
+    pub(crate) fn of(&self, branch: BranchId) -> Arc<BranchWriters> {
+        if let Some(writers) = self.branches.read().get(&branch) {
+            return Arc::clone(writers);
+        }
+        Arc::clone(self.branches.write().entry(branch).or_default())
+    }
+
+    /// Every branch that had some.
+    pub(crate) fn branches(&self) -> Vec<(BranchId, Arc<BranchWriters>)> {
+        let branches = self.branches.read();
+        branches
+            .iter()
+            .map(|(id, it)| (*id, Arc::clone(it)))
+            .collect()
+    }
+
+    /// What wakes the thread that looks after the branches' room. Once.
+    pub(crate) fn set_kick(&self, kick: Arc<OwnedFd>) {
+        let _ = self.kick.set(kick);
+    }
+
+    /// Wakes it.
+    pub(crate) fn kick(&self) {
+        if let Some(kick) = self.kick.get() {
+            let _ = rustix::io::write(kick, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether marks are left that files were opened under.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.marked.iter().any(|it| it.load(Ordering::Acquire))
+    }
+}
+
+impl BranchWriters {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.lock().files.is_empty()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.lock().files.len()
+    }
+
+    /// Somebody looks after their branch's room.
+    pub(crate) fn note_look(&self) {
+        self.watched.store(true, Ordering::SeqCst);
+        self.looked.store(true, Ordering::SeqCst);
+    }
+
+    /// Nobody looks after it any more, unless there is a writer.
+    pub(crate) fn leave_alone(&self) -> bool {
+        self.looked.store(false, Ordering::SeqCst);
+        self.watched.store(false, Ordering::SeqCst);
+        let alone = self.is_empty();
+        if !alone {
+            self.note_look();
+        }
+        alone
+    }
+
+    /// Waits for the first look, a moment at most.
+    fn until_looked(&self) {
+        let deadline = Instant::now() + LOOKED_WITHIN;
+        while !self.looked.load(Ordering::SeqCst) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// How many of them have this inode open, and how many of those append.
+    pub(crate) fn of_inode(&self, inode: u64) -> Option<(u32, u32)> {
+        self.inner.lock().inodes.get(&inode).copied()
+    }
+
+    /// Whether their accesses wait.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.inner.lock().armed.is_some()
+    }
+
+    /// From now on the accesses of all of them wait, and of those to come.
+    pub(crate) fn arm(&self, group: &Arc<OwnedFd>) {
+        let mut inner = self.inner.lock();
+        inner.armed = Some(Arc::clone(group));
+        let writers: Vec<_> = inner
+            .files
+            .values()
+            .map(|it| Weak::clone(&it.file))
+            .collect();
+        drop(inner);
+        for opened in writers.iter().filter_map(Weak::upgrade) {
+            let marked = opened
+                .file()
+                .and_then(|file| sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed));
+            if let Err(errno) = marked {
+                tracing::warn!(%errno, "an open file cannot be held");
+            }
+        }
+    }
+
+    /// No access waits any more, but those that do already.
+    pub(crate) fn disarm(&self) {
+        let mut inner = self.inner.lock();
+        if let Some(group) = inner.armed.take()
+            && let Err(errno) = sys::hold_unmark_all(group.as_fd())
+        {
+            tracing::warn!(%errno, "accesses go on being held");
+        }
+    }
+
+    fn enrol(self: &Arc<Self>, opened: &Arc<OpenFile>, appends: bool) -> sys::Result<Enrolment> {
+        let file = opened.file()?;
+        let inode = rustix::fs::fstat(&*file)?.st_ino;
+        let mut inner = self.inner.lock();
+        let number = inner.next;
+        inner.next += 1;
+        let enrolled = Enrolled {
+            file: Arc::downgrade(opened),
+            inode,
+            appends,
+        };
+        inner.files.insert(number, enrolled);
+        let counts = inner.inodes.entry(inode).or_default();
+        counts.0 += 1;
+        counts.1 += u32::from(appends);
+        if let Some(group) = &inner.armed {
+            sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed)?;
+        }
+        Ok(Enrolment {
+            writers: Arc::clone(self),
+            number,
+        })
+    }
+
+    fn leave(&self, number: u64) {
+        let mut inner = self.inner.lock();
+        let Some(gone) = inner.files.remove(&number) else {
+            return;
+        };
+        if let Some(counts) = inner.inodes.get_mut(&gone.inode) {
+            counts.0 = counts.0.saturating_sub(1);
+            counts.1 = counts.1.saturating_sub(u32::from(gone.appends));
+            if counts.0 == 0 {
+                inner.inodes.remove(&gone.inode);
+            }
+        }
+    }
+}
+
+impl Enrolment {
+    /// The file is closed.
+    pub(crate) fn end(&self) {
+        self.writers.leave(self.number);
+    }
+}
+
+/// Why writers of a branch are not held, if they are not.
+pub(crate) fn not_held(view: &View, branch: &Branch) -> Option<String> {
+    if view.settings.moveonenospc.is_none() {
+        return Some("moveonenospc=false".to_owned());
+    }
+    if view.settings.relocate_hold.is_zero() {
+        return Some("relocate.hold=0".to_owned());
+    }
+    if view.branches.len() < 2 {
+        return Some("there is no other branch".to_owned());
+    }
+    match branch.holds() {
+        HoldState::Works => None,
+        HoldState::Untried => Some("not tried yet".to_owned()),
+        HoldState::Refused(reason) => Some(reason),
+    }
+}
+
+/// Has a file that was opened for writing in passthrough held when its branch runs out of room. To be
+/// called before its open is answered.
+pub(crate) fn enrol(
+    pool: &State,
+    view: &View,
+    branch: &Branch,
+    opened: &Arc<OpenFile>,
+    flags: i32,
+) {
+    if not_held(view, branch).is_some() {
+        return;
+    }
+    let held = &pool.held_writers;
+    let enrolled = opened
+        .file()
+        .and_then(|file| held.make_able(file.as_fd()))
+        .and_then(|()| {
+            held.of(branch.id)
+                .enrol(opened, flags & libc::O_APPEND != 0)
+        });
+    match enrolled {
+        Ok(enrolment) => {
+            let writers = Arc::clone(&enrolment.writers);
+            opened.enrolled(enrolment);
+            if !writers.watched.swap(true, Ordering::SeqCst) {
+                held.kick();
+                // It must not write before somebody looks after a branch with little room.
+                let free_bytes = branch.space().last().map(|it| it.f_frsize * it.f_bavail);
+                if free_bytes.is_none_or(|free| free < LITTLE_BYTES) {
+                    writers.until_looked();
+                }
+            }
+        }
+        Err(errno) => {
+            tracing::debug!(branch = %branch.path.display(), %errno, "a file cannot be held");
+        }
+    }
+}
+
+/// Finds out whether writes to the files of a branch can be held: one to a nameless file is.
+pub(crate) fn probe(branch: &Branch) {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let state = match rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => match try_on(&file) {
+            Ok(()) => HoldState::Works,
+            Err(reason) => HoldState::Refused(reason),
+        },
+        Err(errno) => HoldState::Refused(format!("no file to try it with can be made: {errno}")),
+    };
+    if let HoldState::Refused(reason) = &state {
+        tracing::info!(branch = %branch.path.display(), reason, "writes in passthrough cannot be held");
+    }
+    branch.note_holds(state);
+}
+
+fn try_on(file: &OwnedFd) -> Result<(), String> {
+    let group = sys::hold_group().map_err(|errno| match errno {
+        Errno::INVAL => "this kernel has no fanotify permission events \
+                         (CONFIG_FANOTIFY_ACCESS_PERMISSIONS)"
+            .to_owned(),
+        Errno::PERM => "the server lacks CAP_SYS_ADMIN".to_owned(),
+        Errno::MFILE => "no further fanotify group (fs.fanotify.max_user_groups)".to_owned(),
+        other => format!("no fanotify group: {other}"),
+    })?;
+    sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Able).map_err(|errno| match errno {
+        Errno::INVAL => "this kernel cannot hold writes (Linux 6.14 or later)".to_owned(),
+        Errno::OPNOTSUPP => "its filesystem does not let writes be held".to_owned(),
+        other => format!("the kernel refused the mark: {other}"),
+    })?;
+    let trouble = |errno: Errno| format!("the try failed: {errno}");
+    let able = reopen(file.as_fd(), OFlags::WRONLY).map_err(trouble)?;
+    sys::hold_unmark_all(group.as_fd()).map_err(trouble)?;
+    sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed).map_err(trouble)?;
+    // It is let go with the group, whatever comes.
+    let write = move || {
+        let _ = rustix::io::pwrite(&able, b"?", 0);
+    };
+    thread::start("strandfs-try", write).map_err(|error| format!("the try failed: {error}"))?;
+    let mut told = [PollFd::new(&group, PollFlags::IN)];
+    let timeout = Timespec::try_from(TOLD_WITHIN).ok();
+    match poll(&mut told, timeout.as_ref()) {
+        Ok(1..) => {}
+        _ => return Err("the kernel does not tell of writes".to_owned()),
+    }
+    match sys::next_access(group.as_fd()) {
+        Ok(Some(access)) => {
+            sys::let_go(group.as_fd(), access.file.as_fd());
+            Ok(())
+        }
+        Ok(None) => Err("the kernel does not tell of writes".to_owned()),
+        Err(errno) => Err(trouble(errno)),
+    }
+}

@@ -1,0 +1,425 @@
+//! Held writes where something is in the way: no room anywhere, deadlines, deaths, disks that stand
+//! still, and branches that cannot hold.
+
+use crate::need_root;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use strandfs_fuzz::FaultRun;
+
+use crate::held::{
+    CLOSED, MIB, assert_closed, assert_mib, block, builder, filesystems, fill, stamp, start,
+    write_mib,
+};
+use crate::support::files::{errno, open_with, put};
+use crate::support::traffic::requests_of;
+use crate::support::{Kind, Pool, eventually, run};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Acts while nothing can be moved, because the other branch stands still, and a program that writes to
+/// `w` without end is held by that.
+fn while_one_is_held(pool: &Pool, act: impl FnOnce(&mut Child)) {
+    let frozen = pool.on(1, "");
+    let frozen = frozen.to_str().unwrap();
+    let target = format!("of={}", pool.path("w").display());
+    File::create(pool.path("w")).unwrap();
+    run("fsfreeze", ["-f", frozen]).ok();
+    let mut writer = Command::new("dd")
+        .args(["if=/dev/zero", &target, "bs=1M", "conv=notrunc"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let held = || pool.status().held_writes.waiting == 1;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually("a write to be held", LONG, held);
+        act(&mut writer);
+    }));
+    writer.kill().ok();
+    run("fsfreeze", ["-u", frozen]).ok();
+    writer.wait().unwrap();
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Keeps the closed files from coming of age.
+fn keep_fresh(pool: &Pool, on: &AtomicBool) {
+    while on.load(Ordering::Relaxed) {
+        for file in 0..CLOSED {
+            let path = pool.on(0, format!("c{file}"));
+            if let Ok(file) = OpenOptions::new().append(true).open(path) {
+                let _ = file.set_modified(std::time::SystemTime::now());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn who_keeps_changing_files_keeps_nobody_waiting() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 60, "") else {
+            return;
+        };
+        let on = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| keep_fresh(&pool, &on));
+            let file = open_with(pool.path("w"), 0).unwrap();
+            let outcome = write_mib(&file, 1, 0, 200);
+            on.store(false, Ordering::Relaxed);
+            assert_eq!(errno(outcome), Errno::NOSPC);
+        });
+        let held = pool.status().held_writes;
+        assert!(
+            held.longest_ms < 20_000 && held.moved_files == 0,
+            "{held:?}"
+        );
+        assert_closed(&pool);
+    }
+}
+
+#[test]
+fn a_write_is_held_no_longer_than_the_deadline() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 60, "relocate.hold=3s") else {
+            return;
+        };
+        let target = pool.on(1, "");
+        let target = target.to_str().unwrap();
+        let file = open_with(pool.path("w"), 0).unwrap();
+        write_mib(&file, 1, 0, 1).unwrap();
+        run("fsfreeze", ["-f", target]).ok();
+        let outcome = write_mib(&file, 1, 1, 200);
+        run("fsfreeze", ["-u", target]).ok();
+        assert_eq!(errno(outcome), Errno::NOSPC);
+        let held = pool.status().held_writes;
+        assert!(
+            held.longest_ms >= 3000 && held.longest_ms < 30_000,
+            "{held:?}"
+        );
+        assert!(held.without_room >= 1, "{held:?}");
+        let log = pool.log();
+        assert!(log.contains("the time of relocate.hold is over"), "{log}");
+        drop(file);
+        assert_closed(&pool);
+    }
+}
+
+#[test]
+fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 60, "") else {
+            return;
+        };
+        while_one_is_held(&pool, |writer| {
+            let begun = Instant::now();
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            eventually("nobody to wait", LONG, || {
+                pool.status().held_writes.waiting == 0
+            });
+        });
+        // But for one that was on its way.
+        assert!(pool.status().held_writes.moved_files <= 1);
+        assert_closed(&pool);
+    }
+}
+
+#[test]
+fn others_are_served_while_one_is_held() {
+    need_root!();
+    for kind in filesystems() {
+        let mut pool = builder(kind, "").prepare();
+        put(pool.on(0, "both"), vec![7; 3 * MIB]);
+        File::create(pool.on(0, "holes"))
+            .unwrap()
+            .set_len(64 << 20)
+            .unwrap();
+        fill(&pool, 60);
+        pool.start();
+        if !pool.branch_status(0).holds.is_on() {
+            return;
+        }
+        let both = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(pool.path("both"))
+            .unwrap();
+        let holes = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(pool.path("holes"))
+            .unwrap();
+        while_one_is_held(&pool, |_| {
+            let begun = Instant::now();
+            // Reads, of holes and beyond the end, too; and what lies in the file already.
+            let mut read = vec![1; MIB];
+            both.read_exact_at(&mut read, MIB as u64).unwrap();
+            assert_eq!(read, vec![7; MIB]);
+            assert_eq!(both.read_at(&mut read, 3 << 20).unwrap(), 0);
+            holes.read_exact_at(&mut read, 32 << 20).unwrap();
+            assert_eq!(read, vec![0; MIB]);
+            both.write_all_at(&[8; 5000], 77).unwrap();
+            // The held file itself: looked at and read, but for what its writer has locked.
+            assert!(fs::metadata(pool.path("w")).unwrap().len() > 0);
+            let held = File::open(pool.path("w")).unwrap();
+            held.read_exact_at(&mut read, 0).unwrap();
+            fs::rename(pool.path("immovable"), pool.path("x")).unwrap_err();
+            fs::create_dir(pool.path("d")).unwrap();
+            assert_eq!(fs::read(pool.path("c0")).unwrap().len(), 30 * MIB);
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "{:?}",
+                begun.elapsed()
+            );
+            assert_eq!(pool.status().held_writes.waiting, 1);
+        });
+    }
+}
+
+/// The kernel holds the directory's lock while it waits for the file's.
+#[test]
+fn a_held_file_that_is_removed_stops_nobody() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 60, "") else {
+            return;
+        };
+        let remover = std::cell::RefCell::new(None);
+        while_one_is_held(&pool, |_| {
+            let path = pool.path("w");
+            let remove = std::thread::spawn(move || fs::remove_file(path));
+            std::thread::sleep(Duration::from_millis(300));
+            remover.replace(Some(remove));
+        });
+        // The files are free to move now, and the writer was killed.
+        remover.take().unwrap().join().unwrap().unwrap();
+        assert!(!pool.path("w").exists());
+        assert_closed(&pool);
+    }
+}
+
+#[test]
+fn where_only_the_file_itself_is_left_the_error_comes_at_once() {
+    need_root!();
+    for kind in filesystems() {
+        let mut pool = builder(kind, "").prepare();
+        let begun_with = 40;
+        put(pool.on(0, "w"), "");
+        fill(&pool, begun_with);
+        for file in 0..CLOSED {
+            fs::remove_file(pool.on(0, format!("c{file}"))).unwrap();
+        }
+        pool.start();
+        if !pool.branch_status(0).holds.is_on() {
+            return;
+        }
+        let file = OpenOptions::new().write(true).open(pool.path("w")).unwrap();
+        let begun = Instant::now();
+        assert_eq!(errno(write_mib(&file, 1, 0, 300)), Errno::NOSPC);
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            begun.elapsed()
+        );
+        let held = pool.status().held_writes;
+        assert!(held.longest_ms < 3000 && held.without_room > 0, "{held:?}");
+        // And what fallocate asks for.
+        let none = rustix::fs::FallocateFlags::empty();
+        let outcome = rustix::fs::fallocate(&file, none, 0, 900 << 20);
+        assert_eq!(errno(outcome), Errno::NOSPC);
+    }
+}
+
+#[test]
+fn where_no_branch_has_room_the_error_comes_at_once() {
+    need_root!();
+    for (kind, size) in filesystems() {
+        let mut pool = Pool::build()
+            .branch(Kind::Loop(kind, size), "")
+            .branch(Kind::Tmpfs("16m"), "")
+            .option("category.create=ff")
+            .prepare();
+        fill(&pool, 60);
+        pool.start();
+        if !pool.branch_status(0).holds.is_on() {
+            return;
+        }
+        let file = open_with(pool.path("w"), 0).unwrap();
+        assert_eq!(errno(write_mib(&file, 1, 0, 200)), Errno::NOSPC);
+        let held = pool.status().held_writes;
+        assert!(held.longest_ms < 3000 && held.moved_files == 0, "{held:?}");
+        assert_closed(&pool);
+    }
+}
+
+#[test]
+fn somebody_else_may_fill_the_branch() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 60, "") else {
+            return;
+        };
+        let file = open_with(pool.path("w"), 0).unwrap();
+        write_mib(&file, 1, 0, 1).unwrap();
+        // Behind the pool, all at once.
+        let other = File::create(pool.on(0, "other")).unwrap();
+        let rest = crate::held::available(&pool.on(0, "")) - (3 << 20);
+        let none = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&other, none, 0, rest).unwrap();
+        eventually("the branch to be armed", LONG, || {
+            !pool.status().held_writes.armed.is_empty()
+        });
+        write_mib(&file, 1, 1, 40).unwrap();
+        assert_mib(&pool.path("w"), 1, 0, 41);
+        assert_eq!(requests_of(&pool, "write"), 0);
+        assert_closed(&pool);
+    }
+}
+
+/// Writes without end, a MiB at a time, until it fails; how many were acknowledged.
+fn write_on(file: &File) -> usize {
+    let mut block = block(9);
+    for at in 0.. {
+        stamp(&mut block, at);
+        if file.write_all_at(&block, (at * MIB) as u64).is_err() {
+            return at;
+        }
+    }
+    0
+}
+
+fn killed_while_held(kind: (&'static str, &'static str), delay: Duration) -> Option<(bool, usize)> {
+    let mut pool = start(kind, 60, "")?;
+    let files = ["w0", "w1"].map(|name| open_with(pool.path(name), 0).unwrap());
+    let (written, was_held) = std::thread::scope(|scope| {
+        let writers: Vec<_> = files
+            .iter()
+            .map(|file| scope.spawn(move || write_on(file)))
+            .collect();
+        let begun = Instant::now();
+        let mut was_held = false;
+        while begun.elapsed() < LONG && !was_held {
+            was_held = pool.status().held_writes.held > 0;
+        }
+        std::thread::sleep(delay);
+        let server = rustix::process::Pid::from_raw(pool.pid().cast_signed()).unwrap();
+        rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+        let written: Vec<usize> = writers.into_iter().map(|it| it.join().unwrap()).collect();
+        (written, was_held)
+    });
+    drop(files);
+    pool.bury();
+    pool.start();
+    for (name, written) in ["w0", "w1"].iter().zip(&written) {
+        assert_mib(&pool.path(name), 9, 0, *written);
+    }
+    assert_closed(&pool);
+    Some((was_held, written.iter().sum()))
+}
+
+#[test]
+fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
+    need_root!();
+    let mut result = FaultRun::new("server killed", "while writers are held");
+    for (round, delay_ms) in [0, 20, 60, 150].into_iter().enumerate() {
+        for kind in filesystems() {
+            let delay = Duration::from_millis(delay_ms + round as u64);
+            let Some((held, mib)) = killed_while_held(kind, delay) else {
+                return;
+            };
+            assert!(held);
+            result.injected += 1;
+            result.verified_bytes += (mib * MIB) as u64;
+        }
+    }
+}
+
+#[test]
+fn branches_that_cannot_hold_say_why() {
+    need_root!();
+    let pool = Pool::tmpfs(2).mount();
+    let holds = pool.branch_status(0).holds;
+    if !pool.status().passthrough.is_on() {
+        return;
+    }
+    let reason = holds.reason.clone().unwrap_or_default();
+    assert!(holds.is_off(), "{holds:?}");
+    let known = ["its filesystem does not let writes be held", "this kernel"];
+    assert!(
+        known.iter().any(|known| reason.starts_with(known)),
+        "{reason}"
+    );
+    let explained = crate::support::strandfs(["explain", pool.root().to_str().unwrap()]);
+    let line = format!("writes held while room is made: off: {reason}");
+    assert!(explained.stdout.contains(&line), "{}", explained.stdout);
+    let doctor = crate::support::strandfs(["doctor", pool.root().to_str().unwrap()]);
+    assert!(
+        doctor.stdout.contains("writes to a full branch"),
+        "{}",
+        doctor.stdout
+    );
+    drop(pool);
+    for (options, reason) in [
+        ("moveonenospc=false", "moveonenospc=false"),
+        ("relocate.hold=0", "relocate.hold=0"),
+    ] {
+        let pool = Pool::tmpfs(2).option(options).mount();
+        assert_eq!(pool.branch_status(0).holds.reason.as_deref(), Some(reason));
+    }
+}
+
+#[test]
+fn writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slow() {
+    need_root!();
+    for kind in filesystems() {
+        for (rule, passes) in [
+            ("off", Some(false)),
+            ("headroom", Some(true)),
+            ("auto", None),
+        ] {
+            let options = format!("relocate.hold=0,passthrough.unheld={rule}");
+            let pool = builder(kind, &options).mount();
+            if !pool.status().passthrough.is_on() {
+                return;
+            }
+            let slow = matches!(pool.branch_status(0).latency.as_deref(), Some("rotating"));
+            let file = open_with(pool.path("w"), 0).unwrap();
+            file.write_all_at(b"bytes", 0).unwrap();
+            let passed = requests_of(&pool, "write") == 0;
+            assert_eq!(passed, passes.unwrap_or(!slow), "{kind:?} {rule}");
+        }
+    }
+}
+
+#[test]
+fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on() {
+    need_root!();
+    for kind in filesystems() {
+        let Some(pool) = start(kind, 90, "") else {
+            return;
+        };
+        let set = |name: &str, value: &str| {
+            let name = format!("user.strandfs.{name}");
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(pool.path(".strandfs"), name, value.as_bytes(), flags).unwrap();
+        };
+        let file = open_with(pool.path("w"), 0).unwrap();
+        set("relocate.hold", "0");
+        assert!(pool.branch_status(0).holds.is_off());
+        set("relocate.hold", "1m");
+        write_mib(&file, 1, 0, 150).unwrap();
+        assert_mib(&pool.path("w"), 1, 0, 150);
+        assert_eq!(fs::metadata(pool.path("w")).unwrap().size(), 150 << 20);
+        assert_closed(&pool);
+    }
+}
