@@ -186,6 +186,18 @@ impl Walkers {
         }
     }
 
+    /// The thread asked for the attributes of a file that it need not look up: the kernel knew its name.
+    /// One load, unless names were given to it.
+    pub(crate) fn asked(&self, thread: u32) {
+        let number = of_walker(thread);
+        let walker = Walker::from_bits(self.walkers[number].load(Ordering::Relaxed));
+        if walker.thread == thread && walker.withheld > 0 {
+            self.change(number, |walker| {
+                walker.asked = walker.asked.saturating_add(1);
+            });
+        }
+    }
+
     fn change(&self, number: usize, change: impl FnOnce(&mut Walker)) {
         let place = &self.walkers[number];
         let mut walker = Walker::from_bits(place.load(Ordering::Relaxed));
@@ -248,6 +260,19 @@ mod tests {
         let trials = got.iter().filter(|wants| **wants == Wants::Trial).count();
         assert!((5..=13).contains(&trials), "{trials}");
         assert!(!got.contains(&Wants::Names));
+    }
+
+    /// `cp -a` of what was just made asked for every file: the kernel looks up no name that it knows.
+    #[test]
+    fn whoever_asks_for_files_that_are_known_gets_attributes() {
+        let walkers = Walkers::default();
+        learn(&walkers, 7);
+        assert_eq!(directory(&walkers, 7, 1, 20, false), Wants::Names);
+        (0..20).for_each(|_| walkers.asked(7));
+        assert_eq!(directory(&walkers, 7, 2, 20, false), Wants::Attributes);
+        // Nobody gave names to this one.
+        walkers.asked(8);
+        assert_eq!(walkers.lists(8, 0), Wants::Trial);
     }
 
     #[test]

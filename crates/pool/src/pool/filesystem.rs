@@ -85,7 +85,9 @@ impl Filesystem for Pool {
             if is_control_node(node) {
                 return Ok(file::control_getattr(self, node));
             }
-            retry::finding(self, cx, || attributes::getattr(self, node, handle))
+            let reply = retry::finding(self, cx, || attributes::getattr(self, node, handle))?;
+            note_asked(self, cx, reply.attr.mode);
+            Ok(reply)
         })
     }
 
@@ -101,7 +103,9 @@ impl Filesystem for Pool {
             if is_control_node(node) {
                 return Ok(file::control_statx(self, node));
             }
-            retry::finding(self, cx, || attributes::statx(self, node, handle))
+            let reply = retry::finding(self, cx, || attributes::statx(self, node, handle))?;
+            note_asked(self, cx, reply.extended.attr.mode);
+            Ok(reply)
         })
     }
 
@@ -481,6 +485,13 @@ impl Filesystem for Pool {
         answer::told(self, cx, ("copy_file_range", node, None), || {
             io::copy_file_range(self, cx, args)
         })
+    }
+}
+
+/// Somebody asks for the attributes of a file.
+fn note_asked(pool: &Pool, cx: &Context<'_>, mode: u32) {
+    if mode & libc::S_IFMT != libc::S_IFDIR {
+        pool.walkers.asked(cx.pid);
     }
 }
 

@@ -449,3 +449,18 @@ fn whoever_walks_for_attributes_has_them_with_the_names() {
     assert!(looked_up < (DIRS + FILES) as u64, "{looked_up}");
     assert_eq!(made_by(&pool, &["lookup"], || walk(&pool, true)), 0);
 }
+
+/// The kernel knows the names of what was made through the pool, and not the sizes of what was written
+/// in passthrough: it looks up nothing, and asked for every file.
+#[test]
+fn whoever_walks_what_was_just_written_has_attributes_with_the_names() {
+    let pool = Pool::tmpfs(2).mount();
+    for dir in 0..DIRS {
+        fs::create_dir(pool.path(format!("d{dir}"))).unwrap();
+        for file in 0..FILES {
+            fs::write(pool.path(format!("d{dir}/f{file}")), "x").unwrap();
+        }
+    }
+    let asked = made_by(&pool, &["getattr"], || walk(&pool, true));
+    assert!(asked < (DIRS * FILES / 2) as u64, "{asked}");
+}
