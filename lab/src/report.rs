@@ -7,6 +7,7 @@ mod facts;
 mod frame;
 mod markup;
 mod scale;
+mod summary;
 mod unit;
 mod waterfall;
 
@@ -50,12 +51,13 @@ pub fn page(sources: &[Source<'_>]) -> String {
     out.close("head");
     out.open("body", &[]);
     out.leaf("h1", &[], &title);
-    if sources.len() > 1 {
-        contents(&mut out, sources);
+    for (number, source) in sources.iter().enumerate() {
+        summary(&mut out, number, source, sources.len() > 1);
     }
+    contents(&mut out, sources);
     for (number, source) in sources.iter().enumerate() {
         out.open("section", &[("id", &format!("result{number}"))]);
-        section(&mut out, source);
+        section(&mut out, number, source);
         out.close("section");
     }
     out.close("body");
@@ -63,55 +65,109 @@ pub fn page(sources: &[Source<'_>]) -> String {
     format!("<!DOCTYPE html>\n{}", out.finish())
 }
 
+/// The answer before everything else.
+fn summary(out: &mut Markup, number: usize, source: &Source<'_>, is_named: bool) {
+    out.open("div", &[("class", "summary")]);
+    if is_named {
+        let link = format!("#result{number}");
+        out.open("p", &[]);
+        let name = format!("{} (bench {})", source.name, source.report.kind.name());
+        out.leaf("a", &[("href", &link)], &name);
+        out.close("p");
+    }
+    for sentence in summary::sentences(source.report) {
+        text(out, &sentence);
+    }
+    out.close("div");
+}
+
+/// The parts of a result's section: what its anchor ends with, and its title.
+const PARTS: [(&str, &str); 7] = [
+    ("time", "Where the time goes"),
+    ("sizes", "By block size"),
+    ("figures", "Figures"),
+    ("latency", "Latency"),
+    ("table", "All figures"),
+    ("notes", "Notes"),
+    ("made", "How it was measured"),
+];
+
 fn contents(out: &mut Markup, sources: &[Source<'_>]) {
+    out.open("nav", &[("aria-label", "contents")]);
+    out.leaf("h2", &[], "Contents");
     out.open("ul", &[]);
     for (number, source) in sources.iter().enumerate() {
         out.open("li", &[]);
         let name = format!("{} (bench {})", source.name, source.report.kind.name());
         out.leaf("a", &[("href", &format!("#result{number}"))], &name);
+        out.open("ul", &[]);
+        for (anchor, title) in PARTS.into_iter().filter(|it| has(source.report, it.0)) {
+            out.open("li", &[]);
+            let link = format!("#result{number}-{anchor}");
+            out.leaf("a", &[("href", &link)], title);
+            out.close("li");
+        }
+        out.close("ul");
         out.close("li");
     }
     out.close("ul");
+    out.close("nav");
 }
 
-fn section(out: &mut Markup, source: &Source<'_>) {
+/// Whether a result has such a part.
+fn has(report: &Report, part: &str) -> bool {
+    match part {
+        "time" => !report.verdicts.is_empty(),
+        "sizes" => !curves::block_sizes(report).is_empty(),
+        "latency" => !curves::latencies(report).is_empty(),
+        "notes" => !report.warnings.is_empty(),
+        _ => true,
+    }
+}
+
+fn section(out: &mut Markup, number: usize, source: &Source<'_>) {
     let report = source.report;
-    out.leaf(
-        "h2",
-        &[],
-        &format!("bench {}, {}", report.kind.name(), source.name),
-    );
-    facts::machine(out, report);
-    facts::warnings(out, report);
-    if !report.verdicts.is_empty() {
-        out.leaf("h3", &[], "Where the time goes");
-        for verdict in &report.verdicts {
-            waterfall::chart(out, verdict);
+    let title = format!("bench {}, {}", report.kind.name(), source.name);
+    out.leaf("h2", &[], &title);
+    for (anchor, title) in PARTS.into_iter().filter(|it| has(report, it.0)) {
+        out.leaf("h3", &[("id", &format!("result{number}-{anchor}"))], title);
+        part(out, report, anchor);
+    }
+}
+
+fn part(out: &mut Markup, report: &Report, part: &str) {
+    match part {
+        "time" => waterfall::charts(out, report),
+        "sizes" => all(out, &curves::block_sizes(report)),
+        "figures" => {
+            text(
+                out,
+                "Bars are medians, whiskers 95 % bootstrap intervals (of fewer than five samples: the \
+                 smallest and the largest), dots single samples.",
+            );
+            out.open("div", &[("class", "charts")]);
+            for workload in report.workloads() {
+                bars::chart(out, report, workload);
+            }
+            out.close("div");
+        }
+        "latency" => {
+            all(out, &curves::latencies(report));
+            all(out, &curves::over_time(report));
+        }
+        "table" => facts::figures(out, report),
+        "notes" => facts::warnings(out, report),
+        _ => {
+            facts::machine(out, report);
+            facts::subjects(out, report);
         }
     }
-    let curves = curves::block_sizes(report);
-    if !curves.is_empty() {
-        out.leaf("h3", &[], "By block size");
-        curves.iter().for_each(|chart| chart.draw(out));
-    }
-    out.leaf("h3", &[], "Figures");
-    text(
-        out,
-        "Bars are medians, whiskers 95 % bootstrap intervals (of fewer than five samples: the \
-         smallest and the largest), dots single samples.",
-    );
-    for workload in report.workloads() {
-        bars::chart(out, report, workload);
-    }
-    let latencies = curves::latencies(report);
-    if !latencies.is_empty() {
-        out.leaf("h3", &[], "Latency");
-        latencies.iter().for_each(|chart| chart.draw(out));
-    }
-    out.leaf("h3", &[], "All figures");
-    facts::figures(out, report);
-    out.leaf("h3", &[], "How each subject was made");
-    facts::subjects(out, report);
+}
+
+fn all(out: &mut Markup, charts: &[curves::Chart]) {
+    out.open("div", &[("class", "charts")]);
+    charts.iter().for_each(|chart| chart.draw(out));
+    out.close("div");
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub fn chart(out: &mut Markup, report: &Report, workload: &str) {
     if bars.is_empty() {
         return;
     }
-    let shown = quantity.shown(typical);
+    let shown = quantity.shown(report.kind, typical);
     let what = match quantity {
         Quantity::Throughput => "throughput",
         Quantity::Rate => "operations",
@@ -47,15 +47,16 @@ pub fn chart(out: &mut Markup, report: &Report, workload: &str) {
     let rows = Rows {
         scale: Scale::linear(highest),
         count: bars.len(),
-        height: 24.0,
-        right: 170.0,
+        height: 12.0,
     };
     figure(out, &caption, rows.chart_height(), |out| {
         rows.axis(out, shown.name);
         for (row, bar) in bars.iter().enumerate() {
             let it = bar.found;
             let mark = if bar.unstable { "~" } else { "" };
-            let figures = format!("{mark}{} {}", number(it.median * shown.scale), shown.name);
+            let [median, low, high] =
+                [it.median, it.low, it.high].map(|it| number(it * shown.scale));
+            let figures = format!("{mark}{median} [{low} {high}] {}", shown.name);
             rows.label(out, row, bar.name, &figures);
             rows.bar(out, row, bar.colour, 0.0, it.median * shown.scale);
             rows.whisker(out, row, it.low * shown.scale, it.high * shown.scale);

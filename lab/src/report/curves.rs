@@ -2,19 +2,21 @@
 
 use strandfs_options::show_size;
 
-use super::frame::{COLOURS, at, dot, figure, line, name, words};
+use super::frame::{COLOURS, WIDTH, at, dot, figure, line, name, words};
 use super::markup::Markup;
 use super::scale::Scale;
 use super::unit::{self, Quantity};
-use crate::result::{Cache, Report, Series, Unit};
-use crate::stats::median;
+use crate::result::{Cache, Kind, Report, Series, Unit};
+use crate::stats::{Estimate, estimate};
 
-const LEFT: f64 = 90.0;
-const PLOT_RIGHT: f64 = 600.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 280.0;
-/// Without the key, which may be longer.
-const HEIGHT: f64 = 330.0;
+const LEFT: f64 = 62.0;
+const PLOT_RIGHT: f64 = 428.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 220.0;
+/// The first line of the key, below the plot.
+const KEY: f64 = 276.0;
+/// From one of its lines to the next.
+const KEY_LINE: f64 = 18.0;
 /// Fewer sizes make no curve.
 const FEWEST_SIZES: usize = 3;
 
@@ -22,7 +24,9 @@ const FEWEST_SIZES: usize = 3;
 pub struct Chart {
     caption: String,
     x_title: &'static str,
-    /// Values on the x axis, logarithmic, with what is written there.
+    /// Whether the x axis is time rather than something of very different sizes.
+    is_linear: bool,
+    /// Values on the x axis, with what is written there.
     marks: Vec<(f64, String)>,
     lines: Vec<Line>,
 }
@@ -31,8 +35,8 @@ struct Line {
     name: String,
     /// The subject's place.
     colour: usize,
-    /// x, and seconds.
-    points: Vec<(f64, f64)>,
+    /// x, and seconds with their interval.
+    points: Vec<(f64, Estimate)>,
 }
 
 /// Time of one call by block size, for workloads that differ in nothing else.
@@ -48,13 +52,13 @@ pub fn block_sizes(report: &Report) -> Vec<Chart> {
         let mut lines = Vec::new();
         let mut sizes: Vec<u64> = Vec::new();
         for (colour, subject) in report.subjects.iter().enumerate() {
-            let mut points: Vec<(f64, f64)> = Vec::new();
+            let mut points: Vec<(f64, Estimate)> = Vec::new();
             let own = report.series.iter().filter(|it| it.subject == subject.name);
             for series in
                 own.filter(|it| (self::action(&it.workload), it.cache) == (action.clone(), cache))
             {
                 let times = Quantity::Time.values(series);
-                if let (Some(block), Some(time)) = (block_of(series), median(&times)) {
+                if let (Some(block), Some(time)) = (block_of(series), estimate(&times)) {
                     points.push((block as f64, time));
                     sizes.push(block);
                 }
@@ -73,8 +77,11 @@ pub fn block_sizes(report: &Report) -> Vec<Chart> {
         sizes.sort_unstable();
         sizes.dedup();
         Chart {
-            caption: format!("{action}: time for one call by block size (medians; less is better)"),
+            caption: format!(
+                "{action}: time for one call by block size (medians with intervals; less is better)"
+            ),
             x_title: "block size",
+            is_linear: false,
             marks: sizes
                 .into_iter()
                 .map(|it| (it as f64, show_size(it)))
@@ -97,10 +104,15 @@ pub fn latencies(report: &Report) -> Vec<Chart> {
             let points = percentiles(series);
             for (percentile, _) in &points {
                 if !marks.iter().any(|it| it.0 == tail(*percentile)) {
-                    marks.push((tail(*percentile), format!("{percentile} %")));
+                    let name = match *percentile >= 100.0 {
+                        true => "longest".to_owned(),
+                        false => format!("{percentile} %"),
+                    };
+                    marks.push((tail(*percentile), name));
                 }
             }
-            let points: Vec<(f64, f64)> = points.iter().map(|it| (tail(it.0), it.1)).collect();
+            let points: Vec<(f64, Estimate)> =
+                points.iter().map(|it| (tail(it.0), it.1)).collect();
             if points.len() > 1 {
                 let name = subject.name.clone();
                 lines.push(Line {
@@ -113,9 +125,10 @@ pub fn latencies(report: &Report) -> Vec<Chart> {
         marks.sort_by(|one, other| one.0.total_cmp(&other.0));
         Chart {
             caption: format!(
-                "{workload}: latency of one operation by percentile (medians; less is better)"
+                "{workload}: latency of one operation by percentile (medians with intervals; less is better)"
             ),
             x_title: "share of the operations that took at most so long",
+            is_linear: false,
             marks,
             lines,
         }
@@ -123,8 +136,53 @@ pub fn latencies(report: &Report) -> Vec<Chart> {
     charts.filter(|it| !it.lines.is_empty()).collect()
 }
 
+/// The slowest hundredth by round, where operations were timed in rounds one after the other.
+pub fn over_time(report: &Report) -> Vec<Chart> {
+    if report.kind != Kind::Latency {
+        return Vec::new();
+    }
+    let of = |percentile: f64, words: &str| {
+        let mut lines = Vec::new();
+        for (colour, subject) in report.subjects.iter().enumerate() {
+            let own = report.series.iter().find(|it| it.subject == subject.name);
+            let samples = own.map_or(&[][..], |it| &it.samples);
+            let point = |(round, sample): (usize, &Option<crate::result::Sample>)| {
+                let latency = sample.as_ref()?.latency.as_ref()?;
+                let found = latency.percentiles.iter().find(|it| it.0 == percentile)?;
+                Some(((round + 1) as f64, estimate(&[found.1])?))
+            };
+            let points: Vec<_> = samples.iter().enumerate().filter_map(point).collect();
+            if points.len() > 1 {
+                lines.push(Line {
+                    name: subject.name.clone(),
+                    colour,
+                    points,
+                });
+            }
+        }
+        Chart {
+            caption: format!("{words} by round (less is better)"),
+            x_title: "round",
+            is_linear: true,
+            marks: (1..=report.repetitions)
+                .map(|it| (it as f64, it.to_string()))
+                .collect(),
+            lines,
+        }
+    };
+    let charts = [
+        of(50.0, "what half of the operations took at most"),
+        of(99.0, "what 99 % of the operations took at most"),
+        of(100.0, "the slowest operation"),
+    ];
+    charts
+        .into_iter()
+        .filter(|it| !it.lines.is_empty())
+        .collect()
+}
+
 /// Each percentile's median over the samples, rising.
-fn percentiles(series: &Series) -> Vec<(f64, f64)> {
+fn percentiles(series: &Series) -> Vec<(f64, Estimate)> {
     let known: Vec<_> = series
         .samples
         .iter()
@@ -139,9 +197,9 @@ fn percentiles(series: &Series) -> Vec<(f64, f64)> {
             let found = it.percentiles.iter().find(|it| it.0 == percentile);
             found.map(|it| it.1)
         });
-        median(&each.collect::<Vec<_>>())
+        estimate(&each.collect::<Vec<_>>())
     };
-    let mut points: Vec<(f64, f64)> = first
+    let mut points: Vec<(f64, Estimate)> = first
         .percentiles
         .iter()
         .filter_map(|(percentile, _)| Some((*percentile, of(*percentile)?)))
@@ -174,23 +232,25 @@ impl Chart {
     /// Draws it.
     pub fn draw(&self, out: &mut Markup) {
         let times = || {
-            self.lines
-                .iter()
-                .flat_map(|it| it.points.iter().map(|it| it.1))
+            let points = self.lines.iter().flat_map(|it| &it.points);
+            points.flat_map(|it| [it.1.low, it.1.median, it.1.high])
         };
-        let unit = Quantity::Time.shown(times().fold(0.0, f64::max) / 10.0);
+        let unit = Quantity::Time.shown(Kind::Layers, times().fold(0.0, f64::max) / 10.0);
         let y_scale = Scale::log(10.0, times().map(|it| it * unit.scale));
         let ends = || self.marks.iter().map(|it| it.0);
         let (least, most) = (
             ends().fold(f64::INFINITY, f64::min),
             ends().fold(0.0, f64::max),
         );
-        let x_scale = Scale::Log { least, most };
+        let x_scale = match self.is_linear {
+            true => Scale::Linear { least, most },
+            false => Scale::Log { least, most },
+        };
         let x = |value: f64| LEFT + 10.0 + x_scale.place(value) * (PLOT_RIGHT - LEFT - 20.0);
         let y = |seconds: f64| BOTTOM - y_scale.place(seconds * unit.scale) * (BOTTOM - TOP);
         let caption = format!("{}, {}", self.caption, unit.name);
-        let key = TOP + 20.0 * (self.lines.len() as f64 + 1.0);
-        figure(out, &caption, HEIGHT.max(key), |out| {
+        let height = KEY + KEY_LINE * self.lines.len() as f64;
+        figure(out, &caption, height, |out| {
             for mark in y_scale.marks() {
                 let height = y(mark / unit.scale);
                 line(out, "grid", (LEFT, height), (PLOT_RIGHT, height));
@@ -209,8 +269,15 @@ impl Chart {
             }
             words(out, "soft", (LEFT, BOTTOM + 40.0), "start", self.x_title);
             for (number, one) in self.lines.iter().enumerate() {
-                let points: Vec<(f64, f64)> =
-                    one.points.iter().map(|it| (x(it.0), y(it.1))).collect();
+                for (value, it) in &one.points {
+                    let place = x(*value);
+                    line(out, "interval", (place, y(it.low)), (place, y(it.high)));
+                }
+                let points: Vec<(f64, f64)> = one
+                    .points
+                    .iter()
+                    .map(|it| (x(it.0), y(it.1.median)))
+                    .collect();
                 one.draw(out, number, &points);
             }
         });
@@ -232,11 +299,16 @@ impl Line {
         for point in points {
             dot(out, &fill, *point, "3");
         }
-        let height = TOP + 8.0 + 20.0 * number as f64;
-        let (start, middle) = (PLOT_RIGHT + 16.0, height - 4.0);
+        let height = KEY + KEY_LINE * number as f64;
+        let (start, middle) = (16.0, height - 4.0);
         line(out, &class, (start, middle), (start + 24.0, middle));
         dot(out, &fill, (start + 12.0, middle), "3");
-        name(out, (start + 32.0, height), "start", &self.name);
+        name(
+            out,
+            (start + 32.0, height),
+            WIDTH - start - 48.0,
+            &self.name,
+        );
     }
 
     /// More lines than there are colours differ by their dashes.

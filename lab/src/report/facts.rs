@@ -2,9 +2,27 @@
 
 use super::markup::{Markup, text};
 use super::unit::{Quantity, number};
+use crate::cpu::Cost;
+use crate::expense;
 use crate::result::Report;
 use crate::spread;
 use crate::stats::{estimate, median_absolute_deviation, variation};
+
+/// Columns of the figures.
+const HEADING: [&str; 12] = [
+    "measurement",
+    "median",
+    "95 % from",
+    "to",
+    "MAD",
+    "CoV",
+    "samples",
+    "against",
+    "speed",
+    "CPU, server",
+    "CPU, machine",
+    "path",
+];
 
 /// The machine and the command.
 pub fn machine(out: &mut Markup, report: &Report) {
@@ -54,27 +72,16 @@ pub fn warnings(out: &mut Markup, report: &Report) {
 /// Every series with its statistics.
 pub fn figures(out: &mut Markup, report: &Report) {
     out.open("div", &[("class", "wide")]);
-    out.open("table", &[]);
-    let heading = [
-        "workload",
-        "subject",
-        "median",
-        "95 % from",
-        "to",
-        "MAD",
-        "CoV",
-        "samples",
-        "against",
-        "speed",
-    ];
-    row(out, "th", heading.map(str::to_owned).as_slice());
+    out.open("table", &[("class", "cards")]);
+    head(out, &HEADING);
+    out.open("tbody", &[]);
     for series in &report.series {
         let quantity = Quantity::of(series);
         let values = quantity.values(series);
         let Some(found) = estimate(&values) else {
             continue;
         };
-        let unit = quantity.shown(found.median);
+        let unit = quantity.shown(report.kind, found.median);
         let show = |value: f64| format!("{} {}", number(value * unit.scale), unit.name);
         let mark = if series.unstable { "~" } else { "" };
         let base = report.base_of(&series.subject);
@@ -82,12 +89,15 @@ pub fn figures(out: &mut Markup, report: &Report) {
             .and_then(|base| report.find(base, &series.workload))
             .and_then(|base| series.speed(base));
         let optional = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let cpu = expense::of(series);
+        let of_cpu = |pick: fn(&Cost) -> Option<f64>| {
+            let (per, cost) = cpu.as_ref()?;
+            Some(expense::show(*per, pick(cost)?))
+        };
         row(
             out,
-            "td",
             &[
-                series.workload.clone(),
-                series.subject.clone(),
+                format!("{} on {}", series.workload, series.subject),
                 format!("{mark}{}", show(found.median)),
                 show(found.low),
                 show(found.high),
@@ -96,9 +106,13 @@ pub fn figures(out: &mut Markup, report: &Report) {
                 found.samples.to_string(),
                 optional(base.map(str::to_owned)),
                 optional(ratio.map(|it| spread::describe_ratio(&it))),
+                optional(of_cpu(|it| Some(it.server?.median))),
+                optional(of_cpu(|it| it.machine)),
+                optional(expense::path(report, series)),
             ],
         );
     }
+    out.close("tbody");
     out.close("table");
     out.close("div");
 }
@@ -106,13 +120,9 @@ pub fn figures(out: &mut Markup, report: &Report) {
 /// Commands, versions, and what holds the bytes.
 pub fn subjects(out: &mut Markup, report: &Report) {
     out.open("div", &[("class", "wide")]);
-    out.open("table", &[]);
-    let heading = ["subject", "made by", "with", "kept on"];
-    out.open("tr", &[]);
-    for title in heading {
-        out.leaf("th", &[("class", "name")], title);
-    }
-    out.close("tr");
+    out.open("table", &[("class", "cards")]);
+    head(out, &["subject", "made by", "with", "kept on"]);
+    out.open("tbody", &[]);
     for subject in &report.subjects {
         let tools: Vec<String> = subject
             .tools
@@ -122,30 +132,40 @@ pub fn subjects(out: &mut Markup, report: &Report) {
         let storage = subject.storage.as_ref();
         let kept = storage.map(|it| format!("{}; {}", it.describe(), it.mount_options));
         out.open("tr", &[]);
-        out.leaf("td", &[("class", "name")], &subject.name);
-        for words in [
-            subject.commands.join("; "),
-            tools.join("; "),
-            kept.unwrap_or_default(),
+        out.leaf("th", &[("scope", "row")], &subject.name);
+        for (title, words) in [
+            ("made by", subject.commands.join("; ")),
+            ("with", tools.join("; ")),
+            ("kept on", kept.unwrap_or_default()),
         ] {
-            out.leaf("td", &[("class", "words")], &words);
+            out.leaf("td", &[("class", "words"), ("data-label", title)], &words);
         }
         out.close("tr");
     }
+    out.close("tbody");
     out.close("table");
     out.close("div");
 }
 
-/// A row whose first two cells are names, and whose last two are words that may be broken.
-fn row(out: &mut Markup, kind: &'static str, cells: &[String]) {
+/// The titles of columns.
+fn head(out: &mut Markup, titles: &[&str]) {
+    out.open("thead", &[]);
     out.open("tr", &[]);
-    for (place, cell) in cells.iter().enumerate() {
-        let class: &[(&str, &str)] = match place {
-            0 | 1 => &[("class", "name")],
-            8.. => &[("class", "brief")],
-            _ => &[],
-        };
-        out.leaf(kind, class, cell);
+    for title in titles {
+        out.leaf("th", &[("scope", "col")], title);
+    }
+    out.close("tr");
+    out.close("thead");
+}
+
+/// A row whose first cell names it. On a narrow page each cell is a line with its column's title.
+fn row(out: &mut Markup, cells: &[String]) {
+    out.open("tr", &[]);
+    for (title, cell) in HEADING.iter().zip(cells) {
+        match *title == HEADING[0] {
+            true => out.leaf("th", &[("scope", "row")], cell),
+            false => out.leaf("td", &[("data-label", title)], cell),
+        }
     }
     out.close("tr");
 }

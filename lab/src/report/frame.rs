@@ -4,13 +4,18 @@ use super::markup::Markup;
 use super::scale::Scale;
 use super::unit;
 
-/// Of every chart.
-pub const WIDTH: f64 = 980.0;
+/// Of every chart: what a phone shows without scrolling. Wide pages put several beside each other.
+pub const WIDTH: f64 = 440.0;
 /// Colours in the style sheet.
 pub const COLOURS: usize = 8;
-const NAMES: f64 = 330.0;
-const TOP: f64 = 10.0;
-const FOOT: f64 = 42.0;
+/// Room left and right of an axis, so that numbers at its ends are whole.
+const SIDE: f64 = 16.0;
+const TOP: f64 = 6.0;
+const FOOT: f64 = 40.0;
+/// Of the words above a bar.
+const WORDS: f64 = 16.0;
+/// A letter is about so wide.
+const LETTER: f64 = 6.4;
 
 /// A figure of this height; `draw` fills it.
 pub fn figure(out: &mut Markup, caption: &str, height: f64, draw: impl FnOnce(&mut Markup)) {
@@ -86,42 +91,39 @@ pub fn at(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A name that fits beside a chart. Names differ at their ends as often as at their beginnings:
+/// A name in the room for so many letters. Names differ at their ends as often as at their beginnings:
 /// what is left out is in the middle.
-pub fn shorten(name: &str) -> String {
-    const ROOM: usize = 46;
-    const END: usize = 20;
+pub fn shorten(name: &str, room: usize) -> String {
+    let end = room / 2;
     let length = name.chars().count();
-    if length <= ROOM {
+    if length <= room {
         return name.to_owned();
     }
-    let begin: String = name.chars().take(ROOM - END - 1).collect();
-    let end: String = name.chars().skip(length - END).collect();
+    let begin: String = name.chars().take(room - end - 1).collect();
+    let end: String = name.chars().skip(length - end).collect();
     format!("{begin}…{end}")
 }
 
-/// A subject's name, in full where the pointer rests on it.
-pub fn name(out: &mut Markup, (x, y): (f64, f64), anchor: &str, name: &str) {
-    let shown = shorten(name);
+/// A subject's name in this room, in full where the pointer rests on it.
+pub fn name(out: &mut Markup, (x, y): (f64, f64), width: f64, name: &str) {
+    let shown = shorten(name, (width / LETTER).max(8.0) as usize);
     if shown == name {
-        return words(out, "", (x, y), anchor, name);
+        return words(out, "", (x, y), "start", name);
     }
     out.open("g", &[]);
     out.leaf("title", &[], name);
-    words(out, "", (x, y), anchor, &shown);
+    words(out, "", (x, y), "start", &shown);
     out.close("g");
 }
 
-/// Rows with names on the left, room for figures on the right, and an axis below.
+/// Rows of a bar below its name and figures, and an axis below all.
 pub struct Rows {
     /// The axis, in shown units.
     pub scale: Scale,
     /// How many.
     pub count: usize,
-    /// Of one.
+    /// Of a bar.
     pub height: f64,
-    /// Room on the right.
-    pub right: f64,
 }
 
 impl Rows {
@@ -131,17 +133,21 @@ impl Rows {
     }
 
     fn bottom(&self) -> f64 {
-        TOP + self.height * self.count as f64
+        TOP + self.row() * self.count as f64
+    }
+
+    fn row(&self) -> f64 {
+        WORDS + self.height + 8.0
     }
 
     /// Where a value is.
     pub fn x(&self, value: f64) -> f64 {
-        NAMES + self.scale.place(value) * (WIDTH - NAMES - self.right)
+        SIDE + self.scale.place(value) * (WIDTH - 2.0 * SIDE)
     }
 
-    /// The middle of a row.
+    /// The middle of a row's bar.
     pub fn y(&self, row: usize) -> f64 {
-        TOP + self.height * (row as f64 + 0.5)
+        TOP + self.row() * row as f64 + WORDS + self.height / 2.0
     }
 
     /// Marks, numbers, and what they count.
@@ -152,33 +158,37 @@ impl Rows {
             line(out, "grid", (x, TOP), (x, bottom));
             words(out, "soft", (x, bottom + 16.0), "middle", &unit::mark(mark));
         }
-        words(out, "soft", (NAMES, bottom + 34.0), "start", unit);
+        words(out, "soft", (SIDE, bottom + 34.0), "start", unit);
     }
 
     /// The row's name and figures.
     pub fn label(&self, out: &mut Markup, row: usize, subject: &str, figures: &str) {
-        let y = self.y(row) + 4.0;
-        name(out, (NAMES - 8.0, y), "end", subject);
-        let x = WIDTH - self.right + 8.0;
-        words(out, "", (x, y), "start", figures);
+        let y = self.y(row) - self.height / 2.0 - 4.0;
+        let right = WIDTH - SIDE;
+        let taken = figures.chars().count() as f64 * LETTER + 12.0;
+        name(out, (SIDE, y), right - SIDE - taken, subject);
+        words(out, "", (right, y), "end", figures);
     }
 
     /// A bar between two values.
     pub fn bar(&self, out: &mut Markup, row: usize, colour: usize, from: f64, to: f64) {
         let (start, end) = (self.x(from.min(to)), self.x(from.max(to)));
         let class = format!("f{}", colour % COLOURS);
-        let height = self.height - 10.0;
-        let top = self.y(row) - height / 2.0;
-        block(out, &class, (start, top), ((end - start).max(0.5), height));
+        let top = self.y(row) - self.height / 2.0;
+        block(
+            out,
+            &class,
+            (start, top),
+            ((end - start).max(0.5), self.height),
+        );
     }
 
     /// What is saved: an outline with an arrow's head at its end, unlike any bar.
     pub fn gain(&self, out: &mut Markup, row: usize, from: f64, to: f64) {
         let (start, end, y) = (self.x(from), self.x(to), self.y(row));
-        let height = self.height - 10.0;
         let left = start.min(end);
-        let size = ((start - end).abs().max(0.5), height);
-        block(out, "gain", (left, y - height / 2.0), size);
+        let size = ((start - end).abs().max(0.5), self.height);
+        block(out, "gain", (left, y - self.height / 2.0), size);
         for side in [-4.0, 4.0] {
             line(out, "whisker", (end, y), ((end + 6.0).min(WIDTH), y + side));
         }

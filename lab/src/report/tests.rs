@@ -145,7 +145,7 @@ fn every_chart_has_units_and_stays_inside_its_frame() {
     // Two waterfalls, curve of the block sizes, four workloads, one latency.
     assert_eq!(charts.len(), 8, "{page}");
     let units = [
-        "GB/s", "MB/s", "kB/s", "B/s", "s", "ms", "µs", "ns", "op/s", "%",
+        "GB/s", "MB/s", "MiB/s", "KiB/s", "s", "ms", "us", "ns", "op/s", "%",
     ];
     for chart in charts {
         let label = chart.attribute("aria-label").unwrap();
@@ -159,11 +159,11 @@ fn every_chart_has_units_and_stays_inside_its_frame() {
             .map(|it| it.parse().unwrap())
             .collect();
         for node in chart.descendants() {
-            // Letters of this size are about 7 wide; what begins at a place must have room.
+            // Letters of this size are about 6.4 wide; what begins at a place must have room.
             if node.attribute("text-anchor") == Some("start") {
                 let x: f64 = node.attribute("x").unwrap().parse().unwrap();
                 let letters = node.text().unwrap_or_default().chars().count() as f64;
-                assert!(x + 7.0 * letters <= view[2] + 20.0, "{:?}", node.text());
+                assert!(x + 6.4 * letters <= view[2] + 8.0, "{:?}", node.text());
             }
             for (name, most) in [
                 ("x", view[2]),
@@ -210,4 +210,114 @@ fn a_bar_is_as_long_as_its_value() {
     assert_eq!(widths.len(), 2);
     assert!((widths[0] / widths[1] - 2.0).abs() < 0.01, "{widths:?}");
     assert!(page.contains("1.07 GB/s") && page.contains("537 MB/s") || page.contains("0.54 GB/s"));
+}
+
+#[test]
+fn the_answer_comes_first_then_the_contents_and_notes_come_after_the_figures() {
+    let mut report = report();
+    report.verdicts[0].about = crate::layers::judge::ALL_ROWS.to_owned();
+    let page = made(&[report]);
+    let place = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
+    let answer = place("the disk, not ");
+    let order = [
+        answer,
+        place("<nav "),
+        place("<h3 id=\"result0-time\""),
+        place("<h3 id=\"result0-figures\""),
+        place("<h3 id=\"result0-table\""),
+        place("<h3 id=\"result0-notes\""),
+        place("a warning about"),
+        place("<h3 id=\"result0-made\""),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    // Every link leads somewhere.
+    let document = parse(&page);
+    let ids: Vec<&str> = document
+        .descendants()
+        .filter_map(|it| it.attribute("id"))
+        .collect();
+    let links = document.descendants().filter_map(|it| it.attribute("href"));
+    let inside: Vec<&str> = links.filter_map(|it| it.strip_prefix('#')).collect();
+    assert!(inside.len() >= 7, "{inside:?}");
+    for link in inside {
+        assert!(ids.contains(&link), "{link}");
+    }
+}
+
+#[test]
+fn cells_say_what_they_are_in_and_nothing_is_wider_than_a_phone() {
+    let page = made(&[report()]);
+    let document = parse(&page);
+    for head in document
+        .descendants()
+        .filter(|it| it.tag_name().name() == "th")
+    {
+        let scope = head.attribute("scope");
+        assert!(matches!(scope, Some("col" | "row")), "{:?}", head.text());
+    }
+    for cell in document
+        .descendants()
+        .filter(|it| it.tag_name().name() == "td")
+    {
+        assert!(cell.attribute("data-label").is_some());
+    }
+    for chart in document
+        .descendants()
+        .filter(|it| it.tag_name().name() == "svg")
+    {
+        assert!(chart.attribute("viewBox").unwrap().starts_with("0 0 440 "));
+    }
+    assert!(!page.contains("min-width: 46rem"));
+    // Style sheets know no escapes: what would need one is not in it.
+    let sheet = include_str!("style.css");
+    assert!(!sheet.contains(['"', '\'', '<', '>', '&']), "{sheet}");
+}
+
+/// A part below zero was drawn as a bar of that length.
+#[test]
+fn what_saves_time_is_no_bar() {
+    let page = made(&[report()]);
+    let document = parse(&page);
+    let rects = document
+        .descendants()
+        .filter(|it| it.tag_name().name() == "rect");
+    let gains = rects.filter(|it| it.attribute("class") == Some("gain"));
+    assert_eq!(gains.count(), 1);
+    assert!(page.contains("saves time"));
+}
+
+/// One question, two targets: lengths can be compared.
+#[test]
+fn answers_to_one_question_have_one_scale() {
+    let mut report = report();
+    let mut slow = report.verdicts[0].clone();
+    for part in &mut slow.parts {
+        for value in [
+            &mut part.seconds.median,
+            &mut part.seconds.low,
+            &mut part.seconds.high,
+        ] {
+            *value *= 4.0;
+        }
+    }
+    report.verdicts.push(slow);
+    let page = made(&[report]);
+    let document = parse(&page);
+    let widths: Vec<f64> = document
+        .descendants()
+        .filter(|it| it.attribute("class") == Some("f0") && it.tag_name().name() == "rect")
+        .take(2)
+        .map(|it| it.attribute("width").unwrap().parse().unwrap())
+        .collect();
+    assert!((widths[1] / widths[0] - 4.0).abs() < 0.1, "{widths:?}");
+}
+
+#[test]
+fn curves_have_intervals() {
+    let page = made(&[report()]);
+    let document = parse(&page);
+    let lines = document
+        .descendants()
+        .filter(|it| it.attribute("class") == Some("interval"));
+    assert!(lines.count() >= 6);
 }

@@ -181,7 +181,7 @@ fn a_report_is_one_page_with_charts() {
     for word in [
         "create",
         "time for one operation",
-        "µs",
+        "us",
         "prefers-color-scheme",
     ] {
         assert!(page.contains(word), "{word}");
