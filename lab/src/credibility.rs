@@ -290,6 +290,7 @@ mod tests {
                 model: None,
                 firmware: None,
                 rotational: None,
+                bus: None,
                 scheduler: None,
                 queue_depth: None,
                 free_bytes: 0,

@@ -57,6 +57,54 @@ pub enum Medium {
     Other,
 }
 
+/// How a device is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)] // The names say it.
+pub enum Bus {
+    Nvme,
+    Sata,
+    Sas,
+    Usb,
+    Mmc,
+    /// A virtual machine's: what it says of itself is what the hypervisor says.
+    Virtual,
+}
+
+impl Bus {
+    /// From a disk's place in sysfs: `/sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/.../block/sda`.
+    fn of(place: &str) -> Option<Self> {
+        let parts = || place.split('/');
+        let has = |beginning: &str| {
+            parts().any(|it| {
+                let rest = it.strip_prefix(beginning);
+                rest.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()))
+            })
+        };
+        // A disk in a USB case has both: what holds it back is the nearer one.
+        match () {
+            () if has("usb") => Some(Self::Usb),
+            () if has("nvme") => Some(Self::Nvme),
+            () if has("virtio") => Some(Self::Virtual),
+            () if has("ata") => Some(Self::Sata),
+            () if has("end_device-") => Some(Self::Sas),
+            () if has("mmc") => Some(Self::Mmc),
+            () => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nvme => "NVMe",
+            Self::Sata => "SATA",
+            Self::Sas => "SAS",
+            Self::Usb => "USB",
+            Self::Mmc => "MMC",
+            Self::Virtual => "virtual",
+        }
+    }
+}
+
 /// What is known about it. Empty strings and `None`: the kernel does not say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage {
@@ -80,6 +128,9 @@ pub struct Storage {
     /// Whether it turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotational: Option<bool>,
+    /// How it is attached, as far as its place in sysfs tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Bus>,
     /// The IO scheduler in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
@@ -119,6 +170,7 @@ impl Storage {
             model: fact("device/model"),
             firmware: fact("device/firmware_rev").or_else(|| fact("device/rev")),
             rotational: fact("queue/rotational").map(|it| it == "1"),
+            bus: device.as_deref().and_then(bus),
             scheduler: fact("queue/scheduler").map(|it| chosen(&it)),
             queue_depth: fact("queue/nr_requests").and_then(|it| it.parse().ok()),
             free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
@@ -128,6 +180,22 @@ impl Storage {
             source: mount.source,
             device,
         })
+    }
+
+    /// What kind of device it is: `NVMe, solid state`, `SATA, rotating`; `None` where the kernel says neither.
+    pub fn kind(&self) -> Option<String> {
+        let turns = self.rotational.map(|turns| match turns {
+            true => "rotating",
+            false => "solid state",
+        });
+        match (self.bus, turns) {
+            (None, None) => None,
+            (Some(Bus::Virtual), Some(turns)) => Some(format!("virtual, said to be {turns}")),
+            (bus, turns) => {
+                let words: Vec<&str> = bus.map(Bus::name).into_iter().chain(turns).collect();
+                Some(words.join(", "))
+            }
+        }
     }
 
     /// One line for people: `ext4 on sda (Samsung SSD 870, solid state)`.
@@ -140,11 +208,9 @@ impl Storage {
             text.push_str(" from ");
             text.push_str(&self.source);
         }
-        let kind = self.rotational.map(|turns| match turns {
-            true => "rotating",
-            false => "solid state",
-        });
-        let words: Vec<&str> = self.model.as_deref().into_iter().chain(kind).collect();
+        let kind = self.kind();
+        let model = self.model.as_deref().into_iter();
+        let words: Vec<&str> = model.chain(kind.as_deref()).collect();
         if !words.is_empty() {
             text.push_str(&format!(" ({})", words.join(", ")));
         }
@@ -291,6 +357,11 @@ fn bottom_device(mount: &Mount, depth: usize) -> Bottom {
     }
 }
 
+fn bus(device: &str) -> Option<Bus> {
+    let place = fs::canonicalize(queue_owner(device)).ok()?;
+    Bus::of(place.to_str()?)
+}
+
 /// The directory in sysfs that describes a device: of a partition, the disk's.
 fn queue_owner(name: &str) -> PathBuf {
     let own = PathBuf::from("/sys/class/block").join(name);
@@ -349,6 +420,43 @@ mod tests {
         {
             assert_eq!(shm.medium, Medium::Memory);
             assert_eq!(shm.device, None);
+        }
+    }
+
+    #[test]
+    fn buses_are_told_apart_by_where_the_device_is() {
+        for (place, expected) in [
+            (
+                "pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda",
+                Some(Bus::Sata),
+            ),
+            (
+                "pci0000:00/0000:02:00.0/nvme/nvme0/nvme0n1",
+                Some(Bus::Nvme),
+            ),
+            (
+                "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0/block/sdc",
+                Some(Bus::Usb),
+            ),
+            (
+                "pci0000:00/host0/port-0:0/end_device-0:0/target0:0:0/block/sdb",
+                Some(Bus::Sas),
+            ),
+            (
+                "platform/soc/mmc_host/mmc0/mmc0:0001/block/mmcblk0",
+                Some(Bus::Mmc),
+            ),
+            (
+                "pci0000:00/0000:00:04.0/virtio1/block/vda",
+                Some(Bus::Virtual),
+            ),
+            ("virtual/block/loop0", None),
+        ] {
+            assert_eq!(
+                Bus::of(&format!("/sys/devices/{place}")),
+                expected,
+                "{place}"
+            );
         }
     }
 

@@ -20,6 +20,8 @@ const WORTH_NAMING: f64 = 0.05;
 /// Pool and storage both below this share of the whole, beside what they cost together: then that is
 /// the answer.
 const NEXT_TO_NOTHING: f64 = 0.2;
+/// Parts that add up to more than the whole by this share of it contradict each other.
+const CONTRADICTION: f64 = 0.5;
 /// Beyond so many further runs the answer is that the samples lie too far apart.
 pub const MOST_FURTHER_RUNS: usize = 1000;
 /// Drawings of the intervals: enough for two stable digits.
@@ -36,6 +38,9 @@ pub enum Finding {
     Alike(Layer, Layer),
     /// So many more repetitions may tell; at most [`MOST_FURTHER_RUNS`].
     Needs(usize),
+    /// The pool over the target takes much less time than its parts: a cache hides what lies below, or the machine
+    /// was disturbed on some level. Differences say nothing then.
+    Contradictory,
     /// There is nothing to judge by.
     NoSamples,
 }
@@ -61,6 +66,7 @@ pub fn judge(table: &Table, level: f64) -> Judgement {
         Leader::Layer(layer) => Finding::Layer(layer, drawings.estimate(&|it| share(it, layer))),
         Leader::Alike(one, other) => Finding::Alike(one, other),
         Leader::Open(more) => Finding::Needs(more),
+        Leader::Contradictory => Finding::Contradictory,
     };
     Judgement {
         finding,
@@ -77,6 +83,10 @@ pub fn further(table: &Table, level: f64) -> Option<usize> {
     match table.split(&every) {
         Some(middle) => match leader(table, &middle, level) {
             Leader::Open(more) => Some(more),
+            // It may have been disturbed.
+            Leader::Contradictory => SETTLED
+                .checked_sub(table.repetitions())
+                .filter(|it| *it > 0),
             _ => None,
         },
         None => Some(FIRST),
@@ -89,6 +99,7 @@ enum Leader {
     Alike(Layer, Layer),
     /// So many more repetitions may tell.
     Open(usize),
+    Contradictory,
 }
 
 /// The largest first. What pool and storage cost together is nobody's own: it is among them only
@@ -111,6 +122,9 @@ fn leader(table: &Table, middle: &Split, level: f64) -> Leader {
     };
     if count < FIRST {
         return Leader::Open(FIRST - count);
+    }
+    if part(middle, Layer::Together) < -CONTRADICTION * total(middle) {
+        return Leader::Contradictory;
     }
     let leads = rivals.iter().filter_map(|rival| {
         let lead = Mean::of(&table.leads(first, *rival))?;
@@ -255,6 +269,22 @@ mod tests {
         // Two to one: not by far, however alike the samples are.
         assert_eq!(of(&[[1.0, 4.0, 8.0, 0.0]; 4]), Finding::Needs(3));
         assert_eq!(named(&of(&[[1.0, 4.0, 8.0, 0.0]; 7])), Some(Layer::Storage));
+    }
+
+    /// Seen where the hypervisor took half of the CPUs while the pool over memory had its turn: it took four times
+    /// as long there as over the target, and was named.
+    #[test]
+    fn parts_that_exceed_the_whole_name_nobody() {
+        let parts = [800.0, 830.0, 860.0, 820.0, 810.0, 840.0, 830.0];
+        let parts = parts.map(|it| [5.0, it, 3.0, 200.0 - 8.0 - it]);
+        assert_eq!(of(&parts), Finding::Contradictory);
+        // A cache in the pool that hides a slow disk.
+        assert_eq!(of(&[[1.0, 1.0, 99.0, -98.0]; 7]), Finding::Contradictory);
+        // One that helps a little is no contradiction.
+        assert_eq!(
+            named(&of(&[[1.0, 1.0, 99.0, -20.0]; 7])),
+            Some(Layer::Storage)
+        );
     }
 
     /// What was seen on a device that moves 3 MiB a second: 336 ms a MiB, against 0.36 ms for the machine.

@@ -38,7 +38,10 @@ pub fn verdicts(report: &Report, all: &[Names], level: f64) -> Vec<Verdict> {
     let mut found = Vec::new();
     for names in all {
         let rows = rows(&report.series, names);
-        if rows.len() > 1 {
+        let left_out = left_out(&report.series, names);
+        if !left_out.is_empty() {
+            found.push(unanswered(names, &left_out));
+        } else if rows.len() > 1 {
             let table = together(&rows);
             found.push(answer(report, names, ALL_ROWS, "", (&table, level)));
         }
@@ -69,7 +72,8 @@ pub fn question(all: Vec<Names>, looks: Looks, each_row: bool) -> Question {
                 ]
                 .map(|subject| (row.name().to_owned(), subject.clone()))
             };
-            let is_single = rows.len() == 1;
+            // Without all rows there is no answer about all of them, however long one measures.
+            let is_single = rows.len() == 1 || !left_out(series, names).is_empty();
             if !is_single && let Some(more) = further(&together(&rows), looks.level()) {
                 open.more = open.more.max(more);
                 open.cells.extend(rows.iter().flat_map(|it| needs(&it.0)));
@@ -83,6 +87,39 @@ pub fn question(all: Vec<Names>, looks: Looks, each_row: bool) -> Question {
         }
         Some(open)
     })
+}
+
+/// The rows that memory has and the target has not: those that would take too long there, or fail.
+fn left_out(series: &[Series], names: &Names) -> Vec<String> {
+    let has = |subject: &str, row: &Row| {
+        let mut all = series.iter();
+        all.any(|it| it.subject == subject && it.workload == row.name())
+    };
+    main_rows()
+        .into_iter()
+        .filter(|row| has(&names.pool_memory, row))
+        .filter(|row| !has(&names.target, row) || !has(&names.pool_target, row))
+        .map(|row| row.name().to_owned())
+        .collect()
+}
+
+/// To judge by the rows that are fast enough would leave out what is slow.
+fn unanswered(names: &Names, left_out: &[String]) -> Verdict {
+    Verdict {
+        about: ALL_ROWS.to_owned(),
+        subject: names.pool_target.clone(),
+        layer: None,
+        share: None,
+        text: format!(
+            "cannot tell: without {}, which {} too long or failed here (see the notes), the others say \
+             nothing of all rows",
+            left_out.join(", "),
+            if left_out.len() == 1 { "takes" } else { "take" }
+        ),
+        parts: Vec::new(),
+        per: String::new(),
+        tried: Vec::new(),
+    }
 }
 
 /// The rows that all four levels have.
@@ -191,6 +228,11 @@ fn sentence(
             },
             report.repetitions + more
         ),
+        Finding::Contradictory => {
+            "cannot tell: the pool over the target takes less time than its parts; \
+            a cache hides what lies below, or a level was disturbed"
+                .to_owned()
+        }
         Finding::NoSamples => "cannot tell: a level has no samples, see the notes".to_owned(),
     }
 }
@@ -338,6 +380,28 @@ mod tests {
         );
         assert_eq!(found[2].per, "operation");
         assert!((found[2].parts[2].seconds.median / 0.09 - 1.0).abs() < 0.1);
+    }
+
+    /// The rows that were fast enough were the pool's, and the pool was named on a device of 1 MiB/s.
+    #[test]
+    fn what_was_too_slow_to_measure_is_not_left_out_of_the_answer() {
+        let mut report = report(0.64, 6.4, 0.65, 6.5);
+        report
+            .series
+            .retain(|it| it.workload != "write-1m" || !it.subject.contains("disk"));
+        let found = verdicts(&report, &[names(Mode::Direct)], 0.001);
+        assert_eq!(
+            (found[0].about.as_str(), &found[0].layer),
+            (ALL_ROWS, &None)
+        );
+        assert!(
+            found[0].text.contains("cannot tell: without write-1m"),
+            "{found:?}"
+        );
+        assert_eq!(found[1].layer.as_deref(), Some("pool"));
+        let open = question(vec![names(Mode::Direct)], Looks::plan(9, 9, false), false);
+        let open = open(&report.series, 9).unwrap();
+        assert!(open.cells.is_empty(), "{open:?}");
     }
 
     #[test]

@@ -148,10 +148,21 @@ fn rows(report: &Report, names: &Names) -> Vec<Row> {
         Some(layer) => is_network && layer == Layer::Storage.name(),
         None => false,
     };
-    let mut found: Vec<&Verdict> = report
-        .verdicts
-        .iter()
-        .filter(|it| it.subject == names.pool_target && it.about != ALL_ROWS)
+    let own = || {
+        report
+            .verdicts
+            .iter()
+            .filter(|it| it.subject == names.pool_target)
+    };
+    // What slows everything is the question, where that was asked.
+    if own()
+        .find(|it| it.about == ALL_ROWS)
+        .is_some_and(|it| !may_help(&it))
+    {
+        return Vec::new();
+    }
+    let mut found: Vec<&Verdict> = own()
+        .filter(|it| it.about != ALL_ROWS)
         .filter(may_help)
         .collect();
     let share = |it: &Verdict| it.share.map_or(0.0, |it| it.median);

@@ -76,12 +76,35 @@ pub fn presets() -> Vec<Recipe> {
     ]
 }
 
-/// The presets and, after them, those of a file.
+/// Filesystems that not every machine has, where it has them: as their mkfs makes them.
+pub fn present() -> Vec<Recipe> {
+    let kernel = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let one = |kind: &str, mkfs: &str| Recipe {
+        name: format!("{kind}-default"),
+        kind: kind.to_owned(),
+        mkfs: mkfs.to_owned(),
+        mount: "noatime".to_owned(),
+    };
+    [
+        one("btrfs", "mkfs.btrfs -f"),
+        one("bcachefs", "mkfs.bcachefs -f"),
+    ]
+    .into_iter()
+    .filter(|it| {
+        let program = it.mkfs_words().first().copied().unwrap_or_default();
+        let is_known = kernel.split_whitespace().any(|word| word == it.kind);
+        is_known && tool::find(program).is_some()
+    })
+    .collect()
+}
+
+/// The presets, what this machine has besides and, after them, those of a file.
 ///
 /// # Errors
 /// Those of [`read`].
 pub fn all(file: Option<&Path>) -> Result<Vec<Recipe>, BenchError> {
     let mut recipes = presets();
+    recipes.extend(present());
     if let Some(file) = file {
         recipes.extend(read(file)?);
     }

@@ -5,6 +5,7 @@ use crate::credibility::device_share;
 use crate::expense;
 use crate::format;
 use crate::result::{Report, Series};
+use crate::sequential::{ERROR, Mean};
 use crate::spread;
 use crate::stats::{Estimate, estimate, median, speed_ratio};
 
@@ -69,6 +70,102 @@ pub fn differences(report: &Report) -> String {
         rows.push(row);
     }
     format::table(&rows)
+}
+
+/// Kinds of work, and the row that stands for each.
+const WORK: [(&str, Row); 5] = [
+    ("writing large files", Row::Write),
+    ("writing past the cache", Row::WriteDirect),
+    ("reading what is not cached", Row::Read),
+    ("reading past the cache", Row::ReadDirect),
+    ("reading what is cached", Row::ReadAgain),
+];
+
+/// A sentence for each kind of work: which filesystem is fastest and by how much, or that no difference was
+/// shown, and on what. Each pair of filesystems is compared by a t test of the relative differences of the
+/// repetitions, and the error of an answer is shared out among all pairs.
+pub fn conclusions(report: &Report) -> Vec<String> {
+    let count = report.subjects.len();
+    let pairs = (count * count.saturating_sub(1) / 2).max(1);
+    let level = ERROR / pairs as f64 / 2.0;
+    let device = report.subjects.iter().find_map(|it| {
+        let storage = it.storage.as_ref()?;
+        Some(match (&storage.device, storage.kind()) {
+            (Some(device), Some(kind)) => format!("{device} ({kind})"),
+            (Some(device), None) => device.clone(),
+            _ => "memory".to_owned(),
+        })
+    });
+    let device = device.unwrap_or_else(|| "an unknown device".to_owned());
+    let one = |(work, row): &(&str, Row)| conclusion(report, work, *row, level, &device);
+    WORK.iter().filter_map(one).collect()
+}
+
+fn conclusion(report: &Report, work: &str, row: Row, level: f64, device: &str) -> Option<String> {
+    let all = report.subjects.iter();
+    let mut found: Vec<(&Series, f64)> = all
+        .filter_map(|it| {
+            let series = report.find(&it.name, &row.name())?;
+            Some((series, series.estimate()?.median))
+        })
+        .collect();
+    found.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let (&(best, _), others) = found.split_first()?;
+    // On what the bytes were, if they were on anything.
+    let is_ram = device_share(best, row.is_write()).is_some_and(|it| it < RAM);
+    let place = if is_ram { "in memory" } else { device };
+    if others.is_empty() {
+        return None;
+    }
+    let slower: Vec<&Series> = others
+        .iter()
+        .map(|it| it.0)
+        .filter(|it| is_slower(best, it, level))
+        .collect();
+    let alike: Vec<&str> = others
+        .iter()
+        .filter(|it| !slower.iter().any(|slow| slow.subject == it.0.subject))
+        .map(|it| it.0.subject.as_str())
+        .collect();
+    let on = if is_ram {
+        String::new()
+    } else {
+        "on ".to_owned()
+    };
+    let Some(next) = slower.first() else {
+        let mut names = vec![best.subject.as_str()];
+        names.extend(alike);
+        return Some(format!(
+            "{work}, {on}{place}: no difference shown between {}",
+            names.join(", ")
+        ));
+    };
+    let by = best
+        .speed(next)
+        .map_or_else(String::new, |it| spread::describe_ratio(&it));
+    let options = report.subjects.iter().find(|it| it.name == best.subject);
+    let options = options.map_or_else(String::new, |it| {
+        let mkfs = it.commands.iter().find(|it| it.starts_with("mkfs"));
+        let mkfs = mkfs.map_or_else(String::new, |it| format!("{it}; "));
+        format!(" ({mkfs}mount -o {})", it.options)
+    });
+    let others = match alike.is_empty() {
+        true => String::new(),
+        false => format!("; not shown to be slower: {}", alike.join(", ")),
+    };
+    Some(format!(
+        "{work}, {on}{place}: {}{options}, {by} times as fast as {}{others}",
+        best.subject, next.subject
+    ))
+}
+
+/// Beyond chance, by the repetitions that both have.
+fn is_slower(fast: &Series, slow: &Series, level: f64) -> bool {
+    let pairs = fast.values().into_iter().zip(slow.values());
+    let leads: Vec<f64> = pairs
+        .filter_map(|(fast, slow)| Some((slow? - fast?) / (slow? + fast?)))
+        .collect();
+    Mean::of(&leads).is_some_and(|it| it.chance_if_not_above_zero() <= level)
 }
 
 /// CPU time of the whole machine for a GiB, a column for each filesystem.
@@ -236,4 +333,64 @@ fn speed_cell(seconds: &[Option<f64>], bytes: f64, unstable: bool) -> String {
         low / unit,
         high / unit
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Cache, Kind, Sample, Subject, Unit, Work};
+
+    fn report(rows: &[(&str, [f64; 5])]) -> Report {
+        let mut report = Report::new(Kind::Matrix, Regime::Quiet, 1);
+        for (name, seconds) in rows {
+            report.subjects.push(Subject {
+                name: (*name).to_owned(),
+                options: "noatime".to_owned(),
+                commands: vec![format!("mkfs.{name} /dev/x")],
+                ..Subject::default()
+            });
+            let sample = |value: &f64| {
+                Some(Sample {
+                    value: *value,
+                    ..Sample::default()
+                })
+            };
+            report.series.push(Series {
+                subject: (*name).to_owned(),
+                workload: Row::Write.name(),
+                unit: Unit::Seconds,
+                work: Work {
+                    operations: 1024,
+                    bytes: 1 << 30,
+                },
+                cache: Cache::Any,
+                samples: seconds.iter().map(sample).collect(),
+                unstable: false,
+            });
+        }
+        report
+    }
+
+    #[test]
+    fn a_kind_of_work_ends_with_one_sentence() {
+        let fast = [1.0, 1.01, 0.99, 1.0, 1.02];
+        let alike = [1.01, 1.0, 1.0, 1.01, 1.0];
+        let slow = [1.5, 1.52, 1.49, 1.5, 1.51];
+        let said = conclusions(&report(&[("xfs", slow), ("ext4", fast), ("btrfs", alike)]));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with(
+                "writing large files, on an unknown device: btrfs (mkfs.btrfs /dev/x; mount -o noatime), 1.50 ["
+            ) || said[0].contains(": ext4 (mkfs.ext4"),
+            "{said:?}"
+        );
+        assert!(
+            said[0].contains("times as fast as xfs; not shown to be slower: "),
+            "{said:?}"
+        );
+        let said = conclusions(&report(&[("xfs", alike), ("ext4", fast)]));
+        assert!(said[0].contains("no difference shown between"), "{said:?}");
+        assert_eq!(conclusions(&report(&[("xfs", fast)])), [""; 0]);
+    }
 }

@@ -14,6 +14,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
     let mut said = match report.kind {
         Kind::Layers => headlines(report),
         Kind::Latency => latencies(report),
+        Kind::Matrix => crate::matrix::table::conclusions(report),
         _ => fastest(report),
     };
     if said.is_empty() {

@@ -28,7 +28,7 @@ const WARM_NAMES: usize = 8;
 /// No file is smaller, and smaller files are multiples of this.
 const SMALLEST_FILE: u64 = 64 << 10;
 /// For a file of 1 MiB, in which the large blocks fit, so many times as long may be waited.
-const PATIENCE: u32 = 2;
+const PATIENCE: u32 = 4;
 /// So long a run whose question is answered goes on until its figures have intervals.
 const SPARE: Duration = Duration::from_secs(30);
 /// What the metadata row does with every name, in this order.

@@ -79,6 +79,9 @@ fn print(report: &Report) {
             println!("{differences}");
         }
     }
+    for sentence in table::conclusions(report) {
+        println!("{sentence}");
+    }
     for warning in &report.warnings {
         println!("note: {warning}");
     }

@@ -19,7 +19,7 @@ use crate::support::{Kind, command, mounts, say};
 const DELAY: Duration = Duration::from_millis(1);
 
 /// This program with a delay before every reply its server sends: slow inside, nowhere else.
-fn slow_server(bench: &Bench) -> PathBuf {
+pub(crate) fn slow_server(bench: &Bench) -> PathBuf {
     let path = bench.dir.path().join("slow-strandfs");
     let text = format!(
         "#!/bin/sh\nexec strace -D -f -qq -o /dev/null -e trace=write,writev \
@@ -32,20 +32,20 @@ fn slow_server(bench: &Bench) -> PathBuf {
     path
 }
 
-fn memory(bench: &Bench, name: &str) -> PathBuf {
+pub(crate) fn memory(bench: &Bench, name: &str) -> PathBuf {
     let path = bench.dir(name);
     mounts::make_branch(&path, Kind::Tmpfs("512m"));
     path
 }
 
 /// A CPU hog that comes and goes until it is dropped.
-struct Hog {
+pub(crate) struct Hog {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Hog {
-    fn new() -> Hog {
+    pub(crate) fn new() -> Hog {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..2u64).map(|number| {
             let stop = Arc::clone(&stop);

@@ -4,6 +4,7 @@
 use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
+mod acceptance;
 mod latency;
 mod layers;
 mod matrix;
