@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod credibility;
 pub mod crosscheck;
 pub mod data;
+pub mod depth;
 pub mod environment;
 pub mod error;
 pub mod expense;

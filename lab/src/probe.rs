@@ -5,14 +5,20 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::counters::{Meter, ProcessIo};
 use crate::error::BenchError;
 use crate::pattern::{Aligned, Pattern};
 use crate::storage::{Medium, Storage};
 
-/// What the probes write.
-const PROBE_BYTES: usize = 8 << 20;
+/// What the probes write: as much as this takes, and no more than that.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+const MOST_BYTES: usize = 8 << 20;
+/// With less the noise of others, and what the filesystem writes of its own, is in the way.
+const FEWEST_BYTES: usize = 1 << 20;
+/// What is written to find out how much that is.
+const FIRST_BYTES: usize = 256 << 10;
 /// Of zeros, a filesystem that stores them as they are writes all; noise of others only adds.
 const COMPRESSED: f64 = 0.5;
 /// Attempts at a moment in which others write less.
@@ -37,12 +43,12 @@ pub enum Direct {
 ///
 /// # Errors
 /// Those of writing a file in `dir`.
-pub fn compresses(dir: &Path, storage: &Storage) -> Result<Option<bool>, BenchError> {
+pub fn compresses(dir: &Path, storage: &Storage, bytes: usize) -> Result<Option<bool>, BenchError> {
     if storage.medium != Medium::Local {
         return Ok(None);
     }
     let path = dir.join("probe-zeros");
-    let zeros = vec![0; PROBE_BYTES];
+    let zeros = vec![0; bytes];
     let mut least = u64::MAX;
     for _ in 0..ATTEMPTS {
         let mut file = File::create(&path).map_err(BenchError::io("making", &path))?;
@@ -58,28 +64,44 @@ pub fn compresses(dir: &Path, storage: &Storage) -> Result<Option<bool>, BenchEr
         fs::remove_file(&path).map_err(BenchError::io("removing", &path))?;
     }
     let known = least != u64::MAX;
-    Ok(known.then_some((least as f64) < COMPRESSED * PROBE_BYTES as f64))
+    Ok(known.then_some((least as f64) < COMPRESSED * bytes as f64))
 }
 
 /// Reads with O_DIRECT twice and looks whether storage was asked twice.
 ///
 /// # Errors
 /// Those of writing and reading a file in `dir`.
-pub fn direct(dir: &Path, storage: &Storage) -> Result<Direct, BenchError> {
+pub fn direct(dir: &Path, storage: &Storage, bytes: usize) -> Result<Direct, BenchError> {
     let path = dir.join("probe-direct");
-    let mut pattern = Pattern::new(PROBE_BYTES, 1);
-    let mut file = File::create(&path).map_err(BenchError::io("making", &path))?;
-    file.write_all(pattern.block(PROBE_BYTES))
-        .and_then(|()| file.sync_data())
-        .map_err(BenchError::io("writing", &path))?;
-    drop(file);
-    let found = read_twice(&path, storage);
+    write(&path, bytes)?;
+    let found = read_twice(&path, storage, bytes);
     fs::remove_file(&path).map_err(BenchError::io("removing", &path))?;
     found
 }
 
-fn read_twice(path: &Path, storage: &Storage) -> Result<Direct, BenchError> {
-    let mut buffer = Aligned::new(PROBE_BYTES);
+/// Random bytes, synced; how long that took.
+fn write(path: &Path, bytes: usize) -> Result<Duration, BenchError> {
+    let mut pattern = Pattern::new(bytes, 1);
+    let start = Instant::now();
+    let mut file = File::create(path).map_err(BenchError::io("making", path))?;
+    file.write_all(pattern.block(bytes))
+        .and_then(|()| file.sync_data())
+        .map_err(BenchError::io("writing", path))?;
+    Ok(start.elapsed())
+}
+
+/// How much is written here in the time of a probe; `None` where that is too little to say anything.
+fn size(dir: &Path) -> Result<Option<usize>, BenchError> {
+    let path = dir.join("probe-speed");
+    let took = write(&path, FIRST_BYTES)?.as_secs_f64().max(1e-9);
+    fs::remove_file(&path).map_err(BenchError::io("removing", &path))?;
+    let fits = FIRST_BYTES as f64 * PROBE_TIME.as_secs_f64() / took;
+    let whole = (fits as usize).min(MOST_BYTES) / FIRST_BYTES * FIRST_BYTES;
+    Ok((whole >= FEWEST_BYTES).then_some(whole))
+}
+
+fn read_twice(path: &Path, storage: &Storage, bytes: usize) -> Result<Direct, BenchError> {
+    let mut buffer = Aligned::new(bytes);
     let mut asked = 0;
     for _ in 0..2 {
         let file = OpenOptions::new()
@@ -99,7 +121,7 @@ fn read_twice(path: &Path, storage: &Storage) -> Result<Direct, BenchError> {
         asked = ProcessIo::read(None).read_bytes.saturating_sub(before);
     }
     Ok(match storage.medium {
-        Medium::Local if asked >= PROBE_BYTES as u64 => Direct::Works,
+        Medium::Local if asked >= bytes as u64 => Direct::Works,
         Medium::Local => Direct::FallsBack,
         _ => Direct::Unknown,
     })
@@ -115,13 +137,27 @@ pub fn notes(name: &str, dir: &Path, storage: &Storage) -> Result<Vec<String>, B
         .mount_options
         .split([',', ';'])
         .any(|it| it.starts_with("compress"));
-    if compresses(dir, storage)? == Some(true) || configured {
+    let bytes = size(dir)?;
+    if bytes.is_none() {
+        said.push(format!(
+            "whether {name} compresses, or takes O_DIRECT and uses the page cache, was not looked at: it is too slow"
+        ));
+    }
+    let compresses = match bytes {
+        Some(bytes) => compresses(dir, storage, bytes)?,
+        None => None,
+    };
+    if compresses == Some(true) || configured {
         said.push(format!(
             "{name} compresses (or leaves out) what can be: the data written here cannot be, so \
              other programs may be faster on it"
         ));
     }
-    if direct(dir, storage)? == Direct::FallsBack {
+    let direct = match bytes {
+        Some(bytes) => direct(dir, storage, bytes)?,
+        None => Direct::Unknown,
+    };
+    if direct == Direct::FallsBack {
         said.push(format!(
             "{name} takes O_DIRECT and uses the page cache all the same"
         ));
@@ -140,8 +176,8 @@ mod tests {
         let storage = Storage::of(dir.path()).unwrap();
         let plain = ["ext4", "xfs"].contains(&storage.filesystem.as_str());
         let found = (
-            compresses(dir.path(), &storage).unwrap(),
-            direct(dir.path(), &storage).unwrap(),
+            compresses(dir.path(), &storage, MOST_BYTES).unwrap(),
+            direct(dir.path(), &storage, MOST_BYTES).unwrap(),
         );
         if plain && storage.medium == Medium::Local {
             assert_eq!(found, (Some(false), Direct::Works), "{storage:?}");
@@ -158,8 +194,8 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        assert_eq!(compresses(dir.path(), &storage).unwrap(), None);
-        let found = direct(dir.path(), &storage).unwrap();
+        assert_eq!(compresses(dir.path(), &storage, MOST_BYTES).unwrap(), None);
+        let found = direct(dir.path(), &storage, MOST_BYTES).unwrap();
         assert!(
             matches!(found, Direct::Unknown | Direct::Refused),
             "{found:?}"

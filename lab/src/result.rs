@@ -37,6 +37,7 @@ pub enum Kind {
     Matrix,
     Volume,
     Latency,
+    Depth,
 }
 
 impl Kind {
@@ -50,6 +51,7 @@ impl Kind {
             Self::Matrix => "matrix",
             Self::Volume => "volume",
             Self::Latency => "latency",
+            Self::Depth => "depth",
         }
     }
 }

@@ -42,6 +42,7 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
         BenchCommand::Volume(args) => volume::run(args),
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Latency(args) => latency::run(args),
+        BenchCommand::Depth(args) => layers::depth(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Export(args) => export::run(args),
         BenchCommand::Requests(args) => requests::run(args),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::judge::{ALL_ROWS, Names};
 use super::plan::{LayersPlan, Mode, Transport, main_rows};
+use super::run::END;
 use super::setup::Levels;
 use crate::error::BenchError;
 use crate::format;
@@ -108,7 +109,7 @@ pub(crate) fn try_out(
 ) -> Result<(), BenchError> {
     let rows = rows(report, names);
     let deadline = match plan.deadline {
-        Some(deadline) => Some(deadline),
+        Some(deadline) => deadline.checked_sub(END),
         None => Instant::now().checked_add(TIME),
     };
     let left = deadline.map_or(TIME, |it| it.saturating_duration_since(Instant::now()));
@@ -123,7 +124,7 @@ pub(crate) fn try_out(
     }
     let per_row = left / u32::try_from(rows.len()).unwrap_or(1);
     for row in rows {
-        let until = Instant::now().checked_add(per_row.saturating_sub(Duration::from_secs(2)));
+        let until = Instant::now().checked_add(per_row);
         let tried = one_row(plan, levels, names, &row, until, stop, progress)?;
         for verdict in &mut report.verdicts {
             let is_about =

@@ -21,7 +21,7 @@ use crate::{credibility, crosscheck, probe};
 /// What writing one file may take where nobody waits for the end.
 const PREPARE: Duration = Duration::from_secs(10);
 /// What is left of the time for the answer and for unmounting.
-const END: Duration = Duration::from_secs(3);
+pub(super) const END: Duration = Duration::from_secs(6);
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
 

@@ -31,6 +31,8 @@ pub enum BenchCommand {
     /// How long single operations take, by percentile and over time: at full speed or at a fixed rate, and until
     /// the figures are steady.
     Latency(latency::LatencyArgs),
+    /// Small direct requests, one, some and many in flight (fio), with passthrough and without.
+    Depth(layers::DepthArgs),
     /// Compare two results of the same benchmark; exit code 4 if anything became slower.
     Compare(results::CompareArgs),
     /// Make one HTML page with charts of results; it needs no network.

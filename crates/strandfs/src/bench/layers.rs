@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use strandfs_lab::depth::{self as queues, DepthPlan};
 use strandfs_lab::expense;
 use strandfs_lab::layers::plan::{Mode, Transport, named};
 use strandfs_lab::layers::text;
@@ -11,13 +12,14 @@ use strandfs_lab::layers::{LayersPlan, Target};
 use strandfs_lab::matrix::recipe;
 use strandfs_lab::result::Report;
 use strandfs_lab::sequential::FIRST;
+use strandfs_lab::stats::FEWEST_FOR_INTERVAL;
 use strandfs_lab::{BenchError, blocksize as sizes, layers as levels, passthrough as ways};
 
 use strandfs_options::show_size;
 
 use super::progress::Bar;
 use super::{DEGRADED, stop_on_signals, this_program};
-use crate::args::bench::layers::{DataArgs, LayersArgs, RunArgs};
+use crate::args::bench::layers::{DataArgs, DepthArgs, LayersArgs, RunArgs};
 use crate::failure::Failure;
 
 /// Repetitions for figures, where no other number is asked for.
@@ -113,6 +115,31 @@ pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
     finish(&report, &args.run)
 }
 
+/// Measures deep queues.
+///
+/// # Errors
+/// As [`layers`].
+pub fn depth(args: &DepthArgs) -> Result<ExitCode, Failure> {
+    let plan = DepthPlan {
+        modes: named("mode", &Mode::ALL, Mode::name, &args.modes)?,
+        depths: args.depths.clone(),
+        time: args.time,
+        place: LayersPlan {
+            targets: targets(args.target.as_slice(), &args.run)?,
+            repetitions: args.run.reps.unwrap_or(FEWEST_FOR_INTERVAL),
+            ..plan(&args.run)?
+        },
+    };
+    args.run.output.check()?;
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    let report = queues::run(&plan, &stop, &mut |step| bar.show(step))?;
+    drop(bar);
+    heading(&report, &plan.place);
+    println!("{}\n{}", queues::table(&report), queues::expense(&report));
+    finish(&report, &args.run)
+}
+
 /// CPU time and paths of all rows.
 fn all_expense(report: &Report) -> String {
     let rows = report.workloads();
@@ -174,6 +201,11 @@ fn measure(measure: Measure, plan: &LayersPlan, args: &RunArgs) -> Result<Report
     let bar = Bar::new();
     let report = measure(plan, &stop, &mut |step| bar.show(step))?;
     drop(bar);
+    heading(&report, plan);
+    Ok(report)
+}
+
+fn heading(report: &Report, plan: &LayersPlan) {
     println!(
         "{}; {}; files of {}, {} repetitions\n",
         super::machine(&report.environment),
@@ -181,7 +213,6 @@ fn measure(measure: Measure, plan: &LayersPlan, args: &RunArgs) -> Result<Report
         show_size(plan.file_bytes),
         report.repetitions
     );
-    Ok(report)
 }
 
 fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {

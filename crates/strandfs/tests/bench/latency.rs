@@ -1,6 +1,6 @@
 //! `bench latency`: times from when an operation was due, steady rounds, and the table of all samples.
 
-use crate::need_root;
+use crate::{need_root, need_tool};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -133,4 +133,36 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(run.code(), 2, "{args:?}: {}", run.stderr);
         assert!(run.stderr.contains(named), "{}", run.stderr);
     }
+}
+
+#[test]
+fn deep_queues_are_measured_with_passthrough_and_without() {
+    need_root!();
+    need_tool!("fio");
+    let bench = Bench::new();
+    let target = bench.dir("target");
+    let args = [
+        target.to_str().unwrap(),
+        "--depths=1,32",
+        "--time=200ms",
+        "--reps=2",
+    ];
+    let (report, said) = bench.run("depth", &args);
+    nothing_in(&target);
+    assert_eq!(report["kind"], "depth");
+    // Two jobs at two depths, bare and two pools.
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2 * 2 * 3, "{said}");
+    let served = |subject: &str| {
+        let mut all = series.iter();
+        let found = all
+            .find(|it| it["subject"] == subject && it["workload"] == "random-write, 32 in flight");
+        let sample = found.unwrap()["samples"][0].clone();
+        let bytes = sample["done"]["bytes"].as_f64().unwrap();
+        sample["traffic"]["server_write_bytes"].as_f64().unwrap() / bytes
+    };
+    assert!(served("passthrough") < 0.1, "{said}");
+    assert!(served("direct") > 0.9, "{said}");
+    let refused = strandfs(["bench", "depth", "--depths=0"]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
 }

@@ -48,6 +48,26 @@ pub struct DataArgs {
     pub run: RunArgs,
 }
 
+/// Arguments of `bench depth`.
+#[derive(Args)]
+pub struct DepthArgs {
+    /// What lies below, as for `bench layers`; without, memory (a tmpfs).
+    #[arg(value_name = "TARGET")]
+    pub target: Option<OsString>,
+    /// Requests in flight.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1, 32, 1024])]
+    pub depths: Vec<u32>,
+    /// How long each job runs.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub time: Duration,
+    /// Ways of the pool: passthrough, direct, cached.
+    #[arg(long, value_name = "MODE", value_delimiter = ',', default_values_t = ["passthrough".to_owned(), "direct".to_owned()])]
+    pub modes: Vec<String>,
+    /// What all runs have.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
 /// What all runs on data have.
 #[derive(Args)]
 pub struct RunArgs {
