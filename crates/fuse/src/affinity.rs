@@ -31,7 +31,12 @@ pub(crate) fn note_allowed() {
 
 /// Whether there is a choice between CPUs.
 pub(crate) fn may_bind() -> bool {
-    ALLOWED.lock().is_some_and(|allowed| allowed.count() > 1)
+    allowed_cpus() > 1
+}
+
+/// How many CPUs the process may use; 0 if that is not known.
+pub(crate) fn allowed_cpus() -> usize {
+    ALLOWED.lock().map_or(0, |allowed| allowed.count() as usize)
 }
 
 /// Binds the calling thread to a CPU, if it may use that and others; `bound`: where it was bound to

@@ -5,6 +5,7 @@ mod buffer;
 mod caller;
 mod device;
 mod follow;
+mod further;
 mod interrupt;
 mod kept;
 mod later;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::follow::{Callers, Served, Verdict};
+use super::further;
 use super::kept::KeptRequest;
 use super::placement::Role;
 use super::shares::user_of;
@@ -59,6 +60,7 @@ pub(super) fn work(
                     Step::Ended => break,
                 }
             }
+            Next::Assist => assist(worker_pool, worker_state, &mut request, &mut reply),
             Next::Work => match worker_pool.begin_kept(worker_state, request.room()) {
                 Some((len, since)) => {
                     let bytes = request.message(len);
@@ -71,6 +73,7 @@ pub(super) fn work(
             Next::Park(patience) => match worker_state.wait(patience) {
                 WakeReason::Read => Next::Read,
                 WakeReason::Work => Next::Work,
+                WakeReason::Assist => Next::Assist,
                 WakeReason::Leave => break,
                 WakeReason::Nothing if worker_pool.may_retire(worker_state) => break,
                 WakeReason::Nothing => Next::Park(None),
@@ -88,12 +91,16 @@ fn return_worker(
     deferred: Option<u64>,
 ) -> Next {
     let next = worker_pool.return_worker(worker_state);
+    pass_interrupt_on(worker_pool, worker_state, deferred);
+    next
+}
+
+fn pass_interrupt_on(worker_pool: &WorkerPool, worker_state: &WorkerState, deferred: Option<u64>) {
     if let Some(unique) = deferred
         && worker_state.was_interrupted(unique)
     {
         worker_pool.server.filesystem.interrupt(unique);
     }
-    next
 }
 
 /// Takes the thread off the worker table, however it ends.
@@ -163,11 +170,12 @@ fn read_and_answer(
         match rustix::io::read(worker_pool.server.connection.device(), request.room()) {
             Ok(len) => {
                 let arrived = Instant::now();
-                let deferred = answer(worker_pool, worker_state, request.message(len), reply);
+                let bytes = request.message(len);
+                let deferred = answer(worker_pool, worker_state, bytes, reply, Reader::First);
                 if !worker_state.leave() {
                     return Step::HandedOff(deferred);
                 }
-                if worker_pool.follows_callers() {
+                if worker_pool.is_alone() {
                     follow(
                         worker_pool,
                         worker_state,
@@ -189,20 +197,65 @@ fn read_and_answer(
                 }
             }
             Err(errno) => {
-                worker_pool.life.end(match errno {
-                    Errno::NODEV => Ok(End::Unmounted),
-                    Errno::CONNABORTED => Ok(End::Aborted),
-                    _ => Err(SessionError::Read(errno)),
-                });
+                end_of(worker_pool, errno);
                 return Step::Ended;
             }
         }
     }
 }
 
+/// The connection cannot be read any more.
+fn end_of(worker_pool: &WorkerPool, errno: Errno) {
+    worker_pool.life.end(match errno {
+        Errno::NODEV => Ok(End::Unmounted),
+        Errno::CONNABORTED => Ok(End::Aborted),
+        _ => Err(SessionError::Read(errno)),
+    });
+}
+
+/// Reads beside the reader while there is something to read. The thread is as one whose request was
+/// handed off, from each request's beginning: it blocks nobody.
+fn assist(
+    worker_pool: &Arc<WorkerPool>,
+    worker_state: &Arc<WorkerState>,
+    request: &mut RequestBuffer,
+    reply: &mut ReplyBuffer,
+) -> Next {
+    let mut served = 0;
+    let mut next = None;
+    while next.is_none() && !worker_pool.life.has_ended() && further::is_readable(worker_pool) {
+        let device = worker_pool.server.connection.device();
+        match rustix::io::read(device, request.room()) {
+            Ok(len) => {
+                served += 1;
+                let bytes = request.message(len);
+                let deferred = answer(worker_pool, worker_state, bytes, reply, Reader::Further);
+                next = worker_pool.go_on_reading(worker_state);
+                pass_interrupt_on(worker_pool, worker_state, deferred);
+            }
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(errno) => {
+                end_of(worker_pool, errno);
+                break;
+            }
+        }
+    }
+    worker_pool.further.leave(served);
+    next.unwrap_or_else(|| worker_pool.return_worker(worker_state))
+}
+
+/// Who has read a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// The reader.
+    First,
+    /// One beside it.
+    Further,
+}
+
 /// Puts the reader, which is at rest, where its requests come from.
 fn follow(
-    worker_pool: &WorkerPool,
+    worker_pool: &Arc<WorkerPool>,
     worker_state: &WorkerState,
     callers: &mut Callers,
     served: Served,
@@ -210,6 +263,11 @@ fn follow(
     match callers.note(served) {
         Verdict::Stay => {}
         Verdict::Anywhere => worker_state.release(),
+        Verdict::Crowded => {
+            worker_state.release();
+            further::call(worker_pool);
+        }
+        Verdict::With(_) if !worker_pool.can_follow => {}
         Verdict::With(thread) => {
             if !worker_pool.whereabouts.ask(thread) {
                 worker_state.release();
@@ -229,11 +287,16 @@ fn answer(
     worker_state: &Arc<WorkerState>,
     bytes: &[u8],
     reply: &mut ReplyBuffer,
+    reader: Reader,
 ) -> Option<u64> {
+    let enter = |unique| match reader {
+        Reader::First => worker_state.enter(unique),
+        Reader::Further => worker_state.enter_handed_off(unique),
+    };
     let message = match Message::from_bytes(bytes) {
         Ok(message) => message,
         Err(error) => {
-            worker_state.enter(0);
+            enter(0);
             refuse(&worker_pool.server, bytes, reply, error.errno());
             return None;
         }
@@ -241,7 +304,7 @@ fn answer(
     let header = &message.header;
     worker_state.counts.count(header.opcode);
     worker_state.note_asker(header.uid, header.pid);
-    worker_state.enter(header.unique);
+    enter(header.unique);
     worker_pool.watchdog.note_work();
     if worker_pool.puts_aside(worker_state, header, bytes) {
         return None;
@@ -312,7 +375,9 @@ fn carry_out(
             }
         }
         Outcome::NoReply => {}
-        Outcome::NotForFilesystem(Request::Interrupt { unique }) => worker_pool.interrupt(unique),
+        Outcome::NotForFilesystem(Request::Interrupt { unique: whose }) => {
+            interrupt(worker_pool, whose, unique);
+        }
         Outcome::NotForFilesystem(Request::NotifyReply { data, .. }) => {
             server.connection.deliver_retrieval(unique, data);
         }
@@ -325,6 +390,16 @@ fn carry_out(
         }
     }
     None
+}
+
+/// Has a request interrupted. Where others read as well, the request may have been read by one of them
+/// and not be known yet: the kernel says so once more (EAGAIN in fuse_dev_do_write, fs/fuse/dev.c).
+fn interrupt(worker_pool: &WorkerPool, whose: u64, message: u64) {
+    if !worker_pool.interrupt(whose) && worker_pool.further.are_there() {
+        std::thread::sleep(further::SETTLE);
+        // It may be answered by now.
+        answer_with_error(&worker_pool.server, message, Errno::AGAIN);
+    }
 }
 
 /// A message whose frame is broken: answered if at least its header can be read.
@@ -412,6 +487,8 @@ impl Worker for DeviceWorker<'_> {
         let word = self.worker_state.word();
         if WorkerState::is_handling(word) {
             self.worker_pool.hand_off(self.worker_state, word);
+        } else {
+            self.worker_pool.note_may_block(self.worker_state);
         }
     }
 

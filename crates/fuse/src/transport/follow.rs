@@ -40,6 +40,8 @@ pub(super) enum Verdict {
     With(u32),
     /// Anywhere.
     Anywhere,
+    /// Anywhere, and others read as well: requests wait for the reader.
+    Crowded,
 }
 
 /// The requests since the last judgement.
@@ -75,12 +77,13 @@ impl Callers {
                 false => Verdict::Stay,
             };
         }
-        let (before, is_one) = (self.follows, self.is_one());
+        let (before, is_one, is_crowded) = (self.follows, self.is_one(), self.is_crowded());
         self.follows = is_one;
         (self.requests, self.changes, self.at_hand, self.large) = (0, 0, 0, 0);
         match (before, self.follows) {
             (true, true) if served.thread == self.found => self.look(served, LOOK_EVERY),
             (_, true) => self.look(served, Duration::ZERO),
+            (_, false) if is_crowded => Verdict::Crowded,
             (true, false) => Verdict::Anywhere,
             (false, false) => Verdict::Stay,
         }
@@ -106,6 +109,12 @@ impl Callers {
     fn is_one(&self) -> bool {
         let few = |count: u32| count * 4 <= self.requests;
         few(self.changes) && few(self.large) && !few(self.requests - self.at_hand)
+    }
+
+    /// Whether requests come faster than they are carried out. What is long to copy keeps the other
+    /// CPUs busy as it is.
+    fn is_crowded(&self) -> bool {
+        self.at_hand * 2 >= self.requests && self.large * 4 <= self.requests
     }
 }
 
@@ -180,7 +189,10 @@ mod tests {
     fn a_caller_with_many_requests_under_way_is_not_followed() {
         let mut callers = Callers::default();
         let deep = |served: &mut Served| served.waited = Duration::from_micros(1);
-        assert_eq!(judged(&mut callers, of(7, 320), deep), []);
+        assert_eq!(
+            judged(&mut callers, of(7, 320), deep),
+            [Verdict::Crowded; 10]
+        );
     }
 
     #[test]

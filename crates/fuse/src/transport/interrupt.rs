@@ -21,11 +21,11 @@ pub(super) fn has_to_be_done(opcode: u32, argument: &[u8]) -> bool {
 impl WorkerPool {
     /// The kernel wants this request interrupted. One that runs while another thread reads this
     /// message, or that no thread is with, is found here; any other is answered already, for its
-    /// thread is the one that read the message.
-    pub(super) fn interrupt(&self, unique: u64) {
+    /// thread is the one that read the message, unless several read. False if it was not found.
+    pub(super) fn interrupt(&self, unique: u64) -> bool {
         let mut worker_table = self.worker_table.lock();
         if self.interrupt_kept(unique) {
-            return;
+            return true;
         }
         let worker_state = worker_table
             .worker_states
@@ -35,12 +35,15 @@ impl WorkerPool {
         let Some(worker_state) = worker_state else {
             drop(worker_table);
             if self.server.filesystem.interrupt(unique) {
-                return;
+                return true;
             }
-            if let Some(ring) = self.ring.get() {
-                ring.interrupt(unique);
-            }
-            return;
+            return match self.ring.get() {
+                Some(ring) => {
+                    ring.interrupt(unique);
+                    true
+                }
+                None => false,
+            };
         };
         if worker_state.interrupt(unique) {
             worker_table.interrupts += 1;
@@ -51,6 +54,7 @@ impl WorkerPool {
         }
         drop(worker_table);
         self.watchdog.wake();
+        true
     }
 
     /// Signals again those that go on: the signal before may have come just before the system

@@ -174,6 +174,7 @@ impl WorkerPool {
         room.get_mut(..len)?.copy_from_slice(&request.bytes);
         worker_table.blocked.add(request.uid);
         worker_state.note_asker(request.uid, 0);
+        worker_state.set_counted(true);
         worker_state.enter_handed_off(request.unique);
         self.note_crowd(&worker_table);
         Some((len, request.since))
@@ -184,8 +185,17 @@ impl WorkerPool {
         let (uid, pid) = worker_state.asker();
         let uid = user(uid, pid);
         worker_state.note_asker(uid, 0);
+        worker_state.set_counted(true);
         worker_table.blocked.add(uid);
         self.note_crowd(worker_table);
+    }
+
+    /// A further reader's request says that it may block: it counts, once.
+    pub(super) fn note_may_block(&self, worker_state: &WorkerState) {
+        let mut worker_table = self.worker_table.lock();
+        if !worker_state.is_counted() {
+            self.note_blocked(&mut worker_table, worker_state);
+        }
     }
 
     /// It is over: who waits for it may go on, by the thread that was with it.
@@ -194,6 +204,9 @@ impl WorkerPool {
         worker_table: &mut WorkerTable,
         worker_state: &WorkerState,
     ) {
+        if !worker_state.set_counted(false) {
+            return;
+        }
         let (uid, _) = worker_state.asker();
         worker_table.blocked.remove(uid);
         let mut kept = self.kept.lock();

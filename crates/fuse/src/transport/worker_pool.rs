@@ -13,6 +13,7 @@ use super::Server;
 use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::caller;
 use super::device;
+use super::further::FurtherReaders;
 use super::kept::Kept;
 use super::later::OverDevice;
 use super::placement::{Placement, Role};
@@ -42,7 +43,7 @@ pub(crate) struct WorkerPool {
     pub(super) worker_table: Mutex<WorkerTable>,
     pub(super) placement: Placement,
     /// The reader may run where its caller does.
-    can_follow: bool,
+    pub(super) can_follow: bool,
     /// Whose requests are interrupted from here as well.
     pub(super) ring: OnceLock<Arc<RingWorkerPool>>,
     departed: Condvar,
@@ -53,6 +54,8 @@ pub(crate) struct WorkerPool {
     pub(super) kept: Mutex<Kept>,
     pub(super) due_changed: Condvar,
     pub(super) clock_runs: AtomicBool,
+    /// Who reads beside the reader.
+    pub(super) further: FurtherReaders,
     /// Where callers are.
     pub(super) whereabouts: Arc<Whereabouts>,
     /// How answers go that come later.
@@ -87,6 +90,8 @@ pub(super) enum Next {
     Read,
     /// It carries out what was kept.
     Work,
+    /// It reads beside the reader.
+    Assist,
     /// It waits, for at most so long.
     Park(Option<Duration>),
     /// It ends.
@@ -108,6 +113,7 @@ impl WorkerPool {
             life,
             late,
             whereabouts: Arc::default(),
+            further: FurtherReaders::default(),
             crowded: AtomicBool::new(false),
             kept: Mutex::default(),
             due_changed: Condvar::new(),
@@ -122,9 +128,9 @@ impl WorkerPool {
         })
     }
 
-    /// Whether the reader runs where its caller does. Over io_uring hardly anybody waits for it.
-    pub(super) fn follows_callers(&self) -> bool {
-        self.can_follow && self.ring.get().is_none()
+    /// Whether requests come this way that somebody waits for: over io_uring hardly any.
+    pub(super) fn is_alone(&self) -> bool {
+        self.ring.get().is_none()
     }
 
     /// From now on there may be so many threads.
@@ -260,28 +266,40 @@ impl WorkerPool {
     /// What a thread that finished a request as no reader does next.
     pub(super) fn return_worker(&self, worker_state: &Arc<WorkerState>) -> Next {
         let mut worker_table = self.worker_table.lock();
+        let needed = self.finish(&mut worker_table, worker_state);
+        needed.unwrap_or_else(|| Self::park(&mut worker_table, worker_state))
+    }
+
+    /// What a further reader does next that finished a request, unless it reads on.
+    pub(super) fn go_on_reading(&self, worker_state: &Arc<WorkerState>) -> Option<Next> {
+        let mut worker_table = self.worker_table.lock();
+        self.finish(&mut worker_table, worker_state)
+    }
+
+    /// A request that was handed off is over, if there was one. What its thread is needed for.
+    fn finish(
+        &self,
+        worker_table: &mut WorkerTable,
+        worker_state: &Arc<WorkerState>,
+    ) -> Option<Next> {
         if worker_state.finish_handed_off() {
             worker_table.interrupts = worker_table.interrupts.saturating_sub(1);
         }
         if worker_state.is_back() {
             worker_table.lost -= 1;
-        } else {
-            self.note_unblocked(&mut worker_table, worker_state);
         }
+        self.note_unblocked(worker_table, worker_state);
         if worker_table.closed {
-            return Next::Leave;
+            return Some(Next::Leave);
         }
         if std::mem::take(&mut worker_table.starved)
             && let Some(reader) = worker_table.reader.clone()
             && reader.hand_off(reader.word())
         {
-            self.note_handed_off(&mut worker_table, &reader, worker_state);
-            return Next::Read;
+            self.note_handed_off(worker_table, &reader, worker_state);
+            return Some(Next::Read);
         }
-        if let Some(next) = self.next_kept() {
-            return next;
-        }
-        Self::park(&mut worker_table, worker_state)
+        self.next_kept()
     }
 
     /// What a thread does next that was to carry out kept requests and found none.

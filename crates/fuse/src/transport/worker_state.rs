@@ -31,6 +31,8 @@ pub(super) enum WakeReason {
     Leave,
     /// Carry out requests that were kept.
     Work,
+    /// Read beside the reader.
+    Assist,
 }
 
 /// One thread's place. On its own cache lines: its thread writes it with every request.
@@ -46,6 +48,8 @@ pub(super) struct WorkerState {
     may_block: AtomicU64,
     /// Its request was answered in its place; under the worker pool's lock.
     lost: AtomicBool,
+    /// Its request counts as one that blocks; under the worker pool's lock.
+    counted: AtomicBool,
     /// The last request the kernel wants interrupted.
     interrupted: AtomicU64,
     /// Who asked for the request: the user's id, and the thread's.
@@ -70,6 +74,7 @@ impl WorkerState {
             unique: AtomicU64::new(0),
             may_block: AtomicU64::new(0),
             lost: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
             interrupted: AtomicU64::new(0),
             asker: [AtomicU32::new(0), AtomicU32::new(0)],
             wake_reason: AtomicU8::new(WakeReason::Nothing as u8),
@@ -184,6 +189,16 @@ impl WorkerState {
     /// The handed off request was answered in the thread's place.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whether its request counts as one that blocks; whether it did.
+    pub(super) fn set_counted(&self, counted: bool) -> bool {
+        self.counted.swap(counted, Ordering::Relaxed)
+    }
+
+    /// Whether its request counts as one that blocks.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted.load(Ordering::Relaxed)
     }
 
     /// The thread has come back; whether its request was answered in its place.
@@ -308,6 +323,9 @@ impl WorkerState {
                 wake_reason if wake_reason == WakeReason::Read as u8 => return WakeReason::Read,
                 wake_reason if wake_reason == WakeReason::Leave as u8 => return WakeReason::Leave,
                 wake_reason if wake_reason == WakeReason::Work as u8 => return WakeReason::Work,
+                wake_reason if wake_reason == WakeReason::Assist as u8 => {
+                    return WakeReason::Assist;
+                }
                 _ => {}
             }
             match patience {
