@@ -31,6 +31,10 @@ pub struct SessionConfig {
     pub max_threads: usize,
     /// On which CPUs they run.
     pub placement: Placement,
+    /// So many of them read `/dev/fuse` beside the first, at most, while requests wait for it. `None`:
+    /// one for each CPU beyond two, up to seven, for the first one and a caller have a CPU each then. Over
+    /// io_uring there are none.
+    pub further_readers: Option<usize>,
     /// How requests are to come. Over io_uring each thread has one such buffer, and each queue one
     /// from the beginning.
     pub transport: TransportChoice,
@@ -52,6 +56,7 @@ impl Default for SessionConfig {
             wants,
             max_threads: 512,
             placement: Placement::default(),
+            further_readers: None,
             transport: TransportChoice::default(),
             device: None,
             helper_only: false,
@@ -74,6 +79,7 @@ pub struct Session {
     life: Arc<Life>,
     max_threads: usize,
     placement: Placement,
+    further_readers: Option<usize>,
     plan: transport::Plan,
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
@@ -118,6 +124,7 @@ impl Session {
             mount: Arc::new(mount),
             life: Arc::new(life),
             max_threads,
+            further_readers: config.further_readers,
             placement: config.placement,
             plan,
             ready: None,

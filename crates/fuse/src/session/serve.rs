@@ -28,7 +28,8 @@ pub(super) fn serve(mut session: Session, signals: Option<Signals>) -> Result<En
     session.connection().counter().set_most_threads(most);
     let placement = std::mem::take(&mut session.placement);
     let (server, life) = (Arc::new(server(&session)), session.life.clone());
-    let worker_pool = WorkerPool::new(server.clone(), life, most, placement.clone());
+    let further = session.further_readers;
+    let worker_pool = WorkerPool::new(server.clone(), life, (most, further), placement.clone());
     let ring =
         start(&mut session, &worker_pool, server, placement).map_err(SessionError::Threads)?;
     until_the_end(session, signals, || {

@@ -1,9 +1,9 @@
 //! Further readers of `/dev/fuse`, where requests come faster than one thread carries them out.
 //!
 //! The reader finds its requests at hand then, of several callers or of one that does not wait. While
-//! that lasts, other threads read as well, one for each further CPU at most. They take what is there
-//! and leave as soon as nothing is: a further reader that waited would be woken for a request that the
-//! first one would have carried out where its caller runs.
+//! that lasts, other threads read as well, if there are CPUs for them beside one for the reader and one
+//! for a caller. They take what is there and leave as soon as nothing is: a further reader that waited
+//! would be woken for a request that the first one would have carried out where its caller runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::worker_pool::WorkerPool;
 use super::worker_state::WakeReason;
 
-/// Further readers at most: beyond that they wait for each other in the kernel's queue.
-const MOST: usize = 3;
+/// Further readers at most, where nobody says how many.
+const MOST: usize = 7;
 /// A further reader that has carried out so many requests was worth being woken.
 const WORTH: u32 = 32;
 /// After one that was not, this many judgements pass until the next is called, twice as many each time.
@@ -26,6 +26,8 @@ pub(super) const SETTLE: Duration = Duration::from_micros(200);
 /// Who reads beside the reader.
 #[derive(Debug, Default)]
 pub(super) struct FurtherReaders {
+    /// How many there may be; `None`: as the CPUs say.
+    most: Option<usize>,
     /// Called and not gone yet.
     running: AtomicUsize,
     /// Judgements that pass until the next one is called.
@@ -35,6 +37,14 @@ pub(super) struct FurtherReaders {
 }
 
 impl FurtherReaders {
+    /// None yet, and so many at most.
+    pub(super) fn new(most: Option<usize>) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
     /// Whether there is any.
     pub(super) fn are_there(&self) -> bool {
         // SeqCst: who is to be interrupted may have been read by one that says so before it reads.
@@ -44,7 +54,7 @@ impl FurtherReaders {
     /// Whether one more is to be called, which then counts; `cpus`: on which threads may run. For the
     /// reader, once for each judgement that there is too much to do.
     fn admit(&self, cpus: usize) -> bool {
-        let most = cpus.saturating_sub(1).min(MOST);
+        let most = self.most.unwrap_or(cpus.saturating_sub(2).min(MOST));
         if self.running.load(Ordering::Relaxed) >= most {
             return false;
         }
@@ -104,15 +114,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_for_each_further_cpu() {
+    fn there_is_one_for_each_cpu_that_is_left() {
         let further = FurtherReaders::default();
-        assert!(!further.admit(1));
-        assert!(further.admit(2) && further.are_there());
-        assert!(!further.admit(2));
+        assert!(!further.admit(1) && !further.admit(2));
+        assert!(further.admit(3) && further.are_there());
+        assert!(!further.admit(3));
         further.leave(WORTH);
         assert!(!further.are_there());
         assert!((0..MOST).all(|_| further.admit(256)));
         assert!(!further.admit(256));
+        let asked_for = FurtherReaders::new(Some(1));
+        assert!(asked_for.admit(1) && !asked_for.admit(256));
     }
 
     #[test]
@@ -120,14 +132,14 @@ mod tests {
         let further = FurtherReaders::default();
         let mut calls = 0;
         for _ in 0..1000 {
-            if further.admit(2) {
+            if further.admit(3) {
                 calls += 1;
                 further.leave(0);
             }
         }
         assert!((10..30).contains(&calls), "{calls}");
-        while !further.admit(2) {}
+        while !further.admit(3) {}
         further.leave(WORTH);
-        assert!(further.admit(2), "the last one was worth it");
+        assert!(further.admit(3), "the last one was worth it");
     }
 }

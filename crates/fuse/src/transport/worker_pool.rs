@@ -102,7 +102,7 @@ impl WorkerPool {
     pub(crate) fn new(
         server: Arc<Server>,
         life: Arc<Life>,
-        max_threads: usize,
+        (max_threads, further_readers): (usize, Option<usize>),
         placement: Placement,
     ) -> Arc<Self> {
         note_allowed();
@@ -113,7 +113,7 @@ impl WorkerPool {
             life,
             late,
             whereabouts: Arc::default(),
-            further: FurtherReaders::default(),
+            further: FurtherReaders::new(further_readers),
             crowded: AtomicBool::new(false),
             kept: Mutex::default(),
             due_changed: Condvar::new(),

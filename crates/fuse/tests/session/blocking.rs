@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use strandfs_fuse::{End, Errno};
 
 use crate::lab::{Bench, SLOW, SLOW_NAME};
-use crate::support::{GONE_WITHIN, can_mount, on_each_transport};
+use crate::support::{GONE_WITHIN, can_mount, note_signal, on_each_transport};
 
 /// What a quick read may take on a busy machine; well below [`SLOW`].
 const QUICK: Duration = Duration::from_millis(150);
@@ -140,18 +140,10 @@ fn a_fatal_signal_ends_a_blocked_read() {
     });
 }
 
-extern "C" fn do_nothing(_: i32) {}
-
 #[test]
 fn a_handled_signal_ends_a_blocked_read_with_eintr() {
     on_each_transport(|transport| {
-        // SAFETY: the handler does nothing; all-zero is a valid mask and flags: no SA_RESTART.
-        let installed = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = do_nothing as extern "C" fn(i32) as usize;
-            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut())
-        };
-        assert_eq!(installed, 0);
+        note_signal(libc::SIGUSR1);
         let bench = Bench::on(transport, 8);
         for _ in 0..20 {
             let path = bench.mountpoint.file("stuck");

@@ -1,10 +1,11 @@
 //! A filesystem whose files misbehave on request, served by this process.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
 use strandfs_fuse::abi::InitFlags;
@@ -58,6 +59,8 @@ pub struct Lab {
     /// Requests that ended with EINTR.
     pub interrupted: AtomicUsize,
     pub lookups: AtomicUsize,
+    /// Who looked names up.
+    pub threads: Mutex<HashSet<ThreadId>>,
     pub destroyed: AtomicUsize,
     pub backing: Mutex<Option<BackingId>>,
     pub content: Mutex<Vec<u8>>,
@@ -125,6 +128,7 @@ impl Filesystem for Lab {
 
     fn lookup(&self, _: &Context<'_>, _: NodeId, name: &OsStr) -> Result<Entry> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
+        self.threads.lock().unwrap().insert(thread::current().id());
         if name == SLOW_NAME {
             self.blocked.fetch_add(1, Ordering::SeqCst);
             thread::sleep(SLOW);
@@ -202,6 +206,7 @@ impl Lab {
             blocked: AtomicUsize::new(0),
             interrupted: AtomicUsize::new(0),
             lookups: AtomicUsize::new(0),
+            threads: Mutex::default(),
             destroyed: AtomicUsize::new(0),
             backing: Mutex::default(),
             content: Mutex::new(b"content".to_vec()),
@@ -224,6 +229,14 @@ impl Bench {
     }
 
     pub fn on(transport: TransportChoice, max_threads: usize) -> Self {
+        Self::with(transport, max_threads, None)
+    }
+
+    pub fn with(
+        transport: TransportChoice,
+        max_threads: usize,
+        further_readers: Option<usize>,
+    ) -> Self {
         let lab = Lab::new();
         let mountpoint = Mountpoint::new();
         let config = SessionConfig {
@@ -238,6 +251,7 @@ impl Bench {
                 _ => max_threads,
             },
             transport,
+            further_readers,
             ..SessionConfig::default()
         };
         let options = MountOptions::default();

@@ -5,6 +5,7 @@ mod blocking;
 mod connection;
 mod endings;
 mod examples;
+mod further_readers;
 mod lab;
 mod refusals;
 mod support;

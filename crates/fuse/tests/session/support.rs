@@ -45,6 +45,19 @@ pub fn on_each_transport(test: impl Fn(TransportChoice)) {
     }
 }
 
+extern "C" fn do_nothing(_: i32) {}
+
+/// From now on this signal does nothing but interrupt system calls.
+pub fn note_signal(signal: i32) {
+    // SAFETY: the handler does nothing; all-zero is a valid mask and flags: no SA_RESTART.
+    let installed = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = do_nothing as extern "C" fn(i32) as usize;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut())
+    };
+    assert_eq!(installed, 0);
+}
+
 pub fn have(program: &str) -> bool {
     let found = ["/bin", "/usr/bin", "/sbin", "/usr/sbin"]
         .iter()

@@ -115,7 +115,7 @@ fn a_process_that_never_becomes_another_program_holds_up_no_open() {
     let stuck = Stuck::new(|| Ok(()));
     let (done, wait) = mpsc::channel();
     for number in 0..4 {
-        let (path, done) = (pool.path(&format!("f{number}")), done.clone());
+        let (path, done) = (pool.path(format!("f{number}")), done.clone());
         fs::write(&path, "old").unwrap();
         thread::spawn(move || {
             let mut options = OpenOptions::new();
