@@ -1,8 +1,8 @@
 //! Which writers in passthrough can be held, and the marks by which the kernel knows them.
 //!
 //! A file is marked before its open is answered, so that the kernel opens the branch's file under the
-//! mark. The mark goes a while later, with all others of its time at once: from then on nothing is
-//! slower. When a branch runs out of room all its writers are marked again, *armed*: their accesses
+//! mark. The kernel tells when it has, and the mark goes, else a while later with all others of its time:
+//! from then on nothing is slower. When a branch runs out of room all its writers are marked again, *armed*: their accesses
 //! wait for an answer, see `mover::held`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,31 +13,38 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::base::branch::{Branch, BranchId, HoldState};
 use crate::base::open::reopen;
-use crate::base::sys::{self, HoldMark};
+use crate::base::sys;
 use crate::base::thread;
 use crate::state::State;
 use crate::state::open_file::OpenFile;
 use crate::state::view::View;
 
+/// Opens noted at once.
+const OPENED_MAX: usize = 4096;
 /// With less the first writer waits until somebody looks after the branch's room, no longer than that.
 const LITTLE_BYTES: u64 = 4 << 30;
 const LOOKED_WITHIN: Duration = Duration::from_millis(50);
 /// How long a try waits for the kernel to tell of a write. Where it does, it has long done so.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
+/// Device and number.
+type Inode = (u64, u64);
+
 /// All writers that can be held.
 #[derive(Default)]
 pub(crate) struct HeldWriters {
     /// The marks that files are opened under. Those of one time are in one group, those of the time
-    /// before in the other, which is emptied before it is used again.
+    /// before in the other, which is emptied before it is used again: what is left of marks goes so.
     able: OnceLock<[OwnedFd; 2]>,
     current: AtomicUsize,
     marked: [AtomicBool; 2],
+    /// Files that the kernel is about to open, and how often.
+    opening: Mutex<HashMap<Inode, u32>>,
     branches: RwLock<BTreeMap<BranchId, Arc<BranchWriters>>>,
     /// Wakes the thread that looks after the branches' room.
     kick: OnceLock<Arc<OwnedFd>>,
@@ -58,9 +65,19 @@ struct Inner {
     /// Present while the branch is armed.
     armed: Option<Arc<OwnedFd>>,
     files: HashMap<u64, Enrolled>,
-    /// By inode number: the writers, and how many of them append.
-    inodes: HashMap<u64, (u32, u32)>,
+    /// By inode number.
+    inodes: HashMap<u64, OfInode>,
     next: u64,
+}
+
+/// The writers of one inode.
+#[derive(Clone, Copy, Default)]
+struct OfInode {
+    writers: u32,
+    /// Those of them that append.
+    appenders: u32,
+    /// The last to come.
+    last: u64,
 }
 
 struct Enrolled {
@@ -89,13 +106,49 @@ impl HeldWriters {
     }
 
     /// Marks a file that the kernel is about to open for writing.
-    fn make_able(&self, file: BorrowedFd<'_>) -> sys::Result<()> {
+    fn make_able(&self, file: BorrowedFd<'_>, inode: Inode) -> sys::Result<()> {
+        let mut opening = self.opening.lock();
         let (current, group) = self.able_group()?;
-        sys::hold_mark(group, file, HoldMark::Able)?;
+        sys::mark_able(group, file)?;
+        *opening.entry(inode).or_default() += 1;
+        drop(opening);
         if let Some(marked) = self.marked.get(current) {
             marked.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Takes the marks of files that the kernel has opened by now; `done` gets the descriptors by which it
+    /// told of them.
+    pub(crate) fn note_opened(&self, done: &mut dyn FnMut(OwnedFd, &Stat)) {
+        for group in self.able.get().into_iter().flatten() {
+            for _ in 0..OPENED_MAX {
+                let Ok(Some((file, thread))) = sys::next_opened(group.as_fd()) else {
+                    break;
+                };
+                let Ok(stat) = rustix::fs::fstat(&file) else {
+                    continue;
+                };
+                if !sys::is_own_thread(thread) {
+                    self.unmark(group.as_fd(), &file, (stat.st_dev, stat.st_ino));
+                }
+                done(file, &stat);
+            }
+        }
+    }
+
+    /// One of those who were about to open the file has done so; the mark is for the last of them.
+    fn unmark(&self, group: BorrowedFd<'_>, file: &OwnedFd, inode: Inode) {
+        let mut opening = self.opening.lock();
+        if let Some(count) = opening.get_mut(&inode)
+            && *count > 1
+        {
+            *count -= 1;
+            return;
+        }
+        opening.remove(&inode);
+        // It may be the other group's, or gone for its age.
+        let _ = sys::unmark_able(group, file.as_fd());
     }
 
     /// A time is over: the marks of the one before it go.
@@ -112,6 +165,9 @@ impl HeldWriters {
             tracing::debug!(%errno, "marks of opened files stay");
         }
         self.current.store(before, Ordering::Release);
+        if !self.has_marks() {
+            self.opening.lock().clear();
+        }
     }
 
     /// Those of a branch.
@@ -185,9 +241,19 @@ impl BranchWriters {
         }
     }
 
-    /// How many of them have this inode open, and how many of those append.
-    pub(crate) fn of_inode(&self, inode: u64) -> Option<(u32, u32)> {
-        self.inner.lock().inodes.get(&inode).copied()
+    /// Whether some of them append to this inode; `None` if it is nobody's.
+    pub(crate) fn appends_to(&self, inode: u64) -> Option<bool> {
+        let inner = self.inner.lock();
+        inner.inodes.get(&inode).map(|of| of.appenders > 0)
+    }
+
+    /// A descriptor of this inode, if one is to be had at once.
+    pub(crate) fn file_of(&self, inode: u64) -> Option<Arc<OwnedFd>> {
+        let inner = self.inner.lock();
+        let last = inner.inodes.get(&inode)?.last;
+        let opened = inner.files.get(&last)?.file.upgrade()?;
+        drop(inner);
+        opened.file_here()
     }
 
     /// Whether their accesses wait.
@@ -208,7 +274,7 @@ impl BranchWriters {
         for opened in writers.iter().filter_map(Weak::upgrade) {
             let marked = opened
                 .file()
-                .and_then(|file| sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed));
+                .and_then(|file| sys::mark_armed(group.as_fd(), file.as_fd()));
             if let Err(errno) = marked {
                 tracing::warn!(%errno, "an open file cannot be held");
             }
@@ -225,9 +291,12 @@ impl BranchWriters {
         }
     }
 
-    fn enrol(self: &Arc<Self>, opened: &Arc<OpenFile>, appends: bool) -> sys::Result<Enrolment> {
-        let file = opened.file()?;
-        let inode = rustix::fs::fstat(&*file)?.st_ino;
+    fn enrol(
+        self: &Arc<Self>,
+        opened: &Arc<OpenFile>,
+        (file, inode): (&OwnedFd, u64),
+        appends: bool,
+    ) -> sys::Result<Enrolment> {
         let mut inner = self.inner.lock();
         let number = inner.next;
         inner.next += 1;
@@ -238,10 +307,11 @@ impl BranchWriters {
         };
         inner.files.insert(number, enrolled);
         let counts = inner.inodes.entry(inode).or_default();
-        counts.0 += 1;
-        counts.1 += u32::from(appends);
+        counts.writers += 1;
+        counts.appenders += u32::from(appends);
+        counts.last = number;
         if let Some(group) = &inner.armed {
-            sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed)?;
+            sys::mark_armed(group.as_fd(), file.as_fd())?;
         }
         Ok(Enrolment {
             writers: Arc::clone(self),
@@ -255,9 +325,9 @@ impl BranchWriters {
             return;
         };
         if let Some(counts) = inner.inodes.get_mut(&gone.inode) {
-            counts.0 = counts.0.saturating_sub(1);
-            counts.1 = counts.1.saturating_sub(u32::from(gone.appends));
-            if counts.0 == 0 {
+            counts.writers = counts.writers.saturating_sub(1);
+            counts.appenders = counts.appenders.saturating_sub(u32::from(gone.appends));
+            if counts.writers == 0 {
                 inner.inodes.remove(&gone.inode);
             }
         }
@@ -302,13 +372,13 @@ pub(crate) fn enrol(
         return;
     }
     let held = &pool.held_writers;
-    let enrolled = opened
-        .file()
-        .and_then(|file| held.make_able(file.as_fd()))
-        .and_then(|()| {
-            held.of(branch.id)
-                .enrol(opened, flags & libc::O_APPEND != 0)
-        });
+    let enrolled = opened.file().and_then(|file| {
+        let stat = rustix::fs::fstat(&*file)?;
+        held.make_able(file.as_fd(), (stat.st_dev, stat.st_ino))?;
+        let appends = flags & libc::O_APPEND != 0;
+        held.of(branch.id)
+            .enrol(opened, (&*file, stat.st_ino), appends)
+    });
     match enrolled {
         Ok(enrolment) => {
             let writers = Arc::clone(&enrolment.writers);
@@ -353,7 +423,7 @@ fn try_on(file: &OwnedFd) -> Result<(), String> {
         Errno::MFILE => "no further fanotify group (fs.fanotify.max_user_groups)".to_owned(),
         other => format!("no fanotify group: {other}"),
     })?;
-    sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Able).map_err(|errno| match errno {
+    sys::mark_able(group.as_fd(), file.as_fd()).map_err(|errno| match errno {
         Errno::INVAL => "this kernel cannot hold writes (Linux 6.14 or later)".to_owned(),
         Errno::OPNOTSUPP => "its filesystem does not let writes be held".to_owned(),
         other => format!("the kernel refused the mark: {other}"),
@@ -361,7 +431,9 @@ fn try_on(file: &OwnedFd) -> Result<(), String> {
     let trouble = |errno: Errno| format!("the try failed: {errno}");
     let able = reopen(file.as_fd(), OFlags::WRONLY).map_err(trouble)?;
     sys::hold_unmark_all(group.as_fd()).map_err(trouble)?;
-    sys::hold_mark(group.as_fd(), file.as_fd(), HoldMark::Armed).map_err(trouble)?;
+    // It is told of this open.
+    while sys::next_opened(group.as_fd()).map_err(trouble)?.is_some() {}
+    sys::mark_armed(group.as_fd(), file.as_fd()).map_err(trouble)?;
     // It is let go with the group, whatever comes.
     let write = move || {
         let _ = rustix::io::pwrite(&able, b"?", 0);

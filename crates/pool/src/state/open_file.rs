@@ -125,7 +125,12 @@ impl OpenFile {
         Some((Arc::clone(&place.branch), place.file().ok()?))
     }
 
-    /// The same if that is to be had at once.
+    /// The branch file if it is to be had at once.
+    pub(crate) fn file_here(&self) -> Option<Arc<OwnedFd>> {
+        self.place.try_lock()?.as_mut()?.descriptor.here()
+    }
+
+    /// The same with its branch.
     fn here_on(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
         let mut place = self.place.try_lock()?;
         let place = place.as_mut()?;

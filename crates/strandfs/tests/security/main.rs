@@ -12,6 +12,7 @@ mod evil_fs;
 mod exdev;
 mod execve;
 mod forgery;
+mod held;
 mod ioctls;
 mod leases;
 mod locks;

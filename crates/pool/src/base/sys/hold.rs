@@ -42,46 +42,46 @@ pub fn hold_group() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
-/// What a mark on an inode is for. The kernel forgets a mark when it drops the inode from memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldMark {
-    /// What is opened meanwhile can be held. Nothing waits for its sake.
-    Able,
-    /// Accesses wait.
-    Armed,
-}
-
-impl HoldMark {
-    fn flags(self) -> libc::c_uint {
-        match self {
-            // A mark that ignores the event is a mark all the same.
-            HoldMark::Able => libc::FAN_MARK_IGNORE_SURV | libc::FAN_MARK_EVICTABLE,
-            HoldMark::Armed => libc::FAN_MARK_EVICTABLE,
-        }
-    }
-}
-
-/// Marks the inode of `file` (not `O_PATH`).
+/// Marks the inode of `file` (not `O_PATH`): what is opened from now on can be held. Nothing waits for the
+/// sake of this mark; each open is told, see [`next_opened`]. The kernel forgets a mark when it drops the
+/// inode from memory.
 ///
 /// # Errors
 /// EINVAL on a kernel without `FAN_PRE_ACCESS`, EOPNOTSUPP where the filesystem does not let its files
 /// be held, ENOMEM.
-pub fn hold_mark(group: BorrowedFd<'_>, file: BorrowedFd<'_>, mark: HoldMark) -> Result<()> {
-    let flags = libc::FAN_MARK_ADD | mark.flags();
+pub fn mark_able(group: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
+    // A mark that ignores the event is a mark all the same.
+    let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_EVICTABLE;
+    let ignore = flags | libc::FAN_MARK_IGNORE_SURV;
+    change_mark(group, ignore, FAN_PRE_ACCESS, file.as_raw_fd())?;
+    change_mark(group, flags, libc::FAN_OPEN, file.as_raw_fd())
+}
+
+/// What is opened from now on cannot be held for the sake of [`mark_able`].
+///
+/// # Errors
+/// ENOENT if there is no mark.
+pub fn unmark_able(group: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
+    let flags = libc::FAN_MARK_REMOVE | libc::FAN_MARK_IGNORE_SURV;
     change_mark(group, flags, FAN_PRE_ACCESS, file.as_raw_fd())
 }
 
-/// Takes the mark [`HoldMark::Armed`] from the inode of `file`.
+/// Has all accesses to the inode of `file` wait that can.
 ///
 /// # Errors
-/// ENOENT if it has none.
-pub fn hold_unmark(group: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
-    change_mark(
-        group,
-        libc::FAN_MARK_REMOVE,
-        FAN_PRE_ACCESS,
-        file.as_raw_fd(),
-    )
+/// As of [`mark_able`].
+pub fn mark_armed(group: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
+    let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_EVICTABLE;
+    change_mark(group, flags, FAN_PRE_ACCESS, file.as_raw_fd())
+}
+
+/// Takes the mark of [`mark_armed`] away.
+///
+/// # Errors
+/// ENOENT if there is none.
+pub fn unmark_armed(group: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
+    let flags = libc::FAN_MARK_REMOVE;
+    change_mark(group, flags, FAN_PRE_ACCESS, file.as_raw_fd())
 }
 
 /// Takes all marks of the group away. What waits goes on waiting.
@@ -144,6 +144,26 @@ pub fn next_access(group: BorrowedFd<'_>) -> Result<Option<HeldAccess>> {
         thread,
         range,
     }))
+}
+
+/// The next file that was opened under the mark of [`mark_able`], if there is one, and the thread that did.
+///
+/// # Errors
+/// Those of `read(2)`; EMFILE.
+pub fn next_opened(group: BorrowedFd<'_>) -> Result<Option<(OwnedFd, i32)>> {
+    let mut buffer = [0_u8; HEAD_BYTES];
+    match rustix::io::read(group, &mut buffer) {
+        Ok(0) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+        other => other?,
+    };
+    let (Some(number), Some(thread)) = (i32_at(&buffer, 16), i32_at(&buffer, 20)) else {
+        return Ok(None);
+    };
+    if number < 0 {
+        return Ok(None);
+    }
+    // SAFETY: the kernel just opened this descriptor for the event, and nothing else owns it.
+    Ok(Some((unsafe { OwnedFd::from_raw_fd(number) }, thread)))
 }
 
 /// Lets an access go on; its descriptor is to be closed then. Of one that was killed meanwhile the
@@ -211,14 +231,21 @@ mod tests {
         let Ok(group) = hold_group() else { return };
         let file = tempfile::NamedTempFile::new().unwrap();
         let plain = file.reopen().unwrap();
-        if hold_mark(group.as_fd(), plain.as_fd(), HoldMark::Able).is_err() {
+        if mark_able(group.as_fd(), plain.as_fd()).is_err() {
             return;
         }
         let able = std::fs::File::options().write(true).open(file.path());
         let able = able.unwrap();
+        let (opened, thread) = next_opened(group.as_fd()).unwrap().unwrap();
+        assert!(is_own_thread(thread));
+        unmark_able(group.as_fd(), opened.as_fd()).unwrap();
+        assert!(next_opened(group.as_fd()).unwrap().is_none());
+        // What the file is opened under by then does not matter.
+        std::fs::File::open(file.path()).unwrap();
+        assert!(next_opened(group.as_fd()).unwrap().is_some());
         hold_unmark_all(group.as_fd()).unwrap();
         able.write_all_at(b"goes on", 0).unwrap();
-        hold_mark(group.as_fd(), plain.as_fd(), HoldMark::Armed).unwrap();
+        mark_armed(group.as_fd(), plain.as_fd()).unwrap();
         plain.read_at(&mut [0; 4], 0).unwrap();
         assert!(next_access(group.as_fd()).unwrap().is_none());
         std::thread::scope(|scope| {
@@ -238,7 +265,7 @@ mod tests {
             let_go(group.as_fd(), access.file.as_fd());
             assert_eq!(writer.join().unwrap(), access.thread);
         });
-        hold_unmark(group.as_fd(), plain.as_fd()).unwrap();
+        unmark_armed(group.as_fd(), plain.as_fd()).unwrap();
         able.write_all_at(b"goes on", 0).unwrap();
     }
 }

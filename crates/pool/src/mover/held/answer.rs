@@ -30,6 +30,9 @@ const CPUS_MAX: u64 = 8;
 const REACTION: Duration = Duration::from_millis(20);
 /// Between two looks at branches with writers.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// The same while the kernel is about to open files, or was a moment ago: what it has opened is slower
+/// until that is noticed.
+const OPENING: Duration = Duration::from_millis(20);
 /// Looks of the longer pause until marks that files were opened under go: an open that was answered has
 /// long ended by then.
 const MARKED_FOR: u32 = 8;
@@ -39,8 +42,6 @@ const IDLE: Duration = Duration::from_secs(1);
 const TURN: usize = 64;
 /// Accesses held at once: each has a descriptor. Those beyond it go on.
 const HELD_MAX: usize = 256;
-/// Accesses whose room is followed.
-const GRANTS_MAX: usize = 64;
 
 /// The thread. When it ends, however that is, everybody goes on.
 pub(super) struct Answerer {
@@ -62,7 +63,7 @@ struct Guarded {
     queue: Arc<Queue>,
     /// While it is armed, and as long as somebody waits.
     group: Option<Arc<OwnedFd>>,
-    ledger: Ledger<Arc<OwnedFd>>,
+    ledger: Ledger,
     copies_on_write: bool,
     /// At the last look.
     available: Option<(u64, Instant)>,
@@ -93,6 +94,9 @@ impl Answerer {
             };
             self.answer(&pool);
             self.look(&pool);
+            // After marks have gone: what is not read keeps a branch's mount busy.
+            let mut done = |file, stat: &Stat| close(&pool, file, stat);
+            pool.held_writers.note_opened(&mut done);
             self.settle(&pool);
             let pause = self.pause(&pool);
             drop(pool);
@@ -117,9 +121,13 @@ impl Answerer {
     fn pause(&self, pool: &Mover) -> Option<Duration> {
         let now = Instant::now();
         let next = self.branches.values().map(|it| it.next_look).min();
+        let longest = match pool.held_writers.has_marks() {
+            true => OPENING,
+            false => LOOK.1,
+        };
         match next {
-            Some(next) => Some(next.saturating_duration_since(now).min(LOOK.1)),
-            None if pool.held_writers.has_marks() => Some(LOOK.1),
+            Some(next) => Some(next.saturating_duration_since(now).min(longest)),
+            None if longest == OPENING => Some(longest),
             None => None,
         }
     }
@@ -176,7 +184,7 @@ impl Answerer {
         let now = Instant::now();
         for guarded in self.branches.values_mut() {
             if guarded.next_look <= now {
-                guarded.look(now, self.cpu_rate);
+                guarded.look(pool, now, self.cpu_rate);
             }
         }
     }
@@ -232,12 +240,12 @@ impl Guarded {
     }
 
     /// Looks at the room: arms the branch where its writers could use it up before the next look.
-    fn look(&mut self, now: Instant, cpu_rate: u64) {
-        self.judge(now, cpu_rate);
+    fn look(&mut self, pool: &Mover, now: Instant, cpu_rate: u64) {
+        self.judge(pool, now, cpu_rate);
         self.writers.note_look();
     }
 
-    fn judge(&mut self, now: Instant, cpu_rate: u64) {
+    fn judge(&mut self, pool: &Mover, now: Instant, cpu_rate: u64) {
         let Some((available, total)) = available(&self.branch) else {
             self.next_look = now + LOOK.1;
             return;
@@ -252,9 +260,7 @@ impl Guarded {
         if available <= floor || self.queue.len() > 0 {
             self.arm();
         } else if self.group.is_some() && available > floor.saturating_mul(2) {
-            self.writers.disarm();
-            self.group = None;
-            self.ledger = Ledger::default();
+            self.disarm(pool);
         }
         let rest = available.saturating_sub(floor) as f64 / rate / 2.0;
         let pause = Duration::try_from_secs_f64(rest).unwrap_or(LOOK.1);
@@ -267,6 +273,15 @@ impl Guarded {
     /// Whether nobody has written for a while: files that are opened one after the other wake nobody.
     fn is_long_idle(&self) -> bool {
         self.last_writer.elapsed() > IDLE
+    }
+
+    fn disarm(&mut self, pool: &Mover) {
+        self.writers.disarm();
+        self.ledger = Ledger::default();
+        if let Some(group) = self.group.take() {
+            // The kernel waits until all have gone on that have been let go.
+            pool.held.lookers.run(move || drop(group));
+        }
     }
 
     fn arm(&mut self) {
@@ -299,14 +314,14 @@ impl Guarded {
             sys::let_go(group.as_fd(), access.file.as_fd());
             return;
         };
-        let Some((_, appenders)) = self.writers.of_inode(stat.st_ino) else {
+        let Some(appends) = self.writers.appends_to(stat.st_ino) else {
             // Nobody's any more: the mark was left behind.
-            let _ = sys::hold_unmark(group.as_fd(), access.file.as_fd());
+            let _ = sys::unmark_armed(group.as_fd(), access.file.as_fd());
             sys::let_go(group.as_fd(), access.file.as_fd());
             close(pool, access.file, &stat);
             return;
         };
-        let facts = facts_of(&stat, self.copies_on_write, appenders > 0);
+        let facts = facts_of(&stat, self.copies_on_write, appends);
         let need = ledger::need_bytes(&facts, access.range);
         let waits = self.queue.len();
         let goes = need == 0
@@ -315,7 +330,8 @@ impl Guarded {
             || self.queue.is_hopeless();
         if goes {
             sys::let_go(group.as_fd(), access.file.as_fd());
-            self.grant(pool, &facts, need, access.file);
+            self.grant(&facts, need);
+            close(pool, access.file, &stat);
             return;
         }
         pool.held.counts.held.fetch_add(1, Ordering::Relaxed);
@@ -347,23 +363,18 @@ impl Guarded {
     }
 
     fn outstanding(&mut self, but: u64) -> u64 {
-        let allocated = |file: &Arc<OwnedFd>| {
-            let stat = rustix::fs::fstat(&**file).ok()?;
+        let allocated = |inode| {
+            let file = self.writers.file_of(inode)?;
+            let stat = rustix::fs::fstat(&*file).ok()?;
             Some(allocated_bytes(&stat))
         };
         self.ledger.outstanding(but, Instant::now(), allocated)
     }
 
-    fn grant(&mut self, pool: &Mover, facts: &Facts, need_bytes: u64, file: OwnedFd) {
-        let Ok(stat) = rustix::fs::fstat(&file) else {
-            return;
-        };
-        if need_bytes == 0 || stat.st_nlink == 0 || self.ledger.len() >= GRANTS_MAX {
-            close(pool, file, &stat);
-            return;
+    fn grant(&mut self, facts: &Facts, need_bytes: u64) {
+        if need_bytes > 0 {
+            self.ledger.grant(facts, need_bytes, Instant::now());
         }
-        let now = Instant::now();
-        drop(self.ledger.grant(facts, need_bytes, now, Arc::new(file)));
     }
 
     /// Lets those go on who can, in the order in which they came: who needs much is not overtaken.
@@ -425,7 +436,10 @@ impl Guarded {
             };
             tracing::warn!(branch = %self.branch.path.display(), ?waited, reason, "a write goes on where there is no room for it");
         }
-        self.grant(pool, &facts, taken, file);
+        self.grant(&facts, taken);
+        if let Ok(stat) = rustix::fs::fstat(&file) {
+            close(pool, file, &stat);
+        }
     }
 
     /// Nobody waits any more.

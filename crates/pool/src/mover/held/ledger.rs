@@ -40,41 +40,40 @@ pub(super) fn need_bytes(facts: &Facts, range: Option<(u64, u64)>) -> u64 {
     }
 }
 
+/// Files that are looked at again; what others were allowed counts in full.
+const FOLLOWED_MAX: usize = 64;
+
 /// Room allowed to an access.
-struct Grant<T> {
+struct Grant {
     bytes: u64,
     allocated_before: u64,
     at: Instant,
-    /// By what the file is looked at again.
-    file: T,
 }
 
 /// The accesses that were allowed on one branch, one for each file: the next on the same file comes
 /// when the one before is over.
-pub(super) struct Ledger<T> {
-    grants: HashMap<u64, Grant<T>>,
+#[derive(Default)]
+pub(super) struct Ledger {
+    grants: HashMap<u64, Grant>,
 }
 
-impl<T> Default for Ledger<T> {
-    fn default() -> Self {
-        Ledger {
-            grants: HashMap::new(),
-        }
-    }
-}
-
-impl<T> Ledger<T> {
-    /// What may still be taken by accesses that were allowed, but for those on `but`.
+impl Ledger {
+    /// What may still be taken by accesses that were allowed, but for those on `but`; `allocated_now`
+    /// says what an inode occupies, if that can be known.
     pub(super) fn outstanding(
         &mut self,
         but: u64,
         now: Instant,
-        allocated_now: impl Fn(&T) -> Option<u64>,
+        allocated_now: impl Fn(u64) -> Option<u64>,
     ) -> u64 {
-        let mut sum = 0_u64;
+        let (mut sum, mut followed) = (0_u64, 0);
         self.grants.retain(|inode, grant| {
-            let taken = allocated_now(&grant.file)
-                .map(|allocated| allocated.saturating_sub(grant.allocated_before));
+            followed += 1;
+            let allocated = match followed <= FOLLOWED_MAX {
+                true => allocated_now(*inode),
+                false => None,
+            };
+            let taken = allocated.map(|now| now.saturating_sub(grant.allocated_before));
             let left = grant.bytes.saturating_sub(taken.unwrap_or(0));
             let counts = left > 0 && now.saturating_duration_since(grant.at) < FORGOTTEN_AFTER;
             if counts && *inode != but {
@@ -85,19 +84,14 @@ impl<T> Ledger<T> {
         sum
     }
 
-    /// An access is allowed. What is left of the one before, if anything.
-    pub(super) fn grant(&mut self, facts: &Facts, bytes: u64, now: Instant, file: T) -> Option<T> {
+    /// An access is allowed, in the place of the one before on the same file.
+    pub(super) fn grant(&mut self, facts: &Facts, bytes: u64, now: Instant) {
         let grant = Grant {
             bytes,
             allocated_before: facts.allocated_bytes,
             at: now,
-            file,
         };
-        self.grants.insert(facts.inode, grant).map(|old| old.file)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.grants.len()
+        self.grants.insert(facts.inode, grant);
     }
 }
 
@@ -152,16 +146,16 @@ mod tests {
     #[test]
     fn what_was_allowed_counts_until_it_is_taken_or_long_ago() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
-        ledger.grant(&facts(0, 0), 5 * MIB, now, 1);
+        ledger.grant(&facts(0, 0), 5 * MIB, now);
         assert_eq!(ledger.outstanding(0, now, |_| Some(0)), 5 * MIB);
         assert_eq!(ledger.outstanding(0, now, |_| Some(2 * MIB)), 3 * MIB);
         assert_eq!(ledger.outstanding(7, now, |_| Some(2 * MIB)), 0);
         // The next access on the file takes the place of the one before.
-        assert_eq!(ledger.grant(&facts(0, 5 * MIB), MIB, now, 2), Some(1));
+        ledger.grant(&facts(0, 5 * MIB), MIB, now);
         assert_eq!(ledger.outstanding(0, now, |_| Some(5 * MIB)), MIB);
         assert_eq!(ledger.outstanding(0, now, |_| Some(6 * MIB)), 0);
-        assert_eq!(ledger.len(), 0);
-        ledger.grant(&facts(0, 0), MIB, now, 3);
+        assert!(ledger.grants.is_empty());
+        ledger.grant(&facts(0, 0), MIB, now);
         let later = now + FORGOTTEN_AFTER;
         assert_eq!(ledger.outstanding(0, later, |_| None), 0);
     }
