@@ -12,14 +12,12 @@ use rustix::io::Errno;
 use strandfs_fuzz::FaultRun;
 
 use crate::held::{
-    CLOSED, MIB, assert_closed, assert_mib, block, builder, filesystems, fill, stamp, start,
+    CLOSED, LONG, MIB, assert_closed, assert_mib, block, builder, filesystems, fill, stamp, start,
     write_mib,
 };
 use crate::support::files::{errno, open_with, put};
 use crate::support::traffic::requests_of;
 use crate::support::{Kind, Pool, eventually, run};
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// Acts while nothing can be moved, because the other branch stands still, and a program that writes to
 /// `w` without end is held by that.
