@@ -15,7 +15,7 @@ use crate::result::{Kind, Report, Series};
 use crate::stats::estimate;
 
 /// The published speeds with nullrw, in bytes a second: blocks of 1 MiB, blocks of 512 bytes.
-const PUBLISHED: (f64, f64) = (4.9e9, 69.7e6);
+pub(crate) const PUBLISHED: (f64, f64) = (4.9e9, 69.7e6);
 
 /// Measures.
 ///
@@ -78,6 +78,13 @@ pub fn table(report: &Report) -> String {
         "-".to_owned(),
     ]);
     format::table(&table)
+}
+
+/// How many times as fast a subject writes in blocks of 1 MiB as in blocks of 512 bytes, without the final sync.
+pub(crate) fn write_ratio(report: &Report, subject: &str) -> Option<crate::stats::Estimate> {
+    let large = byte_seconds(report.find(subject, "write-1m")?);
+    let small = byte_seconds(report.find(subject, "write-512")?);
+    crate::stats::speed_ratio(&small, &large)
 }
 
 fn byte_seconds(series: &Series) -> Vec<Option<f64>> {

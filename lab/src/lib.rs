@@ -31,6 +31,7 @@ pub mod probe;
 pub mod progress;
 pub mod regime;
 pub mod report;
+pub mod reproduce;
 pub mod requests;
 pub mod result;
 pub mod scratch;

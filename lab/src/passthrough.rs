@@ -87,8 +87,16 @@ fn bare(report: &Report) -> Option<&str> {
 
 /// The table: ratios to the bare filesystem, and the published ones.
 pub fn table(report: &Report) -> String {
+    match bare(report) {
+        Some(_) => format::table(&rows(report)),
+        None => String::new(),
+    }
+}
+
+/// Its rows, with a heading.
+pub(crate) fn rows(report: &Report) -> Vec<Vec<String>> {
     let Some(bare) = bare(report) else {
-        return String::new();
+        return Vec::new();
     };
     let rows = report.workloads();
     let rows: Vec<&str> = rows.into_iter().filter(|it| !it.contains(',')).collect();
@@ -119,11 +127,11 @@ pub fn table(report: &Report) -> String {
         line.push(format::ratio(published.speed / PUBLISHED_BARE));
         table.push(line);
     }
-    format::table(&table)
+    table
 }
 
 /// Whether the ways come in the published order, pair by pair, as far as the intervals tell.
-fn order(report: &Report) -> Vec<String> {
+pub(crate) fn order(report: &Report) -> Vec<String> {
     let mut against = Vec::new();
     let mut shown = 0;
     for (place, one) in PUBLISHED.iter().enumerate() {

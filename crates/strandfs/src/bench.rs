@@ -9,6 +9,7 @@ mod metadata;
 mod output;
 mod progress;
 mod report;
+mod reproduce;
 mod requests;
 mod volume;
 
@@ -43,6 +44,7 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Depth(args) => layers::depth(args),
+        BenchCommand::Reproduce(args) => reproduce::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Export(args) => export::run(args),
         BenchCommand::Requests(args) => requests::run(args),

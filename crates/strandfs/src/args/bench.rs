@@ -3,6 +3,7 @@
 pub mod latency;
 pub mod layers;
 pub mod matrix;
+pub mod reproduce;
 pub mod results;
 pub mod volume;
 
@@ -39,6 +40,8 @@ pub enum BenchCommand {
     Report(results::ReportArgs),
     /// Write all samples of a result as comma-separated values.
     Export(results::ExportArgs),
+    /// Measure the tables that others published, and write a page with both beside each other (root).
+    Reproduce(reproduce::ReproduceArgs),
     /// Requests the kernel sends to a FUSE filesystem for what programs do, counted by the kernel.
     Requests(RequestsArgs),
 }
