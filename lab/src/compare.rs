@@ -165,7 +165,18 @@ fn unlike_rows(before: (&Report, &Series), after: (&Report, &Series)) -> Option<
             old.branches, new.branches
         ));
     }
-    let (old_way, new_way) = (transport(&old.options), transport(&new.options));
+    let way = |it: &Subject| {
+        let known = it.transport.clone();
+        known.unwrap_or_else(|| transport(&it.options).to_owned())
+    };
+    let (old_way, new_way) = match (&old.transport, &new.transport) {
+        // What was asked for is compared with what was asked for.
+        (Some(_), Some(_)) => (way(&old), way(&new)),
+        _ => (
+            transport(&old.options).to_owned(),
+            transport(&new.options).to_owned(),
+        ),
+    };
     if old_way != new_way {
         return Some(format!("transport {old_way} before, {new_way} after"));
     }

@@ -187,3 +187,45 @@ fn a_report_is_one_page_with_charts() {
         assert!(page.contains(word), "{word}");
     }
 }
+
+/// Little, once: what is asked is that every table is there, with both figures.
+#[test]
+fn the_page_of_published_tables_is_made_by_one_command() {
+    crate::need_root!();
+    crate::need_tool!("fio", "mkfs.xfs");
+    mounts::own_namespace();
+    if !mounts::loop_works("ext4") || !mounts::loop_works("xfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (page, results) = (dir.path().join("page.md"), dir.path().join("results"));
+    let images = dir.path().join("images");
+    fs::create_dir(&images).unwrap();
+    let arguments = [
+        "bench",
+        "reproduce",
+        "--reps=1",
+        "--size=16M",
+        "--images",
+        images.to_str().unwrap(),
+        "--results",
+        results.to_str().unwrap(),
+        "-o",
+        page.to_str().unwrap(),
+    ];
+    run(command::binary().to_str().unwrap(), arguments).ok();
+    assert_eq!(fs::read_dir(&images).unwrap().count(), 0);
+    let page = fs::read_to_string(&page).unwrap();
+    for words in [
+        "| write, 512 bytes | 70 MB/s |",
+        "| cache.files=auto-full, passthrough=rw |",
+        "| write, through the cache | 114 MB/s / ",
+        "| seq-read | 165 |",
+        "in the published order",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    for name in ["blocksize", "passthrough", "matrix", "volume"] {
+        Report::read(&results.join(format!("{name}.json"))).unwrap();
+    }
+}
