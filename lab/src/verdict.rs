@@ -83,10 +83,8 @@ pub fn further(table: &Table, level: f64) -> Option<usize> {
     match table.split(&every) {
         Some(middle) => match leader(table, &middle, level) {
             Leader::Open(more) => Some(more),
-            // It may have been disturbed.
-            Leader::Contradictory => SETTLED
-                .checked_sub(table.repetitions())
-                .filter(|it| *it > 0),
+            // It may have been disturbed, and that may end.
+            Leader::Contradictory => Some(FIRST),
             _ => None,
         },
         None => Some(FIRST),
@@ -280,6 +278,9 @@ mod tests {
         assert_eq!(of(&parts), Finding::Contradictory);
         // A cache in the pool that hides a slow disk.
         assert_eq!(of(&[[1.0, 1.0, 99.0, -98.0]; 7]), Finding::Contradictory);
+        // What was disturbed is measured again, as long as there is time.
+        let table = Table::new(&[&levels(&[[1.0, 1.0, 99.0, -98.0]; 9])]);
+        assert_eq!(further(&table, level()), Some(FIRST));
         // One that helps a little is no contradiction.
         assert_eq!(
             named(&of(&[[1.0, 1.0, 99.0, -20.0]; 7])),

@@ -20,8 +20,8 @@ use crate::trial::{self, Row, Trial, Until};
 const REPETITIONS: usize = 8;
 /// What the trial may take where the run has no end of its own.
 const TIME: Duration = Duration::from_secs(60);
-/// With less time left nothing is tried.
-const LEAST_TIME: Duration = Duration::from_secs(5);
+/// With less time left nothing is tried: to mount the pools takes a part of it.
+const LEAST_TIME: Duration = Duration::from_secs(15);
 /// Enough for every row, and little enough to be there beside the files of the run.
 const FILE_BYTES: u64 = 16 << 20;
 /// A gain that nobody would notice is none.
