@@ -97,6 +97,9 @@ _strandfs() {
             strandfs__subcmd__bench,report)
                 cmd="strandfs__subcmd__bench__subcmd__report"
                 ;;
+            strandfs__subcmd__bench,reproduce)
+                cmd="strandfs__subcmd__bench__subcmd__reproduce"
+                ;;
             strandfs__subcmd__bench,requests)
                 cmd="strandfs__subcmd__bench__subcmd__requests"
                 ;;
@@ -166,7 +169,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench)
-            opts="-h --help layers blocksize passthrough metadata matrix volume latency depth compare report export requests"
+            opts="-h --help layers blocksize passthrough metadata matrix volume latency depth compare report export reproduce requests"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -713,6 +716,44 @@ _strandfs() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__bench__subcmd__reproduce)
+            opts="-o -h --output --reps --size --images --results --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --reps)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --images)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --results)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
