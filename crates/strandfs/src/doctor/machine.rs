@@ -134,8 +134,9 @@ impl Machine {
             }
             ("Y" | "1", _) => "enabled: transport=auto uses it",
             _ => {
-                "off; /dev/fuse is used (echo Y > /sys/module/fuse/parameters/enable_uring as \
-                 root switches it on)"
+                "off; /dev/fuse is used, as fast for one program at a time; several at once are \
+                 served up to twice as fast with it (echo Y > \
+                 /sys/module/fuse/parameters/enable_uring as root switches it on)"
             }
         };
         Check::pass(NAME, found)
