@@ -377,7 +377,7 @@ impl TestDevice<'_> {
         done: u64,
         amount: Amount,
     ) -> Result<bool, BenchError> {
-        if workload.is_by_mib() || done % LOOK_EVERY == 0 {
+        if workload.is_by_mib() || done.is_multiple_of(LOOK_EVERY) {
             self.go_on()?;
         }
         // What is timed for a figure has no limit, so that it looks at no clock.
