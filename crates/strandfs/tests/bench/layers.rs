@@ -255,11 +255,18 @@ fn passthrough_prints_the_six_ways_beside_the_published_figures() {
     let served = |name: &str| {
         let mut series = report["series"].as_array().unwrap().iter();
         let found = series.find(|it| it["subject"] == name && it["workload"] == "write-1m");
-        let sample = &found.unwrap()["samples"][0]["traffic"];
-        sample["server_write_bytes"].as_u64().unwrap()
+        let found = found.unwrap();
+        let traffic = &found["samples"][0]["traffic"];
+        let served = traffic["server_write_bytes"].as_u64().unwrap();
+        (served, found["work"]["bytes"].as_u64().unwrap())
     };
-    assert!(served("cache.files=auto-full, passthrough=rw") < 1 << 20);
-    assert!(served("cache.files=off, passthrough off") >= 8 << 20);
+    let (seen, written) = served("cache.files=auto-full, passthrough=rw");
+    assert!(
+        written >= 1 << 20 && seen < written / 4,
+        "{seen} of {written}"
+    );
+    let (seen, written) = served("cache.files=off, passthrough off");
+    assert!(written >= 1 << 20 && seen >= written, "{seen} of {written}");
 }
 
 #[test]
