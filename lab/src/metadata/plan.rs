@@ -31,8 +31,8 @@ pub struct MetadataPlan {
     pub seed: u64,
 }
 
-/// The column of [`Choices::without_passthrough`].
-pub const WITHOUT_PASSTHROUGH: &str = "no passthrough";
+/// The column of `without_passthrough`.
+const WITHOUT_PASSTHROUGH: &str = "no passthrough";
 
 /// The choices from which a plan is made.
 #[derive(Clone, Debug, Default)]
@@ -60,19 +60,21 @@ impl Choices {
             branches: 1,
         }];
         for &branches in &self.branches {
-            let name = |name: &str| match branches {
-                1 => name.to_owned(),
-                many => format!("{name}, {many} branches"),
-            };
             for (title, kind) in self.kinds() {
                 subjects.push(Subject {
-                    name: name(&title),
+                    name: named(&title, branches),
                     kind,
                     branches,
                 });
             }
         }
         subjects
+    }
+
+    /// The columns that are measured in what fio reads, and in nothing else.
+    pub fn reads_only(&self) -> Vec<String> {
+        let branches = self.branches.iter().filter(|_| self.without_passthrough);
+        branches.map(|&it| named(WITHOUT_PASSTHROUGH, it)).collect()
     }
 
     fn kinds(&self) -> Vec<(String, SubjectKind)> {
@@ -122,6 +124,14 @@ impl Choices {
             kinds.push(("overlayfs".to_owned(), SubjectKind::Overlayfs));
         }
         kinds
+    }
+}
+
+/// A subject's name over so many branches.
+fn named(title: &str, branches: usize) -> String {
+    match branches {
+        1 => title.to_owned(),
+        many => format!("{title}, {many} branches"),
     }
 }
 

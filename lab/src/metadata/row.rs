@@ -15,6 +15,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether it can be measured: a program that is started sees to its own callers.
+    pub fn is_possible(self) -> bool {
+        self.callers == 1 || !self.workload.is_a_program()
+    }
+
     /// The name in tables and results.
     pub fn name(self) -> String {
         match self.callers {
@@ -34,13 +39,12 @@ pub fn shared_work(files: usize, callers: usize) -> usize {
     share(files, callers) * callers
 }
 
-/// Every workload for every number of callers; programs that are started and see to their own callers
-/// are for one.
+/// Every workload for every number of callers, where that is possible.
 pub fn rows(workloads: &[Workload], callers: &[usize]) -> Vec<Row> {
     let row = |callers| move |&workload| Row { callers, workload };
     let mut rows: Vec<Row> = (callers.iter().copied())
         .flat_map(|callers| workloads.iter().map(row(callers)))
-        .filter(|row| row.callers == 1 || !row.workload.is_a_program())
+        .filter(|row| row.is_possible())
         .collect();
     rows.sort_unstable();
     rows.dedup();

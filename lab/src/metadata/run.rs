@@ -232,12 +232,11 @@ fn one_round(
     Ok(measured)
 }
 
-/// A program sees to its own callers, and a subject that is there for its reads does nothing else.
+/// A subject that is there for its reads does nothing else.
 fn is_measured(plan: &MetadataPlan, mounted: &Mounted, row: Row) -> bool {
-    let fits = row.callers == 1 || !row.workload.is_a_program();
     let is_wanted =
         row.workload.depth().is_some() || !plan.reads_only.contains(&mounted.subject.name);
-    fits && is_wanted
+    row.is_possible() && is_wanted
 }
 
 /// A workload, by a caller for each of these.

@@ -175,7 +175,7 @@ fn read_and_answer(
                 if !worker_state.leave() {
                     return Step::HandedOff(deferred);
                 }
-                if worker_pool.is_alone() {
+                if worker_pool.carries_all() {
                     follow(
                         worker_pool,
                         worker_state,

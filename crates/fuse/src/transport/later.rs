@@ -172,18 +172,18 @@ impl WorkerPool {
         let request = self.kept.lock().take_ready()?;
         let len = request.bytes.len();
         room.get_mut(..len)?.copy_from_slice(&request.bytes);
-        worker_table.blocked.add(request.uid);
-        worker_state.note_asker(request.uid, 0);
-        worker_state.set_counted(true);
+        self.count_blocked(&mut worker_table, worker_state, request.uid);
         worker_state.enter_handed_off(request.unique);
-        self.note_crowd(&worker_table);
         Some((len, request.since))
     }
 
     /// A thread's request blocks from now on; under the worker table's lock.
     pub(super) fn note_blocked(&self, worker_table: &mut WorkerTable, worker_state: &WorkerState) {
         let (uid, pid) = worker_state.asker();
-        let uid = user(uid, pid);
+        self.count_blocked(worker_table, worker_state, user(uid, pid));
+    }
+
+    fn count_blocked(&self, worker_table: &mut WorkerTable, worker_state: &WorkerState, uid: u32) {
         worker_state.note_asker(uid, 0);
         worker_state.set_counted(true);
         worker_table.blocked.add(uid);

@@ -128,8 +128,8 @@ impl WorkerPool {
         })
     }
 
-    /// Whether requests come this way that somebody waits for: over io_uring hardly any.
-    pub(super) fn is_alone(&self) -> bool {
+    /// Whether all requests come over `/dev/fuse`: beside io_uring hardly any do that somebody waits for.
+    pub(super) fn carries_all(&self) -> bool {
         self.ring.get().is_none()
     }
 
@@ -218,6 +218,7 @@ impl WorkerPool {
         self.server.connection.counter().count_relief();
         self.note_blocked(worker_table, worker_state);
         worker_table.reader = Some(next.clone());
+        worker_table.starved = false;
     }
 
     pub(super) fn successor(
@@ -412,7 +413,7 @@ enum Answered {
     Yes,
     /// Nobody waits for an answer.
     No,
-    /// The thread is the reader, at this word, and nobody could be had that reads.
+    /// The thread is the reader, at this word: another one has to read first.
     ByTheReader(Arc<WorkerState>, u64),
     /// No thread of this transport.
     NotOurs,

@@ -113,7 +113,8 @@ fn setattr_where_there_is_room(
     node: &Arc<Node>,
     change: &SetAttr,
 ) -> Result<AttrReply> {
-    for times in 0.. {
+    let mut times = 0;
+    loop {
         let held = node.share_move_lock(cx);
         let place = node.primary();
         let refusal = match setattr_held(pool, node, change) {
@@ -131,8 +132,8 @@ fn setattr_where_there_is_room(
             times,
         };
         mover::make_room(pool, cx, node, &refused, || node.primary() != place)?;
+        times += 1;
     }
-    Err(Errno::NOSPC.into())
 }
 
 /// SETATTR while the file stays where it is.

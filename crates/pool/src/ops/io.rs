@@ -96,7 +96,8 @@ fn on_a_branch_with_room<T>(
     (offset_bytes, need_bytes): (u64, u64),
     mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
-    for times in 0.. {
+    let mut times = 0;
+    loop {
         let held = opened.node.share_move_lock(cx);
         let file = opened.file()?;
         let refusal = match change(file.as_fd()) {
@@ -113,8 +114,8 @@ fn on_a_branch_with_room<T>(
             times,
         };
         mover::make_room(pool, cx, &opened.node, &refused, moved)?;
+        times += 1;
     }
-    Err(Errno::NOSPC.into())
 }
 
 /// FLUSH: POSIX locks of the owner end; filesystems that report write errors only at close
@@ -272,8 +273,17 @@ fn allocate(
     }
     match rustix::fs::fallocate(fd, mode, offset_bytes, len_bytes) {
         // XFS wants as much free again, for what it has given by now.
-        Err(Errno::NOSPC) if had => Ok(rustix::fs::ftruncate(fd, end)?),
+        Err(Errno::NOSPC) if had => lengthen(fd, end),
         other => Ok(other?),
+    }
+}
+
+/// Has a file that has room up to there end there, if it ends before. Somebody who works on the branch may
+/// have made it longer meanwhile, which `ftruncate` would undo.
+fn lengthen(fd: BorrowedFd<'_>, end: u64) -> Result<()> {
+    match end.checked_sub(1) {
+        Some(last) => Ok(rustix::fs::fallocate(fd, FallocateFlags::empty(), last, 1)?),
+        None => Ok(()),
     }
 }
 
@@ -298,4 +308,24 @@ fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> Resul
         )?);
     }
     Ok(rustix::io::pwrite(fd, data, offset)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// It was cut back to where `fallocate` had found its end.
+    #[test]
+    fn a_file_that_somebody_else_has_made_longer_keeps_what_is_beyond() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        lengthen(file.as_file().as_fd(), 5000).unwrap();
+        assert_eq!(file.as_file().metadata().unwrap().len(), 5000);
+        fs::write(file.path(), vec![b'x'; 9000]).unwrap();
+        lengthen(file.as_file().as_fd(), 5000).unwrap();
+        assert_eq!(fs::read(file.path()).unwrap(), vec![b'x'; 9000]);
+        lengthen(file.as_file().as_fd(), 0).unwrap();
+    }
 }

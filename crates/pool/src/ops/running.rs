@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ const LOOKERS_MAX: usize = 16;
 pub(crate) struct Programs {
     /// One scan at a time: a process that others than its threads look at does not answer.
     scanning: Mutex<()>,
+    /// That too many do not answer was said.
+    said: AtomicBool,
     lookers: Arc<Mutex<Lookers>>,
 }
 
@@ -98,10 +100,13 @@ impl Programs {
                 }
             }
         }
-        tracing::warn!(
-            "too many processes do not tell what they run: a file that is opened to be read and \
+        // Once: any user can have it said.
+        if !self.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "too many processes do not tell what they run: a file that is opened to be read and \
              truncated counts as running"
-        );
+            );
+        }
         true
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::base::branch::{Branch, BranchId, HoldState};
@@ -398,15 +398,11 @@ pub(crate) fn enrol(
     }
 }
 
-/// Finds out whether writes to the files of a branch can be held: one to a nameless file is.
-pub(crate) fn probe(branch: &Branch) {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let state = match rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => match try_on(&file) {
-            Ok(()) => HoldState::Works,
-            Err(reason) => HoldState::Refused(reason),
-        },
-        Err(errno) => HoldState::Refused(format!("no file to try it with can be made: {errno}")),
+/// Finds out whether writes to the files of a branch can be held: one to this nameless file is.
+pub(crate) fn probe(branch: &Branch, file: &OwnedFd) {
+    let state = match try_on(file) {
+        Ok(()) => HoldState::Works,
+        Err(reason) => HoldState::Refused(reason),
     };
     if let HoldState::Refused(reason) = &state {
         tracing::info!(branch = %branch.path.display(), reason, "writes in passthrough cannot be held");

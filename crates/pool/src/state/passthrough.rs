@@ -84,7 +84,7 @@ pub(crate) fn probe_passthrough(pool: &State, connection: &Connection, branches:
         refused_for_lack_of_power |= outcome == Err(rustix::io::Errno::PERM);
         branch.note_passthrough(outcome.map(|id| connection.close_backing(id)));
         if outcome.is_ok() {
-            held_writers::probe(branch);
+            held_writers::probe(branch, &file);
         }
     }
     if refused_for_lack_of_power {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use strandfs_lab::metadata::plan::{WITHOUT_PASSTHROUGH, workloads};
+use strandfs_lab::metadata::plan::workloads;
 use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
 
 use super::progress::Bar;
@@ -18,12 +18,9 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     args.output.check()?;
     let mut choices = choices(&args.peers, args.branches.clone())?;
     choices.without_passthrough = true;
-    let subjects = choices.subjects();
-    let is_for_reads = |name: &&String| name.starts_with(WITHOUT_PASSTHROUGH);
-    let names = subjects.iter().map(|subject| &subject.name);
     let mut plan = MetadataPlan {
-        reads_only: names.filter(is_for_reads).cloned().collect(),
-        subjects,
+        reads_only: choices.reads_only(),
+        subjects: choices.subjects(),
         workloads: workloads(&args.only)?,
         callers: args.callers.clone(),
         files: args.files,

@@ -12,7 +12,6 @@ use super::available;
 use super::queue::Queue;
 use crate::base::branch::Branch;
 use crate::base::policy::Space;
-use crate::base::sys;
 use crate::base::thread;
 use crate::directory::choose;
 use crate::mover::ahead::candidates::{Candidate, Search};
@@ -290,7 +289,6 @@ impl MoveMode for Haste<'_> {
         source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
         self.go_on(node)?;
-        let _ = sys::drop_io_priority();
         pace::close_in(pool, node, source).map(Some)
     }
 }
