@@ -16,10 +16,12 @@ pub(crate) mod kept_listings;
 pub(crate) mod queue;
 pub(crate) mod remembered;
 pub(crate) mod series;
+pub(crate) mod telling;
 pub(crate) mod validity;
 pub(crate) mod watched;
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandfs_options::Coherence as Mode;
@@ -33,6 +35,7 @@ pub(crate) use kept_listings::Keeping;
 use queue::Queue;
 use remembered::Lookups;
 pub(crate) use remembered::{CachedLookups, Fill, Learnt};
+use telling::Telling;
 use watched::Watched;
 
 /// The state, and how long what is known of the branches holds.
@@ -67,7 +70,9 @@ pub struct Coherence {
     pub(crate) hot: HotFiles,
     pub(crate) queue: Queue,
     pub(crate) events: AtomicU64,
-    invalidations: AtomicU64,
+    /// Shared with the threads that tell.
+    invalidations: Arc<AtomicU64>,
+    telling: Arc<Telling>,
 }
 
 impl Coherence {
@@ -82,7 +87,8 @@ impl Coherence {
             hot: HotFiles::default(),
             queue: Queue::default(),
             events: AtomicU64::new(0),
-            invalidations: AtomicU64::new(0),
+            invalidations: Arc::default(),
+            telling: Arc::default(),
         }
     }
 

@@ -1,18 +1,21 @@
 //! What the kernel is told when a branch has reported a change.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::OFlags;
 use smallvec::SmallVec;
-use strandfs_fuse::NodeId;
+use strandfs_fuse::{Connection, NodeId};
 use strandfs_options::CacheFiles;
 
 use crate::coherence::Coherent;
 use crate::coherence::event::FileId;
+use crate::coherence::telling::{Stale, Teller};
 use crate::state::State;
 use crate::state::identity::VolumeId;
+use crate::state::mounts::Table;
 use crate::state::node::Node;
 use crate::state::open_file::IoMode;
 
@@ -82,17 +85,77 @@ pub(crate) fn expire_everything(pool: &Coherent) {
     let Some(connection) = pool.connection.get() else {
         return;
     };
+    let nodes = all_nodes(pool);
+    // First what no lock can hold up.
+    for node in &nodes {
+        node.kernel_cache.take_attributes();
+        let _ = connection.invalidate_inode(node.id, -1, 0);
+    }
+    expire_names_of(pool, connection, &nodes, |_| true);
+    for node in nodes.iter().filter(|node| !node.is_dir()) {
+        let _ = drop_inode(pool, node);
+    }
+}
+
+/// Every node there is now.
+pub(crate) fn all_nodes(pool: &State) -> Vec<Arc<Node>> {
     let mut nodes = Vec::new();
     pool.nodes.for_each(|node| nodes.push(Arc::clone(node)));
+    nodes
+}
+
+/// Has the kernel look up again the names of the nodes that are chosen, and drop the listings of all
+/// directories among the nodes.
+pub(crate) fn expire_names_of(
+    pool: &Coherent,
+    connection: &Connection,
+    nodes: &[Arc<Node>],
+    is_chosen: impl Fn(&Node) -> bool,
+) {
+    let mut stale: HashMap<NodeId, Vec<Stale>> = HashMap::new();
     for node in nodes {
-        node.kernel_cache.take_attributes();
-        let _ = drop_inode(pool, &node);
-        let names: Vec<_> = node.place().names.iter().cloned().collect();
-        for name in names {
-            count_invalidation(pool);
-            let _ = connection.expire_entry(name.parent, &name.name);
+        if node.is_dir() {
+            stale.entry(node.id).or_default().push(Stale::Listing);
+        }
+        if is_chosen(node) {
+            for name in node.place().names.iter() {
+                let stale = stale.entry(name.parent).or_default();
+                stale.push(Stale::Name(name.name.clone()));
+            }
         }
     }
+    let mut teller = Teller::expiring(pool, connection);
+    for (parent, stale) in stale {
+        teller.tell(parent, stale);
+    }
+    finish_telling(pool, connection, teller);
+}
+
+/// Names that the kernel cannot be told of one by one are dropped with all others, where it can.
+pub(crate) fn finish_telling(pool: &State, connection: &Connection, teller: Teller) {
+    let untold = teller.finish();
+    if untold > 0 && !drop_every_name(pool, connection) {
+        tracing::warn!(
+            untold,
+            "the kernel is not told of changed names in directories that users keep locked; they \
+            show as they were until cache.entry runs out"
+        );
+    }
+}
+
+/// Has the kernel drop every name that it knows, each at its next use. Takes no lock that anybody
+/// could keep. False before Linux 6.16, and where that would detach a mount.
+pub(crate) fn drop_every_name(pool: &State, connection: &Connection) -> bool {
+    nothing_is_mounted_below(pool) && connection.increment_epoch().is_ok()
+}
+
+/// Whether nobody mounted anything in the pool, as far as the server sees mounts; false where it
+/// does not see even its own.
+fn nothing_is_mounted_below(pool: &State) -> bool {
+    let table = Table::read();
+    pool.mountpoint
+        .get()
+        .is_some_and(|own| table.has(own) && table.below(own).next().is_none())
 }
 
 /// A directory of a branch, opened for reading, by its inode.

@@ -74,9 +74,11 @@ fn name_watched(pool: &Coherent, view: &View, node: &Node, copies: &[Identity]) 
         && first.is_some_and(|at| pool.coherence.watched.all_up_to(at))
 }
 
-/// Whether reports of changes tell of all that matters.
+/// Whether the kernel is told of all that matters.
 pub(crate) fn vouches(pool: &Coherent, view: &View) -> bool {
-    pool.coherence.watched.any() && as_they_are(view) && view.missing.is_empty()
+    let watched = &pool.coherence.watched;
+    let is_told = watched.any() && !watched.unheard.load(Ordering::Acquire);
+    is_told && as_they_are(view) && view.missing.is_empty()
 }
 
 /// How long to trust a name and attributes that are on no branch.

@@ -76,6 +76,8 @@ pub(crate) struct Watched {
     reasons: Mutex<HashMap<BranchId, String>>,
     /// Why nothing can be watched.
     ruled_out: Mutex<Option<String>>,
+    /// Changes are reported, but the kernel cannot be told of them.
+    pub unheard: AtomicBool,
     /// Ends the listener.
     pub stop: OnceLock<Arc<OwnedFd>>,
 }
@@ -92,6 +94,7 @@ impl Watched {
             first_unwatched: AtomicUsize::new(0),
             reasons: Mutex::default(),
             ruled_out: Mutex::default(),
+            unheard: AtomicBool::new(false),
             stop: OnceLock::new(),
         }
     }

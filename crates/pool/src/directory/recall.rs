@@ -1,25 +1,23 @@
 //! Telling the kernel to look again at what it knows, after a change of options or branches.
 //!
-//! Notifications wait in the kernel for requests on the same directory, so they are sent by a
-//! thread of their own, never by a request's handler. Names are only marked as expired: dropping
+//! Notifications wait in the kernel for requests on the same directory, so they are sent by
+//! threads of their own (`telling`), never by a request's handler. Names are only marked as expired: dropping
 //! a directory's name would take with it what is mounted below.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::io::Errno;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Connection, NodeId};
 use strandfs_options::Settings;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::thread;
-use crate::coherence::validity;
+use crate::coherence::telling::{Stale, Teller};
+use crate::coherence::{invalidate, validity};
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, reading};
-use crate::state::State;
-use crate::state::node::Node;
 use crate::state::view::View;
 
 /// Requests that began before a change may still be on their way after it; what they bring to
@@ -197,13 +195,9 @@ fn sweep(pool: &Directories, reason: &Reason) {
     let Some(connection) = pool.connection.get() else {
         return;
     };
-    let told =
-        expire_missing_names(pool, connection, &reason.joined).and_then(|()| match reason.names {
-            true => expire_names(pool, connection),
-            false => Ok(()),
-        });
-    if let Err(errno) = told {
-        tracing::debug!(%errno, "the kernel could not be told of a change");
+    expire_missing_names(pool, connection, &reason.joined);
+    if reason.names {
+        expire_names(pool, connection);
     }
 }
 
@@ -236,52 +230,32 @@ pub(crate) fn let_go_of_branches(pool: &Directories) {
 }
 
 /// Marks every name the kernel knows as expired, and what it knows of directories as stale.
-fn expire_names(pool: &State, connection: &Connection) -> Result<(), Errno> {
+fn expire_names(pool: &Directories, connection: &Connection) {
     let gently = pool
         .negotiated
         .get()
         .is_some_and(|agreed| agreed.flags.contains(InitFlags::HAS_EXPIRE_ONLY));
-    let mut outcome = Ok(());
-    let tell = |node: &Arc<Node>| -> Result<(), Errno> {
-        let names: Vec<_> = node.place().names.iter().cloned().collect();
-        for name in names {
-            // Without the gentle way a directory would lose what is mounted in it.
-            if gently || !node.is_dir() {
-                match gently {
-                    true => connection.expire_entry(name.parent, &name.name)?,
-                    false => connection.invalidate_entry(name.parent, &name.name)?,
-                }
-            }
+    let nodes = invalidate::all_nodes(pool);
+    for node in &nodes {
+        if let Err(errno) = connection.invalidate_inode(node.id, -1, 0) {
+            tracing::debug!(%errno, "the kernel could not be told of a change");
+            return;
         }
-        match node.is_dir() {
-            true => connection.invalidate_inode(node.id, 0, 0),
-            false => connection.invalidate_inode(node.id, -1, 0),
-        }
-    };
-    pool.nodes.for_each(|node| {
-        if outcome.is_ok() {
-            outcome = tell(node);
-        }
-    });
-    outcome
+    }
+    // Without the gentle way a directory would lose what is mounted in it.
+    invalidate::expire_names_of(pool, connection, &nodes, |node| gently || !node.is_dir());
 }
 
 /// Names the kernel remembers as missing may be on a branch that joined.
-fn expire_missing_names(
-    pool: &Directories,
-    connection: &Connection,
-    joined: &[BranchId],
-) -> Result<(), Errno> {
+fn expire_missing_names(pool: &Directories, connection: &Connection, joined: &[BranchId]) {
     if joined.is_empty() {
-        return Ok(());
+        return;
     }
-    let mut directories = Vec::new();
-    pool.nodes.for_each(|node| {
-        if node.is_dir() {
-            directories.push(Arc::clone(node));
+    let mut teller = Teller::expiring(pool, connection);
+    for node in invalidate::all_nodes(pool) {
+        if !node.is_dir() {
+            continue;
         }
-    });
-    for node in directories {
         let Ok(set) = set::dir_set_of(pool, &node, Freshness::Trusted, SlowBranches::Ask) else {
             continue;
         };
@@ -294,12 +268,17 @@ fn expire_missing_names(
                 !entry.branch.health().is_slow() || !validity::is_unwatched(pool, entry.branch.id)
             })
         {
-            for name in reading::names_in(entry).unwrap_or_default() {
-                connection.expire_entry(node.id, &name)?;
-            }
+            let names = reading::names_in(entry).unwrap_or_default();
+            teller.tell(
+                node.id,
+                names
+                    .into_iter()
+                    .map(|name| Stale::Name(name.into()))
+                    .collect(),
+            );
         }
     }
-    Ok(())
+    invalidate::finish_telling(pool, connection, teller);
 }
 
 /// Branches that joined and are not watched, and until when the kernel may take a name for missing

@@ -28,7 +28,6 @@ use crate::state::State;
 use crate::state::mounts::{MountEntry, Table};
 use crate::state::node::HighWater;
 use crate::state::view::View;
-use crate::watch::listener;
 
 /// How often a missing branch is looked for, where the options do not say.
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
@@ -130,7 +129,6 @@ impl Monitor {
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
-            listener::hand_off_listener(pool.mover().watch());
             // Here because no request waits for this thread.
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();

@@ -21,13 +21,12 @@ use crate::base::error::{Error, Result};
 use crate::base::metadata::set_times;
 use crate::base::sys;
 use crate::base::thread;
-use crate::coherence::Coherent;
+use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, locate, lookup, set};
 use crate::mover::unguessable;
 use crate::ops::change;
 use crate::ops::remove::forget_name;
 use crate::ops::rename::{self, Side};
-use crate::state::mounts::Table;
 use crate::state::node::{DirEntry, Node};
 use crate::state::view::View;
 use crate::state::{State, paths};
@@ -289,7 +288,7 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
     let Some(connection) = pool.connection.get() else {
         return;
     };
-    if nothing_is_mounted_below(pool) && connection.increment_epoch().is_ok() {
+    if invalidate::drop_every_name(pool, connection) {
         return;
     }
     let (connection, name) = (Connection::clone(connection), name.to_owned());
@@ -299,15 +298,6 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
     if let Err(error) = told {
         tracing::warn!(%error, "a renamed name shows as a link only when it expires");
     }
-}
-
-/// Whether nobody mounted anything in the pool, as far as the server sees mounts; false where it
-/// does not see even its own.
-fn nothing_is_mounted_below(pool: &State) -> bool {
-    let table = Table::read();
-    pool.mountpoint
-        .get()
-        .is_some_and(|own| table.has(own) && table.below(own).next().is_none())
 }
 
 /// Moves `old` to `name` from the first to the second directory of each pair, or none.

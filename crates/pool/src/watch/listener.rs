@@ -98,12 +98,25 @@ pub fn start(pool: &Arc<Watch>) -> std::io::Result<()> {
     });
     let _ = pool.listening.set(Arc::clone(&shared));
     let listener_state = shared.listeners.first();
+    let (relieved, watch) = (Arc::clone(&shared), Arc::downgrade(pool));
+    thread::start("strandfs-relief", move || relieve(&watch, &relieved))?;
     Listener::spawn(pool, &shared, &listener_state)
 }
 
-/// Has another thread listen if the one that does is held up. Looked after by the monitor of
-/// the branches' health.
-pub(crate) fn hand_off_listener(pool: &Arc<Watch>) {
+/// Looks after whoever listens.
+fn relieve(pool: &Weak<Watch>, shared: &Listening) {
+    let mut idle = 0;
+    while let Some(pool) = pool.upgrade() {
+        hand_off_listener(&pool);
+        drop(pool);
+        if !shared.listeners.until_next_look(&mut idle) {
+            return;
+        }
+    }
+}
+
+/// Has another thread listen if the one that does is held up.
+fn hand_off_listener(pool: &Arc<Watch>) {
     let Some(shared) = pool.listening.get() else {
         return;
     };
@@ -195,6 +208,7 @@ impl Listener {
         loop {
             // Before it waits for news: its predecessor may have taken note of some.
             let Some(pool) = self.pool.upgrade() else {
+                self.shared.listeners.are_over();
                 return;
             };
             self.all_own = true;
@@ -202,13 +216,18 @@ impl Listener {
             if self.listener_state.is_handed_off() {
                 let left = self.shared.listeners.end(&self.listener_state);
                 self.hand_back(&pool, left);
+                self.tell_again(&pool);
                 return;
             }
             drop(pool);
             let waited = match self.wait() {
                 Ok(Some(waited)) => waited,
-                Ok(None) => return,
+                Ok(None) => {
+                    self.shared.listeners.are_over();
+                    return;
+                }
                 Err(errno) => {
+                    self.shared.listeners.are_over();
                     tracing::error!(%errno, "waiting for changes of branches failed; caches follow them by timeouts");
                     if let Some(pool) = self.pool.upgrade() {
                         watched::watch_no_more(&pool);
@@ -345,14 +364,15 @@ impl Listener {
 
     /// A call that may take for ever; where it is not about telling the kernel of a node.
     pub fn waiting<T>(&self, pool: &Watch, call: impl FnOnce() -> T) -> T {
-        self.listener_state.begin(None, sys::mono_coarse_ms());
+        let now_ms = sys::mono_coarse_ms();
+        (self.shared.listeners).begin(&self.listener_state, None, now_ms);
         let outcome = call();
         self.finish(pool);
         outcome
     }
 
     /// A call that tells the kernel of a node; `None` if that is left to the listener that is held
-    /// up by it.
+    /// up by it, or there are so many held up that this one must not wait.
     pub fn telling<T>(
         &self,
         pool: &Watch,
@@ -363,10 +383,43 @@ impl Listener {
         if self.shared.listeners.leave(node, what) {
             return None;
         }
-        self.listener_state.begin(Some(node), sys::mono_coarse_ms());
+        if !self.shared.listeners.may_wait() {
+            self.tell_no_more(pool, node);
+            return None;
+        }
+        let now_ms = sys::mono_coarse_ms();
+        (self.shared.listeners).begin(&self.listener_state, Some(node), now_ms);
         let outcome = call();
         self.finish(pool);
         Some(outcome)
+    }
+
+    /// So many directories are kept locked that the kernel is told of no further one: it is to keep what
+    /// it learns for a moment only, and to forget what it knows, where it can.
+    fn tell_no_more(&self, pool: &Watch, node: NodeId) {
+        let Some(connection) = pool.connection.get() else {
+            return;
+        };
+        // No lock is needed for that.
+        let _ = connection.invalidate_inode(node, -1, 0);
+        if pool.coherence.watched.unheard.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let forgotten = invalidate::drop_every_name(pool, connection);
+        tracing::warn!(
+            forgotten,
+            "users keep so many directories locked that caches follow branches by timeouts until they \
+            let go of some"
+        );
+    }
+
+    /// The opposite, when there are few of them again.
+    fn tell_again(&self, pool: &Watch) {
+        let is_over = self.shared.listeners.are_few();
+        if is_over && pool.coherence.watched.unheard.swap(false, Ordering::AcqRel) {
+            tracing::info!("caches follow the branches' reports again");
+            invalidate::expire_everything(pool);
+        }
     }
 
     fn finish(&self, pool: &Watch) {

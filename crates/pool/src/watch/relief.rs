@@ -1,20 +1,26 @@
 //! Who listens. To tell the kernel of a change means to wait for requests on the same directory, and
-//! such a request may wait for a branch that does not answer. So nobody counts on a listener's coming
-//! back: one that is held up is handed off. Another one goes on with the reports; what concerns the
-//! node that the first is held up at is left to that one.
+//! such a request may wait for a branch that does not answer, or for a user who keeps the directory
+//! locked. So nobody counts on a listener's coming back: one that is held up is handed off. Another one
+//! goes on with the reports; what concerns the node that the first is held up at is left to that one.
+//! The last of as many as there may be waits for nothing: see [`Listeners::may_wait`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use strandfs_fuse::NodeId;
 
 use crate::coherence::queue::Repeat;
 
 /// A listener that has been at one call for so long is held up.
-const HELD_UP_MS: u64 = 100;
-/// Listeners held up at once: as many requests as hold them up, and no branch lets more wait.
-const HELD_UP_MAX: usize = 64;
+const HELD_UP_MS: u64 = 10;
+/// Listeners held up at once: each is a thread, at a directory of its own.
+const HELD_UP_MAX: usize = 512;
+/// How often the present one is looked at while there are calls.
+const LOOK: Duration = Duration::from_millis(10);
+/// Looks without a call after which nobody looks any more until there is one.
+const IDLE_LOOKS: u32 = 50;
 /// Of what is left to a listener more is kept as: everything.
 const LEFT_MAX: usize = 1 << 16;
 /// No node.
@@ -46,12 +52,16 @@ impl ListenerState {
     pub fn begin(&self, node: Option<NodeId>, now_ms: u64) {
         let node = node.map_or(NOTHING, |node| node.0);
         self.node.store(node, Ordering::SeqCst);
-        self.since_ms.store(now_ms.max(1), Ordering::Relaxed);
+        self.since_ms.store(now_ms.max(1), Ordering::SeqCst);
     }
 
     /// Whether another one listens now.
     pub fn is_handed_off(&self) -> bool {
         self.handed_off.load(Ordering::SeqCst)
+    }
+
+    fn is_at_a_call(&self) -> bool {
+        self.since_ms.load(Ordering::SeqCst) != 0
     }
 
     fn is_held_up(&self, now_ms: u64) -> bool {
@@ -65,6 +75,12 @@ impl ListenerState {
 pub(crate) struct Listeners {
     all: Mutex<Vec<Arc<ListenerState>>>,
     handed_off: AtomicUsize,
+    /// Who looks after the present one sleeps. Whoever begins a call looks at this afterwards; who goes
+    /// to sleep looks for a call afterwards (hence `SeqCst`).
+    nobody_looks: AtomicBool,
+    call: Condvar,
+    /// Changed under the lock of `all`.
+    over: AtomicBool,
 }
 
 impl Listeners {
@@ -73,6 +89,59 @@ impl Listeners {
         let listener_state = Arc::new(ListenerState::default());
         self.all.lock().push(Arc::clone(&listener_state));
         listener_state
+    }
+
+    /// The present listener begins a call that may take for ever; `node` is what it tells the kernel of,
+    /// if anything.
+    pub fn begin(&self, listener_state: &ListenerState, node: Option<NodeId>, now_ms: u64) {
+        listener_state.begin(node, now_ms);
+        if self.nobody_looks.load(Ordering::SeqCst) {
+            let _all = self.all.lock();
+            self.call.notify_one();
+        }
+    }
+
+    /// Whether the present listener may wait for a node: there may be another one after it.
+    pub fn may_wait(&self) -> bool {
+        self.handed_off.load(Ordering::Acquire) < HELD_UP_MAX
+    }
+
+    /// Whether there are few enough of those that are held up for all to be as it was.
+    pub fn are_few(&self) -> bool {
+        self.handed_off.load(Ordering::Acquire) < HELD_UP_MAX / 2
+    }
+
+    /// Until the present listener is to be looked at again: a moment, while there are calls; sleeps until
+    /// there is one after a while without. False if nobody listens any more.
+    pub fn until_next_look(&self, idle: &mut u32) -> bool {
+        std::thread::sleep(LOOK);
+        let mut all = self.all.lock();
+        if self.over.load(Ordering::Relaxed) {
+            return false;
+        }
+        let is_at_a_call = || all.last().is_some_and(|last| last.is_at_a_call());
+        if is_at_a_call() {
+            *idle = 0;
+            return true;
+        }
+        *idle += 1;
+        if *idle < IDLE_LOOKS {
+            return true;
+        }
+        *idle = 0;
+        self.nobody_looks.store(true, Ordering::SeqCst);
+        if !is_at_a_call() {
+            self.call.wait(&mut all);
+        }
+        self.nobody_looks.store(false, Ordering::SeqCst);
+        !self.over.load(Ordering::Relaxed)
+    }
+
+    /// Nobody listens any more.
+    pub fn are_over(&self) {
+        let _all = self.all.lock();
+        self.over.store(true, Ordering::Relaxed);
+        self.call.notify_all();
     }
 
     /// A place for another listener, if the present one is held up.

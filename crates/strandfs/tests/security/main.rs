@@ -15,6 +15,7 @@ mod forgery;
 mod held;
 mod ioctls;
 mod leases;
+mod listings;
 mod locks;
 mod merged_dirs;
 mod mounts_below;
