@@ -381,7 +381,7 @@ impl Guarded {
     fn settle(&mut self, pool: &Arc<Mover>, settings: &Settings) {
         let (now, hopeless) = (Instant::now(), self.queue.is_hopeless());
         let queue = Arc::clone(&self.queue);
-        let mut full = false;
+        let (mut full, mut kept_by_promises) = (false, false);
         let mut room = available(&self.branch).map(|(available, _)| available);
         let mut outstanding = None;
         let mut gone = Vec::new();
@@ -402,6 +402,7 @@ impl Guarded {
                 return Fate::Fits;
             }
             full = true;
+            kept_by_promises = ledger::fits(waiting.need_bytes, available, 0);
             match hopeless {
                 true => Fate::Goes(Why::Hopeless),
                 false => Fate::Waits,
@@ -410,6 +411,9 @@ impl Guarded {
         queue.settle(decide, |waiting, fate| gone.push((waiting, fate)));
         for (waiting, fate) in gone {
             self.end_wait(pool, waiting, &fate);
+        }
+        if kept_by_promises {
+            queue.note_kept_by_promises();
         }
     }
 

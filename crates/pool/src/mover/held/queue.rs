@@ -19,6 +19,9 @@ const WANTED_FOR: Duration = Duration::from_secs(2);
 /// At least for so long nothing is tried again where nothing could be moved.
 const HOPELESS_FOR: Duration = Duration::from_secs(5);
 
+/// So long it counts that promises kept somebody: the thread that answers looks again before that.
+const PROMISES_SEEN_FOR: Duration = Duration::from_millis(500);
+
 /// Those of one branch.
 pub(super) struct Queue {
     pub(super) branch: BranchId,
@@ -35,6 +38,8 @@ struct State {
     last_wait: Option<Instant>,
     /// Until then nothing can be moved.
     hopeless_until: Option<Instant>,
+    /// When the first who waits was last kept by what others are allowed and may not take.
+    kept_by_promises: Option<Instant>,
 }
 
 /// One who waits.
@@ -135,6 +140,17 @@ impl Queue {
             .iter()
             .filter(|it| it.verdict == Verdict::Open);
         needs.fold(0, |sum, it| sum.saturating_add(it.need_bytes))
+    }
+
+    /// The first who waits would fit, but for what others were allowed.
+    pub(super) fn note_kept_by_promises(&self) {
+        self.state.lock().kept_by_promises = Some(Instant::now());
+    }
+
+    /// Whether what others were allowed keeps the first who waits: that is taken, or forgotten, soon.
+    pub(super) fn is_kept_by_promises(&self) -> bool {
+        let kept = self.state.lock().kept_by_promises;
+        kept.is_some_and(|at| at.elapsed() < PROMISES_SEEN_FOR)
     }
 
     /// Whether nothing can be moved for now.

@@ -118,6 +118,12 @@ impl Worker {
                     // It was for those who may come.
                     return;
                 }
+                // What others were allowed is taken or forgotten soon, and then there may be room.
+                if self.queue.is_kept_by_promises() {
+                    pool.held_writers.kick();
+                    self.queue.pause(COMING_OF_AGE);
+                    continue;
+                }
                 // Who keeps changing files keeps nobody waiting.
                 let too_long = self.last_move.elapsed() > FRESH_FOR;
                 if self.fresh.is_empty() || too_long {
