@@ -13,8 +13,11 @@ use strandfs_fuse::NodeId;
 
 use crate::coherence::queue::Repeat;
 
-/// A listener that has been at one call for so long is held up.
-const HELD_UP_MS: u64 = 10;
+/// A listener that has been at one call for so long is held up: not by a disk that has to seek, after
+/// which nobody would know whether what it was about was understood.
+const HELD_UP_MS: u64 = 100;
+/// The same from that many on that are held up already: then it is no disk.
+const MANY_HELD_UP_MS: (usize, u64) = (8, 10);
 /// Listeners held up at once: each is a thread, at a directory of its own.
 const HELD_UP_MAX: usize = 512;
 /// How often the present one is looked at while there are calls.
@@ -64,9 +67,9 @@ impl ListenerState {
         self.since_ms.load(Ordering::SeqCst) != 0
     }
 
-    fn is_held_up(&self, now_ms: u64) -> bool {
+    fn is_held_up(&self, now_ms: u64, patience_ms: u64) -> bool {
         let since_ms = self.since_ms.load(Ordering::Relaxed);
-        since_ms != 0 && now_ms.saturating_sub(since_ms) >= HELD_UP_MS
+        since_ms != 0 && now_ms.saturating_sub(since_ms) >= patience_ms
     }
 }
 
@@ -148,7 +151,12 @@ impl Listeners {
     pub fn hand_off(&self, now_ms: u64) -> Option<Arc<ListenerState>> {
         let mut all = self.all.lock();
         let last = all.last()?;
-        if !last.is_held_up(now_ms) || all.len() > HELD_UP_MAX {
+        let (many, hurry_ms) = MANY_HELD_UP_MS;
+        let patience_ms = match all.len() > many {
+            true => hurry_ms,
+            false => HELD_UP_MS,
+        };
+        if !last.is_held_up(now_ms, patience_ms) || all.len() > HELD_UP_MAX {
             return None;
         }
         last.handed_off.store(true, Ordering::SeqCst);
