@@ -4,6 +4,7 @@
 use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
+mod book;
 mod cli;
 mod control_file;
 mod control_socket;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod licences;
+mod links;
 mod rooms;
 mod rules;
 mod source;

@@ -1,0 +1,154 @@
+//! The book does what it says: every command of its pages is run, every file that it shows is written,
+//! each page on a machine of its own, and what is printed is what the page shows.
+
+mod machine;
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::need_root;
+use crate::support::{command, say};
+use page::{Page, Step, is_as_shown};
+
+fn source() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../book/src")
+}
+
+/// A program by its name, or anything by its path.
+fn have(need: &str) -> bool {
+    match need.starts_with('/') {
+        true => Path::new(need).exists(),
+        false => command::have(need),
+    }
+}
+
+fn run_page(name: &str) {
+    let text = fs::read_to_string(source().join(name)).unwrap();
+    let page = Page::read(&text, have).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    for (line, reason) in &page.left_out {
+        say(&format!("not run: book/src/{name}, line {line}: {reason}"));
+    }
+    let outcome = machine::run_page(&page);
+    outcome.unwrap_or_else(|wrong| panic!("book/src/{name}, {wrong}"));
+}
+
+/// A test for each page with something to run, and their list.
+macro_rules! pages {
+    ($($test:ident: $page:literal,)*) => {
+        const PAGES: &[&str] = &[$($page),*];
+
+        $(#[test]
+        fn $test() {
+            need_root!();
+            run_page($page);
+        })*
+    };
+}
+
+pages! {
+    a_first_hour: "first-hour.md",
+    from_mergerfs: "from-mergerfs.md",
+}
+
+/// The pages of the book proper: those of `docs/` are linked to, and have tests of their own.
+fn own_pages(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            own_pages(&entry.path(), found);
+        } else if entry.file_type().unwrap().is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+#[test]
+fn every_page_with_commands_is_run() {
+    let mut pages = Vec::new();
+    own_pages(&source(), &mut pages);
+    assert!(pages.len() > PAGES.len(), "{pages:?}");
+    for path in pages {
+        let name = path.strip_prefix(source()).unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let page = Page::read(&text, |_| true).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        let is_run = PAGES.contains(&name);
+        assert_eq!(!page.steps.is_empty(), is_run, "{name}");
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_left_out_of_a_page_stands_for_anything() {
+    let shown = lines("a\n…\nd … f\n…");
+    assert!(is_as_shown(&shown, &["a", "d e f"]));
+    assert!(is_as_shown(&shown, &["a", "b", "c", "d e f", "g"]));
+    assert!(!is_as_shown(&shown, &["a", "b"]));
+    assert!(!is_as_shown(&shown, &["x", "a", "d e f"]));
+    assert!(is_as_shown(&lines("…b…d"), &["abcd"]));
+    assert!(!is_as_shown(&lines("…b…d"), &["abdc"]));
+    assert!(!is_as_shown(&lines("a…a"), &["a"]));
+    assert!(!is_as_shown(&lines("a"), &["a", "b"]));
+    assert!(is_as_shown(&[], &["whatever"]));
+}
+
+#[test]
+fn a_page_is_read_as_its_comments_say() {
+    let text = "<!-- setup: make it -->\n<!-- file: /etc/x -->\n\n```toml\na = 1\n```\n\n\
+                - in a list\n\n  <!-- exit: 1 3 -->\n\n  ```console\n  # one \\\n    more\n  \
+                printed\n  # two\n  ```\n\n<!-- needs: docker -->\n<!-- instead: pretend -->\n\n\
+                ```console\n# docker ps\n```\n";
+    let page = Page::read(text, |need| need != "docker").unwrap();
+    let command = |line: &str, shown: &str, exits: &[i32]| Step::Command {
+        line: line.to_owned(),
+        shown: lines(shown),
+        exits: exits.to_vec(),
+    };
+    let file = Step::File {
+        path: "/etc/x".to_owned(),
+        text: "a = 1\n".to_owned(),
+    };
+    let expected = [
+        (1, Step::Setup("make it".to_owned())),
+        (4, file),
+        (13, command("one \\\n  more", "printed", &[0])),
+        (16, command("two", "", &[1, 3])),
+        (22, Step::Setup("pretend".to_owned())),
+    ];
+    assert_eq!(page.steps, expected);
+    assert_eq!(page.left_out, [(22, "needs [\"docker\"]".to_owned())]);
+    for wrong in [
+        "<!-- setpu: x -->\n",
+        "<!-- exit: one -->\n",
+        "<!-- exit: 1 -->\n",
+        "```toml\na = 1\n```\n",
+        "```console\nno prompt\n```\n",
+        "```console\n```\n",
+        "```sh\nls\n```\n",
+    ] {
+        assert!(Page::read(wrong, |_| true).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_page_that_shows_what_is_not_so_is_refused() {
+    need_root!();
+    for (text, part) in [
+        ("```console\n# false\n```\n", "false\nended with 1"),
+        ("```console\n# echo a\nb\n```\n", "echo a\nprinted:\na"),
+        ("<!-- setup: false -->\n", "ended with not at all"),
+        ("<!-- exit: 2 -->\n\n```console\n# true\n```\n", "ended with 0"),
+    ] {
+        let page = Page::read(text, |_| true).unwrap();
+        let wrong = machine::run_page(&page).unwrap_err();
+        assert!(wrong.contains(part), "{text}: {wrong}");
+    }
+    let right = "<!-- file: /etc/strandfs/x -->\n\n```toml\na = 1\n```\n\n\
+                 ```console\n# cd /mnt; x=1\n# pwd; cat /etc/strandfs/x\n/mnt\na = 1\n\
+                 # (exit 7) || (exit 0); echo $? $x\n0 1\n```\n";
+    machine::run_page(&Page::read(right, |_| true).unwrap()).unwrap();
+    assert!(!Path::new("/etc/strandfs/x").exists(), "a machine of its own");
+}
