@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall docs demo deps test unit model conformance-quick conformance reliability lint bench
+.PHONY: help build install uninstall docs demo deps test unit model conformance-quick conformance reliability lint bench book
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ uninstall: ## Take it away again
 
 docs: ## Write the options page, manual pages and completions from the option table
 	cargo run --quiet -p strandfs -- docs .
+
+book: ## Build the book into target/book (installs mdbook)
+	scripts/book.sh
 
 demo: ## Build, make a pool of three branches, copy a real tree, verify, measure, unmount
 	@scripts/install-test-deps.sh

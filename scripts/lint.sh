@@ -32,6 +32,8 @@ step rustfmt cargo fmt --all --check
 step clippy cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step rustdoc docs
 step shell shell_scripts
+# Its links are looked at by the house rules, its commands are run by the tests.
+step book scripts/book.sh --if-there
 # And the licences of all that is built in.
 step 'house rules' cargo test --locked --quiet -p strandfs --test tidy
 # The same lists, and published advisories besides, where cargo-deny is installed anyway.

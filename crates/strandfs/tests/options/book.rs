@@ -48,7 +48,18 @@ macro_rules! pages {
 
 pages! {
     a_first_hour: "first-hour.md",
-    from_mergerfs: "from-mergerfs.md",
+    coming_from_mergerfs: "from-mergerfs.md",
+    snapraid: "recipes/snapraid.md",
+    a_media_server: "recipes/media-server.md",
+    containers: "recipes/containers.md",
+    samba: "recipes/samba.md",
+    nfs: "recipes/nfs.md",
+    backups: "recipes/backups.md",
+    encrypted_disks: "recipes/encrypted.md",
+    disks_of_different_sizes: "recipes/mixed-sizes.md",
+    replacing_a_disk: "recipes/replace-disk.md",
+    an_ssd_in_front: "recipes/ssd.md",
+    troubleshooting: "troubleshooting.md",
 }
 
 /// The pages of the book proper: those of `docs/` are linked to, and have tests of their own.
@@ -140,7 +151,10 @@ fn a_page_that_shows_what_is_not_so_is_refused() {
         ("```console\n# false\n```\n", "false\nended with 1"),
         ("```console\n# echo a\nb\n```\n", "echo a\nprinted:\na"),
         ("<!-- setup: false -->\n", "ended with not at all"),
-        ("<!-- exit: 2 -->\n\n```console\n# true\n```\n", "ended with 0"),
+        (
+            "<!-- exit: 2 -->\n\n```console\n# true\n```\n",
+            "ended with 0",
+        ),
     ] {
         let page = Page::read(text, |_| true).unwrap();
         let wrong = machine::run_page(&page).unwrap_err();
@@ -150,5 +164,8 @@ fn a_page_that_shows_what_is_not_so_is_refused() {
                  ```console\n# cd /mnt; x=1\n# pwd; cat /etc/strandfs/x\n/mnt\na = 1\n\
                  # (exit 7) || (exit 0); echo $? $x\n0 1\n```\n";
     machine::run_page(&Page::read(right, |_| true).unwrap()).unwrap();
-    assert!(!Path::new("/etc/strandfs/x").exists(), "a machine of its own");
+    assert!(
+        !Path::new("/etc/strandfs/x").exists(),
+        "a machine of its own"
+    );
 }

@@ -13,7 +13,10 @@ use crate::support::run;
 pub fn run_page(page: &Page) -> Result<(), String> {
     let dir = tempfile::Builder::new().prefix("strandfs-book-").tempdir();
     let dir = dir.map_err(|error| error.to_string())?;
-    let root = dir.path().canonicalize().map_err(|error| error.to_string())?;
+    let root = dir
+        .path()
+        .canonicalize()
+        .map_err(|error| error.to_string())?;
     let script = root.join("script");
     let written = fs::write(&script, script_of(page, &root));
     written.map_err(|error| error.to_string())?;
@@ -43,7 +46,9 @@ fn judge(step: &Step, code: &str, printed: &str) -> Result<(), String> {
     };
     if !exits.iter().any(|exit| exit.to_string() == code) {
         let ended = if code.is_empty() { "not at all" } else { code };
-        return Err(format!("{what}\nended with {ended}, not {exits:?}:\n{printed}"));
+        return Err(format!(
+            "{what}\nended with {ended}, not {exits:?}:\n{printed}"
+        ));
     }
     if let Step::Command { shown, .. } = step {
         let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();

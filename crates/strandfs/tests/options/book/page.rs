@@ -103,7 +103,9 @@ impl Page {
                 "file" => notes.file = Some(value),
                 "exit" => {
                     let codes = value.split_whitespace().map(str::parse);
-                    notes.exits = codes.collect::<Result<_, _>>().map_err(|_| "exit: no number")?;
+                    notes.exits = codes
+                        .collect::<Result<_, _>>()
+                        .map_err(|_| "exit: no number")?;
                 }
                 "needs" => notes.needs = value.split_whitespace().map(str::to_owned).collect(),
                 "instead" => notes.instead = Some(value),
@@ -148,7 +150,12 @@ impl Page {
         }
     }
 
-    fn take_commands(&mut self, first: usize, body: &str, last_exits: Vec<i32>) -> Result<(), String> {
+    fn take_commands(
+        &mut self,
+        first: usize,
+        body: &str,
+        last_exits: Vec<i32>,
+    ) -> Result<(), String> {
         let begin = self.steps.len();
         let mut lines = body.lines().enumerate();
         while let Some((index, text)) = lines.next() {
@@ -161,9 +168,7 @@ impl Page {
                 let (shown, exits) = (Vec::new(), vec![0]);
                 let command = Step::Command { line, shown, exits };
                 self.steps.push((first + 1 + index, command));
-            } else if let Some((_, Step::Command { shown, .. })) =
-                self.steps[begin..].last_mut()
-            {
+            } else if let Some((_, Step::Command { shown, .. })) = self.steps[begin..].last_mut() {
                 shown.push(text.trim_end().to_owned());
             } else {
                 return Err("a block of commands that begins with no command".to_owned());
@@ -180,8 +185,11 @@ impl Page {
 
 impl Notes {
     fn is_empty(&self) -> bool {
-        self.file.is_none() && self.exits.is_empty() && self.needs.is_empty()
-            && self.instead.is_none() && self.not_run.is_none()
+        self.file.is_none()
+            && self.exits.is_empty()
+            && self.needs.is_empty()
+            && self.instead.is_none()
+            && self.not_run.is_none()
     }
 }
 
