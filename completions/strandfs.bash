@@ -1163,7 +1163,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__status)
-            opts="-h --json --help"
+            opts="-h --json --outdated --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

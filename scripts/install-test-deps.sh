@@ -19,7 +19,7 @@ if $for_tests; then
     wanted+=(
         setfacl:acl setfattr:attr mkfs.btrfs:btrfs-progs rsync:rsync fio:fio strace:strace
         dbench:dbench stress-ng:stress-ng setpriv:util-linux useradd:passwd
-        sshfs:sshfs /usr/lib/openssh/sftp-server:openssh-sftp-server
+        mandoc:mandoc sshfs:sshfs /usr/lib/openssh/sftp-server:openssh-sftp-server
         glusterfs:glusterfs-client glusterfsd:glusterfs-server
     )
 fi
@@ -50,16 +50,6 @@ have cargo || die "cargo is not installed: strandfs is built from source with Ru
 
 $for_tests || exit 0
 
-install_tool() { # CRATE VERSION
-    [[ -x $tools_dir/bin/$1 ]] && return
-    say "installing $1 $2 into ${tools_dir#"$repo_root"/}"
-    # Its own target directory: sharing ours would rebuild the workspace's dependencies.
-    CARGO_TARGET_DIR=$tools_dir/build cargo install "$1" --version "$2" --locked --quiet \
-        --root "$tools_dir" </dev/null || {
-        warn "$1 could not be installed; what needs it will say so"
-        return
-    }
-}
 install_tool pjdfstest 0.2.2
 install_tool fsx 0.3.2
 have cargo-nextest || install_tool cargo-nextest 0.9.151

@@ -97,6 +97,19 @@ mount_loop() { # DIR TYPE SIZE
     if [[ -d $dir/lost+found ]]; then rmdir "$dir/lost+found"; fi
 }
 
+# A program of crates.io, in a version that was tried, into target/tools. The caller removes
+# $tools_dir/build when it has all it wants.
+install_tool() { # CRATE VERSION
+    [[ -x $tools_dir/bin/$1 ]] && return
+    say "installing $1 $2 into ${tools_dir#"$repo_root"/}"
+    # Its own target directory: sharing ours would rebuild the workspace's dependencies.
+    CARGO_TARGET_DIR=$tools_dir/build cargo install "$1" --version "$2" --locked --quiet \
+        --root "$tools_dir" </dev/null || {
+        warn "$1 could not be installed; what needs it will say so"
+        return
+    }
+}
+
 # --- the pool --------------------------------------------------------------------------------
 # STRANDFS_BIN and STRANDFS_FSTYPE let the same scripts drive another build.
 strandfs_bin=${STRANDFS_BIN:-}

@@ -83,6 +83,7 @@ pub struct Session {
     plan: transport::Plan,
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
+    ending: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Session {
@@ -129,6 +130,7 @@ impl Session {
             plan,
             ready: None,
             hangup: None,
+            ending: None,
         })
     }
 
@@ -142,6 +144,13 @@ impl Session {
     /// that waits for signals: it must be quick and ask nothing of the mount.
     pub fn on_hangup(&mut self, hangup: impl Fn() + Send + 'static) {
         self.hangup = Some(Box::new(hangup));
+    }
+
+    /// Calls `ending` once: when the first signal asks for the end, or else when the mount has ended,
+    /// and in either case before the requests under way are waited for. It runs on the thread that
+    /// waits for signals: it must be quick and ask nothing of the mount.
+    pub fn on_ending(&mut self, ending: impl FnOnce() + Send + 'static) {
+        self.ending = Some(Box::new(ending));
     }
 
     /// What INIT agreed.

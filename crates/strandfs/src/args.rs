@@ -28,7 +28,7 @@ pub enum Command {
             strandfs mount [-f] [-r] [-o OPTIONS]... NAME|FILE.toml [MOUNTPOINT]"
     )]
     Mount(MountArgs),
-    /// Unmount a pool.
+    /// Unmount a pool, and wait for its server to end: 15 seconds, then exit code 3.
     #[command(visible_alias = "unmount")]
     Umount(UmountArgs),
     /// Show mounted pools: branches, space, passthrough and why, options.
@@ -157,7 +157,7 @@ pub struct ImportArgs {
 pub struct UmountArgs {
     /// Where the pool is mounted.
     pub mountpoint: PathBuf,
-    /// Take it out of sight now; it ends when its last user leaves.
+    /// Take it out of sight now; it ends when its last user leaves, which is not waited for.
     #[arg(short, long)]
     pub lazy: bool,
 }
@@ -170,6 +170,10 @@ pub struct StatusArgs {
     /// For programs.
     #[arg(long)]
     pub json: bool,
+    /// Only name the pools whose server still runs a program that was replaced since, as by an
+    /// upgrade, and say how to switch.
+    #[arg(long, conflicts_with = "json")]
+    pub outdated: bool,
 }
 
 /// Arguments of `options`.

@@ -12,6 +12,7 @@ use strandfs_options::{BranchSpec, Settings};
 use strandfs_pool::base::branch;
 
 use crate::failure::Failure;
+use crate::notify;
 
 /// Pause between looks.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -81,6 +82,7 @@ fn wait_for_marks(settings: &Settings) {
             continue;
         }
         let path = branch.path.display();
+        notify::waiting();
         eprintln!("strandfs: waiting for branch {path}: it has no {marker}, so it is not mounted");
         while !is_there() {
             thread::sleep(PAUSE);
@@ -98,6 +100,9 @@ fn wait_for_mounts(
     let beneath = std::fs::metadata(mountpoint).map_or(0, |metadata| metadata.dev());
     let mut missing: Vec<&BranchSpec> = settings.branches.iter().collect();
     missing.retain(|branch| !is_mounted(&branch.path, beneath));
+    if !missing.is_empty() {
+        notify::waiting();
+    }
     for branch in &missing {
         match start_mount(&branch.path) {
             Ok(child) => waited.unfinished.push(child),

@@ -26,6 +26,7 @@ mod logging;
 mod mount;
 mod mount_helper;
 mod mounts;
+mod notify;
 mod plan;
 mod privileges;
 mod probe;

@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::plan::{self, MountPlan};
 use crate::turn::Turn;
 use crate::{
-    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, privileges,
-    resources,
+    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, notify,
+    privileges, resources,
 };
 
 /// `strandfs mount`.
@@ -126,9 +126,7 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     }
     let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
     pool.set_guardian(Box::new(move || guard.pid()));
-    if args.background_server {
-        session.on_ready(daemon::report_ready);
-    }
+    announce(&mut session, args.background_server);
     let end = session
         .serve_with_signals(signals)
         .inspect_err(|error| last_words::note(&error.to_string()))?;
@@ -144,6 +142,18 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
             crate::failure::FAILED
         }
     })
+}
+
+/// Whoever started the server hears when the mount answers: the waiting parent of one in the
+/// background, else a service manager.
+fn announce(session: &mut Session, in_background: bool) {
+    if in_background {
+        session.on_ready(daemon::report_ready);
+        return;
+    }
+    let place = session.mountpoint().to_path_buf();
+    session.on_ready(move || notify::ready(&place));
+    session.on_ending(notify::stopping);
 }
 
 /// Detaches what is mounted on the mountpoint; it lives on for those who use it.

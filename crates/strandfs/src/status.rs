@@ -1,5 +1,6 @@
 //! `strandfs status`.
 
+mod outdated;
 mod show;
 
 use std::path::Path;
@@ -32,6 +33,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         if found.is_empty() {
             return Err(Failure::NotMounted(wanted.clone()));
         }
+    }
+    if args.outdated {
+        outdated::print(&found);
+        return Ok(ExitCode::SUCCESS);
     }
     let named = args.mountpoint.is_some();
     let shown: Vec<Shown> = found.iter().map(|pool| look(pool, named, args)).collect();

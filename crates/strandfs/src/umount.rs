@@ -1,21 +1,33 @@
 //! `strandfs umount`.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strandfs_fuse::UnmountMode;
 
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
-use crate::failure::Failure;
+use crate::control::client;
+use crate::failure::{DEGRADED, Failure};
+use crate::logging::one_line;
 use crate::{deaths, mounts, probe};
 
 /// How long a mount in use may take to say that its server is dead, which it does at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Unmounts a pool.
+/// How long the server may take to end after the last mount of its pool is gone.
+const END_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long it takes as a rule. Only after that it is asked who still uses the pool.
+const USUAL_END: Duration = Duration::from_millis(500);
+
+/// Unmounts a pool, and waits for its server to end: then the branches are free, and what mounts the
+/// pool again finds nothing left of the last mount. Exit code 3 if the server goes on.
 ///
 /// # Errors
 /// No pool is mounted there, or it is in use.
@@ -49,6 +61,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     if let Some(why) = mounts::hindrance(&real) {
         return Err(failure(why));
     }
+    let server = Server::of(&real);
     let mode = match args.lazy {
         true => UnmountMode::Detach,
         false => UnmountMode::IfUnused,
@@ -76,7 +89,82 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
         })
     })?;
     deaths::forget(&real);
-    Ok(ExitCode::SUCCESS)
+    // One that is detached lives for as long as somebody uses it, which is what was asked for.
+    let goes_on = server.filter(|_| !args.lazy).and_then(Server::wait);
+    Ok(match goes_on {
+        None => ExitCode::SUCCESS,
+        Some(why) => {
+            eprintln!("strandfs: {}: unmounted here, but {why}", path.display());
+            ExitCode::from(DEGRADED)
+        }
+    })
+}
+
+/// The server of a mount, whatever becomes of the mount.
+struct Server {
+    pid: u32,
+    process: OwnedFd,
+    device: (u32, u32),
+}
+
+impl Server {
+    /// None where it is not to be known: of other users, and in other namespaces.
+    fn of(mountpoint: &Path) -> Option<Server> {
+        let (pid, _) = client::socket_of(mountpoint)?;
+        let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        let mut here = mounts::list().ok()?.into_iter();
+        let mounted = here.rfind(|it| it.mountpoint == mountpoint)?;
+        Some(Server {
+            pid,
+            process,
+            device: mounted.device,
+        })
+    }
+
+    /// Returns when it has ended, or why it has not.
+    fn wait(self) -> Option<String> {
+        if self.has_ended_within(USUAL_END) {
+            return None;
+        }
+        let deadline = Instant::now() + END_PATIENCE;
+        while Instant::now() < deadline {
+            let used = self.used_elsewhere();
+            // It may have ended since, and another mount have the number of its device.
+            if self.has_ended_within(USUAL_END) {
+                return None;
+            }
+            if let Some(used) = used {
+                return Some(format!("its server (pid {}) goes on: {used}", self.pid));
+            }
+        }
+        Some(format!(
+            "its server (pid {}) has not ended within {} seconds: a branch may hang (`dmesg` may \
+             tell); it still holds the branches",
+            self.pid,
+            END_PATIENCE.as_secs()
+        ))
+    }
+
+    fn has_ended_within(&self, patience: Duration) -> bool {
+        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
+        let patience = Timespec::try_from(patience).ok();
+        poll(&mut ended, patience.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Where else the pool is mounted, as a sentence.
+    fn used_elsewhere(&self) -> Option<String> {
+        let mut here = mounts::list().unwrap_or_default().into_iter();
+        if let Some(other) = here.find(|it| it.device == self.device) {
+            let place = one_line(&other.mountpoint.to_string_lossy());
+            return Some(format!("the pool is mounted at {place}, too"));
+        }
+        let (pid, name) = mounts::seen_elsewhere(self.device)?;
+        let name = one_line(&name);
+        Some(format!(
+            "process {pid} ({name}) still sees the pool in a mount namespace of its own (a \
+             container, a service with mounts of its own), and the server serves it until that ends"
+        ))
+    }
 }
 
 fn is(error: &std::io::Error, errno: Errno) -> bool {

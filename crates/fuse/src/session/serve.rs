@@ -66,12 +66,16 @@ fn until_the_end(
     signals: Option<Signals>,
     stop: impl FnOnce(),
 ) -> Result<End, SessionError> {
+    let mut ending = session.ending.take();
+    let mut is_ending = || ending.take().into_iter().for_each(|ending| ending());
     let waited = announce(&mut session).and_then(|()| {
-        wait_for_end(&session, signals.as_ref()).map_err(|errno| SessionError::Wait(errno.into()))
+        wait_for_end(&session, signals.as_ref(), &mut is_ending)
+            .map_err(|errno| SessionError::Wait(errno.into()))
     });
     if let Err(error) = waited {
         session.life.end(Err(error));
     }
+    is_ending();
     stop();
     // Ours may still be seen after an abort or an error; leaving it would leave ENOTCONN behind.
     if let Err(error) = session.mount.clear_away() {
@@ -146,8 +150,12 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Session
         .map_err(SessionError::Threads)
 }
 
-/// Returns at the end of the mount, which signals bring about.
-fn wait_for_end(session: &Session, signals: Option<&Signals>) -> Result<(), Errno> {
+/// Returns at the end of the mount, which signals bring about: `is_ending` is called at each of those.
+fn wait_for_end(
+    session: &Session,
+    signals: Option<&Signals>,
+    is_ending: &mut dyn FnMut(),
+) -> Result<(), Errno> {
     let (life, unmounter) = (&session.life, session.unmounter());
     let mut signalled = false;
     while !life.has_ended() {
@@ -170,6 +178,7 @@ fn wait_for_end(session: &Session, signals: Option<&Signals>) -> Result<(), Errn
             hangup();
             continue;
         }
+        is_ending();
         let why = End::Signal(signal);
         let unmounter = unmounter.clone();
         if signalled {

@@ -10,13 +10,33 @@ use super::man::Page;
 mod helper;
 mod toml;
 
-/// Every page with its file name.
-pub fn all(command: &Command) -> Vec<(&'static str, String)> {
-    vec![
-        ("strandfs.1", strandfs(command)),
-        ("strandfs.toml.5", toml::page()),
-        ("mount.strandfs.8", helper::page()),
-    ]
+/// Every page with its file name: one of the program, one of each command, and those of the files
+/// and of the mount helper.
+pub fn all(command: &Command) -> Vec<(String, String)> {
+    let mut pages = vec![
+        ("strandfs.1".to_owned(), strandfs(command)),
+        ("strandfs.toml.5".to_owned(), toml::page()),
+        ("mount.strandfs.8".to_owned(), helper::page()),
+    ];
+    for sub in shown(command) {
+        pages.push((format!("{}.1", page_name(sub)), of_command(sub)));
+    }
+    pages
+}
+
+/// The commands below a command that users are told of.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    let listed = |sub: &&Command| sub.get_name() != "help" && !sub.is_hide_set();
+    command.get_subcommands().filter(listed)
+}
+
+fn page_name(command: &Command) -> String {
+    format!("strandfs-{}", command.get_name())
+}
+
+fn about(command: &Command) -> String {
+    let about = command.get_long_about().or(command.get_about());
+    about.map(ToString::to_string).unwrap_or_default()
 }
 
 fn strandfs(command: &Command) -> String {
@@ -29,12 +49,39 @@ fn strandfs(command: &Command) -> String {
         ordinary directories, readable without strandfs. A policy chooses the branch on which \
         something new is made; a file is always whole on one branch.",
     );
-    page.section("Commands");
-    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
-    for sub in shown.filter(|sub| sub.get_name() != "help") {
-        subcommand(&mut page, &format!("strandfs {}", sub.get_name()), sub);
+    page.section("Commands")
+        .paragraph("Each has a page of its own, such as `strandfs-mount`(1).");
+    for sub in shown(command) {
+        page.item(
+            &format!("strandfs {}", sub.get_name()),
+            &sentence(&about(sub)),
+        );
     }
     options(&mut page);
+    exit_status(&mut page);
+    page.section("Environment");
+    page.item(
+        "STRANDFS_LOG",
+        "How much is logged: `error`, `warn`, `info` (the default), `debug` or `trace`.",
+    );
+    page.item(
+        "NOTIFY_SOCKET",
+        "Where a server in the foreground tells a service manager that the pool is mounted, as \
+        in sd_notify(3).",
+    );
+    page.section("See also");
+    let mut pages: Vec<String> = shown(command)
+        .map(|sub| format!("`{}`(1)", page_name(sub)))
+        .collect();
+    pages.extend([
+        "`strandfs.toml`(5)".to_owned(),
+        "`mount.strandfs`(8)".to_owned(),
+    ]);
+    page.paragraph(&pages.join(", "));
+    page.render()
+}
+
+fn exit_status(page: &mut Page) {
     page.section("Exit status");
     page.item("0", "Success.");
     page.item(
@@ -46,46 +93,64 @@ fn strandfs(command: &Command) -> String {
         "A mistake in the arguments or options. Nothing was changed.",
     );
     page.item("3", "It works, with a warning that matters.");
-    page.section("Environment");
-    page.item(
-        "STRANDFS_LOG",
-        "How much is logged: `error`, `warn`, `info` (the default), `debug` or `trace`.",
-    );
-    page.section("See also");
-    page.paragraph("`strandfs.toml`(5), `mount.strandfs`(8)");
+}
+
+/// The page of one command, the commands below it included.
+fn of_command(command: &Command) -> String {
+    let about = about(command);
+    // What stands behind the name is one line without a full stop.
+    let purpose = about.lines().next().unwrap_or_default();
+    let mut page = Page::new(&page_name(command), "1", purpose.trim_end_matches('.'));
+    let path = format!("strandfs {}", command.get_name());
+    page.section("Synopsis").literal(&usage_of(command));
+    page.section("Description").paragraph(&sentence(&about));
+    if command.get_name() == "mount" {
+        page.paragraph("The mount options, all that may stand behind `-o`, are in strandfs(1).");
+    }
+    if command.get_arguments().any(is_told_of) {
+        page.section("Arguments");
+        arguments(&mut page, command);
+    }
+    if shown(command).next().is_some() {
+        page.section("Commands");
+    }
+    for sub in shown(command) {
+        subcommand(&mut page, &format!("{path} {}", sub.get_name()), sub);
+    }
+    exit_status(&mut page);
+    if command.get_name() == "bench" {
+        page.item("4", "A comparison found a regression.");
+    }
+    page.section("See also")
+        .paragraph("`strandfs`(1), `strandfs.toml`(5), `mount.strandfs`(8)");
     page.render()
 }
 
-/// A command and the commands below it.
-fn subcommand(page: &mut Page, path: &str, command: &Command) {
-    let below: Vec<&Command> = command
-        .get_subcommands()
-        .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
-        .collect();
+fn usage_of(command: &Command) -> String {
     let mut usage = command.clone().render_usage().to_string();
     if let Some(at) = usage.find("strandfs") {
         usage = usage.split_off(at);
     }
+    usage
+}
+
+/// A command and the commands below it.
+fn subcommand(page: &mut Page, path: &str, command: &Command) {
     page.subsection(path);
-    page.literal(&usage);
-    let about = command.get_long_about().or(command.get_about());
-    page.paragraph(&sentence(
-        &about.map(ToString::to_string).unwrap_or_default(),
-    ));
+    page.literal(&usage_of(command));
+    page.paragraph(&sentence(&about(command)));
     arguments(page, command);
-    for sub in below {
+    for sub in shown(command) {
         subcommand(page, &format!("{path} {}", sub.get_name()), sub);
     }
 }
 
+fn is_told_of(argument: &clap::Arg) -> bool {
+    !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version")
+}
+
 fn arguments(page: &mut Page, command: &Command) {
-    let shown = command
-        .get_arguments()
-        .filter(|argument| !argument.is_hide_set());
-    for argument in shown {
-        if matches!(argument.get_id().as_str(), "help" | "version") {
-            continue;
-        }
+    for argument in command.get_arguments().filter(|it| is_told_of(it)) {
         let help = argument.get_long_help().or(argument.get_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
         page.item(&argument_term(argument), &sentence(&help));

@@ -5,7 +5,7 @@ use strandfs_pool::status::{
     Branch, Condition, Connection, Descriptors, HeldWrites, Records, RelocateAhead, Status,
 };
 
-use super::Shown;
+use super::{Shown, outdated};
 use crate::units;
 
 /// Operations that are listed by name; the rest are summed up.
@@ -29,6 +29,11 @@ pub fn print(shown: &Shown) {
 fn pool(status: &Status) {
     println!("{}", status.mountpoint.as_deref().unwrap_or("?"));
     println!("  server pid {}, version {}", status.pid, status.version);
+    if outdated::runs_replaced_program(status.pid) {
+        println!(
+            "  its program was replaced since: `strandfs status --outdated` says how to switch"
+        );
+    }
     if let Some(guardian) = &status.guardian {
         let pid = guardian.pid.map(|pid| format!(", pid {pid}"));
         println!("  guardian {}{}", guardian.state, pid.unwrap_or_default());

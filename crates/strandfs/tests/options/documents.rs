@@ -55,6 +55,18 @@ fn manual_pages_are_good_roff() {
 }
 
 #[test]
+fn a_linter_of_manual_pages_finds_nothing() {
+    need_tool!("mandoc");
+    let pages = names(repository().join("man"));
+    assert!(pages.len() > 15, "{pages:?}");
+    for name in pages {
+        let page = repository().join("man").join(&name);
+        let run = run("mandoc", ["-T", "lint", page.to_str().unwrap()]);
+        assert_eq!((run.code(), run.stdout.as_str()), (0, ""), "{name}");
+    }
+}
+
+#[test]
 fn an_option_is_explained_by_any_of_its_names() {
     let old = strandfs(["options", "cache.attr", "default_permissions", "use_ino"]).ok();
     for part in [

@@ -24,6 +24,7 @@ mod mergerfs_tools;
 mod mount_helper;
 mod policies;
 mod reload_load;
+mod service;
 mod status;
 mod status_keys;
 mod ways_in;

@@ -60,6 +60,10 @@ fn what_is_installed_mounts_and_is_uninstalled() {
         "usr/bin/strandfs",
         "usr/share/bash-completion/completions/strandfs",
         "usr/share/man/man1/strandfs.1",
+        "usr/share/man/man1/strandfs-mount.1",
+        "usr/lib/systemd/system/strandfs@.service",
+        "usr/share/doc/strandfs/examples/strandfs-uring.conf",
+        "etc/strandfs/example.toml.sample",
     ] {
         assert!(
             files.iter().any(|found| found == name),

@@ -1,0 +1,254 @@
+//! Run by a service manager, and unmounted for it: what the manager is told, the unit, and when
+//! `strandfs umount` returns.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::support::command::{binary, prepare_server};
+use crate::support::files::put;
+use crate::support::{Pool, eventually, mounts, run, strandfs};
+use crate::{need_root, need_tool};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn packaged(name: &str) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    repository.join("packaging").join(name)
+}
+
+/// A child that is killed when the test ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// What the manager hears next, a line each.
+fn heard(manager: &UnixDatagram) -> Vec<String> {
+    let mut bytes = [0; 4096];
+    let length = manager.recv(&mut bytes).expect("word for the manager");
+    let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_manager_hears_of_the_start_when_the_pool_answers_and_of_the_end_when_it_begins() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).prepare();
+    pool.add_option("branch-marker=there,on-missing=wait");
+    let socket = pool.outside("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let mut command = Command::new(binary());
+    command
+        .args(["mount", "-f", "-o", &pool.options()])
+        .args(pool.branch_args())
+        .arg(pool.root())
+        .env("NOTIFY_SOCKET", &socket)
+        .env("STRANDFS_STATE_DIR", pool.outside("state"))
+        .stdin(Stdio::null());
+    // SAFETY: the closure runs between fork and exec and makes system calls only.
+    unsafe { command.pre_exec(|| prepare_server(None, None)) };
+    let mut server = Ended(command.spawn().unwrap());
+
+    let waiting = heard(&manager);
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert!(
+        waiting[0].starts_with("STATUS=waiting for branches"),
+        "{waiting:?}"
+    );
+    assert!(!mounts::is_mounted(pool.root()));
+    put(pool.on(0, "there"), "");
+    let ready = heard(&manager);
+    assert!(mounts::is_mounted(pool.root()), "{ready:?}");
+    let status = format!("STATUS=serving the pool at {}", pool.root().display());
+    assert_eq!(ready, ["READY=1".to_owned(), status]);
+
+    let pid = Pid::from_raw(server.0.id() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(heard(&manager)[0], "STOPPING=1");
+    assert!(server.0.wait().unwrap().success());
+    manager.set_nonblocking(true).unwrap();
+    assert!(manager.recv(&mut [0]).is_err(), "said more than once");
+}
+
+#[test]
+fn the_manager_hears_that_somebody_else_has_unmounted() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).prepare();
+    let socket = pool.outside("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    pool.set_env("NOTIFY_SOCKET", socket.to_str().unwrap());
+    pool.start();
+    assert_eq!(heard(&manager)[0], "READY=1");
+    pool.stop();
+    assert_eq!(heard(&manager)[0], "STOPPING=1");
+}
+
+/// The settings of the unit, as NAME and VALUE.
+fn settings(unit: &str) -> Vec<(&str, &str)> {
+    let lines = unit.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once('=')).collect()
+}
+
+#[test]
+fn the_unit_serves_in_the_mount_namespace_of_the_machine() {
+    let unit = fs::read_to_string(packaged("systemd/strandfs@.service")).unwrap();
+    let settings = settings(&unit);
+    assert!(settings.contains(&("Type", "notify")), "{settings:?}");
+    assert!(settings.contains(&("ExecStart", "/usr/bin/strandfs mount -f %i")));
+    // As systemd.exec(5) says of each: "a mount namespace is set up for the unit".
+    let of_its_own = [
+        "Protect",
+        "Private",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "InaccessiblePaths",
+        "NoExecPaths",
+        "ExecPaths",
+        "TemporaryFileSystem",
+        "BindPaths",
+        "BindReadOnlyPaths",
+        "Root",
+        "MountImages",
+        "MountFlags",
+        "DynamicUser",
+        "MountAPIVFS",
+    ];
+    for (name, _) in &settings {
+        let found = of_its_own.iter().find(|known| name.starts_with(**known));
+        assert_eq!(found, None, "{name}");
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit() {
+    need_tool!("systemd-analyze");
+    let dir = tempfile::tempdir().unwrap();
+    let unit = fs::read_to_string(packaged("systemd/strandfs@.service")).unwrap();
+    let unit = unit.replace("/usr/bin/strandfs", binary().to_str().unwrap());
+    let path = dir.path().join("strandfs@.service");
+    fs::write(&path, unit).unwrap();
+    let verified = run(
+        "systemd-analyze",
+        ["--man=no", "verify", path.to_str().unwrap()],
+    )
+    .ok();
+    assert_eq!(verified.stderr, "");
+}
+
+#[test]
+fn the_sample_of_a_configuration_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sample.toml");
+    let text = fs::read_to_string(packaged("examples/example.toml.sample")).unwrap();
+    for place in ["disk1", "disk2", "archive", "pool"] {
+        fs::create_dir(dir.path().join(place)).unwrap();
+    }
+    fs::write(&path, text.replace("/mnt", dir.path().to_str().unwrap())).unwrap();
+    strandfs(["config", "check", path.to_str().unwrap()]).ok();
+}
+
+/// Mounts in the background, as fstab does; returns the server.
+fn serve(pool: &Pool, program: &Path) -> OwnedFd {
+    let mut command = Command::new(program);
+    command.args(["mount", "-o", &pool.options()]);
+    command.args(pool.branch_args()).arg(pool.root());
+    command.stderr(Stdio::null());
+    assert!(command.status().unwrap().success());
+    let pid = Pid::from_raw(pool.status().pid as i32).unwrap();
+    pidfd_open(pid, PidfdFlags::empty()).unwrap()
+}
+
+fn has_ended(server: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(server, PollFlags::IN)];
+    poll(
+        &mut ended,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    )
+    .unwrap()
+        > 0
+}
+
+#[test]
+fn unmounting_returns_when_the_server_has_ended() {
+    need_root!();
+    let pool = Pool::tmpfs(2).prepare();
+    for _ in 0..5 {
+        let server = serve(&pool, &binary());
+        let unmounted = strandfs(["umount", pool.root().to_str().unwrap()]).ok();
+        assert!(has_ended(&server), "{unmounted:?}");
+        assert_eq!(unmounted.stderr, "");
+    }
+}
+
+#[test]
+fn unmounting_says_who_else_the_server_goes_on_for() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let root = pool.root().to_str().unwrap();
+
+    let server = serve(&pool, &binary());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation=private", "sleep", "1000"]);
+    let other = Ended(command.spawn().unwrap());
+    let comm = format!("/proc/{}/comm", other.0.id());
+    eventually("it has a namespace", SOON, || {
+        fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n")
+    });
+    let unmounted = strandfs(["umount", root]);
+    assert_eq!(unmounted.code(), 3, "{unmounted:?}");
+    let who = format!("process {} (sleep) still sees the pool", other.0.id());
+    assert!(unmounted.stderr.contains(&who), "{unmounted:?}");
+    assert!(!has_ended(&server) && !mounts::is_mounted(pool.root()));
+    drop(other);
+    eventually("the server ends", SOON, || has_ended(&server));
+
+    let server = serve(&pool, &binary());
+    let second = pool.outside("second");
+    fs::create_dir(&second).unwrap();
+    run("mount", ["--bind", root, second.to_str().unwrap()]).ok();
+    let unmounted = strandfs(["umount", root]);
+    assert_eq!(unmounted.code(), 3, "{unmounted:?}");
+    let place = format!("mounted at {}, too", second.display());
+    assert!(unmounted.stderr.contains(&place), "{unmounted:?}");
+    mounts::unmount_cleanly(&second).ok();
+    eventually("the server ends", SOON, || has_ended(&server));
+}
+
+#[test]
+fn servers_of_a_program_that_was_replaced_are_named() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let root = pool.root().to_str().unwrap();
+    let program = pool.outside("strandfs");
+    fs::copy(binary(), &program).unwrap();
+    let server = serve(&pool, &program);
+    let outdated = || strandfs(["status", "--outdated", root]).ok().stdout;
+    assert!(outdated().starts_with("every pool"), "{}", outdated());
+    fs::remove_file(&program).unwrap();
+    let said = outdated();
+    assert!(
+        said.contains(root) && said.contains("was replaced since"),
+        "{said}"
+    );
+    let status = strandfs(["status", root]).ok().stdout;
+    assert!(status.contains("its program was replaced"), "{status}");
+    strandfs(["umount", root]).ok();
+    assert!(has_ended(&server));
+}
