@@ -40,6 +40,9 @@ _strandfs() {
             strandfs,import-fstab)
                 cmd="strandfs__subcmd__import__subcmd__fstab"
                 ;;
+            strandfs,metrics)
+                cmd="strandfs__subcmd__metrics"
+                ;;
             strandfs,mount)
                 cmd="strandfs__subcmd__mount"
                 ;;
@@ -155,7 +158,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status config import-fstab explain doctor get set branch reload records volume options bench completions"
+            opts="-h -V --help --version mount umount unmount status metrics config import-fstab explain doctor get set branch reload records volume options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1035,6 +1038,20 @@ _strandfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__metrics)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

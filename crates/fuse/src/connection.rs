@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::mount::abort::is_connected;
 use crate::report::TransportReport;
-use crate::traffic::{Traffic, TrafficReport};
+use crate::traffic::{LatencyReport, Traffic, TrafficReport};
 use crate::types::Errno;
 
 /// Where the numbers of RETRIEVE notifications start, and the step between them: over a ring they
@@ -115,6 +115,12 @@ impl Connection {
     /// What there has been to do so far. Cheap: takes no lock that a request takes.
     pub fn traffic(&self) -> TrafficReport {
         self.shared.traffic.report()
+    }
+
+    /// How long requests took so far. Takes no lock that a request takes, but adds up some ten thousand
+    /// numbers for each thread.
+    pub fn latencies(&self) -> LatencyReport {
+        self.shared.traffic.latencies()
     }
 
     /// How requests come.

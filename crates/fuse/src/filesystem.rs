@@ -119,6 +119,14 @@ pub trait Filesystem: Send + Sync + 'static {
         false
     }
 
+    /// For how long this thread has been, in all its life, in calls to what the filesystem stands on: a
+    /// disk, a server. The session looks before and after a request, and counts the difference as
+    /// the request's ([`OperationLatency::below`](crate::OperationLatency::below)). Called often: to be
+    /// told from memory. Stays at zero where nobody measures.
+    fn time_below(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Finds `name` in `parent`. `.` and `..` come only from file-handle look-ups (NFS export):
     /// `.` asks whether `parent` itself still exists (it may have been forgotten), `..` for its
     /// parent. ESTALE where such a node cannot be found again. ENOENT, or an entry with node 0

@@ -3,11 +3,13 @@
 pub mod control;
 pub(crate) mod explain;
 pub mod features;
+pub(crate) mod metrics;
 pub(crate) mod readahead;
 pub(crate) mod status;
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use crate::ops::Ops;
 use control::reconfigure::Watcher;
@@ -23,6 +25,8 @@ pub struct Admin {
     guardian: OnceLock<AskGuardian>,
     watcher: OnceLock<Watcher>,
     explained: Parts,
+    /// When the pool was made.
+    began: Instant,
 }
 
 impl Admin {
@@ -35,6 +39,7 @@ impl Admin {
             guardian: OnceLock::new(),
             watcher: OnceLock::new(),
             explained: Parts::default(),
+            began: Instant::now(),
         })
     }
 }

@@ -3,10 +3,14 @@
 pub(crate) mod access_list;
 pub mod blocking_pool;
 pub mod branch;
+pub(crate) mod calls;
+pub(crate) mod counters;
+pub(crate) mod errno_name;
 pub mod error;
 pub mod hash;
 pub(crate) mod magic;
 pub(crate) mod metadata;
+pub mod metrics;
 pub(crate) mod nowait;
 pub(crate) mod open;
 pub(crate) mod overflow;

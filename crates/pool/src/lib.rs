@@ -14,7 +14,7 @@ pub mod watch;
 pub use admin::Admin;
 pub use admin::control::reconfigure::reconfigure;
 pub use admin::control::{Changed, ReconfigureError};
-pub use base::status;
+pub use base::{metrics, status};
 pub use mover::{key, records};
 pub use pool::Pool;
 pub use state::pool_error::PoolError;

@@ -4,6 +4,7 @@ pub(crate) mod attr;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_budget;
 pub(crate) mod dir_cache;
+pub mod figures;
 pub(crate) mod held_writers;
 pub mod identity;
 pub(crate) mod inode_number;
@@ -32,6 +33,7 @@ use strandfs_fuse::{Connection, Negotiated, NodeId};
 
 use crate::base::blocking_pool::BlockingPool;
 use crate::base::error::Result;
+use figures::Figures;
 use held_writers::HeldWriters;
 use identity::Volumes;
 use lock_waits::LockWaits;
@@ -61,6 +63,7 @@ pub struct State {
     pub(crate) moves: AtomicU64,
     /// Files that a program works on past the pool.
     pub(crate) preload_told: PreloadTold,
+    pub(crate) figures: Figures,
 }
 
 impl State {
@@ -80,6 +83,7 @@ impl State {
             mountpoint: OnceLock::new(),
             moves: AtomicU64::new(0),
             preload_told: PreloadTold::default(),
+            figures: Figures::default(),
         }
     }
 

@@ -33,6 +33,9 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show mounted pools: branches, space, passthrough and why, options.
     Status(StatusArgs),
+    /// Print what mounted pools have counted, for Prometheus and its like: requests, how long they took,
+    /// branches, caches.
+    Metrics(MetricsArgs),
     /// Show the options in force and where they come from, or check a configuration file.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -174,6 +177,13 @@ pub struct StatusArgs {
     /// upgrade, and say how to switch.
     #[arg(long, conflicts_with = "json")]
     pub outdated: bool,
+}
+
+/// Arguments of `metrics`.
+#[derive(Args)]
+pub struct MetricsArgs {
+    /// Only the pool mounted here; all of root and of the user who asks if left out.
+    pub mountpoint: Option<PathBuf>,
 }
 
 /// Arguments of `options`.

@@ -38,6 +38,7 @@ fn documents() -> Vec<(String, String)> {
         "docs/options.md".to_owned(),
         strandfs_options::markdown::options_page(),
     )];
+    documents.push(("docs/metrics.md".to_owned(), crate::metrics::page::page()));
     for (name, page) in pages::all(&command) {
         documents.push((format!("man/{name}"), page));
     }

@@ -23,6 +23,7 @@ mod import;
 mod last_words;
 mod live;
 mod logging;
+mod metrics;
 mod mount;
 mod mount_helper;
 mod mounts;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Mount(mount) => mount::run(&mount),
         Command::Umount(umount) => umount::run(&umount),
         Command::Status(status) => status::run(&status),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Options(options) => docs::print_options(&options),
         Command::Bench(command) => bench::run(&command),
         Command::Completions(completions) => Ok(docs::print_completions(&completions)),

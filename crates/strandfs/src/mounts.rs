@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strandfs_fuse::Hindrance;
 use strandfs_pool::admin::control::request::Request;
+use strandfs_pool::metrics::Metrics;
 use strandfs_pool::status::Status;
 
 use crate::control::client;
@@ -28,6 +29,9 @@ const MERGERFS_TYPE: &[u8] = b"fuse.mergerfs";
 
 /// What the pool says of itself.
 const STATUS: &str = "user.strandfs.status";
+
+/// The name of its control socket, of its control file.
+const SOCKET: &str = "user.strandfs.socket";
 
 /// The types that pool directories.
 const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, MERGERFS_TYPE];
@@ -217,12 +221,6 @@ pub fn ask(mountpoint: &Path) -> io::Result<String> {
     if let Some(why) = hindrance(mountpoint) {
         return Err(io::Error::other(why));
     }
-    let silent = |server: &str| {
-        let seconds = PATIENCE.as_secs();
-        io::Error::other(format!(
-            "its server{server} does not answer within {seconds} seconds"
-        ))
-    };
     if let Some((pid, socket)) = client::socket_of(mountpoint) {
         match client::status(&socket, PATIENCE) {
             Ok(Some(status)) => return Ok(status),
@@ -252,6 +250,47 @@ pub fn ask(mountpoint: &Path) -> io::Result<String> {
 /// As [`ask`], or the answer is not one of a pool.
 pub fn status(mountpoint: &Path) -> io::Result<Status> {
     Ok(serde_json::from_str(&ask(mountpoint)?)?)
+}
+
+/// What a pool has counted: through its control socket alone.
+///
+/// # Errors
+/// A sentence if its server cannot be reached, or does not answer in time.
+pub fn metrics(mountpoint: &Path) -> io::Result<Metrics> {
+    if let Some(why) = hindrance(mountpoint) {
+        return Err(io::Error::other(why));
+    }
+    let socket = match client::socket_of(mountpoint) {
+        Some((_, socket)) => socket,
+        // Its process is not to be seen from here.
+        None => {
+            let control_file = mountpoint.join(".strandfs");
+            let told = probe::attribute(&control_file, SOCKET, PATIENCE).map_err(said)?;
+            String::from_utf8(told).map_err(io::Error::other)?
+        }
+    };
+    match client::metrics(&socket, PATIENCE).map_err(said)? {
+        Some(metrics) => Ok(metrics),
+        None => Err(io::Error::other("its server is of another version")),
+    }
+}
+
+/// An error as a sentence about a server.
+fn said(error: io::Error) -> io::Error {
+    match error.kind() {
+        _ if is_late(&error) => silent(""),
+        io::ErrorKind::PermissionDenied => {
+            io::Error::other("only root and the user who mounted it may ask its server")
+        }
+        _ => error,
+    }
+}
+
+fn silent(server: &str) -> io::Error {
+    let seconds = PATIENCE.as_secs();
+    io::Error::other(format!(
+        "its server{server} does not answer within {seconds} seconds"
+    ))
 }
 
 fn is_late(error: &io::Error) -> bool {

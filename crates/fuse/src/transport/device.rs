@@ -25,6 +25,7 @@ use crate::life::{End, SessionError};
 use crate::message::Message;
 use crate::request::Request;
 use crate::sys;
+use crate::traffic::Times;
 use crate::types::Errno;
 
 /// How long a new thread waits for its first work.
@@ -64,9 +65,9 @@ pub(super) fn work(
             Next::Work => match worker_pool.begin_kept(worker_state, request.room()) {
                 Some((len, since)) => {
                     let bytes = request.message(len);
-                    let deferred =
+                    let answered =
                         answer_kept(worker_pool, worker_state, (bytes, since), &mut reply);
-                    return_worker(worker_pool, worker_state, deferred)
+                    return_worker(worker_pool, worker_state, answered.deferred)
                 }
                 None => worker_pool.idle(worker_state),
             },
@@ -165,15 +166,16 @@ fn read_and_answer(
 ) -> Step {
     let mut gathering = Gathering::default();
     let mut callers = Callers::default();
+    let mut began = Instant::now();
     loop {
-        let began = Instant::now();
         match rustix::io::read(worker_pool.server.connection.device(), request.room()) {
             Ok(len) => {
                 let arrived = Instant::now();
                 let bytes = request.message(len);
-                let deferred = answer(worker_pool, worker_state, bytes, reply, Reader::First);
+                let from = (arrived, Reader::First);
+                let answered = answer(worker_pool, worker_state, bytes, reply, from);
                 if !worker_state.leave() {
-                    return Step::HandedOff(deferred);
+                    return Step::HandedOff(answered.deferred);
                 }
                 if worker_pool.carries_all() {
                     follow(
@@ -189,12 +191,14 @@ fn read_and_answer(
                     );
                 }
                 gathering.after(worker_pool, request.message(len), began);
+                began = answered.at;
             }
             // A signal; or a request withdrawn while it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {
                 if worker_pool.life.has_ended() {
                     return Step::Ended;
                 }
+                began = Instant::now();
             }
             Err(errno) => {
                 end_of(worker_pool, errno);
@@ -229,9 +233,10 @@ fn assist(
             Ok(len) => {
                 served += 1;
                 let bytes = request.message(len);
-                let deferred = answer(worker_pool, worker_state, bytes, reply, Reader::Further);
+                let from = (Instant::now(), Reader::Further);
+                let answered = answer(worker_pool, worker_state, bytes, reply, from);
                 next = worker_pool.go_on_reading(worker_state);
-                pass_interrupt_on(worker_pool, worker_state, deferred);
+                pass_interrupt_on(worker_pool, worker_state, answered.deferred);
             }
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(errno) => {
@@ -281,14 +286,32 @@ fn follow(
     }
 }
 
-/// Carries one message out. Its number, if it is answered later.
+/// A request that its thread is done with.
+struct Answered {
+    /// Its number, if somebody else answers it.
+    deferred: Option<u64>,
+    /// When that was.
+    at: Instant,
+}
+
+impl Answered {
+    /// Just now.
+    fn now(deferred: Option<u64>) -> Self {
+        Self {
+            deferred,
+            at: Instant::now(),
+        }
+    }
+}
+
+/// Carries one message out, which was read at this time.
 fn answer(
     worker_pool: &Arc<WorkerPool>,
     worker_state: &Arc<WorkerState>,
     bytes: &[u8],
     reply: &mut ReplyBuffer,
-    reader: Reader,
-) -> Option<u64> {
+    (arrived, reader): (Instant, Reader),
+) -> Answered {
     let enter = |unique| match reader {
         Reader::First => worker_state.enter(unique),
         Reader::Further => worker_state.enter_handed_off(unique),
@@ -298,7 +321,7 @@ fn answer(
         Err(error) => {
             enter(0);
             refuse(&worker_pool.server, bytes, reply, error.errno());
-            return None;
+            return Answered::now(None);
         }
     };
     let header = &message.header;
@@ -307,9 +330,13 @@ fn answer(
     enter(header.unique);
     worker_pool.watchdog.note_work();
     if worker_pool.puts_aside(worker_state, header, bytes) {
-        return None;
+        return Answered::now(None);
     }
-    carry_out(worker_pool, worker_state, &message, (bytes, None), reply)
+    let begun = Begun {
+        at: arrived,
+        since: None,
+    };
+    carry_out(worker_pool, worker_state, &message, (bytes, begun), reply)
 }
 
 /// Carries out what was kept, which has been begun.
@@ -318,27 +345,36 @@ fn answer_kept(
     worker_state: &Arc<WorkerState>,
     (bytes, since): (&[u8], Instant),
     reply: &mut ReplyBuffer,
-) -> Option<u64> {
-    // It was read before.
-    let message = Message::from_bytes(bytes).ok()?;
-    carry_out(
-        worker_pool,
-        worker_state,
-        &message,
-        (bytes, Some(since)),
-        reply,
-    )
+) -> Answered {
+    let begun = Begun {
+        at: Instant::now(),
+        since: Some(since),
+    };
+    match Message::from_bytes(bytes) {
+        Ok(message) => carry_out(worker_pool, worker_state, &message, (bytes, begun), reply),
+        // It was read before.
+        Err(_) => Answered::now(None),
+    }
+}
+
+/// When a thread took a request, and when it had come, if that was before.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: Instant,
+    since: Option<Instant>,
 }
 
 fn carry_out(
     worker_pool: &Arc<WorkerPool>,
     worker_state: &Arc<WorkerState>,
     message: &Message<'_>,
-    (bytes, since): (&[u8], Option<Instant>),
+    (bytes, begun): (&[u8], Begun),
     reply: &mut ReplyBuffer,
-) -> Option<u64> {
+) -> Answered {
     let unique = message.header.unique;
     let server = &worker_pool.server;
+    let since = begun.since;
+    let below = server.filesystem.time_below();
     let worker = DeviceWorker {
         worker_pool,
         worker_state,
@@ -354,9 +390,23 @@ fn carry_out(
         reply.payload(),
         &worker,
     );
+    let made = Instant::now();
+    let mut times = Times {
+        whole: made - since.unwrap_or(begun.at),
+        queued: since.map(|since| begun.at - since),
+        below: server.filesystem.time_below().saturating_sub(below),
+        answering: None,
+    };
+    let opcode = message.header.opcode;
     match worker.later.get() {
         Later::No => {}
-        Later::Answered => return Some(unique),
+        Later::Answered => {
+            worker_state.counts.count_done(opcode, times, None);
+            return Answered {
+                deferred: Some(unique),
+                at: made,
+            };
+        }
         Later::Again(after) => {
             let request = KeptRequest {
                 unique,
@@ -365,11 +415,14 @@ fn carry_out(
                 bytes: bytes.into(),
             };
             worker_pool.keep(worker_state, request, after);
-            return None;
+            return Answered::now(None);
         }
     }
+    let mut error = None;
+    let is_answered = !matches!(outcome, Outcome::NoReply);
     match outcome {
         Outcome::Reply { errno, len } => {
+            error = errno;
             if send(server, reply, unique, errno, len) == Sent::Unwanted && errno.is_none() {
                 undo::undo(server, &message.header, reply.payload(), &worker);
             }
@@ -389,7 +442,11 @@ fn carry_out(
             send(server, reply, unique, Some(Errno::IO), 0);
         }
     }
-    None
+    let at = Instant::now();
+    times.whole += at - made;
+    times.answering = is_answered.then(|| at - made);
+    worker_state.counts.count_done(opcode, times, error);
+    Answered { deferred: None, at }
 }
 
 /// Has a request interrupted. Where others read as well, the request may have been read by one of them

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use strandfs_fuse::TransportReport;
+use strandfs_fuse::abi::Opcode;
 use strandfs_options::table::Status as OptionStatus;
 use strandfs_options::{BranchMode, TABLE};
 
@@ -15,7 +16,7 @@ use crate::base::status::{
     self, Coherence, Connection, Guardian, Held, LeftAlone, Records, Ring, Status, Switch, count,
 };
 use crate::coherence::Coherent;
-use crate::directory::choose;
+use crate::directory::{Directories, choose};
 use crate::mover::key::Keys;
 use crate::mover::{Mover, ahead, held};
 use crate::ops::admission;
@@ -40,7 +41,6 @@ pub fn set_mountpoint(pool: &State, mountpoint: &Path) {
 /// The pool's state.
 pub fn status(pool: &Admin) -> Status {
     let view = pool.view();
-    let (events, invalidations) = pool.coherence.counts();
     let active = TABLE.iter().filter(|it| it.status == OptionStatus::Active);
     let options: BTreeMap<String, String> = active
         .filter_map(|option| Some((option.name.to_owned(), view.settings.get(option.name)?)))
@@ -58,18 +58,8 @@ pub fn status(pool: &Admin) -> Status {
             PassthroughVerdict::Undecided => Switch::off("not decided yet"),
         },
         branches: branches_status(pool, &view),
-        coherence: Coherence {
-            events,
-            invalidations,
-            directories_remembered: count(pool.coherence.lookups.dir_caches.complete()),
-        },
-        held: Held {
-            nodes: count(pool.nodes.len()),
-            open_files: count(pool.files.len()),
-            files_told_to_preload: count(pool.preload_told.len()),
-            directory_descriptors: count(pool.dir_fds.open_count()),
-            descriptors: admission::descriptors_status(pool),
-        },
+        coherence: coherence(pool),
+        held: held(pool),
         redirected_creates: pool.relocated.load(Ordering::Relaxed),
         moved_files: pool.moved.load(Ordering::Relaxed),
         records: records_status(pool),
@@ -78,6 +68,27 @@ pub fn status(pool: &Admin) -> Status {
         connection: connection_status(pool),
         origins: origins.collect(),
         options,
+    }
+}
+
+/// What is held in memory and open.
+pub(crate) fn held(pool: &Directories) -> Held {
+    Held {
+        nodes: count(pool.nodes.len()),
+        open_files: count(pool.files.len()),
+        files_told_to_preload: count(pool.preload_told.len()),
+        directory_descriptors: count(pool.dir_fds.open_count()),
+        descriptors: admission::descriptors_status(pool),
+    }
+}
+
+/// What watching the branches has brought.
+pub(crate) fn coherence(pool: &Coherent) -> Coherence {
+    let (events, invalidations) = pool.coherence.counts();
+    Coherence {
+        events,
+        invalidations,
+        directories_remembered: count(pool.coherence.lookups.dir_caches.complete()),
     }
 }
 
@@ -127,7 +138,7 @@ fn connection_status(pool: &State) -> Option<Connection> {
         }
     };
     let requests = traffic.requests.iter();
-    let requests = requests.map(|(code, n)| (format!("{code:?}").to_lowercase(), *n));
+    let requests = requests.map(|(opcode, n)| (operation_word(*opcode), *n));
     let features = negotiated.flags.iter_names();
     Some(Connection {
         number: connection.number(),
@@ -227,7 +238,12 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn mode_word(mode: BranchMode) -> &'static str {
+/// An operation by the name that programs know it by.
+pub(crate) fn operation_word(opcode: Opcode) -> String {
+    format!("{opcode:?}").to_lowercase()
+}
+
+pub(crate) fn mode_word(mode: BranchMode) -> &'static str {
     match mode {
         BranchMode::ReadWrite => "RW",
         BranchMode::ReadOnly => "RO",

@@ -21,6 +21,8 @@ use rustix::io::Errno;
 use strandfs_options::branch::{BranchMode, BranchSpec};
 use strandfs_options::size::MinFreeSpace;
 
+use crate::base::calls::Call;
+use crate::base::error::Error;
 use crate::base::hash::stable_hash;
 use crate::base::{magic, sys};
 pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
@@ -154,6 +156,15 @@ impl Branch {
     /// How it is.
     pub fn health(&self) -> &Arc<BranchHealth> {
         &self.learnt.health
+    }
+
+    /// Makes a call to the branch, and counts it.
+    pub(crate) fn call<T, E: Copy + Into<Error>>(
+        &self,
+        call: Call,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.learnt.health.calls().time(call, make)
     }
 
     /// Who its root directory is.

@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use rustix::fs::{IFlags, RawDir, Statx};
 use rustix::io::Errno;
 
+use crate::base::calls::Call;
 use crate::base::{magic, sys};
 use crate::coherence::{Coherent, queue, validity, watched};
 use crate::state::State;
 use crate::state::dir_cache::{DirCaches, listed};
+use crate::state::figures::Cache;
 use crate::state::identity::VolumeId;
 use crate::state::node::{DirEntry, DirSet};
 use crate::state::view::View;
@@ -60,6 +62,11 @@ pub(crate) fn remembered<'a>(pool: &'a Coherent, view: &View, set: &DirSet) -> C
     }
 }
 
+/// What the branch says of a directory.
+fn stat(dir: &DirEntry) -> sys::Result<Statx> {
+    (dir.branch).call(Call::Stat, || sys::statx_fd(dir.fd.as_fd()))
+}
+
 /// Attributes of the directories of a set were changed in a way that may not be reported.
 pub(crate) fn attributes_changed(_pool: &State, set: &DirSet) {
     set.entries.iter().for_each(|dir| dir.memory.changed(None));
@@ -71,10 +78,14 @@ impl CachedLookups<'_> {
     /// # Errors
     /// Those of `statx(2)`.
     pub fn look(&self, dir: &DirEntry, name: &OsStr) -> sys::Result<Statx> {
-        if self.lacks(dir, name) {
+        let lacks = self.lacks(dir, name);
+        if self.worth {
+            self.pool.figures.looked(Cache::Names, lacks);
+        }
+        if lacks {
             return Err(Errno::NOENT);
         }
-        let found = sys::statx_name(dir.fd.as_fd(), name);
+        let found = (dir.branch).call(Call::Lookup, || sys::statx_name(dir.fd.as_fd(), name));
         if self.worth
             && matches!(found, Err(Errno::NOENT))
             && let Some(names_max) = dir.memory.missed(dir.branch.medium().latency)
@@ -104,14 +115,17 @@ impl CachedLookups<'_> {
             || !watched::volume_watched(self.pool, dir.identity.volume)
             || !settled_once(&self.attributes, || queue::settled(self.pool, true))
         {
-            return sys::statx_fd(dir.fd.as_fd());
+            return stat(dir);
         }
         let era = self.pool.coherence.lookups.dir_caches.era();
-        if let Some(stat) = dir.memory.attributes(era) {
+        let known = dir.memory.attributes(era);
+        let is_known = known.is_some();
+        (self.pool.figures).looked(Cache::DirectoryAttributes, is_known);
+        if let Some(stat) = known {
             return Ok(stat);
         }
         let version = dir.memory.version();
-        let stat = sys::statx_fd(dir.fd.as_fd())?;
+        let stat = stat(dir)?;
         dir.memory.learn_attributes(&stat, version, era);
         Ok(stat)
     }

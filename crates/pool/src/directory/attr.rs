@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::FileAttr;
 
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::rights::AllRights;
 use crate::base::sys;
@@ -27,7 +28,7 @@ pub(crate) fn dir_attr(pool: &Coherent, set: &DirSet, ino: u64) -> Result<(FileA
     let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
     let mut unseen = AllRights::new();
     if let [only] = &set.entries[..] {
-        stats.push(sys::statx_fd(only.fd.as_fd())?);
+        stats.push((only.branch).call(Call::Stat, || sys::statx_fd(only.fd.as_fd()))?);
     } else {
         several_stats(pool, set, &mut stats, &mut unseen)?;
     }
@@ -61,7 +62,10 @@ fn several_stats(
         }
     }
     match late {
-        Some(entry) if stats.is_empty() => stats.push(sys::statx_fd(entry.fd.as_fd())?),
+        Some(entry) if stats.is_empty() => {
+            let ask = || sys::statx_fd(entry.fd.as_fd());
+            stats.push(entry.branch.call(Call::Stat, ask)?);
+        }
         None if stats.is_empty() => return Err(error),
         _ => {}
     }

@@ -7,6 +7,7 @@ use rustix::fs::{StatVfs, Statx};
 use rustix::io::Errno;
 
 use crate::base::branch::Branch;
+use crate::base::calls::{self, Call};
 use crate::base::sys;
 use crate::coherence::remembered::CachedLookups;
 use crate::state::State;
@@ -25,12 +26,14 @@ pub(crate) fn statvfs(pool: &State, view: &View, branch: &Branch) -> sys::Result
     }
     let stat = if branch.medium().latency.may_hang() {
         let root = branch.root_shared();
-        match ask(pool, view, move || rustix::fs::fstatvfs(root)) {
+        let health = Arc::clone(branch.health());
+        let space = move || (health.calls()).time(Call::Space, || rustix::fs::fstatvfs(root));
+        match ask(pool, view, space) {
             Some(answer) => answer.inspect_err(|errno| branch.health().note(*errno))?,
             None => return last(),
         }
     } else {
-        rustix::fs::fstatvfs(branch.root())?
+        branch.call(Call::Space, || rustix::fs::fstatvfs(branch.root()))?
     };
     branch.space().note(&stat);
     Ok(stat)
@@ -51,7 +54,10 @@ pub(crate) fn stat_if_quick(
         return Some(remembered.attributes(dir));
     }
     let fd = Arc::clone(&dir.fd);
-    ask(pool, view, move || sys::statx_fd(fd.as_fd()))
+    let health = Arc::clone(dir.branch.health());
+    ask(pool, view, move || {
+        (health.calls()).time(Call::Stat, || sys::statx_fd(fd.as_fd()))
+    })
 }
 
 /// The answer of a call to a branch, unless it takes so long that the branch is slow.
@@ -61,5 +67,5 @@ pub(crate) fn ask<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let patience = view.settings.branch_slow_after;
-    pool.blocking_pool.ask(patience, call)
+    calls::waiting(|| pool.blocking_pool.ask(patience, call))
 }

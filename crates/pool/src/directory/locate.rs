@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::FileKind;
 
 use crate::base::branch::Branch;
+use crate::base::calls::Call;
 use crate::base::error::Result;
 use crate::base::open::{past_own_leases, reopen};
 use crate::base::policy::same_search;
@@ -163,12 +164,16 @@ pub(crate) fn stat_file(pool: &Directories, node: &Arc<Node>) -> Result<Statx> {
             let target = follow::target_of(pool, dir, name, &identity, node.kind)?;
             return Some(target.stat);
         }
-        let stat = sys::statx_name(dir.fd.as_fd(), name).ok()?;
+        let ask = || sys::statx_name(dir.fd.as_fd(), name);
+        let stat = dir.branch.call(Call::Stat, ask).ok()?;
         pool.volumes.same(&identity, &stat).then_some(stat)
     });
     match by_name {
         Some(stat) => Ok(stat),
-        None => Ok(sys::statx_fd(locate_nameless(pool, node, &identity)?.fd())?),
+        None => {
+            let located = locate_nameless(pool, node, &identity)?;
+            Ok((located.branch).call(Call::Stat, || sys::statx_fd(located.fd()))?)
+        }
     }
 }
 
@@ -188,7 +193,7 @@ pub(crate) fn open_inode(
     let mut refusal = None;
     let by_name = self::by_name(pool, node, &identity, |dir, name| {
         let open = || rustix::fs::openat(&dir.fd, name, by_name_flags, Mode::empty());
-        match past_own_leases(open) {
+        match (dir.branch).call(Call::Open, || past_own_leases(open)) {
             Ok(fd) => {
                 let stat = sys::statx_fd(fd.as_fd()).ok()?;
                 pool.volumes
@@ -207,7 +212,7 @@ pub(crate) fn open_inode(
         (None, Some(Errno::AGAIN)) => Err(Errno::AGAIN.into()),
         _ => {
             let located = locate(pool, node)?;
-            let fd = reopen(located.fd(), flags)?;
+            let fd = (located.branch).call(Call::Open, || reopen(located.fd(), flags))?;
             let mode = rustix::fs::fstat(&fd)?.st_mode;
             Ok((located.branch, fd, mode))
         }

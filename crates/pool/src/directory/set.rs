@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::base::branch::Branch;
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::open_dir;
 use crate::base::rights::strictest;
@@ -19,6 +20,8 @@ use crate::base::sys;
 use crate::coherence::{Coherent, copies, invalidate, validity};
 use crate::directory::reading::open_to_keep;
 use crate::directory::{Directories, follow};
+use crate::state::State;
+use crate::state::figures::Cache;
 use crate::state::identity::{Identity, Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::paths::{self, DEPTH_MAX};
@@ -81,13 +84,19 @@ pub(crate) fn dir_set_of(
         Freshness::Now => refresh_chain(pool, node, (now_ms, slow), |parent| {
             parent.id == NodeId::ROOT
         }),
-        Freshness::Trusted => match is_fresh(node) {
+        Freshness::Trusted => match counted(pool, is_fresh(node)) {
             Some(set) => Ok(set),
             None => refresh_chain(pool, node, (now_ms, slow), |parent| {
                 is_fresh(parent).is_some()
             }),
         },
     }
+}
+
+/// Whether the descriptors of a directory could be used as they are.
+fn counted(pool: &State, found: Option<Arc<DirSet>>) -> Option<Arc<DirSet>> {
+    pool.figures.looked(Cache::Directories, found.is_some());
+    found
 }
 
 /// Looks again at `node` and the directories above it, up to one that is `good_enough`.
@@ -369,7 +378,7 @@ impl Finder<'_> {
                 opened => return self.heard(branch, opened),
             }
         }
-        match sys::statx_name(parent.fd.as_fd(), name) {
+        match branch.call(Call::Lookup, || sys::statx_name(parent.fd.as_fd(), name)) {
             Ok(stat) if kind_of(&stat) == FileKind::Directory => {
                 if let Some(known) = old.filter(|e| self.pool.volumes.same(&e.identity, &stat)) {
                     return Some(known.under(branch));
@@ -391,7 +400,8 @@ impl Finder<'_> {
 
     /// Opens what is under the name. A copy that the node is known to have needs no further look.
     fn open(&self, branch: &Arc<Branch>, parent: &DirEntry, name: &OsStr) -> sys::Result<DirEntry> {
-        let (fd, readable) = open_to_keep(self.view, branch, parent, name)?;
+        let open = || open_to_keep(self.view, branch, parent, name);
+        let (fd, readable) = branch.call(Call::Lookup, open)?;
         let stat = sys::statx_fd(fd.as_fd())?;
         let shown = (branch.id, Presented::Own);
         let entry = match self.pool.volumes.recognise(self.copies, shown, &stat) {
@@ -406,7 +416,8 @@ impl Finder<'_> {
     fn by_identity(&mut self, branch: &Arc<Branch>, named: bool) -> Option<DirEntry> {
         let old = self.old.and_then(|set| set.on(branch.id));
         if let Some(entry) = old {
-            let alive = sys::statx_fd(entry.fd.as_fd()).map(|stat| stat.stx_nlink > 0);
+            let alive = branch.call(Call::Stat, || sys::statx_fd(entry.fd.as_fd()));
+            let alive = alive.map(|stat| stat.stx_nlink > 0);
             let alive = self.heard(branch, alive).unwrap_or_default();
             return (alive || !named).then(|| entry.under(branch));
         }

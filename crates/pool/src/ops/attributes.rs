@@ -11,6 +11,7 @@ use strandfs_fuse::{
     AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
 };
 
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
@@ -51,7 +52,7 @@ fn look_for_mappings_left(pool: &Directories, node: &Arc<Node>) {
 
 fn attr_by(pool: &Directories, id: NodeId, handle: Option<Handle>) -> Result<FileAttr> {
     if let Some(opened) = handle.and_then(|handle| pool.files.get(handle)) {
-        let stat = sys::statx_fd(opened.file()?.as_fd())?;
+        let stat = opened.call(Call::Stat, |file| sys::statx_fd(file.as_fd()))?;
         let mut attr = file_attr(&stat, opened.node.ino);
         pool.volumes.mounts.restrict(&stat, &mut attr);
         return Ok(attr);
@@ -80,7 +81,7 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
     } else {
         let opened = handle.and_then(|handle| pool.files.get(handle));
         let stat = match opened {
-            Some(opened) => sys::statx_fd(opened.file()?.as_fd())?,
+            Some(opened) => opened.call(Call::Stat, |file| sys::statx_fd(file.as_fd()))?,
             None => locate::stat_file(pool, &node)?,
         };
         (stat, attr::shown_attr(pool, &view, &node, &stat)?)
@@ -202,7 +203,8 @@ fn truncate(
     // The one that users see is the last.
     for copy in copies.iter().rev() {
         // Not through an open file: a truncation to the same size then moves the times on XFS.
-        sys::truncate(copy.fd.as_fd(), size_bytes).map_err(|errno| {
+        let truncate = || sys::truncate(copy.fd.as_fd(), size_bytes);
+        copy.branch.call(Call::Change, truncate).map_err(|errno| {
             if copies.len() > 1 {
                 tracing::error!(branch = %copy.branch.path.display(), %errno, "a copy could not be truncated; copies of it on other branches may have been");
             }

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::policy::{self, BranchFacts, Category, same_search};
 use crate::base::sys;
@@ -273,8 +274,8 @@ pub(crate) fn branches_with(
 /// The first refusal.
 pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<()> {
     if let [only] = copies {
-        return change
-            .make(only.fd.as_fd(), Role::Leading)
+        return (only.branch)
+            .call(Call::Change, || change.make(only.fd.as_fd(), Role::Leading))
             .map_err(|errno| Error::at(&only.branch, errno));
     }
     let mut done: SmallVec<[(&Holder, TakeBack<'_>); 2]> = SmallVec::new();
@@ -289,7 +290,8 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
             stat: copy.before.as_ref(),
         };
         let outcome = change.way_back(now).and_then(|way| {
-            let outcome = change.make(copy.fd.as_fd(), role);
+            let make = || change.make(copy.fd.as_fd(), role);
+            let outcome = copy.branch.call(Call::Change, make);
             // btrfs at its quota makes the change, and then cannot note it.
             let is_made = matches!(outcome, Ok(()) | Err(Errno::NOSPC | Errno::DQUOT));
             if is_made {

@@ -13,6 +13,7 @@ use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
 use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::shares::Share;
 use crate::base::sys::{self, Caller};
@@ -342,7 +343,7 @@ fn entry_of_only(
     if view.branches.len() == 1 || !validity::dirs_reported(pool, view) {
         return Err(Errno::AGAIN.into());
     }
-    let stat = sys::statx_name(dir.fd.as_fd(), name)?;
+    let stat = (dir.branch).call(Call::Lookup, || sys::statx_name(dir.fd.as_fd(), name))?;
     let copies = smallvec![Copy {
         dir,
         stat,
@@ -377,7 +378,11 @@ fn on_picked<T>(
                 Some(dir) => Ok(dir.clone()),
                 None => clone_path::ensure_dir(pool, parent, &branch),
             };
-            match dir.and_then(|dir| make_on(&dir).map(|of| (dir, of))) {
+            let make = |dir: DirEntry| {
+                let of = branch.call(Call::Make, || make_on(&dir))?;
+                Ok((dir, of))
+            };
+            match dir.and_then(make) {
                 Ok(one) => made.push(one),
                 Err(errno) if !made.is_empty() => {
                     tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");

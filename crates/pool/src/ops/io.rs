@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -10,6 +11,7 @@ use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
 };
 
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::sys;
 use crate::directory::{Directories, locate};
@@ -37,10 +39,10 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
     if out.len() >= LARGE_BYTES {
         cx.may_block();
     }
-    let file = opened.file()?;
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::pread(&*file, rest, args.offset_bytes + done as u64) {
+        let at = args.offset_bytes + done as u64;
+        match opened.call(Call::Read, |file| rustix::io::pread(file, rest, at)) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(Errno::INTR) if !cx.interrupted() => {}
@@ -48,6 +50,7 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
             Err(_) => break,
         }
     }
+    opened.count(|calls| calls.moved(Call::Read, done));
     Ok(done)
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
         let range = (args.offset_bytes + done as u64, rest.len() as u64);
-        let outcome = on_a_branch_with_room(pool, cx, &opened, range, |fd| {
+        let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
             write_at(fd, rest, args.offset_bytes + done as u64, append)
         });
@@ -84,6 +87,7 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
             Err(_) => break,
         }
     }
+    opened.count(|calls| calls.moved(Call::Write, done));
     Ok(done)
 }
 
@@ -93,6 +97,7 @@ fn on_a_branch_with_room<T>(
     pool: &Mover,
     cx: &Context<'_>,
     opened: &Arc<OpenFile>,
+    call: Call,
     (offset_bytes, need_bytes): (u64, u64),
     mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
@@ -100,7 +105,11 @@ fn on_a_branch_with_room<T>(
     loop {
         let held = opened.node.share_move_lock(cx);
         let file = opened.file()?;
-        let refusal = match change(file.as_fd()) {
+        let began = Instant::now();
+        let outcome = change(file.as_fd());
+        let (took, error) = (began.elapsed(), outcome.as_ref().err().copied());
+        opened.count(|calls| calls.note(call, took, error));
+        let refusal = match outcome {
             Err(errno) if is_full(errno.errno) => errno,
             outcome => return outcome,
         };
@@ -147,11 +156,11 @@ pub(crate) fn fsync(
         return Ok(());
     }
     cx.may_block();
-    let file = opened.file()?;
-    match scope {
-        SyncScope::DataOnly => Ok(rustix::fs::fdatasync(&*file)?),
-        SyncScope::All => Ok(rustix::fs::fsync(&*file)?),
-    }
+    let synced = opened.call(Call::Sync, |file| match scope {
+        SyncScope::DataOnly => rustix::fs::fdatasync(file),
+        SyncScope::All => rustix::fs::fsync(file),
+    });
+    Ok(synced?)
 }
 
 /// FALLOCATE.
@@ -160,7 +169,7 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
     cx.may_block();
     let mode = FallocateFlags::from_bits_retain(args.mode);
     let range = (args.offset_bytes, args.len_bytes);
-    let outcome = on_a_branch_with_room(pool, cx, &opened, range, |fd| {
+    let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Change, range, |fd| {
         privilege::with_unmarked_change(cx, fd, || {
             allocate(fd, mode, args.offset_bytes, args.len_bytes)
         })
@@ -194,7 +203,7 @@ pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRan
     let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
     let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
     let range = (args.offset_out_bytes, need_bytes);
-    let count = on_a_branch_with_room(pool, cx, &to, range, |target| {
+    let count = on_a_branch_with_room(pool, cx, &to, Call::Write, range, |target| {
         let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
         let source = from.file()?;
         let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Read, Write};
 
+use crate::base::calls::Call;
 use crate::base::error::Result;
 use crate::base::sys;
 use crate::ops::io::proxy_io_priority;
@@ -33,7 +34,9 @@ pub(crate) fn read_nowait(
     if moved == Err(Errno::OPNOTSUPP.into()) {
         opened.learn(&file, how.without(true));
     }
-    moved.ok()
+    let done = moved.ok()?;
+    opened.count(|calls| calls.moved_at_once(Call::Read, done));
+    Some(done)
 }
 
 /// All of it, as [`write`](crate::ops::io::write), or else a part that is to be written again. What
@@ -59,7 +62,9 @@ pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> 
     if moved == Err(Errno::OPNOTSUPP.into()) {
         opened.learn(&file, how.without(false));
     }
-    moved.ok().filter(|done| *done == args.data.len())
+    let done = moved.ok().filter(|done| *done == args.data.len())?;
+    opened.count(|calls| calls.moved_at_once(Call::Write, done));
+    Some(done)
 }
 
 /// Moves what is left of `len_bytes`, given how much is done, until that is all or nothing more comes;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
 use strandfs_options::Policy;
 
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::policy::{self, Category};
 use crate::base::sys;
@@ -130,7 +131,8 @@ fn link_copy(
     };
     let path = sys::ProcPath::new(holder.fd.as_fd());
     let follow = AtFlags::SYMLINK_FOLLOW;
-    rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow)?;
+    let link = || rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow);
+    holder.branch.call(Call::Make, link)?;
     Ok(dir)
 }
 

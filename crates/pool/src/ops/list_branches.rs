@@ -10,6 +10,8 @@ use strandfs_fuse::NodeId;
 use strandfs_options::readdir::Workers;
 use strandfs_options::{OnMissing, ReaddirRule};
 
+use crate::base::branch::Branch;
+use crate::base::calls::{self, Call};
 use crate::base::error::{Error, Result};
 use crate::base::open::open_for_reading;
 use crate::base::own_names::own_name;
@@ -85,8 +87,8 @@ fn list_in_turn(pool: &Coherent, view: &View, set: &DirSet) -> Result<Listing> {
     let degrades = view.settings.on_missing == OnMissing::Degrade;
     for dir in &set.entries {
         if degrades && dir.branch.medium().latency.may_hang() {
-            let fd = Arc::clone(&dir.fd);
-            match deadline::ask(pool, view, move || list_one(fd)) {
+            let (branch, fd) = (Arc::clone(&dir.branch), Arc::clone(&dir.fd));
+            match deadline::ask(pool, view, move || list_one(branch, fd)) {
                 Some(read) => add_names(pool, dir, read, &mut listing)?,
                 None => listing.partial = true,
             }
@@ -127,11 +129,13 @@ fn read_and_learn(
 }
 
 fn list_opened_together(pool: &Directories, set: &DirSet, workers: Workers) -> Result<Listing> {
-    let opening = give_out(pool, set, workers, |fd| open_for_reading(fd.as_fd()));
+    let opening = give_out(pool, set, workers, |branch, fd| {
+        branch.call(Call::List, || open_for_reading(fd.as_fd()))
+    });
     let mut listing = Listing::default();
     let mut room = Vec::with_capacity(DENTS_BYTES);
     for (dir, task) in set.entries.iter().zip(opening) {
-        let opened = task.finish();
+        let opened = calls::waiting(|| task.finish());
         let outcome = opened
             .map_err(Error::from)
             .and_then(|fd| read_branch(pool, dir, fd.as_fd(), &mut listing, &mut room));
@@ -144,7 +148,8 @@ fn list_read_together(pool: &Directories, set: &DirSet, workers: Workers) -> Res
     let reading = give_out(pool, set, workers, list_one);
     let mut listing = Listing::default();
     for (dir, task) in set.entries.iter().zip(reading) {
-        add_names(pool, dir, task.finish(), &mut listing)?;
+        let read = calls::waiting(|| task.finish());
+        add_names(pool, dir, read, &mut listing)?;
     }
     Ok(listing)
 }
@@ -169,12 +174,12 @@ fn give_out<T: Send + 'static>(
     pool: &Directories,
     set: &DirSet,
     workers: Workers,
-    work: fn(Arc<OwnedFd>) -> T,
+    work: fn(Arc<Branch>, Arc<OwnedFd>) -> T,
 ) -> Vec<Arc<Task<T>>> {
     let worker_pool = pool.worker_pools.get(workers);
     let give = |dir: &DirEntry| {
-        let fd = Arc::clone(&dir.fd);
-        let task = Task::new(move || work(fd));
+        let (branch, fd) = (Arc::clone(&dir.branch), Arc::clone(&dir.fd));
+        let task = Task::new(move || work(branch, fd));
         worker_pool.offer(&task);
         task
     };
@@ -189,7 +194,7 @@ fn read_branch(
     room: &mut Vec<u8>,
 ) -> Result<()> {
     let start = listing.len();
-    if let Err(errno) = read_names(fd, listing, room) {
+    if let Err(errno) = (dir.branch).call(Call::List, || read_names(fd, listing, room)) {
         listing.truncate(start);
         return Err(errno);
     }
@@ -221,13 +226,15 @@ fn note_origin(
 }
 
 /// The names in a directory, and its attributes.
-fn list_one(dir: Arc<OwnedFd>) -> Result<(Statx, Listing)> {
-    let mut listing = Listing::default();
-    let fd = open_for_reading(dir.as_fd())?;
-    let stat = sys::statx_fd(fd.as_fd())?;
-    let mut room = Vec::with_capacity(DENTS_BYTES);
-    read_names(fd.as_fd(), &mut listing, &mut room)?;
-    Ok((stat, listing))
+fn list_one(branch: Arc<Branch>, dir: Arc<OwnedFd>) -> Result<(Statx, Listing)> {
+    branch.call(Call::List, || {
+        let mut listing = Listing::default();
+        let fd = open_for_reading(dir.as_fd())?;
+        let stat = sys::statx_fd(fd.as_fd())?;
+        let mut room = Vec::with_capacity(DENTS_BYTES);
+        read_names(fd.as_fd(), &mut listing, &mut room)?;
+        Ok((stat, listing))
+    })
 }
 
 /// A branch that has lost the directory meanwhile is no error.

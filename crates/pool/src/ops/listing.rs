@@ -11,6 +11,7 @@ use strandfs_fuse::{
     Context, DirPlusSink, DirSink, FileKind, Handle, NodeId, OpenFlags, OpenReply, SyncScope,
 };
 
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::open_for_reading;
 use crate::base::sys;
@@ -24,6 +25,7 @@ use crate::directory::{Directories, follow, forget, set};
 use crate::health::Health;
 use crate::ops::walkers::Wants;
 use crate::ops::{Ops, list_branches, list_number, retry};
+use crate::state::figures::Cache;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::view::View;
@@ -250,7 +252,7 @@ fn lookup_listed(
     let Some(dir) = dir.filter(|_| first_wins) else {
         return lookup::lookup(pool, parent.id, name);
     };
-    let stat = match sys::statx_name(dir.fd.as_fd(), name) {
+    let stat = match (dir.branch).call(Call::Lookup, || sys::statx_name(dir.fd.as_fd(), name)) {
         // It may have moved to another branch.
         Err(Errno::NOENT) => return retry::steady(pool, || lookup::lookup(pool, parent.id, name)),
         other => lookup::admitted(pool, dir, name, other?)?,
@@ -303,7 +305,11 @@ fn reader(
     };
     let held = match offset {
         0 => None,
-        _ => pool.listing_cache.get(id, sys::mono_coarse_ms()),
+        _ => {
+            let held = pool.listing_cache.get(id, sys::mono_coarse_ms());
+            pool.figures.looked(Cache::Listings, held.is_some());
+            held
+        }
     };
     let snapshot = match held {
         Some(snapshot) => snapshot,
@@ -364,10 +370,10 @@ pub(crate) fn fsyncdir(
     let set = set::dir_set(pool, &node)?;
     for entry in &set.entries {
         let fd = open_for_reading(entry.fd.as_fd())?;
-        match scope {
-            SyncScope::DataOnly => rustix::fs::fdatasync(&fd)?,
-            SyncScope::All => rustix::fs::fsync(&fd)?,
-        }
+        entry.branch.call(Call::Sync, || match scope {
+            SyncScope::DataOnly => rustix::fs::fdatasync(&fd),
+            SyncScope::All => rustix::fs::fsync(&fd),
+        })?;
     }
     Ok(())
 }
@@ -378,8 +384,10 @@ pub(crate) fn syncfs(pool: &State, cx: &Context<'_>) -> Result<()> {
     let mut outcome = Ok(());
     for branch in &pool.view().branches {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let synced = rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
-            .and_then(rustix::fs::syncfs);
+        let synced = branch.call(Call::Sync, || {
+            rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
+                .and_then(rustix::fs::syncfs)
+        });
         outcome = outcome.and(synced);
     }
     Ok(outcome?)

@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strandfs_fuse::{Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release};
+use strandfs_fuse::{
+    BackingId, Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release,
+};
 use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, PassthroughUnheld};
 
 use crate::base::branch::{Branch, PassthroughState, is_failure};
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::policy::same_search;
 use crate::base::shares::Share;
@@ -19,6 +22,7 @@ use crate::base::sys::{self, Own};
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{Ops, admission, change, io, link_cow, open_hack, privilege, running};
 use crate::state::descriptor::table_of;
+use crate::state::figures::OpenedAs;
 use crate::state::held_writers;
 use crate::state::node::Node;
 use crate::state::open_file::{BranchFile, IoMode, OpenFile, OpenState};
@@ -179,7 +183,8 @@ fn open_stand_in(
     }
     for copy in change::namesakes(pool, view, node, own.branch) {
         let wanted = server_flags(view, flags);
-        let Ok(file) = crate::base::open::reopen(copy.fd.as_fd(), wanted) else {
+        let reopen = || crate::base::open::reopen(copy.fd.as_fd(), wanted);
+        let Ok(file) = copy.branch.call(Call::Open, reopen) else {
             continue;
         };
         let mode = rustix::fs::fstat(&file)?.st_mode;
@@ -211,12 +216,14 @@ fn open_by_policy(
     let open = node.open.lock().as_ref().and_then(|open| open.any_open());
     if let Some((branch, file)) = open {
         let branch = view.branch(branch.id).cloned().unwrap_or(branch);
-        let file = crate::base::open::reopen(file.as_fd(), flags)?;
+        let reopen = || crate::base::open::reopen(file.as_fd(), flags);
+        let file = branch.call(Call::Open, reopen)?;
         let mode = rustix::fs::fstat(&file)?.st_mode;
         return Ok(Some((branch, file, mode)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
-    let file = crate::base::open::reopen(located.fd(), flags)?;
+    let reopen = || crate::base::open::reopen(located.fd(), flags);
+    let file = located.branch.call(Call::Open, reopen)?;
     let mode = rustix::fs::fstat(&file)?.st_mode;
     Ok(Some((located.branch, file, mode)))
 }
@@ -251,12 +258,18 @@ fn register_in(
     open: &mut Option<Box<OpenState>>,
 ) -> Result<OpenReply> {
     let (branch, file, share) = (found.branch, found.file, found.share);
+    // Unless it is the first.
+    let mut how = OpenedAs::OpenAlready;
     let state = open.get_or_insert_with(|| {
         // Opens that pass through share the first one's file, which must be the node's own.
-        let mode = match found.stands_in_for {
-            Some(_) => IoMode::Server,
-            None => first_mode(pool, view, &branch, &file, flags),
+        let (mode, why) = match found.stands_in_for {
+            Some(_) => (IoMode::Server, OpenedAs::OtherCopy),
+            None => match first_mode(pool, view, &branch, &file, flags) {
+                Ok(id) => (IoMode::Passthrough(id), OpenedAs::Passthrough),
+                Err(why) => (IoMode::Server, why),
+            },
         };
+        how = why;
         if mode == IoMode::Server {
             let own = match access_mode(flags) {
                 libc::O_RDONLY => Own::Reader,
@@ -271,13 +284,20 @@ fn register_in(
     }
     let writable = access_mode(flags) != libc::O_RDONLY;
     let (mut reply_flags, backing) = match state.mode {
-        IoMode::Passthrough(id)
-            if passes(view.settings.passthrough_io, flags)
-                && !writes_beside_set_id(cx, found.mode, flags) =>
-        {
-            (OpenFlags::PASSTHROUGH, Some(id))
+        IoMode::Passthrough(id) => {
+            how = if !passes(view.settings.passthrough_io, flags) {
+                OpenedAs::OtherDirection
+            } else if writes_beside_set_id(cx, found.mode, flags) {
+                OpenedAs::SetId
+            } else {
+                OpenedAs::Passthrough
+            };
+            let hybrid = match how {
+                OpenedAs::Passthrough => OpenFlags::empty(),
+                _ => OpenFlags::DIRECT_IO,
+            };
+            (OpenFlags::PASSTHROUGH | hybrid, Some(id))
         }
-        IoMode::Passthrough(id) => (OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO, Some(id)),
         IoMode::Server => (cache_flags(pool, cx, view, node, &file)?, None),
     };
     let no_flush =
@@ -302,6 +322,7 @@ fn register_in(
         held_writers::enrol(pool, view, &branch, &opened, flags);
     }
     let handle = pool.files.insert(opened);
+    pool.figures.opened(how);
     Ok(OpenReply {
         handle,
         flags: reply_flags,
@@ -319,31 +340,38 @@ fn close_if_unused(pool: &State, open: &mut Option<Box<OpenState>>) {
     }
 }
 
-/// The mode of a node that is not open yet.
-fn first_mode(pool: &State, view: &View, branch: &Branch, file: &OwnedFd, flags: i32) -> IoMode {
-    if passthrough_ruled_out(&view.settings).is_some()
-        || *pool.verdict.lock() != PassthroughVerdict::On
-        || matches!(branch.passthrough(), PassthroughState::Refused(_))
-    {
-        return IoMode::Server;
+/// What a node that is not open yet passes through to, or why it does not.
+fn first_mode(
+    pool: &State,
+    view: &View,
+    branch: &Branch,
+    file: &OwnedFd,
+    flags: i32,
+) -> Result<BackingId, OpenedAs> {
+    if passthrough_ruled_out(&view.settings).is_some() {
+        return Err(OpenedAs::Options);
+    }
+    if *pool.verdict.lock() != PassthroughVerdict::On {
+        return Err(OpenedAs::Kernel);
+    }
+    if matches!(branch.passthrough(), PassthroughState::Refused(_)) {
+        return Err(OpenedAs::Branch);
     }
     if access_mode(flags) != libc::O_RDONLY && may_have_to_move(pool, view, branch) {
-        return IoMode::Server;
+        return Err(OpenedAs::MayMove);
     }
-    let Some(connection) = pool.connection.get() else {
-        return IoMode::Server;
-    };
+    let connection = pool.connection.get().ok_or(OpenedAs::Kernel)?;
     // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
     // clears set-id bits, as it must for everyone but root (see
     // `writes_beside_set_id`).
     if sys::want_fsetid(false).is_err() {
-        return IoMode::Server;
+        return Err(OpenedAs::Kernel);
     }
     let outcome = connection.open_backing(file.as_fd());
     if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
         branch.note_passthrough(outcome.map(drop));
     }
-    outcome.map_or(IoMode::Server, IoMode::Passthrough)
+    outcome.map_err(|_| OpenedAs::Refused)
 }
 
 /// Whether a file opened for writing must stay under the server's hand: its branch may fill

@@ -11,6 +11,7 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::copy_metadata;
 use crate::base::sys;
@@ -46,7 +47,8 @@ pub(crate) fn unlink(
         }
         let nodes = nodes_at(pool, only, name);
         let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
-        rustix::fs::unlinkat(&only.fd, name, AtFlags::empty())?;
+        let unlink = || rustix::fs::unlinkat(&only.fd, name, AtFlags::empty());
+        only.branch.call(Call::Remove, unlink)?;
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
@@ -212,7 +214,8 @@ pub(crate) fn remove_from(
             .position(|(branch, _)| *branch == dir.branch.id)
             .filter(|_| several)
             .map(|index| opened.swap_remove(index).1);
-        match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory)) {
+        let unlink = || rustix::fs::unlinkat(&dir.fd, name, unlink_flags(directory));
+        match dir.branch.call(Call::Remove, unlink) {
             Ok(()) => removed.push(Removed { dir, stat, kept }),
             Err(Errno::NOENT) => {}
             Err(errno) => {
@@ -279,7 +282,8 @@ pub(crate) fn nodes_named(
 
 /// The live nodes under a name on a branch: at most one for each face.
 pub(crate) fn nodes_at(pool: &State, dir: &DirEntry, name: &OsStr) -> PresentedAs {
-    sys::statx_name(dir.fd.as_fd(), name)
+    (dir.branch)
+        .call(Call::Lookup, || sys::statx_name(dir.fd.as_fd(), name))
         .map(|stat| nodes_of_copy(pool, dir, name, &stat))
         .unwrap_or_default()
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::base::calls::Call;
 use crate::base::sys;
 use crate::state::node::DirEntry;
 
@@ -26,7 +27,9 @@ pub(crate) struct Ends<'a> {
 impl Ends<'_> {
     pub(super) fn rename(&self, flags: u32) -> sys::Result<()> {
         let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
-        sys::rename_flags(from, self.from_name, to, self.to_name, flags)
+        (self.from.branch).call(Call::Rename, || {
+            sys::rename_flags(from, self.from_name, to, self.to_name, flags)
+        })
     }
 
     /// With `flags` where the branch knows them (network filesystems often do not), else plainly:
@@ -42,13 +45,11 @@ impl Ends<'_> {
     /// loses the old one now.
     pub(super) fn link(&self) -> sys::Result<()> {
         let none = AtFlags::empty();
-        match rustix::fs::linkat(
-            &self.from.fd,
-            self.from_name,
-            &self.to.fd,
-            self.to_name,
-            none,
-        ) {
+        let link = || {
+            let (from, to) = (&self.from.fd, &self.to.fd);
+            rustix::fs::linkat(from, self.from_name, to, self.to_name, none)
+        };
+        match self.from.branch.call(Call::Make, link) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
                 self.rename_if_able(libc::RENAME_NOREPLACE)
             }
@@ -66,7 +67,8 @@ impl Ends<'_> {
 
     /// Completes [`Ends::link`].
     pub(super) fn unlink_old(&self) -> sys::Result<()> {
-        match rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty()) {
+        let unlink = || rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty());
+        match self.from.branch.call(Call::Remove, unlink) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }

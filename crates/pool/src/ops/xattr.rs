@@ -12,6 +12,7 @@ use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::XattrMode;
 
 use crate::base::access_list::{self, ACCESS, AccessList};
+use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::rights::Rights;
 use crate::base::sys;
@@ -90,7 +91,8 @@ pub(crate) fn getxattr(
     {
         return Err(Errno::NODATA.into());
     }
-    match sys::getxattr(located.fd(), name, out) {
+    let get = || sys::getxattr(located.fd(), name, out);
+    match located.branch.call(Call::Xattr, get) {
         // `ls -l` asks every file for its label. Told that there are none here (ENOTSUP, not
         // just none on this file) it asks once.
         Err(Errno::NODATA) if bytes == SELINUX && !*SELINUX_RUNS => Err(Errno::OPNOTSUPP.into()),
@@ -148,7 +150,8 @@ pub(crate) fn listxattr(
     let located = change::locate_by(pool, &view, &node, view.settings.policies.listxattr)?;
     let fd = located.fd();
     if let Some(out) = out {
-        match sys::listxattr(fd, Some(&mut *out)) {
+        let list = || sys::listxattr(fd, Some(&mut *out));
+        match located.branch.call(Call::Xattr, list) {
             Ok(len) => return Ok(hide_names(out, len, || is_administrator(cx))),
             // What is shown of it may fit all the same.
             Err(Errno::RANGE) => {}
@@ -157,7 +160,7 @@ pub(crate) fn listxattr(
         let (list, len) = shown_list(cx, fd)?;
         return give(list.get(..len).unwrap_or_default(), Some(out));
     }
-    match sys::listxattr(fd, None)? {
+    match (located.branch).call(Call::Xattr, || sys::listxattr(fd, None))? {
         0 => Ok(0),
         _ => Ok(shown_list(cx, fd)?.1),
     }

@@ -1,6 +1,7 @@
 //! The pool as the session layer sees it: each operation handed to the file of its group.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use strandfs_fuse::{
     AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
@@ -13,6 +14,7 @@ use strandfs_options::XattrMode;
 use crate::admin::control::file;
 use crate::admin::explain::{self, SELF_PREFIX};
 use crate::admin::{readahead, status};
+use crate::base::calls;
 use crate::base::error::{Error, Result};
 use crate::base::own_names::own_name;
 use crate::directory::{fds, forget, lookup};
@@ -48,6 +50,10 @@ impl Filesystem for Pool {
 
     fn interrupt(&self, unique: u64) -> bool {
         self.lock_waits.interrupt(unique)
+    }
+
+    fn time_below(&self) -> Duration {
+        calls::time_of_this_thread()
     }
 
     fn ready(&self) {

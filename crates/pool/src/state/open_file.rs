@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -9,6 +10,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::BackingId;
 
 use crate::base::branch::{Branch, BranchId};
+use crate::base::calls::{Call, Calls};
 use crate::base::nowait::AtOnce;
 use crate::base::shares::Share;
 use crate::base::sys;
@@ -105,6 +107,33 @@ impl OpenFile {
     /// EBADF after release; EMFILE.
     pub fn file(&self) -> sys::Result<Arc<OwnedFd>> {
         self.place.lock().as_mut().ok_or(Errno::BADF)?.file()
+    }
+
+    /// Makes a call on the branch file, and counts it as one of the branch's.
+    ///
+    /// # Errors
+    /// EBADF after release; EMFILE; those of the call.
+    pub(crate) fn call<T>(
+        &self,
+        call: Call,
+        make: impl FnOnce(&Arc<OwnedFd>) -> sys::Result<T>,
+    ) -> sys::Result<T> {
+        let file = self.file()?;
+        let began = Instant::now();
+        let outcome = make(&file);
+        let took = began.elapsed();
+        let error = outcome.as_ref().err().map(|errno| (*errno).into());
+        self.count(|calls| calls.note(call, took, error));
+        outcome
+    }
+
+    /// Counts something as the branch's. Where the branch would be had first and kept, all threads at
+    /// work on it would write to the one count of those who keep it. A file that has moved meanwhile
+    /// counts for the branch where it is.
+    pub(crate) fn count(&self, count: impl FnOnce(&Calls)) {
+        if let Some(place) = self.place.lock().as_ref() {
+            count(place.branch.health().calls());
+        }
     }
 
     /// The branch; none after release.

@@ -11,6 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use strandfs_pool::admin::control::request::{Answer, Request};
 use strandfs_pool::admin::control::socket::{PREFIX, peer_is_trusted};
 
+use strandfs_pool::metrics::Metrics;
+
 use crate::failure::Failure;
 
 /// A change opens branches and tells the kernel; a network filesystem may take its time.
@@ -131,6 +133,14 @@ fn started(pid: u32) -> Option<u64> {
 pub fn status(name: &str, limit: Duration) -> io::Result<Option<String>> {
     let answer = talk(name, &Request::Status, limit)?;
     Ok(answer.status.map(|status| status.to_string()))
+}
+
+/// What a pool has counted, over its socket; none from a server of another version.
+///
+/// # Errors
+/// As [`status`].
+pub fn metrics(name: &str, limit: Duration) -> io::Result<Option<Metrics>> {
+    Ok(talk(name, &Request::Metrics, limit)?.metrics)
 }
 
 /// The names of all control sockets.

@@ -21,6 +21,7 @@ mod every_option;
 mod explain;
 mod logs;
 mod mergerfs_tools;
+mod metrics;
 mod mount_helper;
 mod policies;
 mod reload_load;

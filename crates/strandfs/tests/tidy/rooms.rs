@@ -21,12 +21,13 @@ const POOL: [&str; 10] = [
 ];
 
 /// Those of `crates/fuse`.
-const FUSE: [&str; 16] = [
+const FUSE: [&str; 17] = [
     "sys",
     "signals",
     "page_limit",
     "abort_helper",
     "affinity",
+    "latency",
     "traffic",
     "report",
     "mount",

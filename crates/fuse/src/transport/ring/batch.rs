@@ -119,7 +119,11 @@ pub(super) fn widen(worker_pool: &RingWorkerPool, queue_worker: &QueueWorker) ->
 }
 
 /// Gives a request to a thread of its own. The entry comes back if there is none after all.
-pub(super) fn hand_over(worker_pool: &Arc<RingWorkerPool>, entry: RingEntry) -> Option<RingEntry> {
+pub(super) fn hand_over(
+    worker_pool: &Arc<RingWorkerPool>,
+    mut entry: RingEntry,
+) -> Option<RingEntry> {
+    entry.begin_to_wait();
     let queue = usize::from(entry.queue());
     let Some(mut state) = worker_pool.queues.lock(queue) else {
         return Some(entry);

@@ -2,6 +2,8 @@
 
 mod device;
 
+use std::time::Instant;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, OutHeader, UringEntInOut, UringReqHeader};
@@ -23,6 +25,8 @@ pub struct RingEntry {
     pinned: Option<(u64, u16)>,
     /// The request answered last, if its reply gave the kernel something.
     answered: Option<InHeader>,
+    /// Since when the request in it has had no thread.
+    waits_since: Option<Instant>,
 }
 
 impl RingEntry {
@@ -39,6 +43,7 @@ impl RingEntry {
             tag: 0,
             pinned: None,
             answered: None,
+            waits_since: None,
         })
     }
 
@@ -65,6 +70,16 @@ impl RingEntry {
     /// What the last call of [`set_answered`](Self::set_answered) kept.
     pub(super) fn take_answered(&mut self) -> Option<InHeader> {
         self.answered.take()
+    }
+
+    /// The request in it has no thread from now on, unless it had none before.
+    pub(super) fn begin_to_wait(&mut self) {
+        self.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// A thread takes the request in it: since when it had none, if it has waited for one.
+    pub(super) fn end_waiting(&mut self) -> Option<Instant> {
+        self.waits_since.take()
     }
 
     /// A number of the owner's, 0 at first.
@@ -126,6 +141,7 @@ impl RingEntry {
             known @ 1..=MOST_ERRNO => known,
             _ => Errno::IO.raw_os_error(),
         });
+        self.waits_since = None;
         let (headers, _) = self.parts_mut();
         let out = OutHeader {
             len: (size_of::<OutHeader>() + len) as u32,

@@ -314,7 +314,8 @@ impl Late {
     }
 
     /// A request is to be carried out again after this time.
-    pub(super) fn park_for(&self, unique: u64, uid: u32, entry: RingEntry, after: Duration) {
+    pub(super) fn park_for(&self, unique: u64, uid: u32, mut entry: RingEntry, after: Duration) {
+        entry.begin_to_wait();
         let mut state = self.state.lock();
         let waited = state
             .since
@@ -336,8 +337,9 @@ impl Late {
         &self,
         unique: u64,
         uid: u32,
-        entry: RingEntry,
+        mut entry: RingEntry,
     ) -> Result<(), RingEntry> {
+        entry.begin_to_wait();
         let mut state = self.state.lock();
         if !state.has_room(uid) {
             return Err(entry);
@@ -447,7 +449,8 @@ impl Late {
         entry
     }
 
-    pub(super) fn strand(&self, entry: RingEntry) {
+    pub(super) fn strand(&self, mut entry: RingEntry) {
+        entry.begin_to_wait();
         let queue = usize::from(entry.queue());
         let mut state = self.state.lock();
         if let (Some(requests), Some(count)) =

@@ -5,7 +5,7 @@ mod nowait;
 mod put_aside;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zerocopy::FromBytes;
 
@@ -319,16 +319,17 @@ impl Serving<'_> {
         let Ok((header, _)) = InHeader::read_from_prefix(&headers.in_out) else {
             return Err(Errno::PROTO);
         };
-        let entry = match self.put_aside(entry, &header)? {
+        let mut entry = match self.put_aside(entry, &header)? {
             Some(entry) => entry,
             None => return Ok(()),
         };
+        let since = entry.end_waiting();
         let sent = headers.ring_ent_in_out.payload_sz as usize;
         if sent > HALF_BYTES || reply_bytes(&header, &headers) > HALF_BYTES {
-            self.answer_in_place(entry, &headers, &header);
+            self.answer_in_place(entry, &headers, &header, since);
             return Ok(());
         }
-        self.answer_apart(entry, &headers, &header, sent)
+        self.answer_apart(entry, &headers, &header, (sent, since))
     }
 
     /// Both the request and the reply are short: the entry is left alone meanwhile.
@@ -337,7 +338,7 @@ impl Serving<'_> {
         entry: RingEntry,
         headers: &UringReqHeader,
         header: &InHeader,
-        sent: usize,
+        (sent, since): (usize, Option<Instant>),
     ) -> Result<(), Errno> {
         let &mut Serving {
             worker_pool,
@@ -352,7 +353,10 @@ impl Serving<'_> {
         *queue_worker.held.lock() = Some(entry);
         let has_others = self.foreign || self.ring.entries() > 0;
         let made = match Message::from_ring(headers, request) {
-            Ok(message) => carry_out(worker_pool, queue_worker, &message, out, Some(has_others)),
+            Ok(message) => {
+                let may_wait = Some(has_others);
+                carry_out(worker_pool, queue_worker, &message, out, may_wait, since)
+            }
             Err(error) => Made::Reply(Reply::unreadable(header, &error)),
         };
         let held = queue_worker.held.lock().take();
@@ -392,6 +396,7 @@ impl Serving<'_> {
         mut entry: RingEntry,
         headers: &UringReqHeader,
         header: &InHeader,
+        since: Option<Instant>,
     ) {
         let &mut Serving {
             worker_pool,
@@ -412,7 +417,7 @@ impl Serving<'_> {
             (scratch, payload)
         };
         let made = match Message::from_ring(headers, data) {
-            Ok(message) => carry_out(worker_pool, queue_worker, &message, out, None),
+            Ok(message) => carry_out(worker_pool, queue_worker, &message, out, None, since),
             Err(error) => Made::Reply(Reply::unreadable(header, &error)),
         };
         let Made::Reply(reply) = made else {

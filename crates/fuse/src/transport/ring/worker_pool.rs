@@ -112,6 +112,8 @@ impl RingWorkerPool {
     }
 
     /// A further thread for a queue. What it would begin with comes back if there can be none.
+    // Rare, and the entry is not to be boxed for it.
+    #[allow(clippy::result_large_err)]
     pub(super) fn spawn_worker(
         self: &Arc<Self>,
         queue: usize,
@@ -133,6 +135,8 @@ impl RingWorkerPool {
             .inspect_err(|_| self.resources.give_up(admission))
     }
 
+    // Rare, and the entry is not to be boxed for it.
+    #[allow(clippy::result_large_err)]
     fn spawn_admitted(
         self: &Arc<Self>,
         queue: usize,

@@ -9,7 +9,8 @@ use strandfs_options::size::MinFreeSpace;
 use strandfs_options::{BranchError, Notice, OptionError, Settings};
 
 use crate::admin::control::{Changed, ReconfigureError, reconfigure};
-use crate::admin::{Admin, status};
+use crate::admin::{Admin, metrics, status};
+use crate::base::metrics::Metrics;
 use crate::state::State;
 
 /// How long an answer waits for the kernel to be told of the change.
@@ -23,6 +24,8 @@ pub enum Request {
     Hello,
     /// What the pool says of itself.
     Status,
+    /// What the pool has counted.
+    Metrics,
     /// Set options, all or none.
     Set {
         /// Names and values, in order; without a value it is a bare flag.
@@ -75,6 +78,8 @@ pub struct Answer {
     pub mountpoint: Option<PathBuf>,
     /// What the pool says of itself, where it was asked for.
     pub status: Option<serde_json::Value>,
+    /// What the pool has counted, where it was asked for.
+    pub metrics: Option<Metrics>,
 }
 
 /// Reads the configuration again and applies it; a sentence if it is refused.
@@ -89,6 +94,15 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
                 pool,
                 Answer {
                     status: serde_json::to_value(status::status(pool)).ok(),
+                    ..Answer::default()
+                },
+            );
+        }
+        Request::Metrics => {
+            return signed(
+                pool,
+                Answer {
+                    metrics: Some(metrics::metrics(pool)),
                     ..Answer::default()
                 },
             );
@@ -212,7 +226,11 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
             }
             settings.set_branches_at_run_time(branches)?;
         }
-        Request::Hello | Request::Status | Request::Set { .. } | Request::Reload => {}
+        Request::Hello
+        | Request::Status
+        | Request::Metrics
+        | Request::Set { .. }
+        | Request::Reload => {}
     }
     Ok(Vec::new())
 }

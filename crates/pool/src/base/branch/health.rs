@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::base::calls::Calls;
 use crate::base::status::Condition;
 
 /// What a branch is fit for.
@@ -62,6 +64,7 @@ pub struct BranchHealth {
     read_only: AtomicBool,
     suspected: AtomicBool,
     io_errors: AtomicU64,
+    calls: Calls,
     told: Mutex<Told>,
 }
 
@@ -70,6 +73,7 @@ struct Told {
     state: BranchState,
     reason: String,
     since_seconds: i64,
+    since: Instant,
     last_error: Option<Errno>,
 }
 
@@ -82,10 +86,12 @@ impl BranchHealth {
             read_only: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
             io_errors: AtomicU64::new(0),
+            calls: Calls::default(),
             told: Mutex::new(Told {
                 state: BranchState::Ok,
                 reason: String::new(),
                 since_seconds: now_seconds(),
+                since: Instant::now(),
                 last_error: None,
             }),
         }
@@ -112,6 +118,11 @@ impl BranchHealth {
         (told.state, told.reason.clone())
     }
 
+    /// The calls that were made to it.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
     /// Puts the branch in a state; a change is logged.
     pub fn change(&self, state: BranchState, reason: &str) {
         let mut told = self.told.lock();
@@ -127,7 +138,7 @@ impl BranchHealth {
         }
         let before = std::mem::replace(&mut told.state, state);
         reason.clone_into(&mut told.reason);
-        told.since_seconds = now_seconds();
+        (told.since_seconds, told.since) = (now_seconds(), Instant::now());
         drop(told);
         let (branch, was, is, advice) = (
             self.path.display(),
@@ -168,6 +179,11 @@ impl BranchHealth {
             }
             self.told.lock().last_error = Some(errno);
         }
+    }
+
+    /// Since when it is as it is.
+    pub(crate) fn since(&self) -> Instant {
+        self.told.lock().since
     }
 
     /// For `status`, beside the state's name.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::super::caller;
 use super::super::entry::RingEntry;
@@ -16,6 +16,7 @@ use crate::dispatch::{Outcome, dispatch, dispatch_nowait};
 use crate::filesystem::Worker;
 use crate::message::{DecodeError, Message};
 use crate::request::Request;
+use crate::traffic::Times;
 use crate::types::Errno;
 
 /// What is to be said to the kernel.
@@ -69,13 +70,14 @@ pub(super) enum Made {
 }
 
 /// Runs a request through the filesystem, where others can see it. With `may_wait` it may be
-/// answered later.
+/// answered later. It had no thread since then, if it was without one.
 pub(super) fn carry_out(
     worker_pool: &Arc<RingWorkerPool>,
     queue_worker: &Arc<QueueWorker>,
     message: &Message<'_>,
     out: &mut [u8],
     may_wait: Option<bool>,
+    since: Option<Instant>,
 ) -> Made {
     let unique = message.header.unique;
     let server = &worker_pool.server;
@@ -92,14 +94,29 @@ pub(super) fn carry_out(
         uid: message.header.uid,
         has_others,
     });
+    let (began, below) = (Instant::now(), server.filesystem.time_below());
     let outcome = in_sight(worker_pool, queue_worker, message, &worker, |worker| {
         interrupt::interrupt_early(worker_pool, queue_worker, unique);
         dispatch(&*server.filesystem, &server.dialect, message, out, worker)
     });
-    match worker.later.get() {
-        Later::No => {}
-        Later::Answered => return Made::Later(worker.fresh.take()),
-        Later::Again(after) => return Made::Again(after, worker.fresh.take()),
+    if let Later::Again(after) = worker.later.get() {
+        return Made::Again(after, worker.fresh.take());
+    }
+    let times = Times {
+        whole: since.unwrap_or(began).elapsed(),
+        queued: since.map(|since| began - since),
+        below: server.filesystem.time_below().saturating_sub(below),
+        answering: None,
+    };
+    let is_deferred = worker.is_deferred();
+    let error = match outcome {
+        Outcome::Reply { errno, .. } if !is_deferred => errno,
+        _ => None,
+    };
+    let opcode = message.header.opcode;
+    queue_worker.counts.count_done(opcode, times, error);
+    if is_deferred {
+        return Made::Later(worker.fresh.take());
     }
     Made::Reply(reply_of(worker_pool, unique, outcome))
 }
