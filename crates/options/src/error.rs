@@ -74,6 +74,16 @@ pub enum OptionError {
         /// The system's answer, or what is wrong with the path.
         why: String,
     },
+    /// The program an option names cannot be run.
+    #[error("option {option}: {path} cannot be run ({why})")]
+    Program {
+        /// Canonical name.
+        option: &'static str,
+        /// The program.
+        path: String,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// The branch list is at fault.
     #[error(transparent)]
     Branch(#[from] BranchError),

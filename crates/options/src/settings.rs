@@ -21,8 +21,10 @@ use crate::words::{
 };
 
 mod mount;
+mod notify;
 
 pub use mount::{MountFlags, SecurityContexts};
+pub use notify::NotifySettings;
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
 /// means is in the option's entry in [`TABLE`] (see [`crate::help_full`]).
@@ -118,6 +120,8 @@ pub struct Settings {
     pub debug: bool,
     /// `None`: the system's log, or standard error.
     pub log_file: Option<String>,
+    /// `notify.*`.
+    pub notify: NotifySettings,
 
     pub inodecalc: InodeCalc,
     pub symlinkify: bool,
@@ -219,6 +223,7 @@ impl Default for Settings {
             handle_killpriv_v2: true,
             debug: false,
             log_file: None,
+            notify: NotifySettings::default(),
             inodecalc: InodeCalc::DevinoHash,
             symlinkify: false,
             symlinkify_timeout: Duration::from_secs(3600),

@@ -82,7 +82,7 @@ impl Group {
             Self::Requests => "Reading, writing and messages",
             Self::Threads => "Threads and priorities",
             Self::Attributes => "Attributes and permissions",
-            Self::Logging => "Logs",
+            Self::Logging => "Logs and notifications",
             Self::Mount => "Mount flags",
             Self::Compatibility => "Compatibility",
         }
@@ -301,27 +301,27 @@ macro_rules! value {
             },
         }
     };
-    (duration $field:ident) => {
+    (duration $($field:ident).+) => {
         Value {
             kind: Kind::Duration,
             accepted: crate::duration::DURATION_ACCEPTED,
             bare: None,
-            get: |settings| crate::duration::format_duration(settings.$field),
+            get: |settings| crate::duration::format_duration(settings.$($field).+),
             set: |settings, text| {
-                settings.$field = crate::duration::parse_duration(text)?;
+                settings.$($field).+ = crate::duration::parse_duration(text)?;
                 Ok(())
             },
         }
     };
     // Any type that prints, parses and says in ACCEPTED what it parses.
-    ($kind:ident $type:ty, $field:ident) => {
+    ($kind:ident $type:ty, $($field:ident).+) => {
         Value {
             kind: Kind::$kind,
             accepted: <$type>::ACCEPTED,
             bare: None,
-            get: |settings| settings.$field.to_string(),
+            get: |settings| settings.$($field).+.to_string(),
             set: |settings, text| {
-                settings.$field = text.parse::<$type>()?;
+                settings.$($field).+ = text.parse::<$type>()?;
                 Ok(())
             },
         }
@@ -347,6 +347,7 @@ mod compatibility;
 mod health;
 mod logging;
 mod mount;
+mod notify;
 mod policies;
 mod pool;
 mod presentation;
@@ -364,6 +365,7 @@ const GROUPS: &[&[OptionDef]] = &[
     threads::OPTIONS,
     attributes::OPTIONS,
     logging::OPTIONS,
+    notify::OPTIONS,
     presentation::OPTIONS,
     mount::OPTIONS,
     compatibility::OPTIONS,

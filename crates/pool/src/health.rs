@@ -6,14 +6,15 @@
 //! until it is back. Nothing here costs a request a system call or a lock.
 
 pub(crate) mod dead_server;
+pub mod events;
 pub(crate) mod membership;
 mod monitor;
 mod stuck;
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -74,9 +75,15 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub struct HealthMonitor {
     stop: monitor::Stop,
     pub(crate) ended: AtomicBool,
+    notifier: OnceLock<events::Notifier>,
 }
 
 impl HealthMonitor {
+    /// Says who is told of events; once.
+    pub(crate) fn set_notifier(&self, notifier: events::Notifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
     /// Whether the mount has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)

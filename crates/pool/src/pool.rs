@@ -17,6 +17,7 @@ use crate::admin::status::{self, AskGuardian};
 use crate::base::branch::BranchId;
 use crate::coherence::{Coherence, Coherent, copies};
 use crate::directory::Directories;
+use crate::health::events::Notifier;
 use crate::health::{self, Health};
 use crate::mover::{self, Mover, Recovery, recover, report_keys};
 use crate::ops::Ops;
@@ -132,6 +133,11 @@ impl Pool {
     /// How the process is asked that ends the mount when the server dies. Once.
     pub fn set_guardian(&self, guardian: AskGuardian) {
         status::set_guardian(self, guardian);
+    }
+
+    /// Has `notifier` told of branches in trouble. Once.
+    pub fn set_notifier(&self, notifier: Notifier) {
+        self.health_monitor.set_notifier(notifier);
     }
 
     /// How the configuration is read again. Once.

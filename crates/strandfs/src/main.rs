@@ -27,6 +27,7 @@ mod metrics;
 mod mount;
 mod mount_helper;
 mod mounts;
+mod notifications;
 mod notify;
 mod plan;
 mod privileges;
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     if guard::is_called(arguments.first()) {
         return guard::main(arguments);
+    }
+    if notifications::is_called(arguments.first()) {
+        return notifications::main(arguments);
     }
     if probe::is_called(arguments.first()) {
         return probe::main(&arguments);

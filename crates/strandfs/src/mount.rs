@@ -11,11 +11,12 @@ use strandfs_pool::state::mounts::Forbids;
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
+use crate::notifications::Notifications;
 use crate::plan::{self, MountPlan};
 use crate::turn::Turn;
 use crate::{
-    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, notify,
-    privileges, resources,
+    as_user, branch_mounts, check, daemon, deaths, guard, last_words, live, logging, notifications,
+    notify, privileges, resources,
 };
 
 /// `strandfs mount`.
@@ -67,6 +68,7 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     } = plan;
     let mountpoint = mountpoint.as_path();
     let over = settings.mount_over || settings.lazy_umount_mountpoint;
+    let notifier = notifications::start(&settings, mountpoint)?;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     // Before the first thread, the log's.
     let refused_priority = resources::set_priority(&settings);
@@ -126,22 +128,31 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     }
     let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
     pool.set_guardian(Box::new(move || guard.pid()));
+    let notifications = notifications::attach(notifier, &pool)?;
     announce(&mut session, args.background_server);
     let end = session
         .serve_with_signals(signals)
         .inspect_err(|error| last_words::note(&error.to_string()))?;
     tracing::info!(mountpoint = %mountpoint.display(), ?end, "unmounted");
     logging::finish();
-    Ok(match end {
+    Ok(conclude(end, notifications.as_ref()))
+}
+
+/// Says whether the server ends in order, and returns its exit code.
+fn conclude(end: End, notifications: Option<&Notifications>) -> u8 {
+    match end {
         End::Unmounted | End::Signal(_) => {
             last_words::end_in_order();
+            if let Some(notifications) = notifications {
+                notifications.end_in_order();
+            }
             0
         }
         other => {
             last_words::note(&format!("the connection to the kernel ended: {other:?}"));
             crate::failure::FAILED
         }
-    })
+    }
 }
 
 /// Whoever started the server hears when the mount answers: the waiting parent of one in the

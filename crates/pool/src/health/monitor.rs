@@ -22,6 +22,7 @@ use crate::base::sys;
 use crate::base::thread;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, recall};
+use crate::health::events::Told;
 use crate::health::stuck::{Stuck, Waits};
 use crate::health::{self, Health};
 use crate::state::State;
@@ -68,6 +69,7 @@ pub fn start(pool: &Arc<Health>) -> std::io::Result<()> {
         requests: 0,
         suspects: false,
         nodes: HighWater::default(),
+        told: Told::default(),
     };
     thread::start("strandfs-health", move || monitor.run()).map(drop)
 }
@@ -107,6 +109,8 @@ struct Monitor {
     /// Some thread was waiting at the last look.
     suspects: bool,
     nodes: HighWater,
+    /// What those outside know of the branches.
+    told: Told,
 }
 
 impl Monitor {
@@ -129,6 +133,11 @@ impl Monitor {
             }
             let view = Arc::clone(&pool.view());
             self.look(&pool, &view);
+            if let Some(notifier) = pool.health_monitor.notifier.get() {
+                // What the look changed.
+                let view = Arc::clone(&pool.view());
+                self.told.look(&view, Instant::now(), notifier);
+            }
             // Here because no request waits for this thread.
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();

@@ -14,5 +14,6 @@ mod guardian;
 mod health;
 mod hung_server;
 mod multi_branch_changes;
+mod notifications;
 mod power_cut;
 mod slow_branch;

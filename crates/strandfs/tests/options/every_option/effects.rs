@@ -152,6 +152,22 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "a_log_file_is_appended_to_and_debug_tells_every_request",
     ),
     (
+        "notify.command",
+        "a_branch_that_vanishes_is_replaced_and_comes_back_is_told_of",
+    ),
+    (
+        "notify.interval",
+        "the_same_event_is_told_once_in_the_interval_and_at_its_end_if_it_is_still_so",
+    ),
+    (
+        "notify.timeout",
+        "a_command_that_hangs_is_killed_with_what_it_started_and_holds_up_nobody",
+    ),
+    (
+        "notify.full-below",
+        "a_branch_that_fills_up_is_told_of_and_not_one_that_is_read_only",
+    ),
+    (
         "func.readdir",
         "every_rule_lists_the_same_in_the_same_order",
     ),
