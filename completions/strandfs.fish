@@ -55,7 +55,9 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand unmount" -s h -l help 
 complete -c strandfs -n "__fish_strandfs_using_subcommand status" -l json -d 'For programs'
 complete -c strandfs -n "__fish_strandfs_using_subcommand status" -l outdated -d 'Only name the pools whose server still runs a program that was replaced since, as by an upgrade, and say how to switch'
 complete -c strandfs -n "__fish_strandfs_using_subcommand status" -s h -l help -d 'Print help'
-complete -c strandfs -n "__fish_strandfs_using_subcommand metrics" -s h -l help -d 'Print help'
+complete -c strandfs -n "__fish_strandfs_using_subcommand metrics" -l format -d 'The form: OpenMetrics 1.0, or the older one of Prometheus (0.0.4), which node_exporter reads' -r -f -a "openmetrics\t'OpenMetrics 1.0'
+prometheus\t'Prometheus 0.0.4'"
+complete -c strandfs -n "__fish_strandfs_using_subcommand metrics" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c strandfs -n "__fish_strandfs_using_subcommand config; and not __fish_seen_subcommand_from show check" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand config; and not __fish_seen_subcommand_from show check" -f -a "show" -d 'Show the options of a mounted pool or of a configuration file, as a TOML file'
 complete -c strandfs -n "__fish_strandfs_using_subcommand config; and not __fish_seen_subcommand_from show check" -f -a "check" -d 'Check configuration files: a sentence for everything wrong, exit code 2'
@@ -534,6 +536,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'handle-killpriv-v2=' 'as handle-killpriv, and only where the kernel says so'
             printf '%s\t%s\n' "$head"'debug=' 'log every request and every decision'
             printf '%s\t%s\n' "$head"'log.file=' 'log to this file'
+            printf '%s\t%s\n' "$head"'metrics.listen=' 'where Prometheus and its like read what the pool has counted'
             printf '%s\t%s\n' "$head"'notify.command=' 'program to run when a branch is in trouble'
             printf '%s\t%s\n' "$head"'notify.interval=' 'how often the same event of a branch is told'
             printf '%s\t%s\n' "$head"'notify.timeout=' 'how long notify.command may run'

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::branch::{self, BranchError, BranchSpec};
 use crate::error::{Effect, Notice, OptionError};
+use crate::listen::Listen;
 use crate::mount_options;
 use crate::origin::{self, Origin, Origins};
 use crate::policies::Policies;
@@ -122,6 +123,8 @@ pub struct Settings {
     pub log_file: Option<String>,
     /// `notify.*`.
     pub notify: NotifySettings,
+    /// Where the metrics are told to whoever collects them.
+    pub metrics_listen: Listen,
 
     pub inodecalc: InodeCalc,
     pub symlinkify: bool,
@@ -224,6 +227,7 @@ impl Default for Settings {
             debug: false,
             log_file: None,
             notify: NotifySettings::default(),
+            metrics_listen: Listen::Nowhere,
             inodecalc: InodeCalc::DevinoHash,
             symlinkify: false,
             symlinkify_timeout: Duration::from_secs(3600),

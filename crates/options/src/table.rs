@@ -2,6 +2,7 @@
 
 use crate::branch::BranchError;
 use crate::duration::BadDuration;
+use crate::listen::BadListen;
 use crate::policy::UnknownPolicy;
 use crate::readdir::BadReaddirRule;
 use crate::settings::Settings;
@@ -204,6 +205,7 @@ macro_rules! refused_from {
 refused_from!(
     BadSize,
     BadDuration,
+    BadListen,
     BadReaddirRule,
     NotAWord,
     UnknownPolicy

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::Settings;
 
-use crate::admin::Admin;
 use crate::admin::control::reconfigure::{self, Changed, Watcher};
 use crate::admin::control::request::{self, Reload};
 use crate::admin::control::socket;
 use crate::admin::status::{self, AskGuardian};
+use crate::admin::{Admin, metrics};
 use crate::base::branch::BranchId;
+use crate::base::metrics::Metrics;
 use crate::coherence::{Coherence, Coherent, copies};
 use crate::directory::Directories;
 use crate::health::events::Notifier;
@@ -138,6 +139,11 @@ impl Pool {
     /// Has `notifier` told of branches in trouble. Once.
     pub fn set_notifier(&self, notifier: Notifier) {
         self.health_monitor.set_notifier(notifier);
+    }
+
+    /// What the pool has counted so far: from memory, whatever its branches do.
+    pub fn metrics(&self) -> Metrics {
+        metrics::metrics(self)
     }
 
     /// How the configuration is read again. Once.

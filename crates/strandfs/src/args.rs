@@ -184,6 +184,18 @@ pub struct StatusArgs {
 pub struct MetricsArgs {
     /// Only the pool mounted here; all of root and of the user who asks if left out.
     pub mountpoint: Option<PathBuf>,
+    /// The form: OpenMetrics 1.0, or the older one of Prometheus (0.0.4), which node_exporter reads.
+    #[arg(long, value_enum, default_value = "openmetrics")]
+    pub format: MetricsFormat,
+}
+
+/// The form of metrics.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    Openmetrics,
+    /// Prometheus 0.0.4.
+    Prometheus,
 }
 
 /// Arguments of `options`.

@@ -1,7 +1,10 @@
 //! `strandfs metrics`, and the listener that says the same to whoever collects metrics.
 
 pub mod families;
+pub mod listener;
 pub mod page;
+mod request;
+mod socket;
 mod text;
 
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use std::process::ExitCode;
 
 use strandfs_pool::metrics::Metrics;
 
-use crate::args::MetricsArgs;
+use crate::args::{MetricsArgs, MetricsFormat};
 use crate::failure::{FAILED, Failure};
 use crate::logging::one_line;
 use crate::mounts;
@@ -38,7 +41,11 @@ pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
     if all.is_empty() && are_silent {
         return Ok(ExitCode::from(FAILED));
     }
-    let text = text::openmetrics(all).map_err(std::io::Error::other);
+    let text = match args.format {
+        MetricsFormat::Openmetrics => text::openmetrics(all),
+        MetricsFormat::Prometheus => text::prometheus(all),
+    };
+    let text = text.map_err(std::io::Error::other);
     print!("{}", text.map_err(Failure::system("writing metrics"))?);
     Ok(match are_silent {
         true => ExitCode::from(FAILED),

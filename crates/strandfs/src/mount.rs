@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals, UnmountMode};
-use strandfs_options::{OptionError, Settings};
+use strandfs_options::{Listen, OptionError, Settings};
 use strandfs_pool::Pool;
 use strandfs_pool::state::mounts::Forbids;
 
 use crate::args::MountArgs;
 use crate::failure::Failure;
+use crate::metrics::listener;
 use crate::notifications::Notifications;
 use crate::plan::{self, MountPlan};
 use crate::turn::Turn;
@@ -101,6 +102,7 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     let config = resources::session_config(&settings);
     let auto_unmount = settings.auto_unmount;
     let detach_first = settings.lazy_umount_mountpoint;
+    let listen = settings.metrics_listen.clone();
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
     pool.mounted_so(forbids);
@@ -115,6 +117,7 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     }
     // Somebody may have been faster.
     check::is_free(mountpoint, over)?;
+    let _listener = tell_metrics(&pool, &listen, mountpoint)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
     pool.start()
         .map_err(|(what, error)| Failure::system(what)(error))?;
@@ -153,6 +156,28 @@ fn conclude(end: End, notifications: Option<&Notifications>) -> u8 {
             crate::failure::FAILED
         }
     }
+}
+
+/// Has the pool's metrics told where the options say. The socket's file goes with what this gives back.
+fn tell_metrics(
+    pool: &Arc<Pool>,
+    listen: &Listen,
+    mountpoint: &Path,
+) -> Result<listener::KeptFile, Failure> {
+    let refuse = |why: String| OptionError::File {
+        option: "metrics.listen",
+        path: listen.to_string(),
+        why,
+    };
+    if let Listen::Unix(path) = listen {
+        let dir = path.parent().and_then(|dir| dir.canonicalize().ok());
+        if dir.is_some_and(|dir| dir.starts_with(mountpoint)) {
+            return Err(refuse("it lies in the pool".to_owned()).into());
+        }
+    }
+    let pool = Arc::downgrade(pool);
+    let ask = move || pool.upgrade().map(|pool| pool.metrics());
+    listener::start(listen, Box::new(ask)).map_err(|error| refuse(error.to_string()).into())
 }
 
 /// Whoever started the server hears when the mount answers: the waiting parent of one in the

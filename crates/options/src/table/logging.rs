@@ -1,6 +1,7 @@
 //! What is logged, and where.
 
 use super::{Group, Kind, OptionDef, Value};
+use crate::listen::Listen;
 
 pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
@@ -26,6 +27,19 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             rotation needs no signal. It must not lie in the pool. Without it, a server in the \
             background logs to the journal or to syslog, one in the foreground to standard \
             error.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "metrics.listen",
+        group: Group::Logging,
+        value: value!(Text Listen, metrics_listen),
+        example: "/run/strandfs-pool.metrics",
+        help: "where Prometheus and its like read what the pool has counted",
+        help_full: "A path: a Unix socket that only the server's user can connect to; one that \
+            nobody listens at any more is replaced. 127.0.0.1:PORT or [::1]:PORT: HTTP for every \
+            user and container on this machine's network, and for no other machine. The metrics \
+            are at /metrics. They tell the paths of the pool and its branches, and no names of \
+            files. Without it, `strandfs metrics` prints the same.",
         ..OptionDef::BASE
     },
 ];

@@ -482,3 +482,109 @@ fn of_calls(
     });
     all.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Every name that a text may speak of, with those that a histogram has.
+    fn names() -> BTreeSet<String> {
+        let all = FAMILIES.iter().flat_map(|family| {
+            let name = family.full_name();
+            match family.kind {
+                MetricType::Histogram => ["_bucket", "_sum", "_count"]
+                    .map(|part| format!("{name}{part}"))
+                    .to_vec(),
+                _ => vec![name],
+            }
+        });
+        all.collect()
+    }
+
+    /// The words of an expression that begin as our names do.
+    fn ours(expression: &str) -> impl Iterator<Item = &str> {
+        let words = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        words.filter(|word| word.starts_with("strandfs_"))
+    }
+
+    fn each_text(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) => found.push(text.clone()),
+            Value::Array(all) => all.iter().for_each(|one| each_text(one, found)),
+            Value::Object(all) => all.values().for_each(|one| each_text(one, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn names_are_each_given_once_and_say_what_they_are() {
+        let names: Vec<String> = FAMILIES.iter().map(Family::full_name).collect();
+        let set: BTreeSet<&String> = names.iter().collect();
+        assert_eq!(set.len(), names.len());
+        for family in FAMILIES {
+            let is_word = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(family.name.chars().all(is_word), "{}", family.name);
+            assert!(!family.help.ends_with('.'), "{}", family.help);
+            assert!(!family.name.ends_with("_total"), "{}", family.name);
+        }
+    }
+
+    /// The dashboard in `packaging/grafana` is one that Grafana can load, and asks for nothing that
+    /// is not exported, by no label that is not there.
+    #[test]
+    fn the_dashboard_asks_for_what_there_is() {
+        let text = include_str!("../../../../packaging/grafana/strandfs.json");
+        let dashboard: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(dashboard["uid"], "strandfs");
+        let panels = dashboard["panels"].as_array().unwrap();
+        let shown: Vec<&Value> = panels.iter().filter(|it| it["type"] != "row").collect();
+        let mut ids = BTreeSet::new();
+        for panel in panels {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+            let place = &panel["gridPos"];
+            let number = |key: &str| place[key].as_u64().unwrap();
+            assert!(number("x") + number("w") <= 24, "{panel}");
+        }
+        for panel in &shown {
+            let targets = panel["targets"].as_array().unwrap();
+            assert!(!targets.is_empty(), "{panel}");
+            for target in targets {
+                let expression = target["expr"].as_str().unwrap();
+                assert!(ours(expression).next().is_some(), "{expression}");
+                let balance = |open, close| {
+                    let count = |c| expression.matches(c).count();
+                    assert_eq!(count(open), count(close), "{expression}");
+                };
+                balance('(', ')');
+                balance('{', '}');
+                balance('[', ']');
+            }
+        }
+        let (names, mut texts) = (names(), Vec::new());
+        each_text(&dashboard, &mut texts);
+        let mut asked = BTreeSet::new();
+        for name in texts.iter().flat_map(|text| ours(text)) {
+            assert!(names.contains(name), "{name} is not exported");
+            asked.insert(name.to_owned());
+        }
+        assert!(asked.len() > 20, "{asked:?}");
+        // Labels, in `by (...)`, selectors and legends.
+        let labels = FAMILIES.iter().flat_map(|family| family.labels);
+        let labels: BTreeSet<&str> = labels.copied().chain(["pool", "le"]).collect();
+        for text in &texts {
+            for by in text.split("by (").skip(1) {
+                for label in by.split(')').next().unwrap().split(", ") {
+                    assert!(labels.contains(label), "{label} in {text}");
+                }
+            }
+            for legend in text.split("{{").skip(1) {
+                let label = legend.split("}}").next().unwrap();
+                assert!(labels.contains(label), "{label} in {text}");
+            }
+        }
+    }
+}

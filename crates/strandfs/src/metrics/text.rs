@@ -3,7 +3,9 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as TextUnit};
 use strandfs_pool::metrics::{Latency, Metrics};
@@ -17,6 +19,16 @@ use super::families::{FAMILIES, Family, Unit, Value};
 pub fn openmetrics(pools: Vec<Metrics>) -> Result<String, fmt::Error> {
     let mut text = String::new();
     text::encode(&mut text, &registry(pools))?;
+    Ok(text)
+}
+
+/// In the older form of Prometheus, 0.0.4.
+///
+/// # Errors
+/// None that is known of.
+pub fn prometheus(pools: Vec<Metrics>) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry(pools))?;
     Ok(text)
 }
 

@@ -22,6 +22,7 @@ mod explain;
 mod logs;
 mod mergerfs_tools;
 mod metrics;
+mod metrics_listen;
 mod mount_helper;
 mod policies;
 mod reload_load;

@@ -252,6 +252,27 @@ fn names_of_branches_are_escaped() {
     }
 }
 
+/// The older form says the same.
+#[test]
+fn both_forms_say_the_same() {
+    need_root!();
+    let pool = Pool::tmpfs(2).mount();
+    put(pool.path("f"), "x");
+    let root = pool.root().to_str().unwrap();
+    let older = strandfs(["metrics", root, "--format", "prometheus"]).ok();
+    let (older, newer) = (samples(&older.stdout), counted(&pool));
+    // They write the bounds of buckets in different ways.
+    let names = |all: &Samples| -> Vec<String> {
+        let plain = all.keys().filter(|name| !name.contains("_bucket{"));
+        plain.cloned().collect()
+    };
+    assert_eq!(names(&older), names(&newer));
+    let version = older
+        .keys()
+        .any(|name| name.starts_with("strandfs_build_info{version="));
+    assert!(version, "{older:#?}");
+}
+
 /// Such a branch cannot be had, so that no text need be made of its name.
 #[test]
 fn a_branch_whose_name_is_no_text_is_refused() {

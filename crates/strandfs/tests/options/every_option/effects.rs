@@ -168,6 +168,10 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "a_branch_that_fills_up_is_told_of_and_not_one_that_is_read_only",
     ),
     (
+        "metrics.listen",
+        "whoever_collects_metrics_reads_them_over_http",
+    ),
+    (
         "func.readdir",
         "every_rule_lists_the_same_in_the_same_order",
     ),
