@@ -14,6 +14,7 @@ case ${1:-} in
             have cargo || die "neither mdbook nor cargo is installed"
             say "installing mdbook $mdbook_version into ${tools_dir#"$repo_root"/}"
             CARGO_TARGET_DIR=$tools_dir/build-mdbook cargo install mdbook --version "$mdbook_version" --locked \
+                --no-default-features --features search \
                 --quiet --root "$tools_dir" </dev/null
             rm -rf "$tools_dir/build-mdbook"
         fi

@@ -1,6 +1,7 @@
 //! The documents that are made from the command line and the option table. `make docs` writes the
 //! copies in the repository, and a test compares them.
 
+mod commands;
 mod completions;
 mod man;
 mod pages;
@@ -39,6 +40,7 @@ fn documents() -> Vec<(String, String)> {
         strandfs_options::markdown::options_page(),
     )];
     documents.push(("docs/metrics.md".to_owned(), crate::metrics::page::page()));
+    documents.push(("docs/commands.md".to_owned(), commands::page(&command)));
     for (name, page) in pages::all(&command) {
         documents.push((format!("man/{name}"), page));
     }

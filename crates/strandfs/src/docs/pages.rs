@@ -157,7 +157,7 @@ fn arguments(page: &mut Page, command: &Command) {
     }
 }
 
-fn argument_term(argument: &clap::Arg) -> String {
+pub(super) fn argument_term(argument: &clap::Arg) -> String {
     let mut names = Vec::new();
     names.extend(argument.get_short().map(|short| format!("-{short}")));
     names.extend(argument.get_long().map(|long| format!("--{long}")));
@@ -174,7 +174,7 @@ fn argument_term(argument: &clap::Arg) -> String {
 }
 
 /// Clap drops the full stop of a help text's first paragraph.
-fn sentence(text: &str) -> String {
+pub(super) fn sentence(text: &str) -> String {
     let text = text.trim();
     match text.ends_with(['.', ':', '?', '!']) || text.is_empty() {
         true => text.to_owned(),
