@@ -9,14 +9,19 @@ use super::pages::{argument_term, sentence};
 /// `docs/commands.md`.
 pub fn page(command: &Command) -> String {
     let mut text = String::from(
-        "<!-- Written by `make docs` from the command line: do not edit. -->\n\n# Commands\n\n\
+        "# Commands\n\n<!-- Made from the command line by `make docs`. -->\n\n\
          `strandfs COMMAND --help` prints the same, and so does `man strandfs`.\n\n\
          | command | does |\n|---|---|\n",
     );
     for sub in shown(command) {
         let name = format!("strandfs {}", sub.get_name());
         let about = cell(about(sub).lines().next().unwrap_or_default());
-        writeln!(text, "| [`{name}`](#{}) | {about} |", name.replace(' ', "-")).ok();
+        writeln!(
+            text,
+            "| [`{name}`](#{}) | {about} |",
+            name.replace(' ', "-")
+        )
+        .ok();
     }
     for sub in shown(command) {
         describe(&mut text, &format!("strandfs {}", sub.get_name()), sub);
@@ -45,7 +50,11 @@ fn describe(text: &mut String, path: &str, command: &Command) {
     let lines: Vec<&str> = usage.lines().map(str::trim).collect();
     let about = escaped(&sentence(&about(command)));
     let (marks, usage) = ("#".repeat(level), lines.join("\n"));
-    write!(text, "\n{marks} {path}\n\n{about}\n\n```text\n{usage}\n```\n").ok();
+    write!(
+        text,
+        "\n{marks} {path}\n\n{about}\n\n```text\n{usage}\n```\n"
+    )
+    .ok();
     let told = |argument: &&clap::Arg| {
         !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version")
     };

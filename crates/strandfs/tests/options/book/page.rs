@@ -1,6 +1,6 @@
 //! What a page of the book has the reader do, and what it shows to come of that.
 //!
-//! A block of `console` holds commands, each behind the prompt `# `, and what they print. In it `…`
+//! A block of `console` holds commands, each behind the prompt `# ` or `$ `, and what they print. In it `…`
 //! stands for anything: within a line, or as a line of its own for any number of lines. Comments of
 //! HTML, which readers do not see, say the rest about the next block:
 //!
@@ -9,6 +9,7 @@
 //! | `setup: SCRIPT` | is run here, and has to succeed |
 //! | `file: PATH` | the next block is the content of this file |
 //! | `exit: N ...` | the last command of the next block ends with one of these, the others with 0 |
+//! | `each exit: N ...` | every command of it does |
 //! | `needs: NAME ...` | programs, or paths, without which the next block is not run |
 //! | `instead: SCRIPT` | is run where the next block is not |
 //! | `not run: REASON` | the next block is for the reader alone |
@@ -38,6 +39,8 @@ pub struct Page {
     pub steps: Vec<(usize, Step)>,
     /// Blocks that are not run here, each with its line and the reason.
     pub left_out: Vec<(usize, String)>,
+    /// Their commands.
+    pub left_out_commands: Vec<String>,
 }
 
 /// What the comments before a block say about it.
@@ -45,6 +48,7 @@ pub struct Page {
 struct Notes {
     file: Option<String>,
     exits: Vec<i32>,
+    is_each: bool,
     needs: Vec<String>,
     instead: Option<String>,
     not_run: Option<String>,
@@ -96,12 +100,17 @@ impl Page {
     fn take_comment(&mut self, notes: &mut Notes, line: usize, html: &str) -> Result<(), String> {
         for part in html.split("<!--").skip(1) {
             let (inner, _) = part.split_once("-->").ok_or("a comment without an end")?;
+            // Every page that `make docs` writes begins so.
+            if inner.trim_start().starts_with("Made from") {
+                continue;
+            }
             let (word, value) = inner.split_once(':').ok_or("a comment without a word")?;
             let (word, value) = (word.trim(), value.trim().to_owned());
             match word {
                 "setup" => self.steps.push((line, Step::Setup(value))),
                 "file" => notes.file = Some(value),
-                "exit" => {
+                "exit" | "each exit" => {
+                    notes.is_each = word == "each exit";
                     let codes = value.split_whitespace().map(str::parse);
                     notes.exits = codes
                         .collect::<Result<_, _>>()
@@ -133,6 +142,11 @@ impl Page {
         };
         if let Some(reason) = reason {
             self.left_out.push((line, reason));
+            if kind == "console" {
+                let mut unread = Page::default();
+                unread.take_commands(line, body, Vec::new())?;
+                self.left_out_commands.extend(unread.commands());
+            }
             let instead = notes.instead.map(|script| (line, Step::Setup(script)));
             self.steps.extend(instead);
             return Ok(());
@@ -143,11 +157,27 @@ impl Page {
             return Ok(());
         }
         match kind {
-            "console" => self.take_commands(line, body, notes.exits),
+            "console" => {
+                let begin = self.steps.len();
+                self.take_commands(line, body, notes.exits.clone())?;
+                for (_, step) in self.steps[begin..].iter_mut().filter(|_| notes.is_each) {
+                    if let Step::Command { exits, .. } = step {
+                        exits.clone_from(&notes.exits);
+                    }
+                }
+                Ok(())
+            }
             // What is drawn, and nobody types.
             "text" => Ok(()),
             other => Err(format!("a block of {other} that nothing is done with")),
         }
+    }
+
+    fn commands(self) -> impl Iterator<Item = String> {
+        self.steps.into_iter().filter_map(|(_, step)| match step {
+            Step::Command { line, .. } => Some(line),
+            _ => None,
+        })
     }
 
     fn take_commands(
@@ -159,7 +189,10 @@ impl Page {
         let begin = self.steps.len();
         let mut lines = body.lines().enumerate();
         while let Some((index, text)) = lines.next() {
-            if let Some(command) = text.strip_prefix("# ") {
+            if let Some(command) = text
+                .strip_prefix(['#', '$'])
+                .and_then(|rest| rest.strip_prefix(' '))
+            {
                 let mut line = command.to_owned();
                 while line.ends_with('\\') {
                     let (_, more) = lines.next().ok_or("a command without its end")?;
