@@ -64,6 +64,7 @@ pages! {
     changing_a_mounted_pool: "docs/control.md",
     why_does_it_do_that: "docs/explain.md",
     volumes: "docs/volumes.md",
+    metrics: "docs/metrics.md",
 }
 
 /// Every page that the book shows, those of `docs/` among them.
@@ -82,7 +83,8 @@ fn every_page_with_commands_is_run() {
         let text = fs::read_to_string(source().join(&name)).unwrap();
         let page = Page::read(&text, |_| true).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
         let is_run = PAGES.contains(&name.as_str());
-        assert_eq!(!page.steps.is_empty(), is_run, "{name}");
+        let has_steps = !page.steps.is_empty();
+        assert_eq!(has_steps, is_run, "{name}: pages with commands are named in `pages!`");
         left_out.extend(page.left_out_commands);
     }
     assert!(left_out.len() > 20, "{left_out:?}");
