@@ -85,7 +85,10 @@ fn every_page_with_commands_is_run() {
         let page = Page::read(&text, |_| true).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
         let is_run = PAGES.contains(&name.as_str());
         let has_steps = !page.steps.is_empty();
-        assert_eq!(has_steps, is_run, "{name}: pages with commands are named in `pages!`");
+        assert_eq!(
+            has_steps, is_run,
+            "{name}: pages with commands are named in `pages!`"
+        );
         left_out.extend(page.left_out_commands);
     }
     assert!(left_out.len() > 20, "{left_out:?}");
