@@ -1028,13 +1028,17 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__import__subcmd__fstab)
-            opts="-h --file --toml --exact --help"
+            opts="-h --file --toml --dir --exact --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1363,7 +1367,7 @@ _strandfs_options() {
         item="${item##*,}"
     fi
     if [[ "$item" != *=* ]]; then
-        words="branches= mountpoint= mount-over= config= branches-mount-timeout= branches-mount-timeout-fail= minfreespace= fsname= subtype= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= on-missing= branch-marker= cross-mounts= branch-check-interval= branch-slow-after= branch-deadline= moveonenospc= passthrough.headroom= passthrough.unheld= relocate.hold= relocate.ahead= relocate.rate= link-exdev= rename-exdev= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= coherence= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= fuse-msg-size= readahead= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= threads= process-thread-count= pin-threads= transport= scheduling-priority= proxy-ioprio= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= metrics.listen= notify.command= notify.interval= notify.timeout= notify.full-below= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= core-dumps= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
+        words="branches= mountpoint= mount-over= nonempty= config= branches-mount-timeout= branches-mount-timeout-fail= minfreespace= fsname= subtype= statfs= statfs-ignore= passthrough.io= preload= passthrough.max-stack-depth= on-missing= branch-marker= cross-mounts= branch-check-interval= branch-slow-after= branch-deadline= moveonenospc= passthrough.headroom= passthrough.unheld= relocate.hold= relocate.ahead= relocate.rate= link-exdev= rename-exdev= category.action= category.create= category.search= func.access= func.chmod= func.chown= func.create= func.getattr= func.getxattr= func.link= func.listxattr= func.mkdir= func.mknod= func.open= func.readlink= func.removexattr= func.rename= func.rmdir= func.setxattr= func.symlink= func.truncate= func.unlink= func.utimens= func.readdir= ignorepponrename= coherence= cache.files= cache.files.process-names= cache.attr= cache.entry= cache.negative-entry= cache.readdir= cache.symlinks= cache.statfs= cache.writeback= dropcacheonclose= fuse-msg-size= readahead= async-read sync-read direct-io-allow-mmap= parallel-direct-writes= flush-on-close= nullrw= threads= process-thread-count= pin-threads= transport= scheduling-priority= proxy-ioprio= xattr= security-capability= posix-acl= kernel-permissions-check= export-support= allow-idmap= handle-killpriv= handle-killpriv-v2= debug= log.file= metrics.listen= notify.command= notify.interval= notify.timeout= notify.full-below= inodecalc= symlinkify= symlinkify-timeout= follow-symlinks= link-cow= nfsopenhack= uid= gid= umask= ro rw suid nosuid dev nodev noexec exec sync async dirsync= noatime atime relatime norelatime strictatime nostrictatime nodiratime diratime lazytime nolazytime allow-other= auto-unmount= core-dumps= setuid= lazy-umount-mountpoint= context= fscontext= defcontext= rootcontext="
         # A list before the word belongs to it unless readline has cut it off at "=" or ":".
         head="${head##*[=:]}"
         COMPREPLY=($(compgen -P "$head" -W "$words" -- "$item"))
@@ -1391,7 +1395,7 @@ _strandfs_options() {
         rename-exdev) words="passthrough rel-symlink abs-symlink" ;;
         subtype) words="strandfs mergerfs" ;;
         cross-mounts) words="system none all" ;;
-        mount-over | branches-mount-timeout-fail | preload | ignorepponrename | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | proxy-ioprio | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | link-cow | dirsync | auto-unmount | core-dumps | lazy-umount-mountpoint) words="true false" ;;
+        mount-over | nonempty | branches-mount-timeout-fail | preload | ignorepponrename | cache.symlinks | cache.writeback | dropcacheonclose | direct-io-allow-mmap | parallel-direct-writes | nullrw | proxy-ioprio | security-capability | posix-acl | kernel-permissions-check | export-support | allow-idmap | handle-killpriv | handle-killpriv-v2 | debug | symlinkify | link-cow | dirsync | auto-unmount | core-dumps | lazy-umount-mountpoint) words="true false" ;;
         *) words="" ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "${item#*=}"))

@@ -67,6 +67,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand config; and __fish_see
 complete -c strandfs -n "__fish_strandfs_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -l file -d 'A file like /etc/fstab, or a configuration file of mergerfs' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -l dir -d 'Write a TOML file for each pool into this directory, named after its mountpoint and never over one that is there, and print the lines that are left for fstab' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -l toml -d 'Write a TOML file instead of a line of fstab'
 complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -l exact -d 'Also set the options whose defaults differ from those of mergerfs to what they are there'
 complete -c strandfs -n "__fish_strandfs_using_subcommand import-fstab" -s h -l help -d 'Print help'
@@ -311,6 +312,8 @@ function __strandfs_options
     switch (string replace -r '^.*,' '' -- (commandline -ct))
         case 'mount-over=*'
             printf '%s\n' "$head"'mount-over='{true,false}
+        case 'nonempty=*'
+            printf '%s\n' "$head"'nonempty='{true,false}
         case 'branches-mount-timeout-fail=*'
             printf '%s\n' "$head"'branches-mount-timeout-fail='{true,false}
         case 'subtype=*'
@@ -451,6 +454,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'branches=' 'the directories that make up the pool'
             printf '%s\t%s\n' "$head"'mountpoint=' 'where the pool is mounted'
             printf '%s\t%s\n' "$head"'mount-over=' 'mount although a pool is mounted there already'
+            printf '%s\t%s\n' "$head"'nonempty=' 'a mountpoint with files in it is meant'
             printf '%s\t%s\n' "$head"'config=' 'file to read options from'
             printf '%s\t%s\n' "$head"'branches-mount-timeout=' 'how long to wait for branches that are not mounted yet'
             printf '%s\t%s\n' "$head"'branches-mount-timeout-fail=' 'mount nothing if a branch is not mounted in time'

@@ -353,7 +353,7 @@ impl Report {
         let text = fs::read_to_string(path).map_err(BenchError::io("reading", path))?;
         let no_result = |error: serde_json::Error| {
             BenchError::Usage(format!(
-                "{} is no result of a benchmark: {error}",
+                "{} is no result of a benchmark ({error}): name a file that --json wrote",
                 path.display()
             ))
         };

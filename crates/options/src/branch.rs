@@ -73,6 +73,12 @@ pub enum BranchError {
     BadSize { item: String, size: String },
     #[error("branch {path:?} does not exist: create it, mount what belongs there, or correct it")]
     Missing { path: PathBuf },
+    #[error(
+        "branch {path:?} does not exist, but {} do: write a colon between branches, {}",
+        .parts.join(" and "),
+        .parts.join(":")
+    )]
+    Commas { path: PathBuf, parts: Vec<String> },
     #[error("branch {path:?} is not a directory: name a directory")]
     NotADirectory { path: PathBuf },
     #[error("branch {path:?} is in the list twice: name it once")]
@@ -93,7 +99,7 @@ pub enum BranchError {
     BadEdit { text: String },
     #[error("{item:?} names a mode, which removal ignores: give only the path")]
     ModeInRemoval { item: String },
-    #[error("no branch matches {item:?}: read the option `branches` for the present list")]
+    #[error("no branch matches {item:?}: `strandfs branch list` shows those there are")]
     NothingToRemove { item: String },
     #[error("that would leave the pool without a branch: replace the list instead, with =LIST")]
     NoneLeft,
@@ -162,6 +168,25 @@ impl fmt::Display for BranchSpec {
             None => Ok(()),
         }
     }
+}
+
+/// Branches that lie in another one, a sentence each: allowed, and seldom meant.
+pub fn nested(branches: &[BranchSpec]) -> Vec<String> {
+    let mut said = Vec::new();
+    for inner in branches {
+        let mut others = branches.iter();
+        let is_around =
+            |outer: &&BranchSpec| outer.path != inner.path && inner.path.starts_with(&outer.path);
+        if let Some(outer) = others.find(is_around) {
+            said.push(format!(
+                "branch {} lies inside branch {}: its files show in two places, and what is \
+                 removed in one is gone from both; remove one of the two branches",
+                inner.path.display(),
+                outer.path.display()
+            ));
+        }
+    }
+    said
 }
 
 /// Writes a branch list as [`parse`] reads it.

@@ -132,18 +132,27 @@ impl ConfigFile {
     /// values are not judged.
     ///
     /// # Errors
-    /// The text is not in the form the name promises, or a TOML file names an unknown option.
+    /// The text is not in the form the name promises, or a TOML file names an unknown option; with
+    /// them everything else that is wrong with the file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        let entries = if path
+        let is_toml = path
             .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            toml::entries(path, text)?
-        } else {
-            lines::entries(path, text)?
+            .is_some_and(|extension| extension == "toml");
+        let (entries, mut errors) = match is_toml {
+            true => toml::entries(path, text),
+            false => lines::entries(path, text),
         };
         let path = path.into();
-        Ok(Self { path, entries })
+        let file = Self { path, entries };
+        if errors.is_empty() {
+            return Ok(file);
+        }
+        // So that nobody has to correct one mistake to hear of the next.
+        if let Err(others) = file.apply(&mut Settings::default()) {
+            errors.extend(others.0);
+        }
+        errors.sort_by_key(|error| error.line);
+        Err(ConfigErrors(errors))
     }
 
     /// Where it was read from.

@@ -17,7 +17,7 @@ pub enum OptionError {
         suggestion: Option<String>,
     },
     /// The value is not one the option takes.
-    #[error("option {option} does not take {value:?}: give {accepted}")]
+    #[error("option {option} does not take {value:?}: {}", remedy_for_value(*.suggestion, accepted))]
     BadValue {
         /// As the user wrote it.
         option: String,
@@ -25,6 +25,8 @@ pub enum OptionError {
         value: String,
         /// A phrase naming what is taken.
         accepted: &'static str,
+        /// The nearest value that is taken, if one is near.
+        suggestion: Option<&'static str>,
     },
     /// The option needs a value and has none.
     #[error("option {option} has no value: write {option}=VALUE, where VALUE is {accepted}")]
@@ -103,6 +105,13 @@ fn remedy_for_unknown(suggestion: Option<&str>) -> String {
     match suggestion {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandfs mount --help` lists every option".to_owned(),
+    }
+}
+
+fn remedy_for_value(suggestion: Option<&str>, accepted: &str) -> String {
+    match suggestion {
+        Some(near) => format!("did you mean {near}? (It takes {accepted})"),
+        None => format!("give {accepted}"),
     }
 }
 

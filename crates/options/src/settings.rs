@@ -149,6 +149,8 @@ pub struct Settings {
     pub contexts: SecurityContexts,
     /// Take the mountpoint although a pool is mounted on it.
     pub mount_over: bool,
+    /// A mountpoint with files in it is meant.
+    pub nonempty: bool,
 
     /// The configuration file that was read last; reading it is the work of [`crate::Layers`].
     pub config: Option<String>,
@@ -245,6 +247,7 @@ impl Default for Settings {
             mount_flags: MountFlags::default(),
             contexts: SecurityContexts::default(),
             mount_over: false,
+            nonempty: false,
             config: None,
             origins: Origins::default(),
         }
@@ -361,6 +364,7 @@ impl Settings {
                 option: name.to_owned(),
                 value: text.to_owned(),
                 accepted: option.value.accepted,
+                suggestion: table::nearest_value(option, text),
             },
         })
     }
@@ -442,7 +446,16 @@ impl Settings {
     /// [`OptionError::Conflict`] when both were asked for by name. When one is merely a default
     /// that gives way, a notice says so.
     pub fn check(&self) -> Result<Vec<Notice>, OptionError> {
+        self.check_all().map_err(|(first, _)| first)
+    }
+
+    /// As [`Settings::check`], for whoever can show more than one sentence.
+    ///
+    /// # Errors
+    /// Every [`OptionError::Conflict`]: the first and the others.
+    pub fn check_all(&self) -> Result<Vec<Notice>, (OptionError, Vec<OptionError>)> {
         let mut notices = Vec::new();
+        let mut refused = Vec::new();
         let conflicts = TABLE.iter().flat_map(|option| {
             option
                 .conflicts
@@ -457,16 +470,18 @@ impl Settings {
                     option: option.name.to_owned(),
                     text: text.to_owned(),
                 }),
-                Clash::Refused => {
-                    return Err(OptionError::Conflict {
-                        first: written(option.name),
-                        second: written(conflict.with),
-                        why: conflict.why,
-                    });
-                }
+                Clash::Refused => refused.push(OptionError::Conflict {
+                    first: written(option.name),
+                    second: written(conflict.with),
+                    why: conflict.why,
+                }),
             }
         }
-        Ok(notices)
+        let mut refused = refused.into_iter();
+        match refused.next() {
+            None => Ok(notices),
+            Some(first) => Err((first, refused.collect())),
+        }
     }
 
     /// What `df` and `/proc/mounts` show as the source: `fsname`, or else the branch paths without

@@ -437,5 +437,22 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     slip.map(|(_, known)| known).or_else(begun)
 }
 
+/// The value of an option that looks most like `text`, if one is near enough to be what was meant.
+pub fn nearest_value(option: &OptionDef, text: &str) -> Option<&'static str> {
+    let text = text.to_ascii_lowercase().replace('_', "-");
+    let furthest = (text.chars().count() / 3).max(1);
+    // One letter is near to anything that is short.
+    let is_near = |distance: &usize| *distance <= furthest && text.chars().count() > 1;
+    let known = crate::facts::listed_values(option).into_iter();
+    let compared = known.map(|known| {
+        (
+            strsim::damerau_levenshtein(&text, &known.to_ascii_lowercase()),
+            known,
+        )
+    });
+    let nearest = compared.filter(|(distance, _)| is_near(distance)).min();
+    nearest.map(|(_, known)| known)
+}
+
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ pub(crate) mod overflow;
 pub(crate) mod own_names;
 pub mod policy;
 pub mod rank;
+pub(crate) mod rfc3339;
 pub mod rights;
 pub mod shares;
 pub mod status;

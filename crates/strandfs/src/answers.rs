@@ -1,14 +1,19 @@
 //! What commands say with `--json`, apart from `status`: one struct each, also for whoever reads it.
-//! `docs/status.md` documents them; fields are added and never taken away.
+//! `docs/json.md` documents them; fields are added and never taken away.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use strandfs_options::table::{self, Kind};
+use strandfs_options::{parse_duration, parse_size};
 
 /// `strandfs explain`: what was asked, and the answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Explained<A> {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
     /// The path asked about.
     pub asked: String,
     /// The nearest path above it that exists, which the answer is about.
@@ -23,6 +28,8 @@ pub struct Explained<A> {
 /// `strandfs doctor`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Examined<Name = &'static str> {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
     /// In the order in which they were made.
     pub checks: Vec<Check<Name>>,
     /// The outcome of the command.
@@ -57,6 +64,8 @@ pub struct Check<Name = &'static str> {
 /// One of the list of `strandfs config show`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Configuration {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
     /// The pool's mountpoint, or the file.
     pub source: String,
     /// Every option by its name.
@@ -68,13 +77,72 @@ pub struct Configuration {
 pub struct Setting {
     /// As it would be written.
     pub value: String,
+    /// In its own type: see [`typed`].
+    pub typed: Value,
+    /// What a number in `typed` counts.
+    pub unit: Option<String>,
     /// `default`, or where it was set.
     pub origin: String,
+}
+
+/// `strandfs get`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Values {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
+    /// Where the pool is mounted.
+    pub mountpoint: PathBuf,
+    /// Each key with its value in its own type: see [`typed`].
+    pub values: BTreeMap<String, Value>,
+    /// What the numbers among the values count, where that is more than a number.
+    pub units: BTreeMap<String, String>,
+}
+
+/// The value of an option in its own type, and what it counts if it is a number with a unit: true or
+/// false, numbers, sizes in bytes, times in seconds. What is none of these, `auto` or `4G/5%` say, is
+/// text. A category whose functions differ and a list of branches are text as well.
+pub fn typed(key: &str, value: &str) -> (Value, Option<&'static str>) {
+    let kind = table::find(key).map(|(option, _)| option.value.kind);
+    let number = |parsed: Option<u64>, unit| match parsed {
+        Some(number) => (Value::from(number), unit),
+        None => (Value::from(value), None),
+    };
+    let kind = kind.filter(|_| !value.is_empty());
+    match kind {
+        Some(Kind::Bool | Kind::AutoBool) => match value {
+            "true" => (Value::Bool(true), None),
+            "false" => (Value::Bool(false), None),
+            _ => (Value::from(value), None),
+        },
+        Some(Kind::Count) => match value.parse::<i64>() {
+            Ok(number) => (Value::from(number), None),
+            Err(_) => (Value::from(value), None),
+        },
+        Some(Kind::Size) => number(parse_size(value).ok(), Some("bytes")),
+        // A bare number counts what the option is in.
+        Some(Kind::Kibibytes) => match value.parse::<u64>() {
+            Ok(kibibytes) => number(kibibytes.checked_mul(1024), Some("bytes")),
+            Err(_) => number(parse_size(value).ok(), Some("bytes")),
+        },
+        Some(Kind::Pages) => match value.parse().ok() {
+            Some(pages) => number(Some(pages), Some("pages")),
+            None => number(parse_size(value).ok(), Some("bytes")),
+        },
+        Some(Kind::Duration) => match parse_duration(value) {
+            Ok(time) => (Value::from(time.as_secs_f64()), Some("seconds")),
+            Err(_) => (Value::from(value), None),
+        },
+        // What the pool says of itself.
+        None if key == "pid" => number(value.parse().ok(), None),
+        _ => (Value::from(value), None),
+    }
 }
 
 /// One of the list of `strandfs records list`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FoundRecord {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
     /// The branch it lies on.
     pub branch: String,
     /// Its file's name.
@@ -90,6 +158,8 @@ pub struct FoundRecord {
 /// One of the list of `strandfs volume list`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ServedVolume {
+    /// The form of this answer, see [`strandfs_pool::status::SCHEMA`].
+    pub schema: u32,
     /// Where it is served.
     pub mountpoint: PathBuf,
     /// The block devices over it.

@@ -150,6 +150,10 @@ pub struct ImportArgs {
     /// Write a TOML file instead of a line of fstab.
     #[arg(long)]
     pub toml: bool,
+    /// Write a TOML file for each pool into this directory, named after its mountpoint and never over
+    /// one that is there, and print the lines that are left for fstab.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Also set the options whose defaults differ from those of mergerfs to what they are there.
     #[arg(long)]
     pub exact: bool,

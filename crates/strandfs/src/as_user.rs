@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::args::MountArgs;
 use crate::daemon;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Where programs are; a mount helper may have no PATH.
@@ -20,19 +21,19 @@ pub fn is_to_switch(args: &MountArgs, user: Option<&str>) -> Result<bool, Failur
         None => Ok(false),
         Some(_) if args.as_user => Ok(false),
         Some(_) if rustix::process::geteuid().is_root() => Ok(true),
-        Some(user) => Err(Failure::SwitchUser {
-            user: user.to_owned(),
+        Some(user) => Err(Failure::NotPermitted {
+            path: format!("setuid={user}").into(),
             why: "only root may choose the user; leave the option out".to_owned(),
         }),
     }
 }
 
-/// Starts the same mount as that user, with all their groups; returns its exit code when it serves;
+/// Starts the same mount as that user, with all their groups; returns how that ended when it serves;
 /// in the foreground this process becomes that mount.
 ///
 /// # Errors
 /// There is no such user, or a program that does it is missing.
-pub fn mount(args: &MountArgs, user: &str) -> Result<u8, Failure> {
+pub fn mount(args: &MountArgs, user: &str) -> Result<Exit, Failure> {
     let refuse = |why: String| Failure::SwitchUser {
         user: user.to_owned(),
         why,
@@ -49,7 +50,9 @@ pub fn mount(args: &MountArgs, user: &str) -> Result<u8, Failure> {
         .map_err(Failure::system("starting id"))?;
     let group = String::from_utf8_lossy(&ids.stdout).trim().to_owned();
     if !ids.status.success() || group.is_empty() {
-        return Err(refuse("there is no such user".to_owned()));
+        return Err(refuse(
+            "there is no such user; name one of `getent passwd`".to_owned(),
+        ));
     }
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
     let mut switch = Command::new(find("setpriv", "util-linux")?);
@@ -70,5 +73,6 @@ pub fn mount(args: &MountArgs, user: &str) -> Result<u8, Failure> {
         .status()
         .map_err(Failure::system("starting setpriv"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    code.ok_or_else(|| refuse(format!("its mount ended with {status}")))
+    code.map(Exit::of_code)
+        .ok_or_else(|| refuse(format!("its mount ended with {status}")))
 }

@@ -24,10 +24,8 @@ use strandfs_lab::metadata::plan::Choices;
 use strandfs_lab::result::Report;
 
 use crate::args::bench::{BenchCommand, PeerArgs};
+use crate::exit::Exit;
 use crate::failure::Failure;
-
-/// Exit code of a result with a blemish: something was left out or went wrong on a peer.
-const DEGRADED: u8 = 3;
 
 /// Measures.
 ///
@@ -73,9 +71,9 @@ fn machine(machine: &Environment) -> String {
 /// The exit code of a result of which `complete` says whether nothing is missing.
 fn conclude(report: &Report, complete: bool) -> ExitCode {
     match (report.series.is_empty(), complete && !report.interrupted) {
-        (true, _) => ExitCode::from(crate::failure::FAILED),
+        (true, _) => Exit::Failed.into(),
         (_, true) => ExitCode::SUCCESS,
-        (_, false) => ExitCode::from(DEGRADED),
+        (_, false) => Exit::Degraded.into(),
     }
 }
 

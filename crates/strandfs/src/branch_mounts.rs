@@ -83,7 +83,7 @@ fn wait_for_marks(settings: &Settings) {
         }
         let path = branch.path.display();
         notify::waiting();
-        eprintln!("strandfs: waiting for branch {path}: it has no {marker}, so it is not mounted");
+        say!("waiting for branch {path}: it has no {marker}, so it is not mounted");
         while !is_there() {
             thread::sleep(PAUSE);
         }

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use strandfs_options::Settings;
+use strandfs_options::branch::nested;
 
 use crate::failure::Failure;
 use crate::mounts;
@@ -27,12 +28,15 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
         ))
     })?;
     if let Some(why) = mounts::hindrance(&path) {
-        return Err(refuse(format!("something is mounted there, and {why}")));
+        return Err(Failure::NoAnswer {
+            mountpoint: path.clone(),
+            why,
+        });
     }
     if std::fs::metadata(&path).as_ref().is_err_and(dead) {
         let cleared = strandfs_fuse::recover_dead_mountpoint(&path);
         match cleared {
-            Ok(_) => eprintln!("strandfs: cleared the dead mount at {}", path.display()),
+            Ok(_) => say!("cleared the dead mount at {}", path.display()),
             Err(error) => {
                 return Err(refuse(format!(
                     "its server is dead and it cannot be unmounted ({error}); run `umount -l` on it as root"
@@ -47,7 +51,9 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
         _ => refuse(error.to_string()),
     })?;
     if !metadata.is_dir() {
-        return Err(refuse("it is not a directory".to_owned()));
+        return Err(refuse(
+            "it is not a directory; name an empty one".to_owned(),
+        ));
     }
     let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
     is_free(&real, over)?;
@@ -63,8 +69,8 @@ pub fn clear_killed(mountpoint: &Path) -> std::io::Result<bool> {
     match strandfs_fuse::recover_killed_mountpoint(mountpoint) {
         Ok(cleared) => {
             if cleared {
-                eprintln!(
-                    "strandfs: aborted and cleared the mount at {}: its server was killed and could not end",
+                say!(
+                    "aborted and cleared the mount at {}: its server was killed and could not end",
                     mountpoint.display()
                 );
             }
@@ -138,35 +144,82 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the directory that stands last can be meant as the mountpoint. It is hidden by the mount,
+/// so one that holds files, behind one that looks like a mountpoint, was most likely meant to be a
+/// branch.
+///
+/// # Errors
+/// It holds files and the first directory is empty, or it is a filesystem with files; `nonempty`,
+/// `mount-over` and `lazy-umount-mountpoint` say that this is meant.
+pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
+    let insists = settings.nonempty || settings.mount_over || settings.lazy_umount_mountpoint;
+    if insists || !has_entries(mountpoint) {
+        return Ok(());
+    }
+    let refuse = |why: String| Failure::Order {
+        path: mountpoint.to_path_buf(),
+        why,
+    };
+    if !lies_in_parent(mountpoint) {
+        return Err(refuse(
+            "a filesystem with files is mounted there, and the pool would hide them: the mountpoint \
+             comes last, behind all branches (-o nonempty, if this is meant)"
+                .to_owned(),
+        ));
+    }
+    let first = settings
+        .branches
+        .first()
+        .map(|branch| branch.path.as_path());
+    let Some(first) = first.filter(|first| lies_in_parent(first) && !has_entries(first)) else {
+        return Ok(());
+    };
+    let others = settings.branches.iter().skip(1);
+    let others = others
+        .map(|branch| branch.path.as_path())
+        .chain([mountpoint, first]);
+    let words: Vec<String> = others.map(|path| path.display().to_string()).collect();
+    Err(refuse(format!(
+        "it holds files, which the pool would hide, and the first branch is empty: the mountpoint \
+         comes last, as in `strandfs mount {}` (-o nonempty, if the order is meant)",
+        words.join(" ")
+    )))
+}
+
 /// What is allowed but seldom meant, a sentence each.
 pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
     let mut said = Vec::new();
-    if hides_files(mountpoint) {
+    if !settings.nonempty && lies_in_parent(mountpoint) && has_entries(mountpoint) {
         said.push(format!(
-            "mountpoint {} is not empty: what is in it cannot be seen while the pool is mounted",
+            "mountpoint {} is not empty: what is in it cannot be seen while the pool is mounted; \
+             unmount the pool if it was to be a branch",
             mountpoint.display()
         ));
     }
-    let paths = || settings.branches.iter().map(|branch| branch.path.as_path());
-    for inner in paths() {
-        if let Some(outer) = paths().find(|outer| *outer != inner && inner.starts_with(outer)) {
-            said.push(format!(
-                "branch {} lies inside branch {}: its files show in two places, and what is \
-                 removed in one is gone from both",
-                inner.display(),
-                outer.display()
-            ));
-        }
-    }
+    said.extend(nested(&settings.branches));
     said
 }
 
-/// Whether a plain directory has anything in it. Where something is mounted it is not looked into:
-/// an automount would wait for the very mount that is being made.
-fn hides_files(directory: &Path) -> bool {
+/// Whether a directory is a plain one: nothing is mounted on it. On an automount the mount that is
+/// being made would be waited for, so nobody may look into one.
+fn lies_in_parent(directory: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let above = directory.parent().and_then(device);
-    above.is_some()
-        && above == device(directory)
-        && std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+    above.is_some() && above == device(directory)
+}
+
+/// Whether a directory holds anything but what `mkfs` makes. An automount is taken for empty: looking
+/// into it would wait for the very mount that is being made.
+fn has_entries(directory: &Path) -> bool {
+    let is_mounted = |it: &mounts::Mounted| it.mountpoint == directory;
+    let kind = mounts::list()
+        .ok()
+        .and_then(|all| all.into_iter().rfind(is_mounted));
+    if kind.is_some_and(|mounted| mounted.kind == b"autofs") {
+        return false;
+    }
+    let holds = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name() != "lost+found")
+    };
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.any(holds))
 }

@@ -7,10 +7,12 @@ use strandfs_options::config::{OptionLine, named_by, to_toml};
 use strandfs_options::layers::LoadError;
 use strandfs_options::table::{Status, TABLE};
 use strandfs_options::{ConfigErrors, ConfigFile, Layers, Settings};
+use strandfs_pool::status::SCHEMA;
 
-use crate::answers::{Configuration, Setting};
+use crate::answers::{Configuration, Setting, typed};
 use crate::args::{ConfigCheckArgs, ConfigShowArgs};
-use crate::failure::{Failure, USAGE};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::mounts;
 use crate::output::print_json;
 
@@ -118,9 +120,17 @@ fn answer((source, values): Shown) -> Configuration {
             value,
             origin,
         } = found;
-        (name.to_owned(), Setting { value, origin })
+        let (typed, unit) = typed(name, &value);
+        let setting = Setting {
+            value,
+            typed,
+            unit: unit.map(str::to_owned),
+            origin,
+        };
+        (name.to_owned(), setting)
     };
     Configuration {
+        schema: SCHEMA,
         source: source.to_string_lossy().into_owned(),
         options: values.into_iter().map(option).collect(),
     }
@@ -160,20 +170,20 @@ pub fn check(args: &ConfigCheckArgs) -> Result<ExitCode, Failure> {
         match check_one(path) {
             Ok(notices) => {
                 for notice in notices {
-                    eprintln!("strandfs: {notice}");
+                    say!("{notice}");
                 }
                 println!("{}: correct", path.display());
             }
             Err(errors) => {
                 wrong = true;
                 for line in errors {
-                    eprintln!("strandfs: {line}");
+                    say!("{line}");
                 }
             }
         }
     }
     Ok(match wrong {
-        true => ExitCode::from(USAGE),
+        true => Exit::Usage.into(),
         false => ExitCode::SUCCESS,
     })
 }
@@ -186,9 +196,11 @@ fn check_one(path: &Path) -> Result<Vec<String>, Vec<String>> {
     let file = ConfigFile::read(path).map_err(sentences)?;
     let mut settings = Settings::default();
     let applied = file.apply(&mut settings).map_err(sentences)?;
-    let conflicts = settings
-        .check()
-        .map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let conflicts = settings.check_all().map_err(|(first, others)| {
+        let all = std::iter::once(first).chain(others);
+        all.map(|error| format!("{}: {error}", path.display()))
+            .collect::<Vec<_>>()
+    })?;
     let notices = applied.notices.iter().chain(&conflicts);
     Ok(notices.map(ToString::to_string).collect())
 }

@@ -6,6 +6,7 @@ mod save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -13,12 +14,17 @@ use serde_json::Value;
 use strandfs_options::table::{Status as OptionStatus, TABLE, find};
 use strandfs_options::{OptionError, table};
 use strandfs_pool::admin::control::request::{Answer, Request};
-use strandfs_pool::status::Status;
+use strandfs_pool::status::{SCHEMA, Status};
 
+use crate::answers::{Values, typed};
 use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
 use crate::failure::Failure;
 use crate::logging::one_line;
-use crate::mounts;
+use crate::output::print_json;
+use crate::{mounts, probe};
+
+/// How long a directory that was a branch may take to be looked at.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// `strandfs get`.
 ///
@@ -41,13 +47,20 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
     for key in &args.keys {
         let value = client::value(&mountpoint, key).map_err(|error| match error {
             // What the pool says of itself has keys that are no options: only it knows.
-            error if Errno::from_io_error(&error) == Some(Errno::NODATA) => unknown(key).into(),
+            error if Errno::from_io_error(&error) == Some(Errno::NODATA) => match key.contains('=')
+            {
+                true => Failure::Refused(format!(
+                    "get shows values: to change one, `strandfs set {} {key}`",
+                    args.mountpoint.display()
+                )),
+                false => unknown(key).into(),
+            },
             error => Failure::system("asking the pool's server for an option")(error),
         })?;
         values.insert(key.clone(), value);
     }
     match (args.json, args.keys.len()) {
-        (true, _) => println!("{:#}", Value::from_iter(values)),
+        (true, _) => print_json(&as_values(mountpoint, values))?,
         (false, 1) => values
             .values()
             .for_each(|value| println!("{}", one_line(value))),
@@ -56,6 +69,21 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
             .for_each(|(key, value)| println!("{key}={}", one_line(value))),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn as_values(mountpoint: PathBuf, texts: BTreeMap<String, String>) -> Values {
+    let (mut values, mut units) = (BTreeMap::new(), BTreeMap::new());
+    for (key, text) in texts {
+        let (value, unit) = typed(&key, &text);
+        units.extend(unit.map(|unit| (key.clone(), unit.to_owned())));
+        values.insert(key, value);
+    }
+    Values {
+        schema: SCHEMA,
+        mountpoint,
+        values,
+        units,
+    }
 }
 
 /// `strandfs set`.
@@ -68,12 +96,27 @@ pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
         None => (item.clone(), None),
     });
     let options: Vec<_> = options.collect();
+    if let Some(pair) = options.windows(2).find_map(apart) {
+        return Err(Failure::Refused(format!(
+            "an option and its value are one word: write KEY=VALUE, here {pair}"
+        )));
+    }
     if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
         return Err(unknown(name).into());
     }
     let names = options.iter().map(|(name, _)| canonical(name)).collect();
     let save = args.save.then_some(names);
     ask(&args.mountpoint, &Request::Set { options }, save)
+}
+
+/// `KEY VALUE` for `KEY=VALUE`: the word behind an option without a value is none itself.
+fn apart(words: &[(String, Option<String>)]) -> Option<String> {
+    match words {
+        [(key, None), (value, None)] if find(key).is_some() && find(value).is_none() => {
+            Some(format!("{}={}", one_line(key), one_line(value)))
+        }
+        _ => None,
+    }
 }
 
 /// `strandfs reload`.
@@ -112,13 +155,20 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
             mountpoint,
             path,
             save,
-        } => ask(
-            mountpoint,
-            &Request::BranchRemove {
-                path: absolute(path)?,
-            },
-            saved(*save),
-        ),
+        } => {
+            let path = absolute(path)?;
+            let request = Request::BranchRemove { path: path.clone() };
+            let exit = ask(mountpoint, &request, saved(*save))?;
+            // A branch that does not answer may be why it is removed.
+            if probe::holds_files(&path, PATIENCE).unwrap_or(false) {
+                say!(
+                    "{} still holds files: they stay there and are no longer seen in the pool; \
+                     copy them into the pool, or take the branch back with `strandfs branch add`",
+                    one_line(&path.to_string_lossy())
+                );
+            }
+            Ok(exit)
+        }
         BranchCommand::Set {
             mountpoint,
             path,
@@ -148,12 +198,17 @@ fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
         struct Whole {
             branches: Value,
         }
-        let whole: Whole = serde_json::from_str(&status).map_err(misread)?;
-        println!("{:#}", whole.branches);
+        let mut whole: Whole = serde_json::from_str(&status).map_err(misread)?;
+        for branch in whole.branches.as_array_mut().into_iter().flatten() {
+            branch["schema"] = SCHEMA.into();
+        }
+        print_json(&whole.branches)?;
     } else {
         let status: Status = serde_json::from_str(&status).map_err(misread)?;
         for branch in status.branches {
-            println!("{}={}", one_line(&branch.path), one_line(&branch.mode));
+            let own = branch.minfreespace.map(|own| format!(",{own}"));
+            let line = format!("{}={}{}", branch.path, branch.mode, own.unwrap_or_default());
+            println!("{}", one_line(&line));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -172,11 +227,13 @@ fn ask(
     let mountpoint = mounted(mountpoint)?;
     let stranger = mounts::stranger(&mountpoint);
     if let Some(user) = stranger.map_err(Failure::system("reading /proc/self/mountinfo"))? {
-        return Err(Failure::Refused(format!(
-            "{} was mounted by user {user}, whose server is not trusted with changes: run this as \
-             that user",
-            mountpoint.display()
-        )));
+        return Err(Failure::NotPermitted {
+            path: mountpoint,
+            why: format!(
+                "it was mounted by user {user}, whose server is not trusted with changes: run this as \
+                 that user"
+            ),
+        });
     }
     let target = match &save {
         Some(_) => Some(save::Target::of(&mountpoint)?),
@@ -192,7 +249,7 @@ fn ask(
         return Err(Failure::Refused(error));
     }
     for notice in notices {
-        eprintln!("strandfs: {}", one_line(&notice));
+        say!("{}", one_line(&notice));
     }
     if let (Some(target), Some(names)) = (target, save) {
         let value = |name: &'static str| Ok((name.to_owned(), client::value(&mountpoint, name)?));
@@ -200,8 +257,8 @@ fn ask(
         target.save(&values.map_err(Failure::system("asking the pool's server for an option"))?)?;
     }
     if !told {
-        eprintln!(
-            "strandfs: the change is made, but the kernel is still being told to forget what it cached before"
+        say!(
+            "the change is made, but the kernel is still being told to forget what it cached before"
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags};
 
 use crate::args::MountArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::plan::MountPlan;
 
@@ -19,7 +20,7 @@ const READY: &[u8] = b"ready";
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_server(plan: MountPlan) -> Result<u8, Failure> {
+pub fn start_server(plan: MountPlan) -> Result<Exit, Failure> {
     let mountpoint = plan.mountpoint.to_string_lossy().into_owned();
     let plan = plan.send();
     let plan = plan.map_err(Failure::system("handing the plan to the server"))?;
@@ -30,14 +31,14 @@ pub fn start_server(plan: MountPlan) -> Result<u8, Failure> {
 }
 
 /// Starts this program again with these arguments and this standard input, as a server, and waits
-/// for it to be ready. Returns its exit code, 0 if it serves.
+/// for it to be ready. Returns [`Exit::Ok`] if it serves, else how it ended.
 ///
 /// # Errors
 /// The child could not be started. A child that fails has said why on standard error.
 pub fn start<A: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = A>,
     input: Stdio,
-) -> Result<u8, Failure> {
+) -> Result<Exit, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
     let mut child = Command::new(program)
         .args(arguments)
@@ -52,14 +53,14 @@ pub fn start<A: AsRef<OsStr>>(
             .map_err(Failure::system("waiting for the server"))?;
     }
     if word == READY {
-        return Ok(0);
+        return Ok(Exit::Ok);
     }
     let status = child
         .wait()
         .map_err(Failure::system("waiting for the server"))?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(0) | None => Err(Failure::Background(format!(" ({status})"))),
-        Some(code) => Ok(code),
+        Some(code) => Ok(Exit::of_code(code)),
     }
 }
 

@@ -131,7 +131,7 @@ pub fn word_of(mountpoint: &Path) -> Option<Vec<String>> {
 /// Tells it on standard error.
 pub fn tell(mountpoint: &Path) {
     for line in word_of(mountpoint).into_iter().flatten() {
-        eprintln!("strandfs: {line}");
+        say!("{line}");
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 
 use crate::args::{Arguments, CompletionsArgs, DocsArgs, OptionsArgs};
+use crate::exit;
 use crate::failure::Failure;
 
 /// `strandfs docs DIR`: writes every document below the directory.
@@ -41,6 +42,7 @@ fn documents() -> Vec<(String, String)> {
     )];
     documents.push(("docs/metrics.md".to_owned(), crate::metrics::page::page()));
     documents.push(("docs/commands.md".to_owned(), commands::page(&command)));
+    documents.push(("docs/exit-codes.md".to_owned(), exit::page()));
     for (name, page) in pages::all(&command) {
         documents.push((format!("man/{name}"), page));
     }

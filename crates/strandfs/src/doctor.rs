@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use strandfs_pool::status::SCHEMA;
+
 use crate::answers::{Check, Examined, Verdict};
 use crate::args::DoctorArgs;
-use crate::failure::{DEGRADED, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::logging::one_line;
-use crate::output::print_json;
+use crate::output::{Tone, coloured, print_json};
 use crate::{deaths, mounts, probe};
 use machine::Machine;
 
@@ -61,13 +64,13 @@ impl Report {
     fn take(&mut self, check: Check) {
         if !self.json {
             let verdict = match check.verdict {
-                Verdict::Pass => "PASS",
-                Verdict::Warn => "WARN",
-                Verdict::Fail => "FAIL",
+                Verdict::Pass => coloured("PASS", Tone::Good),
+                Verdict::Warn => coloured("WARN", Tone::Doubtful),
+                Verdict::Fail => coloured("FAIL", Tone::Bad),
             };
-            println!("{verdict}  {}: {}", check.name, one_line(&check.found));
+            tell!("{verdict}  {}: {}", check.name, one_line(&check.found));
             if let Some(remedy) = &check.remedy {
-                println!("      -> {}", one_line(remedy));
+                tell!("      -> {}", one_line(remedy));
             }
         }
         self.checks.push(check);
@@ -130,12 +133,16 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let worst = report.worst();
     if args.json {
         let checks = report.checks;
-        print_json(&Examined { checks, worst })?;
+        print_json(&Examined {
+            schema: SCHEMA,
+            checks,
+            worst,
+        })?;
     }
     Ok(match worst {
         Verdict::Pass => ExitCode::SUCCESS,
-        Verdict::Warn => ExitCode::from(DEGRADED),
-        Verdict::Fail => ExitCode::from(crate::failure::FAILED),
+        Verdict::Warn => Exit::Degraded.into(),
+        Verdict::Fail => Exit::Failed.into(),
     })
 }
 

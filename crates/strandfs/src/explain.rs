@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::Value;
-use strandfs_pool::status::InParts;
+use strandfs_pool::status::{InParts, SCHEMA};
 
 use crate::answers::Explained;
 use crate::args::ExplainArgs;
@@ -40,6 +40,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let (nearest, answer) = patiently(&path, pool.as_deref())?;
     let missing = path.strip_prefix(&nearest).unwrap_or(Path::new(""));
     let explained = Explained {
+        schema: SCHEMA,
         asked: path.to_string_lossy().into_owned(),
         answered: nearest.to_string_lossy().into_owned(),
         missing: missing.to_string_lossy().into_owned(),
@@ -53,7 +54,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         make_plain(&mut whole);
         let misread = Failure::system("reading the server's answer");
         let explained = serde_json::from_value(whole).map_err(|error| misread(error.into()))?;
-        print!("{}", show::text(&explained));
+        tell!("{}", show::text(&explained).trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -68,7 +69,7 @@ fn patiently(path: &Path, pool: Option<&Path>) -> Result<(PathBuf, Value), Failu
     match told.recv_timeout(SOON) {
         Ok(answer) => return answer,
         Err(RecvTimeoutError::Timeout) => {
-            eprintln!("strandfs: no answer yet{}", waits_for());
+            say!("no answer yet{}", waits_for());
         }
         Err(RecvTimeoutError::Disconnected) => {}
     }
@@ -118,7 +119,7 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::NOENT) if at.pop() => {}
                 Some(Errno::NOTDIR) => {
-                    return refuse("something above it is a file, not a directory");
+                    return refuse("something above it is a file, not a directory; name that file");
                 }
                 Some(Errno::OPNOTSUPP | Errno::NOSYS) if in_a_pool(&at) => {
                     return refuse(
@@ -129,9 +130,12 @@ fn ask(path: &Path) -> Result<(PathBuf, Value), Failure> {
                     return Err(Failure::NotInPool(path.to_path_buf()));
                 }
                 Some(Errno::ACCESS) => {
-                    return refuse(
-                        "only root, the user who mounted the pool and the file's owner may ask",
-                    );
+                    return Err(Failure::NotPermitted {
+                        path: asked,
+                        why:
+                            "only root, the user who mounted the pool and the file's owner may ask"
+                                .to_owned(),
+                    });
                 }
                 Some(Errno::NOTCONN) => {
                     let word = mounts::around(&at).and_then(|pool| deaths::word_of(&pool));

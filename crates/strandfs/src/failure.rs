@@ -3,18 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use strandfs_fuse::{MountError, SessionError};
+use strandfs_fuse::{Errno, MountError, SessionError};
 use strandfs_lab::BenchError;
 use strandfs_options::{ConfigErrors, OptionError};
 use strandfs_pool::PoolError;
 use strandfs_volume::VolumeError;
 
-/// Exit code for what the user can set right.
-pub const USAGE: u8 = 2;
-/// It works, with a warning that matters.
-pub const DEGRADED: u8 = 3;
-/// Exit code for what went wrong by itself.
-pub const FAILED: u8 = 1;
+use crate::exit::Exit;
 
 /// Each is one sentence that says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +17,14 @@ pub enum Failure {
     /// An option or branch is at fault.
     #[error(transparent)]
     Option(#[from] OptionError),
+    /// Options exclude each other; a line for each pair.
+    #[error("{first}{}", lines_of(.others))]
+    Conflicts {
+        /// The first.
+        first: OptionError,
+        /// Those after it.
+        others: Vec<OptionError>,
+    },
     /// A configuration file is at fault; a line for each error.
     #[error(transparent)]
     Config(ConfigErrors),
@@ -45,6 +48,30 @@ pub enum Failure {
         /// Why not, and what to do.
         why: String,
     },
+    /// A volume is where one was to be.
+    #[error("{path}: {why}")]
+    VolumeHeld {
+        /// The volume or place, as named by the user.
+        path: PathBuf,
+        /// What is there, and what to do.
+        why: String,
+    },
+    /// Somebody uses what was to be unmounted or detached.
+    #[error("{path}: {why}")]
+    InUse {
+        /// What is in use.
+        path: PathBuf,
+        /// How to find out by whom, and what to do.
+        why: String,
+    },
+    /// Another user may.
+    #[error("{path}: {why}")]
+    NotPermitted {
+        /// What it is about.
+        path: PathBuf,
+        /// Who may.
+        why: String,
+    },
     /// Nothing can be done with a record of a move.
     #[error("{branch}: {why}")]
     Records {
@@ -54,8 +81,14 @@ pub enum Failure {
         why: String,
     },
     /// No volume goes by that name.
-    #[error("{0} is no volume that is served; `strandfs volume list` shows those that are")]
-    NoVolume(PathBuf),
+    #[error(
+        "{path} is no volume that is served{}; `strandfs volume list` shows those that are",
+        if path.exists() { "" } else { ", and there is no such file" }
+    )]
+    NoVolume {
+        /// As named by the user.
+        path: PathBuf,
+    },
     /// Another program failed.
     #[error("{program} failed: {why}")]
     Tool {
@@ -73,6 +106,23 @@ pub enum Failure {
     /// No mountpoint was given.
     #[error("no mountpoint given: name it after the branches, or with -o mountpoint=DIR")]
     NoMountpoint,
+    /// Branches without a mountpoint, or the reverse.
+    #[error(
+        "only {0} is named: name the branches, then the mountpoint, as in `strandfs mount \
+         /mnt/disk1 /mnt/disk2 /mnt/pool`"
+    )]
+    OnlyOne(PathBuf),
+    /// A configuration file that is not there.
+    #[error("there is no file {0}: correct its name, or write it (`man strandfs.toml` shows how)")]
+    NoFile(PathBuf),
+    /// The words of a mount seem to be in the wrong order.
+    #[error("mountpoint {path}: {why}")]
+    Order {
+        /// What stands last.
+        path: PathBuf,
+        /// What looks wrong about it, what to write, and how to insist.
+        why: String,
+    },
     /// A word that names neither branches nor a configuration.
     #[error(
         "{name} is no directory, there is no {file}, and it is no command: name the branches, or \
@@ -206,19 +256,22 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// 2 for what the user can set right, 1 otherwise.
-    pub fn exit_code(&self) -> u8 {
+    /// How the command ends because of it.
+    pub fn exit(&self) -> Exit {
         match self {
-            Failure::Volume(error) if error.is_usage() => USAGE,
+            Failure::Mount(error) | Failure::Volume(VolumeError::Mount(error)) => of_mount(error),
+            Failure::Volume(error) if error.is_usage() => Exit::Usage,
             Failure::Option(_)
+            | Failure::Conflicts { .. }
             | Failure::Pool(_)
             | Failure::VolumeUse { .. }
-            | Failure::NoVolume(_)
             | Failure::Records { .. }
-            | Failure::Mount(_)
             | Failure::Bench(BenchError::Usage(_))
             | Failure::NoBranches
             | Failure::NoMountpoint
+            | Failure::OnlyOne(_)
+            | Failure::NoFile(_)
+            | Failure::Order { .. }
             | Failure::SwitchUser { .. }
             | Failure::Config(_)
             | Failure::NoSource { .. }
@@ -226,27 +279,50 @@ impl Failure {
             | Failure::Remount { .. }
             | Failure::Import { .. }
             | Failure::Mountpoint { .. }
-            | Failure::Held { .. }
             | Failure::Branch { .. }
             | Failure::Refused(_)
-            | Failure::Save { .. } => USAGE,
+            | Failure::Save { .. } => Exit::Usage,
+            Failure::Held { .. } | Failure::VolumeHeld { .. } => Exit::MountedAlready,
+            Failure::NotMounted(_) | Failure::NotInPool(_) | Failure::NoVolume { .. } => {
+                Exit::NotMounted
+            }
+            Failure::InUse { .. } | Failure::Volume(VolumeError::InUse { .. }) => Exit::InUse,
+            Failure::NotPermitted { .. } => Exit::NotPermitted,
             Failure::Session(_)
             | Failure::Volume(_)
             | Failure::Tool { .. }
             | Failure::Bench(_)
             | Failure::BranchMissing { .. }
-            | Failure::NotMounted(_)
             | Failure::NoAnswer { .. }
-            | Failure::NotInPool(_)
             | Failure::Unanswered { .. }
             | Failure::Unmount { .. }
             | Failure::Background(_)
-            | Failure::System { .. } => FAILED,
+            | Failure::System { .. } => Exit::Failed,
         }
     }
 
     /// For `map_err`.
     pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Failure {
         move |source| Failure::System { what, source }
+    }
+}
+
+fn lines_of(errors: &[OptionError]) -> String {
+    errors.iter().map(|error| format!("\n{error}")).collect()
+}
+
+fn of_mount(error: &MountError) -> Exit {
+    match error {
+        MountError::NoPermission { .. }
+        | MountError::AllowOther
+        | MountError::ClosedDevice
+        | MountError::Confined => Exit::NotPermitted,
+        MountError::Fusermount { errno, .. } | MountError::Mount { errno, .. }
+            if matches!(*errno, Errno::PERM | Errno::ACCESS) =>
+        {
+            Exit::NotPermitted
+        }
+        MountError::Mountpoint { .. } | MountError::Ring(_) => Exit::Usage,
+        _ => Exit::Failed,
     }
 }

@@ -17,6 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::PidfdFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::{deaths, last_words};
 
@@ -236,7 +237,7 @@ pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
     let unmounts = arguments.next_if(|word| word == UNMOUNTS).is_some();
     let has_words = arguments.next_if(|word| word == LAST_WORDS).is_some();
     let Some(mountpoint) = arguments.next().map(PathBuf::from) else {
-        return ExitCode::from(crate::failure::USAGE);
+        return Exit::Usage.into();
     };
     // The server may have been started with more than it knows of.
     let _ = strandfs_fuse::close_inherited();
@@ -261,7 +262,7 @@ pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
     let told = !has_words || leave_word(&mountpoint, server.as_ref()).is_ok();
     match unmounted && told {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(crate::failure::FAILED),
+        false => Exit::Failed.into(),
     }
 }
 

@@ -50,7 +50,7 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Those of opening `log.file`, or of starting the thread that writes.
 pub fn start(home: Home, settings: &Settings) -> io::Result<()> {
     let writer = Writer::start(sink(home, settings.log_file.as_deref())?)?;
-    let (filter, handle) = reload::Layer::new(filter(settings.debug));
+    let (filter, handle) = reload::Layer::new(filter(home, settings));
     // A second start in one process would be a second subscriber; there is none.
     let _ = tracing_subscriber::registry()
         .with(filter)
@@ -74,9 +74,9 @@ pub fn follow(old: &Settings, new: &Settings) -> io::Result<()> {
         log.writer
             .change_sink(sink(log.home, new.log_file.as_deref())?);
     }
-    if old.debug != new.debug {
+    if old.debug != new.debug || old.log_file != new.log_file {
         log.filter
-            .reload(filter(new.debug))
+            .reload(filter(log.home, new))
             .map_err(io::Error::other)?;
     }
     Ok(())
@@ -89,11 +89,15 @@ pub fn finish() {
     }
 }
 
-fn filter(debug: bool) -> EnvFilter {
-    if debug {
+fn filter(home: Home, settings: &Settings) -> EnvFilter {
+    if settings.debug {
         return EnvFilter::new("debug");
     }
-    EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"))
+    // On the terminal of whoever mounts, what is as it should be is no news.
+    let is_terminal =
+        home == Home::Background && settings.log_file.is_none() && !system_log_exists();
+    let level = if is_terminal { "warn" } else { "info" };
+    EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level))
 }
 
 fn sink(home: Home, file: Option<&str>) -> io::Result<Sink> {

@@ -16,6 +16,7 @@ mod daemon;
 mod deaths;
 mod docs;
 mod doctor;
+mod exit;
 mod explain;
 mod failure;
 mod guard;
@@ -46,6 +47,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Arguments, Command, ConfigCommand};
+use exit::Exit;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -67,11 +69,10 @@ fn main() -> ExitCode {
         Err(error) => {
             // A closed pipe is no reason to complain about help.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() {
-                failure::USAGE
-            } else {
-                0
-            });
+            return match error.use_stderr() {
+                true => Exit::Usage.into(),
+                false => ExitCode::SUCCESS,
+            };
         }
     };
     let outcome = match arguments.command {
@@ -99,9 +100,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             for line in failure.to_string().lines() {
-                eprintln!("strandfs: {line}");
+                say!("{line}");
             }
-            ExitCode::from(failure.exit_code())
+            failure.exit().into()
         }
     }
 }

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use strandfs_pool::metrics::Metrics;
 
 use crate::args::{MetricsArgs, MetricsFormat};
-use crate::failure::{FAILED, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::mounts;
 
@@ -34,12 +35,12 @@ pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
             Err(error) => {
                 are_silent = true;
                 let (pool, why) = (mountpoint.display().to_string(), error.to_string());
-                eprintln!("strandfs: {}: {}", one_line(&pool), one_line(&why));
+                say!("{}: {}", one_line(&pool), one_line(&why));
             }
         }
     }
     if all.is_empty() && are_silent {
-        return Ok(ExitCode::from(FAILED));
+        return Ok(Exit::Failed.into());
     }
     let text = match args.format {
         MetricsFormat::Openmetrics => text::openmetrics(all),
@@ -48,7 +49,7 @@ pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
     let text = text.map_err(std::io::Error::other);
     print!("{}", text.map_err(Failure::system("writing metrics"))?);
     Ok(match are_silent {
-        true => ExitCode::from(FAILED),
+        true => Exit::Failed.into(),
         false => ExitCode::SUCCESS,
     })
 }

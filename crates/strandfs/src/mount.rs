@@ -10,6 +10,7 @@ use strandfs_pool::Pool;
 use strandfs_pool::state::mounts::Forbids;
 
 use crate::args::MountArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::metrics::listener;
 use crate::notifications::Notifications;
@@ -28,11 +29,11 @@ pub fn run(args: &MountArgs) -> Result<ExitCode, Failure> {
     start(args).map(ExitCode::from)
 }
 
-/// Mounts a pool and returns the exit code; in the foreground, when the mount has ended.
+/// Mounts a pool and returns how that ended; in the foreground, when the mount has ended.
 ///
 /// # Errors
 /// Anything that keeps the pool from being mounted; nothing is mounted then.
-pub fn start(args: &MountArgs) -> Result<u8, Failure> {
+pub fn start(args: &MountArgs) -> Result<Exit, Failure> {
     if args.background_server {
         let plan =
             MountPlan::receive().map_err(Failure::system("reading the plan of the mount"))?;
@@ -43,23 +44,40 @@ pub fn start(args: &MountArgs) -> Result<u8, Failure> {
     if as_user::is_to_switch(args, user)? {
         return as_user::mount(args, user.unwrap_or_default());
     }
-    match args.foreground {
-        true => prepare(args, plan),
-        false => daemon::start_server(plan),
+    if args.foreground {
+        return prepare(args, plan);
     }
+    let mounted = mounted(&plan);
+    let exit = daemon::start_server(plan)?;
+    // mount(8) says itself what there is to say.
+    if exit == Exit::Ok && !args.from_mount {
+        tell!("{mounted}");
+    }
+    Ok(exit)
+}
+
+/// What was done, in a line.
+fn mounted(plan: &MountPlan) -> String {
+    let (mountpoint, count) = (plan.mountpoint.display(), plan.settings.branches.len());
+    let branches = if count == 1 { "branch" } else { "branches" };
+    format!("mounted {count} {branches} on {mountpoint}; `strandfs status {mountpoint}` shows more")
 }
 
 /// Waits for the branches and serves.
-fn prepare(args: &MountArgs, mut plan: MountPlan) -> Result<u8, Failure> {
+fn prepare(args: &MountArgs, mut plan: MountPlan) -> Result<Exit, Failure> {
     let mut waited = branch_mounts::wait(&plan.settings, &plan.mountpoint)?;
     plan.said.append(&mut waited.notices);
     for line in &plan.said {
-        eprintln!("strandfs: {line}");
+        say!("{line}");
     }
     serve(args, plan, waited)
 }
 
-fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Result<u8, Failure> {
+fn serve(
+    args: &MountArgs,
+    plan: MountPlan,
+    waited: branch_mounts::Waited,
+) -> Result<Exit, Failure> {
     let MountPlan {
         layers,
         settings,
@@ -141,19 +159,19 @@ fn serve(args: &MountArgs, plan: MountPlan, waited: branch_mounts::Waited) -> Re
     Ok(conclude(end, notifications.as_ref()))
 }
 
-/// Says whether the server ends in order, and returns its exit code.
-fn conclude(end: End, notifications: Option<&Notifications>) -> u8 {
+/// Says whether the server ends in order, and returns how the command ends.
+fn conclude(end: End, notifications: Option<&Notifications>) -> Exit {
     match end {
         End::Unmounted | End::Signal(_) => {
             last_words::end_in_order();
             if let Some(notifications) = notifications {
                 notifications.end_in_order();
             }
-            0
+            Exit::Ok
         }
         other => {
             last_words::note(&format!("the connection to the kernel ended: {other:?}"));
-            crate::failure::FAILED
+            Exit::Failed
         }
     }
 }

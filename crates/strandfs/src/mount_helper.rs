@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, MountArgs};
+use crate::exit::{Exit, MountExit};
 use crate::failure::Failure;
 use crate::{mount, mounts, plan, remount};
 
@@ -19,13 +20,11 @@ mod mount_all;
 /// Names of the binary that make it a helper.
 const NAMES: [&str; 2] = ["mount.strandfs", "mount.fuse.strandfs"];
 
+/// Who speaks.
+const HELPER: &str = "mount.strandfs";
+
 /// Types the helper mounts.
 const TYPES: [&str; 2] = ["strandfs", "fuse.strandfs"];
-
-/// mount(8): incorrect invocation or permissions.
-const USAGE: u8 = 1;
-/// mount(8): the mount failed.
-const FAILED: u8 = 32;
 
 /// Mounts a pool for mount(8), which starts this for lines of /etc/fstab whose type is strandfs or
 /// fuse.strandfs.
@@ -78,18 +77,21 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+            return match error.use_stderr() {
+                true => MountExit::Usage.into(),
+                false => ExitCode::SUCCESS,
+            };
         }
     };
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Some(failure)) => {
             for line in failure.to_string().lines() {
-                eprintln!("mount.strandfs: {line}");
+                crate::output::say(HELPER, format_args!("{line}"));
             }
-            ExitCode::from(exit_code(&failure))
+            exit(&failure).into()
         }
-        Err(None) => ExitCode::from(FAILED),
+        Err(None) => MountExit::Failed.into(),
     }
 }
 
@@ -115,16 +117,15 @@ fn run(args: &HelperArgs) -> Result<(), Option<Failure>> {
     }
     if args.fake {
         let plan = plan::make(&mount_args)?;
-        plan.said
-            .iter()
-            .for_each(|line| eprintln!("strandfs: {line}"));
+        plan.said.iter().for_each(|line| say!("{line}"));
         return Ok(());
     }
     match mount::start(&mount_args) {
-        Ok(0) => {}
+        Ok(Exit::Ok) => {}
         Ok(_) => return Err(None),
         Err(Failure::Held { path, .. }) if mount_all::asks() && is_same(&mount_args, &path) => {
-            eprintln!("mount.strandfs: {}: mounted already", path.display());
+            let text = format_args!("{}: mounted already", path.display());
+            crate::output::say(HELPER, text);
             return Ok(());
         }
         Err(failure) => return Err(Some(failure)),
@@ -161,18 +162,27 @@ fn enter(namespace: &str) -> Result<(), Failure> {
             Some(LinkNameSpaceType::Mount),
         )?)
     };
-    enter().map_err(Failure::system("entering the mount namespace given by -N"))
+    enter().map_err(|error| {
+        Failure::Refused(format!(
+            "-N {namespace}: this mount namespace cannot be entered ({error}); give the id of a \
+             process, or a file such as /proc/1/ns/mnt"
+        ))
+    })
 }
 
-fn exit_code(failure: &Failure) -> u8 {
+fn exit(failure: &Failure) -> MountExit {
     match failure {
         Failure::Option(_)
+        | Failure::Conflicts { .. }
         | Failure::Config(_)
         | Failure::NoBranches
         | Failure::NoMountpoint
         | Failure::NoSource { .. }
-        | Failure::MountType(_) => USAGE,
-        _ => FAILED,
+        | Failure::NoFile(_)
+        | Failure::MountType(_)
+        | Failure::NotPermitted { .. } => MountExit::Usage,
+        Failure::System { .. } => MountExit::System,
+        _ => MountExit::Failed,
     }
 }
 

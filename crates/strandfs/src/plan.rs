@@ -89,12 +89,17 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
     let (layers, loaded, mountpoint) = load(args)?;
     let layers = layers.settle(&loaded);
     let mut settings = loaded.settings;
+    // Nobody but a person at a command line forgets which word is which.
+    let by_order = !args.from_mount && layers.file.is_none() && args.paths.contains(&mountpoint);
     let mountpoint = check::mountpoint(
         &mountpoint,
         settings.mount_over || settings.lazy_umount_mountpoint,
     )?;
     settings.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
+    if by_order {
+        check::order(&settings, &mountpoint)?;
+    }
     if args.from_mount && rustix::process::geteuid().is_root() {
         // As for any filesystem in fstab; whoever does not want it writes nosuid or nodev.
         settings.mount_flags.suid.get_or_insert(true);
@@ -106,7 +111,9 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
         settings.log_file = file.to_str().map(str::to_owned);
     }
     let mut said = features::settle(&mut settings);
-    let conflicts = settings.check()?;
+    let conflicts = settings
+        .check_all()
+        .map_err(|(first, others)| Failure::Conflicts { first, others })?;
     let notices = loaded.notices.iter().chain(&conflicts);
     said.extend(notices.map(ToString::to_string));
     said.extend(without_root(&settings));
@@ -161,6 +168,10 @@ fn load(args: &MountArgs) -> Result<(Layers, Loaded, String), Failure> {
     let loaded = layers.load_options();
     let loaded = loaded.map_err(|error| explain(error, args))?;
     let set = loaded.settings.mountpoint.clone();
+    let has_branches = !loaded.settings.branches.is_empty();
+    if let ([word], None, None, false) = (&args.paths[..], &file, &set, has_branches) {
+        return Err(one_word(word));
+    }
     // Behind the name of a file, and from mount(8), the mountpoint always comes last.
     let last_is_mountpoint = args.from_mount || file.is_some() || set.is_none();
     let (branches, mountpoint) = match (paths.split_last(), set) {
@@ -174,6 +185,22 @@ fn load(args: &MountArgs) -> Result<(Layers, Loaded, String), Failure> {
     Ok((layers, loaded, mountpoint))
 }
 
+/// A word alone is either half of a pool, or the name of a configuration that is not there.
+fn one_word(word: &str) -> Failure {
+    let path = PathBuf::from(word);
+    match config::place_of(word) {
+        _ if path.is_dir() => Failure::OnlyOne(path),
+        _ if is_file_name(word) => Failure::NoFile(path),
+        Some(file) => Failure::NoSource { name: path, file },
+        None => Failure::OnlyOne(path),
+    }
+}
+
+/// Whether a word can only be meant as the name of a configuration file.
+fn is_file_name(word: &str) -> bool {
+    word.ends_with(".toml")
+}
+
 /// A bare word that stands for nothing may have been meant as any of three things.
 fn explain(error: LoadError, args: &MountArgs) -> Failure {
     match error {
@@ -182,6 +209,7 @@ fn explain(error: LoadError, args: &MountArgs) -> Failure {
             if args.paths.first().map(Path::new) == Some(&path) =>
         {
             match config::place_of(&path.to_string_lossy()) {
+                _ if is_file_name(&path.to_string_lossy()) => Failure::NoFile(path),
                 Some(file) => Failure::NoSource { name: path, file },
                 None => OptionError::Branch(BranchError::Missing { path }).into(),
             }

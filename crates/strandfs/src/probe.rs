@@ -54,6 +54,15 @@ pub fn look(path: &Path, limit: Duration) -> io::Result<()> {
     ask(&["look".as_ref(), path.as_os_str()], limit).map(drop)
 }
 
+/// Whether a directory holds anything that is a user's.
+///
+/// # Errors
+/// Those of `readdir(3)`; `TimedOut` after `limit`.
+pub fn holds_files(path: &Path, limit: Duration) -> io::Result<bool> {
+    let held = ask(&["holds".as_ref(), path.as_os_str()], limit)?;
+    Ok(!held.is_empty())
+}
+
 fn ask(words: &[&OsStr], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;
     let mut child = Command::new(PROGRAM)
@@ -119,7 +128,8 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
         [what, path, name] if what == "attribute" => value_of(Path::new(path), name),
         [what, path] if what == "filesystem" => state_of(Path::new(path)),
         [what, path] if what == "look" => look_at(Path::new(path)),
-        _ => return ExitCode::from(crate::failure::USAGE),
+        [what, path] if what == "holds" => something_in(Path::new(path)),
+        _ => return crate::exit::Exit::Usage.into(),
     };
     let bytes = match answer {
         Ok(value) => [&[VALUE], value.as_slice()].concat(),
@@ -130,7 +140,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     };
     match io::stdout().lock().write_all(&bytes) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(crate::failure::FAILED),
+        Err(_) => crate::exit::Exit::Failed.into(),
     }
 }
 
@@ -143,6 +153,17 @@ fn value_of(path: &Path, name: &OsStr) -> io::Result<Vec<u8>> {
 
 fn state_of(path: &Path) -> io::Result<Vec<u8>> {
     rustix::fs::statfs(path)?;
+    Ok(Vec::new())
+}
+
+/// A byte if there is something besides our own files and what `mkfs` makes.
+fn something_in(path: &Path) -> io::Result<Vec<u8>> {
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if name != "lost+found" && !name.as_encoded_bytes().starts_with(b".strandfs") {
+            return Ok(vec![b'1']);
+        }
+    }
     Ok(Vec::new())
 }
 

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use strandfs_pool::records::{Listed, accept, discard, list};
+use strandfs_pool::status::SCHEMA;
 
 use crate::answers::FoundRecord;
 use crate::args::records::RecordsCommand;
-use crate::failure::{DEGRADED, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::mounts;
 use crate::output::print_json;
 
@@ -31,7 +33,8 @@ pub fn run(command: &RecordsCommand) -> Result<ExitCode, Failure> {
 fn show(targets: &[PathBuf], as_json: bool) -> Result<ExitCode, Failure> {
     let mut found: Vec<(PathBuf, Vec<Listed>)> = Vec::new();
     for branch in branches_of(targets)? {
-        let records = list(&branch).map_err(|errno| refused(&branch, errno.to_string()))?;
+        let records = list(&branch)
+            .map_err(|errno| refused(&branch, format!("{errno}; name a branch or a mountpoint")))?;
         found.push((branch, records));
     }
     let doubtful = found
@@ -51,13 +54,14 @@ fn show(targets: &[PathBuf], as_json: bool) -> Result<ExitCode, Failure> {
         }
     }
     match doubtful {
-        true => Ok(ExitCode::from(DEGRADED)),
+        true => Ok(Exit::Degraded.into()),
         false => Ok(ExitCode::SUCCESS),
     }
 }
 
 fn answer(branch: &Path, record: Listed) -> FoundRecord {
     FoundRecord {
+        schema: SCHEMA,
         branch: branch.to_string_lossy().into_owned(),
         name: record.name.to_string_lossy().into_owned(),
         followed: record.left_alone.is_none(),
@@ -68,14 +72,14 @@ fn answer(branch: &Path, record: Listed) -> FoundRecord {
 
 fn print(branch: &Path, record: &Listed) {
     let name = record.name.display();
-    println!("{branch:?} {name}");
+    tell!("{branch:?} {name}");
     match &record.left_alone {
-        None => println!("  the next mount follows it"),
-        Some(why) => println!("  left alone: {why}"),
+        None => tell!("  the next mount follows it"),
+        Some(why) => tell!("  left alone: {why}"),
     }
     match &record.about {
-        Some(about) => println!("  {about}"),
-        None => println!("  what it is about cannot be read"),
+        Some(about) => tell!("  {about}"),
+        None => tell!("  what it is about cannot be read"),
     }
     if record.left_alone.is_some() {
         if record.about.is_some() {
@@ -86,7 +90,8 @@ fn print(branch: &Path, record: &Listed) {
 }
 
 fn take(branch: &Path, name: &str, yes: bool) -> Result<ExitCode, Failure> {
-    let records = list(branch).map_err(|errno| refused(branch, errno.to_string()))?;
+    let records = list(branch)
+        .map_err(|errno| refused(branch, format!("{errno}; name the branch it lies on")))?;
     let record = records.into_iter().find(|record| record.name == name);
     let record = record.ok_or_else(|| {
         refused(
@@ -104,7 +109,7 @@ fn take(branch: &Path, name: &str, yes: bool) -> Result<ExitCode, Failure> {
     if !yes {
         println!("the next mount would follow it: {about}");
         println!("whoever wrote it chose these names; add --yes if they are right");
-        return Ok(ExitCode::from(DEGRADED));
+        return Ok(Exit::Degraded.into());
     }
     let about = accept(branch, OsStr::new(name)).map_err(|why| refused(branch, why))?;
     println!("the next mount follows it: {about}");
@@ -124,10 +129,10 @@ fn branches_of(targets: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut branches = Vec::new();
     for target in all {
         if let Ok(Some(user)) = mounts::stranger(target) {
-            return Err(refused(
-                target,
-                format!("user {user} mounted it: name the branches themselves"),
-            ));
+            return Err(Failure::NotPermitted {
+                path: target.to_owned(),
+                why: format!("user {user} mounted it: name the branches themselves"),
+            });
         }
         if !own.contains(&target) {
             branches.push(target.to_owned());

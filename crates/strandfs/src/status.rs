@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use strandfs_pool::status::{Branch, Status};
+use strandfs_pool::status::{Branch, SCHEMA, Status};
 
 use crate::args::StatusArgs;
 use crate::deaths;
-use crate::failure::{DEGRADED, FAILED, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::mounts::{self, Mounted};
 use crate::output::make_plain;
@@ -50,8 +51,8 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         shown.iter().for_each(show::print);
     }
     Ok(match (all_answer, all_well) {
-        (false, _) => ExitCode::from(FAILED),
-        (true, false) => ExitCode::from(DEGRADED),
+        (false, _) => Exit::Failed.into(),
+        (true, false) => Exit::Degraded.into(),
         (true, true) => ExitCode::SUCCESS,
     })
 }
@@ -70,12 +71,14 @@ enum Shown {
     },
     /// Its server has not answered.
     Silent {
+        schema: u32,
         mountpoint: String,
         error: String,
         death: Option<Vec<String>>,
     },
     /// Its server was not asked.
     NotAsked {
+        schema: u32,
         mountpoint: String,
         owner_uid: u32,
         not_asked: String,
@@ -101,11 +104,13 @@ fn look(pool: &Mounted, named: bool, args: &StatusArgs) -> Shown {
     let mountpoint = plain(pool.mountpoint.to_string_lossy().into_owned());
     match pool.stranger() {
         Some(owner_uid) if !named => Shown::NotAsked {
+            schema: SCHEMA,
             mountpoint,
             owner_uid,
             not_asked: format!("mounted by user {owner_uid}; name it to have it asked"),
         },
         _ => ask(&pool.mountpoint, args).unwrap_or_else(|error| Shown::Silent {
+            schema: SCHEMA,
             mountpoint,
             error: plain(error.to_string()),
             death: deaths::word_of(&pool.mountpoint),
@@ -137,6 +142,7 @@ mod tests {
                 status,
             },
             Shown::Silent {
+                schema: SCHEMA,
                 mountpoint: "/m".to_owned(),
                 error: "dead".to_owned(),
                 death: None,
@@ -144,7 +150,7 @@ mod tests {
         ];
         assert_eq!(
             serde_json::to_value(&shown).unwrap(),
-            json!([answer, { "mountpoint": "/m", "error": "dead", "death": null }])
+            json!([answer, { "schema": 1, "mountpoint": "/m", "error": "dead", "death": null }])
         );
     }
 }

@@ -13,7 +13,8 @@ use strandfs_fuse::UnmountMode;
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
 use crate::control::client;
-use crate::failure::{DEGRADED, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::{deaths, mounts, probe};
 
@@ -68,25 +69,25 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     };
     let outcome = match strandfs_fuse::unmount(&real, mode) {
         Err(error) if is(&error, Errno::BUSY) && is_dead(&real) => {
-            eprintln!(
-                "strandfs: the server of {} is dead: detached from those who still use it",
+            say!(
+                "the server of {} is dead: detached from those who still use it",
                 path.display()
             );
             strandfs_fuse::unmount(&real, UnmountMode::Detach)
         }
         outcome => outcome,
     };
-    outcome.map_err(|error| {
-        failure(match error {
-            error if is(&error, Errno::BUSY) => {
-                "it is in use (`fuser -vm` shows by whom); close what uses it, or give --lazy"
-                    .to_owned()
-            }
-            error if is(&error, Errno::PERM) => {
-                "only root or the user who mounted it may".to_owned()
-            }
-            error => error.to_string(),
-        })
+    outcome.map_err(|error| match error {
+        error if is(&error, Errno::BUSY) => Failure::InUse {
+            path: path.clone(),
+            why: "it is in use (`fuser -vm` shows by whom); close what uses it, or give --lazy"
+                .to_owned(),
+        },
+        error if is(&error, Errno::PERM) || !is_own(&real) => Failure::NotPermitted {
+            path: path.clone(),
+            why: "only root or the user who mounted it may unmount it".to_owned(),
+        },
+        error => failure(error.to_string()),
     })?;
     deaths::forget(&real);
     // One that is detached lives for as long as somebody uses it, which is what was asked for.
@@ -94,8 +95,8 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     Ok(match goes_on {
         None => ExitCode::SUCCESS,
         Some(why) => {
-            eprintln!("strandfs: {}: unmounted here, but {why}", path.display());
-            ExitCode::from(DEGRADED)
+            say!("{}: unmounted here, but {why}", path.display());
+            Exit::Degraded.into()
         }
     })
 }
@@ -165,6 +166,17 @@ impl Server {
              container, a service with mounts of its own), and the server serves it until that ends"
         ))
     }
+}
+
+/// Whether this user may unmount it. `fusermount3` says of what others have mounted that it is not
+/// there.
+fn is_own(mountpoint: &Path) -> bool {
+    let user = rustix::process::geteuid();
+    let here = |it: &mounts::Mounted| it.mountpoint == mountpoint;
+    let mounted = mounts::list()
+        .ok()
+        .and_then(|all| all.into_iter().rfind(here));
+    user.is_root() || mounted.is_none_or(|it| it.owner.is_none_or(|owner| owner == user.as_raw()))
 }
 
 fn is(error: &std::io::Error, errno: Errno) -> bool {

@@ -1,18 +1,10 @@
 //! Times for people.
 
-use std::time::{Duration, SystemTime};
+use strandfs_pool::status::rfc3339;
 
 /// A time as seconds since 1970, in UTC.
 pub fn time(seconds: i64) -> String {
-    // The formatter knows the years 1970 to 9999.
-    const LAST_S: u64 = 253_402_300_799;
-    match u64::try_from(seconds) {
-        Ok(seconds) if seconds <= LAST_S => {
-            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-            humantime::format_rfc3339_seconds(at).to_string()
-        }
-        _ => format!("{seconds} s since 1970"),
-    }
+    rfc3339(seconds).unwrap_or_else(|| format!("{seconds} s since 1970"))
 }
 
 #[cfg(test)]

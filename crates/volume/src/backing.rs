@@ -130,19 +130,24 @@ impl Backing {
         match lock(&plain) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                return Err(refuse(
-                    "it is in use: another server holds its lock (`strandfs volume list`)".into(),
-                ));
+                return Err(VolumeError::InUse {
+                    path: path.to_owned(),
+                    why: "it is in use: another server holds its lock; `strandfs volume list` \
+                        shows where, and `strandfs volume detach` ends it"
+                        .to_owned(),
+                });
             }
             Err(errno) => return Err(os("locking it")(errno)),
         }
         let stat = rustix::fs::fstat(&plain).map_err(os("looking at it"))?;
         if let Some(device) = loop_device::straight_on(&stat) {
-            return Err(refuse(format!(
+            let why = format!(
                 "{} is set up straight on it: two ways to the same blocks would destroy what is \
                  on them; detach that first (losetup -d {0})",
                 device.display()
-            )));
+            );
+            let path = path.to_owned();
+            return Err(VolumeError::InUse { path, why });
         }
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let size = size_of(&stat, size_bytes).map_err(refuse)?;
@@ -436,7 +441,7 @@ fn size_of(stat: &Stat, wanted: Option<u64>) -> Result<u64, String> {
     if !found.is_multiple_of(SMALLEST_SECTOR_BYTES) {
         return Err(format!(
             "is {found} bytes long, no multiple of 512: it is not the image of a block device, \
-             and is left alone"
+             and is left alone; name another file"
         ));
     }
     match wanted {

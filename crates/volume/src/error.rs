@@ -16,6 +16,14 @@ pub enum VolumeError {
         /// What is wrong, and what to do.
         why: String,
     },
+    /// Somebody serves or uses the backing file.
+    #[error("{}: {why}", path.display())]
+    InUse {
+        /// The backing file.
+        path: PathBuf,
+        /// Who, and what to do.
+        why: String,
+    },
     /// A size no volume can have.
     #[error("a volume of {0} bytes cannot be: give --size a multiple of 4096 bytes, at least 4096")]
     Size(u64),

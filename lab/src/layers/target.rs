@@ -92,7 +92,8 @@ impl Target {
     pub fn check(&self) -> Result<(), BenchError> {
         match self {
             Self::Directory(path) if !path.is_dir() => Err(BenchError::Usage(format!(
-                "{} is no directory (nor a filesystem to be made, which is FILESYSTEM:SIZE)",
+                "{} is no directory (nor a filesystem to be made, which is FILESYSTEM:SIZE): name a \
+                 directory on the disk that is to be measured",
                 path.display()
             ))),
             _ => Ok(()),

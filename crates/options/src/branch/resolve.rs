@@ -156,7 +156,10 @@ fn unreachable_path(path: &Path, error: &io::Error) -> BranchError {
     match error.kind() {
         io::ErrorKind::NotFound => match meant_as_mode(&path) {
             Some(item) => BranchError::BadMode { item },
-            None => BranchError::Missing { path },
+            None => match meant_as_list(&path) {
+                Some(parts) => BranchError::Commas { path, parts },
+                None => BranchError::Missing { path },
+            },
         },
         io::ErrorKind::NotADirectory => BranchError::NotADirectory { path },
         _ => BranchError::Unreachable {
@@ -172,6 +175,13 @@ fn meant_as_mode(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let (directory, mode) = text.rsplit_once('=')?;
     (!mode.contains('/') && Path::new(directory).is_dir()).then(|| text.to_owned())
+}
+
+/// The directories of a list that was written with commas.
+fn meant_as_list(path: &Path) -> Option<Vec<String>> {
+    let parts: Vec<&str> = path.to_str()?.split(',').collect();
+    let are_there = parts.len() > 1 && parts.iter().all(|part| Path::new(part).is_dir());
+    are_there.then(|| parts.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

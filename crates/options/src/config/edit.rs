@@ -1,6 +1,6 @@
 //! Changing options in the text of a TOML file, leaving everything else as it is written.
 
-use toml_edit::{Array, DocumentMut, Item, TableLike, Value};
+use toml_edit::{Array, DocumentMut, Item, RawString, TableLike, Value};
 
 use super::write;
 use crate::policies::{Category, Function};
@@ -107,7 +107,8 @@ fn is_glob(table: &dyn TableLike) -> bool {
     table.get("glob").and_then(Item::as_bool) == Some(true)
 }
 
-/// Items of a list that are the same stay as they are written, comments and all.
+/// Items of a list that are the same stay as they are written, comments and all; new ones are written
+/// as those are.
 fn keep_items(old: &Array, new: &mut Array) -> Result<(), String> {
     if old
         .iter()
@@ -116,15 +117,104 @@ fn keep_items(old: &Array, new: &mut Array) -> Result<(), String> {
     {
         return Err(WILDCARDS.to_owned());
     }
-    for item in new.iter_mut() {
+    let written: Vec<Written> = written(old);
+    let (_, end) = split_comment(end_of(old));
+    let first = written.first().map_or("", |item| item.before.as_str());
+    // The line a new item is on: one of its own, where the others have that.
+    let line = match first.rfind('\n') {
+        Some(at) => first.get(at..).unwrap_or_default(),
+        None => " ",
+    };
+    let mut behind = String::new();
+    for (number, item) in new.iter_mut().enumerate() {
         let words = plain(item);
-        if let Some(same) = old.iter().find(|known| plain(known) == words) {
-            *item = same.clone();
+        let same = old
+            .iter()
+            .zip(&written)
+            .find(|(known, _)| plain(known) == words);
+        let (mut prefix, next) = match same {
+            Some((known, how)) => {
+                *item = known.clone();
+                item.decor_mut().set_suffix(how.after.as_str());
+                (how.before.clone(), how.behind.clone())
+            }
+            None => {
+                item.decor_mut().set_suffix("");
+                (line.to_owned(), String::new())
+            }
+        };
+        if !prefix.contains('\n') {
+            prefix = if number == 0 { first } else { " " }.to_owned();
         }
+        if behind.contains('#') && !prefix.contains('\n') {
+            prefix.insert(0, '\n');
+        }
+        item.decor_mut().set_prefix(format!("{behind}{prefix}"));
+        behind = next;
     }
-    new.set_trailing(old.trailing().clone());
-    new.set_trailing_comma(old.trailing_comma() || new.trailing_comma());
+    if behind.contains('#') && !end.contains('\n') {
+        behind.push('\n');
+    }
+    let end = format!("{behind}{end}");
+    new.set_trailing_comma(old.trailing_comma());
+    new.set_trailing("");
+    match new.iter_mut().last().filter(|_| !old.trailing_comma()) {
+        Some(last) => last.decor_mut().set_suffix(end),
+        None => new.set_trailing(end),
+    }
     Ok(())
+}
+
+/// How an item is written.
+struct Written {
+    /// What stands before it: blanks, lines, comments of its own.
+    before: String,
+    /// What stands between it and its comma.
+    after: String,
+    /// The comment that stands behind it on its line.
+    behind: String,
+}
+
+/// What stands before the bracket that ends a list: behind the last item or behind its comma.
+fn end_of(list: &Array) -> &str {
+    match list.iter().last().filter(|_| !list.trailing_comma()) {
+        Some(last) => text_of(last.decor().suffix()),
+        None => text_of(Some(list.trailing())),
+    }
+}
+
+/// The parser counts a comment behind an item to what follows, the next item or the list's end.
+fn written(list: &Array) -> Vec<Written> {
+    let prefixes = list.iter().map(|item| text_of(item.decor().prefix()));
+    let prefixes: Vec<&str> = prefixes.collect();
+    let following = prefixes.iter().skip(1).copied().chain([end_of(list)]);
+    let last = prefixes.len().saturating_sub(1);
+    let pairs = list.iter().zip(&prefixes).enumerate().zip(following);
+    pairs
+        .map(|((number, (item, before)), next)| Written {
+            before: match number {
+                0 => (*before).to_owned(),
+                _ => split_comment(before).1.to_owned(),
+            },
+            after: match number == last && !list.trailing_comma() {
+                true => String::new(),
+                false => text_of(item.decor().suffix()).to_owned(),
+            },
+            behind: split_comment(next).0.to_owned(),
+        })
+        .collect()
+}
+
+/// A comment that ends the line before, and the rest.
+fn split_comment(text: &str) -> (&str, &str) {
+    match text.find('\n').and_then(|at| text.split_at_checked(at)) {
+        Some((comment, rest)) if comment.contains('#') => (comment, rest),
+        _ => ("", text),
+    }
+}
+
+fn text_of(raw: Option<&RawString>) -> &str {
+    raw.and_then(RawString::as_str).unwrap_or_default()
 }
 
 /// What an item says, without how it is written: the fields of a branch in a fixed order.
@@ -187,6 +277,32 @@ mod tests {
             !after.contains("mkdir") && !after.contains("func.create"),
             "{after}"
         );
+    }
+
+    #[test]
+    fn lists_keep_their_shape_and_comments_their_items() {
+        let text = "branches = ['/a', \"/b\"] # two\nx = 1\n";
+        let one_line = |list| edit(text, &[("branches", list)]);
+        assert_eq!(
+            one_line("/a=RW:/b=RW:/c=RW"),
+            "branches = ['/a', \"/b\", \"/c\"] # two\nx = 1\n"
+        );
+        assert_eq!(one_line("/b=RW"), "branches = [\"/b\"] # two\nx = 1\n");
+        assert_eq!(
+            one_line("/c=RW:/a=RW"),
+            "branches = [\"/c\", '/a'] # two\nx = 1\n"
+        );
+        let text = "branches = [\n\t# the old ones\n\t'/a', # first\n\t'/b' # second\n]\n";
+        let lines = |list| edit(text, &[("branches", list)]);
+        assert_eq!(
+            lines("/a=RW:/b=RW:/c=RW"),
+            "branches = [\n\t# the old ones\n\t'/a', # first\n\t'/b', # second\n\t\"/c\"\n]\n"
+        );
+        assert_eq!(
+            lines("/a=RW"),
+            "branches = [\n\t# the old ones\n\t'/a' # first\n]\n"
+        );
+        assert_eq!(lines("/b=RW"), "branches = [\n\t'/b' # second\n]\n");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{ConfigError, ConfigErrors, Entry};
+use super::{ConfigError, Entry};
 
 /// Blanks around names and values do not count; empty lines and those that begin with `#` neither.
-pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, ConfigErrors> {
+pub(super) fn entries(path: &Path, text: &str) -> (Vec<Entry>, Vec<ConfigError>) {
     let mut entries = Vec::new();
     let mut errors = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -31,9 +31,5 @@ pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, ConfigError
             line: number,
         });
     }
-    if errors.is_empty() {
-        Ok(entries)
-    } else {
-        Err(ConfigErrors(errors))
-    }
+    (entries, errors)
 }

@@ -23,7 +23,9 @@ pub(super) fn text(path: &Path) -> Result<String, ConfigError> {
     };
     // Opening a pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(refuse("the configuration must be a file".to_owned()));
+        return Err(refuse(
+            "this is no file: name a TOML file, or one in the form of mergerfs".to_owned(),
+        ));
     }
     let mut bytes = Vec::new();
     File::open(path)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml_edit::{Array, Document, Item, Key, TableLike, Value};
 
-use super::{ConfigError, ConfigErrors, Entry};
+use super::{ConfigError, Entry};
 use crate::branch::{self, BranchMode};
 use crate::error::OptionError;
 use crate::table::{self, Kind, OptionDef, Status};
@@ -13,8 +13,8 @@ use crate::table::{self, Kind, OptionDef, Status};
 const BRANCH_KEYS: [&str; 4] = ["path", "mode", "minfreespace", "glob"];
 
 /// The options in the order they are to be applied: the order of a TOML file means nothing, so a
-/// category comes before the functions that differ from it.
-pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, ConfigErrors> {
+/// category comes before the functions that differ from it. And what is wrong with the others.
+pub(super) fn entries(path: &Path, text: &str) -> (Vec<Entry>, Vec<ConfigError>) {
     let mut reader = Reader {
         path,
         text,
@@ -28,11 +28,11 @@ pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, ConfigError
             let place = error.span().map(|span| span.start);
             // The parser explains over several lines; its first one says what is wrong.
             let first = error.message().lines().next().unwrap_or_default();
-            reader.refuse(place, format!("this is not TOML ({first})"));
+            reader.refuse(
+                place,
+                format!("this is not TOML ({first}): correct this line"),
+            );
         }
-    }
-    if !reader.errors.is_empty() {
-        return Err(ConfigErrors(reader.errors));
     }
     let mut entries = reader.entries;
     entries.sort_by_key(|entry| match entry.name.split('.').next() {
@@ -40,7 +40,7 @@ pub(super) fn entries(path: &Path, text: &str) -> Result<Vec<Entry>, ConfigError
         Some("func") => 2,
         _ => 1,
     });
-    Ok(entries)
+    (entries, reader.errors)
 }
 
 struct Reader<'a> {

@@ -56,7 +56,7 @@ fn refusals_are_one_sentence_with_the_remedy() {
 fn obsolete_options_are_accepted_aloud() {
     let mut settings = Settings::default();
     let notices = settings
-        .parse_mount_options("use_ino,attr_timeout=5,nonempty,nofail,x-gvfs-show,remember=0")
+        .parse_mount_options("use_ino,attr_timeout=5,big_writes,nofail,x-gvfs-show,remember=0")
         .unwrap();
     let said: Vec<String> = notices.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -64,7 +64,7 @@ fn obsolete_options_are_accepted_aloud() {
         [
             "option use_ino: obsolete and ignored, inode numbers are always the pool's own",
             "option attr_timeout: obsolete name, cache.attr is set instead",
-            "option nonempty: obsolete and ignored, a mountpoint need not be empty",
+            "option big_writes: obsolete and ignored, the kernel always does this now",
             "option remember: obsolete and ignored, nodes are found again by handle, so none need \
              be kept in memory",
         ]

@@ -60,7 +60,6 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         "hard-remove",
         "files removed while open are always really removed",
     ),
-    obsolete("nonempty", "a mountpoint need not be empty"),
     obsolete("no-splice-move", CHOSEN),
     obsolete("no-splice-read", CHOSEN),
     obsolete("no-splice-write", CHOSEN),

@@ -59,6 +59,20 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     OptionDef {
+        name: "nonempty",
+        group: Group::Pool,
+        value: value!(bool nonempty),
+        default: "false",
+        example: "true",
+        help: "a mountpoint with files in it is meant",
+        help_full: "Files in the mountpoint cannot be seen while the pool is mounted. Without this \
+            option `strandfs mount` says so, and refuses where the words seem to be in the wrong \
+            order: the mountpoint, which comes last, holds files, and the first branch is empty; or \
+            the mountpoint is a filesystem of its own with files in it. mount(8) and configuration \
+            files name the mountpoint, so there nothing is refused.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
         name: "config",
         group: Group::Pool,
         value: value!(text config),

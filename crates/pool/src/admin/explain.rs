@@ -17,7 +17,7 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 use crate::admin::{Admin, status};
 use crate::base::branch::Branch;
 use crate::base::error::Result;
-use crate::base::status::{CopyFacts, Explanation, FoundCopy, count};
+use crate::base::status::{CopyFacts, Explanation, FoundCopy, count, rfc3339};
 use crate::base::sys;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, attr};
@@ -197,6 +197,7 @@ fn copy(
                 gid: stat.stx_gid,
                 size_bytes: stat.stx_size,
                 allocated_bytes: stat.stx_blocks.saturating_mul(512),
+                modified: rfc3339(stat.stx_mtime.tv_sec),
                 modified_s: stat.stx_mtime.tv_sec,
                 modified_ns: stat.stx_mtime.tv_nsec,
             };

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use strandfs_fuse::TransportReport;
 use strandfs_fuse::abi::Opcode;
 use strandfs_options::table::Status as OptionStatus;
-use strandfs_options::{BranchMode, TABLE};
+use strandfs_options::{BranchMode, BranchSpec, TABLE};
 
 use crate::admin::Admin;
 use crate::base::branch::{Branch, Missing, PassthroughState};
@@ -48,6 +48,7 @@ pub fn status(pool: &Admin) -> Status {
     let origin = |name: &String| view.settings.origins.get(name).to_string();
     let origins = options.keys().map(|name| (name.clone(), origin(name)));
     Status {
+        schema: status::SCHEMA,
         mountpoint: pool.mountpoint.get().map(|path| text(path)),
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -168,7 +169,7 @@ pub(crate) fn branches_status(pool: &Coherent, view: &View) -> Vec<status::Branc
         .filter_map(|spec| {
             let here = view.branches.iter().find(|b| b.path == spec.path);
             let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);
-            here.map(|branch| branch_status(pool, view, &table, branch))
+            here.map(|branch| branch_status(pool, view, &table, spec, branch))
                 .or_else(|| missing().map(|missing| missing_status(missing)))
         })
         .collect()
@@ -178,6 +179,7 @@ fn branch_status(
     pool: &Coherent,
     view: &View,
     table: &Table,
+    spec: &BranchSpec,
     branch: &Arc<Branch>,
 ) -> status::Branch {
     let passthrough = match (passthrough::passthrough_verdict(pool), branch.passthrough()) {
@@ -215,6 +217,7 @@ fn branch_status(
         available_bytes: space.map(|space| space.available_bytes),
         total_bytes: space.map(|space| space.available_bytes.saturating_add(space.used_bytes)),
         min_free_bytes: space.map(|space| space.min_free_bytes),
+        minfreespace: spec.min_free_space.map(|own| own.to_string()),
     }
 }
 
@@ -230,6 +233,7 @@ fn missing_status(missing: &Missing) -> status::Branch {
         latency: medium.map(|medium| medium.latency.name().to_owned()),
         filesystem: medium.map(|medium| medium.filesystem.clone()),
         source: medium.map(|medium| medium.source.clone()),
+        minfreespace: missing.spec.min_free_space.map(|own| own.to_string()),
         ..status::Branch::default()
     }
 }

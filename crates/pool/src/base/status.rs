@@ -3,12 +3,18 @@
 //!
 //! Fields are only ever added. A reader ignores fields that a newer server has, and takes the
 //! default for those that an older one lacks; words (states, latencies, modes, verdicts) are text,
-//! so that a reader can show one that is new. Each field is documented in `docs/status.md`.
+//! so that a reader can show one that is new. Each field is documented in `docs/json.md`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use crate::base::rfc3339::rfc3339;
+
+/// The number of the form that everything has that is said with `--json`. Fields are added without
+/// another number; one that changed its name or kind would need one.
+pub const SCHEMA: u32 = 1;
 
 /// The line of JSON that is sent.
 macro_rules! shown_as_json {
@@ -28,6 +34,8 @@ shown_as_json!(Status, Explanation, InParts);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
+    /// [`SCHEMA`]; 0 from a server that did not say it yet.
+    pub schema: u32,
     /// Where the pool is mounted.
     pub mountpoint: Option<String>,
     /// The server's process id.
@@ -193,6 +201,8 @@ pub struct Branch {
     pub total_bytes: Option<u64>,
     /// What is to be left free there.
     pub min_free_bytes: Option<u64>,
+    /// Its own `minfreespace` as it was written; none if the pool's counts.
+    pub minfreespace: Option<String>,
 }
 
 impl Branch {
@@ -215,6 +225,8 @@ pub struct Condition {
     pub state: String,
     /// Why it is not well; empty if it is.
     pub reason: String,
+    /// Since when, as a time of RFC 3339.
+    pub since: Option<String>,
     /// Since when, in seconds since 1970.
     pub since_seconds: i64,
     /// Calls that failed for its disk, filesystem or server.
@@ -454,6 +466,9 @@ pub struct CopyFacts {
     pub size_bytes: u64,
     /// The space it takes.
     pub allocated_bytes: u64,
+    /// When it was modified, as a time of RFC 3339.
+    #[serde(default)]
+    pub modified: Option<String>,
     /// When it was modified, in seconds since 1970.
     pub modified_s: i64,
     /// And nanoseconds.

@@ -7,10 +7,8 @@ use strandfs_lab::compare::compare;
 use strandfs_lab::result::Report;
 
 use crate::args::bench::results::CompareArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
-
-/// Exit code of a comparison that found a regression.
-const REGRESSION: u8 = 4;
 
 /// Compares.
 ///
@@ -32,7 +30,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         println!("note: {note}");
     }
     Ok(match found.is_regression() {
-        true => ExitCode::from(REGRESSION),
+        true => Exit::Slower.into(),
         false => ExitCode::SUCCESS,
     })
 }

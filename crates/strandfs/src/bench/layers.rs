@@ -18,8 +18,9 @@ use strandfs_lab::{BenchError, blocksize as sizes, layers as levels, passthrough
 use strandfs_options::show_size;
 
 use super::progress::Bar;
-use super::{DEGRADED, stop_on_signals, this_program};
+use super::{stop_on_signals, this_program};
 use crate::args::bench::layers::{DataArgs, DepthArgs, LayersArgs, RunArgs};
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Repetitions for figures, where no other number is asked for.
@@ -221,8 +222,8 @@ fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     args.output.write(|path| report.write(path))?;
     Ok(match (report.repetitions, report.interrupted) {
-        (0, _) => ExitCode::from(crate::failure::FAILED),
-        (_, true) => ExitCode::from(DEGRADED),
+        (0, _) => Exit::Failed.into(),
+        (_, true) => Exit::Degraded.into(),
         _ => ExitCode::SUCCESS,
     })
 }

@@ -6,8 +6,9 @@ use strandfs_lab::metadata::plan::workloads;
 use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
 
 use super::progress::Bar;
-use super::{DEGRADED, choices, stop_on_signals};
+use super::{choices, stop_on_signals};
 use crate::args::bench::MetadataArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Measures.
@@ -30,7 +31,7 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
         seed: args.seed,
     };
     for line in plan.settle()? {
-        eprintln!("strandfs: {line}");
+        say!("{line}");
     }
     let stop = stop_on_signals()?;
     let bar = Bar::new();
@@ -39,9 +40,9 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     print(&results);
     args.output.write(|path| results.report().write(path))?;
     Ok(match (results.repetitions, results.failures.is_empty()) {
-        (0, _) => ExitCode::from(crate::failure::FAILED),
+        (0, _) => Exit::Failed.into(),
         (_, true) if !results.interrupted => ExitCode::SUCCESS,
-        _ => ExitCode::from(DEGRADED),
+        _ => Exit::Degraded.into(),
     })
 }
 

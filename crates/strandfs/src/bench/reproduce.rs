@@ -14,8 +14,9 @@ use strandfs_lab::volume::{Candidate, Io, Server, VolumePlan, run as volume};
 use strandfs_lab::{BenchError, blocksize, passthrough};
 
 use super::progress::Bar;
-use super::{DEGRADED, stop_on_signals, this_program};
+use super::{stop_on_signals, this_program};
 use crate::args::bench::reproduce::ReproduceArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Bytes of the files in memory.
@@ -65,7 +66,7 @@ pub fn run(args: &ReproduceArgs) -> Result<ExitCode, Failure> {
     let complete = all.iter().all(|it| it.is_some_and(|it| !it.interrupted));
     Ok(match complete {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(DEGRADED),
+        false => Exit::Degraded.into(),
     })
 }
 

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use strandfs_lab::requests::{STEPS, run as count};
 
 use super::progress::Bar;
-use super::{DEGRADED, choices, stop_on_signals};
+use super::{choices, stop_on_signals};
 use crate::args::bench::RequestsArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Counts.
@@ -34,6 +35,6 @@ pub fn run(args: &RequestsArgs) -> Result<ExitCode, Failure> {
     Ok(if counts.failures.is_empty() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(DEGRADED)
+        Exit::Degraded.into()
     })
 }

@@ -55,7 +55,10 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
 fn no_answer(mountpoint: &Path, error: &io::Error) -> Failure {
     let why = match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "only root and the user who mounted it may change it".to_owned()
+            return Failure::NotPermitted {
+                path: mountpoint.to_path_buf(),
+                why: "only root and the user who mounted it may change it".to_owned(),
+            };
         }
         io::ErrorKind::ConnectionRefused => {
             "its control socket is in another network namespace; use the attributes of its \

@@ -6,6 +6,7 @@ use strandfs_options::facts::{PLACEHOLDERS, POLICIES, facts, fate, shown_name, u
 use strandfs_options::table::{Group, OptionDef, Status, TABLE};
 
 use super::man::Page;
+use crate::exit;
 
 mod helper;
 mod toml;
@@ -83,16 +84,9 @@ fn strandfs(command: &Command) -> String {
 
 fn exit_status(page: &mut Page) {
     page.section("Exit status");
-    page.item("0", "Success.");
-    page.item(
-        "1",
-        "Something failed; a sentence on standard error says what.",
-    );
-    page.item(
-        "2",
-        "A mistake in the arguments or options. Nothing was changed.",
-    );
-    page.item("3", "It works, with a warning that matters.");
+    for line in &exit::TABLE {
+        page.item(&line.code.to_string(), line.meaning);
+    }
 }
 
 /// The page of one command, the commands below it included.
@@ -118,9 +112,6 @@ fn of_command(command: &Command) -> String {
         subcommand(&mut page, &format!("{path} {}", sub.get_name()), sub);
     }
     exit_status(&mut page);
-    if command.get_name() == "bench" {
-        page.item("4", "A comparison found a regression.");
-    }
     page.section("See also")
         .paragraph("`strandfs`(1), `strandfs.toml`(5), `mount.strandfs`(8)");
     page.render()

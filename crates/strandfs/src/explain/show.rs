@@ -22,6 +22,7 @@ pub fn text(explained: &Explained<Explanation>) -> String {
         answered,
         missing,
         answer,
+        ..
     } = explained;
     let mut out = String::new();
     if missing.is_empty() {

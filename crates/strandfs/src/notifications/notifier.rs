@@ -57,7 +57,7 @@ pub fn main(given: Vec<OsString>) -> ExitCode {
         words,
     }) = arguments(given)
     else {
-        return ExitCode::from(crate::failure::USAGE);
+        return crate::exit::Exit::Usage.into();
     };
     let _ = strandfs_fuse::close_inherited();
     let server = rustix::process::getppid()
@@ -67,7 +67,7 @@ pub fn main(given: Vec<OsString>) -> ExitCode {
     let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"strandfs-notify");
     let Ok(runner) = Runner::start(words, limit, Arc::new(say)) else {
-        return ExitCode::from(crate::failure::FAILED);
+        return crate::exit::Exit::Failed.into();
     };
     let pool = mountpoint.into_os_string();
     let mut mail = Mail::default();

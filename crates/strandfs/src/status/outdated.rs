@@ -27,7 +27,7 @@ pub fn print(pools: &[Mounted]) {
         if runs_replaced_program(pid) {
             all_are_current = false;
             let place = one_line(&pool.mountpoint.to_string_lossy());
-            println!("{place}: its server (pid {pid}) {HOW_TO_SWITCH}");
+            tell!("{place}: its server (pid {pid}) {HOW_TO_SWITCH}");
         }
     }
     if all_are_current {

@@ -6,6 +6,7 @@ use strandfs_pool::status::{
 };
 
 use super::{Shown, outdated};
+use crate::output::{Tone, coloured};
 use crate::units;
 
 /// Operations that are listed by name; the rest are summed up.
@@ -17,31 +18,30 @@ pub fn print(shown: &Shown) {
         Shown::Pool { status, .. } => pool(status),
         Shown::Silent {
             mountpoint, error, ..
-        } => println!("{mountpoint}\n  cannot be asked: {error}"),
+        } => tell!("{mountpoint}\n  cannot be asked: {error}"),
         Shown::NotAsked {
             mountpoint,
             not_asked,
             ..
-        } => println!("{mountpoint}\n  not asked: {not_asked}"),
+        } => tell!("{mountpoint}\n  not asked: {not_asked}"),
     }
 }
 
 fn pool(status: &Status) {
-    println!("{}", status.mountpoint.as_deref().unwrap_or("?"));
-    println!("  server pid {}, version {}", status.pid, status.version);
+    tell!("{}", status.mountpoint.as_deref().unwrap_or("?"));
+    tell!("  server pid {}, version {}", status.pid, status.version);
     if outdated::runs_replaced_program(status.pid) {
-        println!(
-            "  its program was replaced since: `strandfs status --outdated` says how to switch"
-        );
+        tell!("  its program was replaced since: `strandfs status --outdated` says how to switch");
     }
     if let Some(guardian) = &status.guardian {
         let pid = guardian.pid.map(|pid| format!(", pid {pid}"));
-        println!("  guardian {}{}", guardian.state, pid.unwrap_or_default());
+        tell!("  guardian {}{}", guardian.state, pid.unwrap_or_default());
     }
-    println!("  passthrough {}", status.passthrough);
-    println!(
+    tell!("  passthrough {}", status.passthrough);
+    tell!(
         "  {} inodes known, {} files open",
-        status.held.nodes, status.held.open_files
+        status.held.nodes,
+        status.held.open_files
     );
     descriptors(&status.held.descriptors);
     moves(status.moved_files, &status.relocate_ahead);
@@ -54,7 +54,7 @@ fn pool(status: &Status) {
 
 /// How many descriptors the server has, and may have.
 fn descriptors(of: &Descriptors) {
-    println!(
+    tell!(
         "  descriptors of {} allowed: files and locks {} of {}, directories {} of {}; {} more in {} \
          other tables",
         of.limit,
@@ -66,13 +66,13 @@ fn descriptors(of: &Descriptors) {
         of.other_tables,
     );
     if let Some(errno) = &of.other_tables_refused {
-        println!("    no other tables can be had: {errno}");
+        tell!("    no other tables can be had: {errno}");
     }
     let most = of.most_open_files.as_ref().map(|most| {
         let (uid, files) = (most.uid, most.files);
         format!("; user {uid} has most of all but root, {files}")
     });
-    println!(
+    tell!(
         "    {} files may be open, {} of one user as things are{}",
         of.open_files_limit,
         of.open_files_of_one_user_limit,
@@ -84,23 +84,23 @@ fn descriptors(of: &Descriptors) {
 fn moves(full: u64, ahead: &RelocateAhead) {
     let early = ahead.moved_files;
     if full.saturating_add(early) > 0 {
-        println!(
+        tell!(
             "  {full} files moved from full branches, {early} ahead of time ({})",
             show_size(ahead.moved_bytes)
         );
     }
     if let Some(path) = &ahead.moving {
-        println!("  moving {path} ahead of time");
+        tell!("  moving {path} ahead of time");
     }
     for (branch, why) in &ahead.held_up {
-        println!("  branch {branch} has less than relocate.ahead: {why}");
+        tell!("  branch {branch} has less than relocate.ahead: {why}");
     }
 }
 
 /// Writes that wait for room, and those that did.
 fn held_writes(held: &HeldWrites) {
     if held.held > 0 {
-        println!(
+        tell!(
             "  {} writes waited for room, {} wait now, the longest for {} ms, {} went on without; {} \
              files made way ({})",
             held.held,
@@ -112,19 +112,21 @@ fn held_writes(held: &HeldWrites) {
         );
     }
     for branch in &held.armed {
-        println!("  branch {branch} has little room: writes in passthrough may have to wait");
+        tell!("  branch {branch} has little room: writes in passthrough may have to wait");
     }
 }
 
 /// Records that nobody follows.
 fn records(records: &Records) {
     if let Some(trouble) = &records.trouble {
-        println!("  records of moves: {trouble}");
+        tell!("  records of moves: {trouble}");
     }
     for record in &records.left_alone {
-        println!(
+        tell!(
             "  record {} on {} is left alone: {}; see `strandfs records list`",
-            record.name, record.branch, record.reason
+            record.name,
+            record.branch,
+            record.reason
         );
     }
 }
@@ -136,19 +138,19 @@ fn branch(branch: &Branch) {
             (Some(latency), Some(filesystem)) => format!(", {latency} ({filesystem})"),
             _ => String::new(),
         };
-        println!(
+        tell!(
             "  branch {path} {mode}:\n    {}{kept}",
             health(&branch.condition)
         );
         return;
     }
-    println!(
+    tell!(
         "  branch {path} {mode}: {} free of {}, minfreespace {}",
         show_size(branch.available_bytes.unwrap_or(0)),
         show_size(branch.total_bytes.unwrap_or(0)),
         show_size(branch.min_free_bytes.unwrap_or(0)),
     );
-    println!(
+    tell!(
         "    {}, {} ({}), passthrough {}, watched {}, holds writes {}",
         health(&branch.condition),
         branch.latency.as_deref().unwrap_or("?"),
@@ -164,7 +166,7 @@ fn branch(branch: &Branch) {
 fn mounts(branch: &Branch) {
     let flags = branch.forbids.as_deref().unwrap_or_default().join(",");
     if !flags.is_empty() {
-        println!("    mounted {flags}");
+        tell!("    mounted {flags}");
     }
     for mount in branch.mounts.iter().flatten() {
         let user = mount.user.map(|user| format!(" of user {user}"));
@@ -172,7 +174,7 @@ fn mounts(branch: &Branch) {
             true => "part of it",
             false => "not part of it",
         };
-        println!(
+        tell!(
             "    mount {} ({}{}): {crossed}",
             mount.mountpoint,
             mount.filesystem,
@@ -186,11 +188,8 @@ fn health(condition: &Condition) -> String {
     let mut said = condition.state.clone();
     if said != "ok" {
         let since = units::time(condition.since_seconds);
-        said = format!(
-            "{} since {since}: {}",
-            said.to_uppercase(),
-            condition.reason
-        );
+        let state = coloured(&said.to_uppercase(), Tone::Bad);
+        said = format!("{state} since {since}: {}", condition.reason);
     }
     match (condition.io_errors, condition.last_error.as_deref()) {
         (0, _) => said,
@@ -202,7 +201,7 @@ fn health(condition: &Condition) -> String {
 }
 
 fn connection(connection: &Connection) {
-    println!(
+    tell!(
         "  {} threads (at most {} at once so far, {} allowed), transport {}{}, messages up to {}",
         connection.threads,
         connection.most_threads_at_once,
@@ -227,7 +226,7 @@ fn connection(connection: &Connection) {
         .iter()
         .map(|(operation, count)| format!("{operation} {count}"))
         .collect();
-    println!("  requests: {}", listed.join(", "));
+    tell!("  requests: {}", listed.join(", "));
 }
 
 /// Why not io_uring, or what it has.
@@ -249,8 +248,8 @@ fn options(status: &Status) {
     for (name, value) in &status.options {
         match status.origins.get(name).map_or("?", String::as_str) {
             "default" => defaults += 1,
-            origin => println!("  {name}={value} ({origin})"),
+            origin => tell!("  {name}={value} ({origin})"),
         }
     }
-    println!("  {defaults} options have their defaults (--json shows them)");
+    tell!("  {defaults} options have their defaults (--json shows them)");
 }

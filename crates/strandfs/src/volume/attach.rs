@@ -14,6 +14,7 @@ use super::found::{self, MountedVolume};
 use super::serve;
 use crate::args::volume::{AttachArgs, ServeArgs};
 use crate::daemon;
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Where volumes are served that nobody chose a place for.
@@ -27,22 +28,28 @@ const BLANK_BYTES: usize = 1 << 20;
 /// Whatever keeps one of the steps from being done; those before are undone.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     check_mount(args)?;
+    check_mkfs(args)?;
     loop_device::check()?;
     found::is_unused(&args.backing)?;
     let known = found::find(&args.backing)?;
     if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
-        return Err(Failure::VolumeUse {
+        return Err(Failure::VolumeHeld {
             path: args.backing.clone(),
-            why: format!("it is attached already, as {}", device.device.display()),
+            why: format!(
+                "it is attached already, as {0}; use that, or `strandfs volume detach {0}` first",
+                device.device.display()
+            ),
         });
     }
     let started = known.is_none();
+    // What did not come about leaves no file behind.
+    let is_new = !args.backing.exists();
     let found = match known {
         Some(found) => found,
         None => match start(args)? {
             Ok(found) => found,
             // The server has said why.
-            Err(code) => return Ok(ExitCode::from(code)),
+            Err(exit) => return Ok(exit.into()),
         },
     };
     match make_device(args, &found) {
@@ -55,7 +62,9 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             if let Some(found) = now.filter(|_| started)
                 && let Err(error) = detach::undo(&found)
             {
-                eprintln!("strandfs: {error}");
+                say!("{error}");
+            } else if started && is_new {
+                let _ = std::fs::remove_file(&args.backing);
             }
             Err(failure)
         }
@@ -73,8 +82,29 @@ fn check_mount(args: &AttachArgs) -> Result<(), Failure> {
     }
 }
 
-/// Starts a server in the background, in a directory made for it; its exit code if it refuses.
-fn start(args: &AttachArgs) -> Result<Result<MountedVolume, u8>, Failure> {
+/// Whether there is a program that makes such a filesystem.
+fn check_mkfs(args: &AttachArgs) -> Result<(), Failure> {
+    let Some(kind) = &args.mkfs else {
+        return Ok(());
+    };
+    let program = format!("mkfs.{kind}");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        !kind.contains('/') && std::env::split_paths(&path).any(|dir| dir.join(&program).is_file());
+    match is_there {
+        true => Ok(()),
+        false => Err(Failure::VolumeUse {
+            path: args.backing.clone(),
+            why: format!(
+                "--mkfs {kind} needs the program {program}, which is not in PATH: install it, or \
+                 give another type, such as ext4 or xfs"
+            ),
+        }),
+    }
+}
+
+/// Starts a server in the background, in a directory made for it; how that ended if it refuses.
+fn start(args: &AttachArgs) -> Result<Result<MountedVolume, Exit>, Failure> {
     let place = place_for(&args.backing);
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
@@ -88,15 +118,17 @@ fn start(args: &AttachArgs) -> Result<Result<MountedVolume, u8>, Failure> {
         foreground: false,
         background_server: false,
     };
-    let code = daemon::start(serve::arguments(&serve), Stdio::null());
-    if !matches!(code, Ok(0)) {
+    let exit = daemon::start(serve::arguments(&serve), Stdio::null());
+    if !matches!(exit, Ok(Exit::Ok)) {
         forget_directory(&place);
     }
-    match code? {
-        0 => {}
-        code => return Ok(Err(code)),
+    match exit? {
+        Exit::Ok => {}
+        exit => return Ok(Err(exit)),
     }
-    found::find(&place)?.map(Ok).ok_or(Failure::NoVolume(place))
+    found::find(&place)?
+        .map(Ok)
+        .ok_or(Failure::NoVolume { path: place })
 }
 
 /// One directory for each backing file: its path with the separators made harmless.
@@ -153,8 +185,8 @@ fn make_device(args: &AttachArgs, found: &MountedVolume) -> Result<PathBuf, Fail
     let attached = loop_device::attach(&file, sector_bytes)?;
     let device = attached.path;
     if !attached.discards {
-        eprintln!(
-            "strandfs: {} does not discard, so fstrim will free no space: its backing filesystem \
+        say!(
+            "{} does not discard, so fstrim will free no space: its backing filesystem \
              punches no holes, or somebody switched it off in \
              /sys/block/{}/queue/discard_max_bytes",
             device.display(),
@@ -165,7 +197,7 @@ fn make_device(args: &AttachArgs, found: &MountedVolume) -> Result<PathBuf, Fail
     if finished.is_err()
         && let Err(errno) = loop_device::detach(&device, &file, detach::PATIENCE)
     {
-        eprintln!("strandfs: {} stays: {errno}", device.display());
+        say!("{} stays: {errno}", device.display());
     }
     finished.map(|()| device)
 }

@@ -29,7 +29,9 @@ const LOOK: Duration = Duration::from_millis(10);
 pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let target = &args.target;
     let Some(found) = found::find(target)? else {
-        return Err(Failure::NoVolume(target.clone()));
+        return Err(Failure::NoVolume {
+            path: target.clone(),
+        });
     };
     if let (Ok(status), false) = (&found.status, args.discard)
         && !status.backing_exists
@@ -81,13 +83,22 @@ fn end_mount(mountpoint: &Path) -> Result<(), Errno> {
 fn refused(path: &Path, errno: Errno) -> Failure {
     let why = match errno {
         Errno::BUSY => {
-            "it is in use (`fuser -vm` shows by whom); close what uses it and detach again"
-                .to_owned()
+            return Failure::InUse {
+                path: path.to_owned(),
+                why:
+                    "it is in use (`fuser -vm` shows by whom); close what uses it and detach again"
+                        .to_owned(),
+            };
         }
-        Errno::PERM | Errno::ACCESS => "not permitted: run as root".to_owned(),
+        Errno::PERM | Errno::ACCESS => {
+            return Failure::NotPermitted {
+                path: path.to_owned(),
+                why: "not permitted: run as root".to_owned(),
+            };
+        }
         errno => std::io::Error::from(errno).to_string(),
     };
-    Failure::VolumeUse {
+    Failure::Unmount {
         path: path.to_owned(),
         why,
     }
@@ -114,7 +125,7 @@ fn still_there(pid: u32, found: &MountedVolume) -> Failure {
             source: Errno::TIMEDOUT.into(),
         };
     };
-    Failure::VolumeUse {
+    Failure::InUse {
         path: found.mountpoint.clone(),
         why: format!(
             "it is detached here, but process {other} ({name}) still sees it in a mount namespace \

@@ -54,7 +54,7 @@ impl MountedVolume {
 /// One is served already.
 pub fn is_free(mountpoint: &Path) -> Result<(), Failure> {
     match all()?.iter().any(|found| found.mountpoint == mountpoint) {
-        true => Err(Failure::VolumeUse {
+        true => Err(Failure::VolumeHeld {
             path: mountpoint.to_owned(),
             why: "a volume is served here already; choose another directory".to_owned(),
         }),

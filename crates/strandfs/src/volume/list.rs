@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_options::show_size;
+use strandfs_pool::status::SCHEMA;
 
 use super::found::{self, MountedVolume};
 use crate::answers::{ServedVolume, VolumeServer};
@@ -29,6 +30,7 @@ pub fn run(args: &ListArgs) -> Result<ExitCode, Failure> {
 
 fn answer(found: MountedVolume) -> ServedVolume {
     ServedVolume {
+        schema: SCHEMA,
         mountpoint: found.mountpoint,
         devices: found.devices,
         server: match found.status {
@@ -42,37 +44,37 @@ fn answer(found: MountedVolume) -> ServedVolume {
 }
 
 fn print(found: &MountedVolume) {
-    println!("{}", found.backing.display());
-    println!("  served at {}", found.mountpoint.display());
+    tell!("{}", found.backing.display());
+    tell!("  served at {}", found.mountpoint.display());
     match &found.status {
-        Err(error) => println!("  cannot be asked: {error}"),
+        Err(error) => tell!("  cannot be asked: {error}"),
         Ok(status) => {
-            println!(
+            tell!(
                 "  {}, {} of it allocated, server pid {}",
                 show_size(status.size_bytes),
                 show_size(status.allocated_bytes),
                 status.pid
             );
-            println!("  io {}", because(&status.io, &status.io_reason));
-            println!(
+            tell!("  io {}", because(&status.io, &status.io_reason));
+            tell!(
                 "  transport {}",
                 because(&status.transport, &status.transport_reason)
             );
             if !status.backing_exists {
-                println!(
+                tell!(
                     "  its backing file was removed: save {} before detaching",
                     found.file().display()
                 );
             }
             for warning in &status.warnings {
-                println!("  warning: {warning}");
+                tell!("  warning: {warning}");
             }
         }
     }
     for device in &found.devices {
-        println!("  device {}", device.device.display());
+        tell!("  device {}", device.device.display());
         for mount in &device.mounts {
-            println!("    mounted on {}", mount.display());
+            tell!("    mounted on {}", mount.display());
         }
     }
 }

@@ -22,6 +22,11 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode, Failure> {
     let (target, size) = (&args.target, args.size);
     match found::find(target)? {
         Some(found) => grow(target, &found, size)?,
+        None if !target.exists() => {
+            return Err(Failure::NoVolume {
+                path: target.clone(),
+            });
+        }
         // Taking a directory or a device for a backing file says what is wrong with it.
         None => drop(Backing::open_existing(target, size)?),
     }
@@ -59,8 +64,8 @@ fn grow(target: &Path, found: &MountedVolume, size: u64) -> Result<(), Failure> 
         })?;
     }
     for mount in found.devices.iter().flat_map(|device| &device.mounts) {
-        eprintln!(
-            "strandfs: the filesystem on {0} is as large as before: xfs_growfs {0}, or resize2fs \
+        say!(
+            "the filesystem on {0} is as large as before: xfs_growfs {0}, or resize2fs \
              and the device for ext4, extends it",
             mount.display()
         );

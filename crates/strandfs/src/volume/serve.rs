@@ -10,7 +10,8 @@ use strandfs_volume::{Io, ServePlan, Transport, Volume, steady};
 
 use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
-use crate::failure::{self, Failure};
+use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::turn::Turn;
 use crate::{check, daemon, guard, logging, privileges, resources};
 
@@ -71,7 +72,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     logging::finish();
     Ok(match end {
         End::Unmounted | End::Signal(_) => ExitCode::SUCCESS,
-        _ => ExitCode::from(failure::FAILED),
+        _ => Exit::Failed.into(),
     })
 }
 

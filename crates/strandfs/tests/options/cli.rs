@@ -325,7 +325,7 @@ fn a_failing_daemon_says_so_to_its_parent() {
     // A second pool on the same mountpoint is refused, and the first is untouched.
     let branch = pool.on(0, "");
     let second = strandfs(["mount", text(&branch), text(pool.root())]);
-    assert_ne!(second.code(), 0, "{second:?}");
+    assert_eq!(second.code(), 6, "{second:?}");
     assert_ne!(second.stderr, "");
     assert!(test_kill_process(Pid::from_raw(pid).unwrap()).is_ok());
     assert_eq!(get(pool.path("f")), b"served");
@@ -370,19 +370,19 @@ fn a_dead_mountpoint_is_recovered() {
 #[test]
 fn unmounting_what_is_not_a_pool_is_refused() {
     let pool = dirs(1);
-    assert_ne!(strandfs(["umount", text(pool.root())]).code(), 0);
+    assert_eq!(strandfs(["umount", text(pool.root())]).code(), 5);
     // Not even when something else is mounted there.
     if crate::support::is_root() {
         let run = strandfs(["umount", text(&pool.on(0, ""))]);
-        assert_ne!(run.code(), 0, "{run:?}");
+        assert_eq!(run.code(), 5, "{run:?}");
         assert!(
             mounts::any_below(&pool.on(0, "")),
             "the branch is still mounted"
         );
     }
-    assert_ne!(
+    assert_eq!(
         strandfs(["umount", text(&pool.outside("missing"))]).code(),
-        0
+        5
     );
 }
 
@@ -392,7 +392,7 @@ fn a_busy_pool_is_not_torn_away() {
     put(pool.path("f"), "x");
     let open = fs::File::open(pool.path("f")).unwrap();
     let busy = strandfs(["umount", text(pool.root())]);
-    assert_eq!(busy.code(), 1, "{busy:?}");
+    assert_eq!(busy.code(), 7, "{busy:?}");
     assert!(
         busy.stderr.contains("busy") || busy.stderr.contains("in use"),
         "{busy:?}"
@@ -419,6 +419,6 @@ fn status_lists_pools_for_people_and_for_programs() {
     let human = pool.status_among_all();
     assert!(human.contains("passthrough"), "{human}");
     let other = strandfs(["status", text(&pool.on(0, ""))]);
-    assert_ne!(other.code(), 0, "{other:?}");
+    assert_eq!(other.code(), 5, "{other:?}");
     assert_eq!(other.stdout, "");
 }

@@ -164,7 +164,7 @@ fn links_missing_paths_and_hidden_names_are_explained() {
     assert_eq!(below.code(), 1, "{below:?}");
     assert!(below.stderr.contains("not a directory"), "{below:?}");
     let elsewhere = strandfs(["explain", pool.outside(".").to_str().unwrap()]);
-    assert_eq!(elsewhere.code(), 1, "{elsewhere:?}");
+    assert_eq!(elsewhere.code(), 5, "{elsewhere:?}");
     assert!(
         elsewhere.stderr.contains("not in a strandfs pool"),
         "{elsewhere:?}"
@@ -198,7 +198,7 @@ fn strangers_may_not_ask_and_owners_may() {
         )
     };
     let refused = as_nobody(&pool.path("mine"));
-    assert_eq!(refused.code(), 1, "{refused:?}");
+    assert_eq!(refused.code(), 8, "{refused:?}");
     assert!(refused.stderr.contains("owner may ask"), "{refused:?}");
     as_nobody(&pool.path("theirs")).ok();
 }

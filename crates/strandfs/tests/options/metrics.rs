@@ -290,6 +290,6 @@ fn a_branch_whose_name_is_no_text_is_refused() {
 fn who_is_no_pool_has_no_metrics() {
     let dir = tempfile::tempdir().unwrap();
     let ran = strandfs(["metrics", dir.path().to_str().unwrap()]);
-    assert_eq!((ran.code(), ran.stdout.as_str()), (1, ""), "{ran:?}");
+    assert_eq!((ran.code(), ran.stdout.as_str()), (5, ""), "{ran:?}");
     assert!(ran.stderr.contains("is not a strandfs mount"), "{ran:?}");
 }

@@ -183,13 +183,13 @@ fn assert_has(found: &BTreeSet<String>, recorded: &[&str]) {
         .filter(|key| !found.contains(**key))
         .collect();
     assert!(gone.is_empty(), "programs read these keys: {gone:?}");
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/status.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
     let page = fs::read_to_string(page).unwrap();
     let untold: Vec<&String> = found
         .iter()
         .filter(|key| !page.contains(&format!("| `{key}` |")))
         .collect();
-    assert!(untold.is_empty(), "not in docs/status.md: {untold:?}");
+    assert!(untold.is_empty(), "not in docs/json.md: {untold:?}");
 }
 
 fn pool() -> Pool {

@@ -64,7 +64,7 @@ fn only_root_chooses_a_user_and_only_one_that_exists() {
         "--clear-groups",
     ];
     let refused = mount("root", &nobody);
-    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert_eq!(refused.code(), 8, "{refused:?}");
     assert!(refused.stderr.contains("only root"), "{refused:?}");
     assert!(!mounts::is_mounted(root));
 }

@@ -60,7 +60,7 @@ fn root_sends_no_change_to_the_pool_of_another_user_and_saves_none() {
     ];
     for words in attempts {
         let done = run(text(&program), words);
-        assert_ne!(done.code(), 0, "{words:?}");
+        assert_eq!(done.code(), 8, "{words:?}: {done:?}");
         let why = format!("was mounted by user {MALLORY}, whose server is not trusted");
         assert!(done.stderr.contains(&why), "{words:?}: {}", done.stderr);
     }

@@ -53,7 +53,7 @@ const WALL_CLOCK_MODULES: &[&str] = &[
     // Times that are shown, and nothing else: of the mount, and of a branch's last change of state.
     "crates/pool/src/ops.rs",
     "crates/pool/src/base/branch/health.rs",
-    "crates/strandfs/src/units.rs",
+    "crates/pool/src/base/rfc3339.rs",
     // Of a line of the log.
     "crates/strandfs/src/logging/sink.rs",
 ];

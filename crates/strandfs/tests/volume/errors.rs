@@ -53,8 +53,44 @@ fn mistakes_cost_one_sentence_and_change_nothing() {
     assert_eq!(get(disk.join("large")), vec![7; 8 << 20]);
     assert!(ground.listed().is_none());
     let nothing = ground.detach(&disk.join("large"));
-    assert_eq!(nothing.code(), 2, "{nothing:?}");
+    assert_eq!(nothing.code(), 5, "{nothing:?}");
     assert!(nothing.stderr.contains("is no volume"), "{nothing:?}");
+}
+
+#[test]
+fn what_does_not_come_about_leaves_no_file() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("64m"));
+    let disk = ground.disk();
+    let file = disk.join("new.img");
+    for (kind, said) in [("nofs", "mkfs.nofs"), ("../x", "mkfs.../x")] {
+        let run = ground.attach(&["--size", "16M", "--mkfs", kind]);
+        assert_eq!(run.code(), 2, "{run:?}");
+        assert!(run.stderr.contains(said), "{run:?}");
+    }
+    // The program is there, and refuses.
+    let size = ["--size", "16M", "--mkfs", "ext4", "--sector-size", "512"];
+    let nowhere = disk.join("no");
+    let attach = ["volume", "attach", text(&file), text(&nowhere)];
+    let refused = strandfs([&attach[..], &size].concat());
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    let small = strandfs([
+        "volume",
+        "attach",
+        text(&file),
+        "--size",
+        "4096",
+        "--mkfs",
+        "ext4",
+    ]);
+    assert_eq!(small.code(), 1, "{small:?}");
+    assert_eq!(names(&disk), [""; 0]);
+    for words in [&["resize", "--size", "16M"][..], &["detach"]] {
+        let run = strandfs([&["volume"], words, &[text(&disk.join("nope"))]].concat());
+        assert_eq!(run.code(), 5, "{run:?}");
+        assert!(run.stderr.contains("there is no such file"), "{run:?}");
+    }
+    assert_eq!(names(&disk), [""; 0]);
 }
 
 #[test]
@@ -64,7 +100,7 @@ fn a_file_is_served_once_and_never_beside_a_loop_device_on_it() {
     ground.serve(&["--size", "16M"]).ok();
     let (backing, other) = (ground.backing(), ground.mounted());
     let twice = strandfs(["volume", "serve", text(&backing), text(&other)]);
-    assert_eq!(twice.code(), 2, "{twice:?}");
+    assert_eq!(twice.code(), 7, "{twice:?}");
     assert!(twice.stderr.contains("in use"), "{twice:?}");
     let second = ground.disk().join("second.img");
     let place = ground.served();
@@ -77,7 +113,7 @@ fn a_file_is_served_once_and_never_beside_a_loop_device_on_it() {
         "1M",
     ];
     let covered = strandfs(args);
-    assert_eq!(covered.code(), 2, "{covered:?}");
+    assert_eq!(covered.code(), 6, "{covered:?}");
     assert!(
         covered.stderr.contains("served here already"),
         "{covered:?}"
@@ -88,7 +124,7 @@ fn a_file_is_served_once_and_never_beside_a_loop_device_on_it() {
     let direct = run("losetup", ["-f", "--show", text(&backing)]).ok().stdout;
     let beside = ground.serve(&[]);
     run("losetup", ["-d", direct.trim()]).ok();
-    assert_eq!(beside.code(), 2, "{beside:?}");
+    assert_eq!(beside.code(), 7, "{beside:?}");
     assert!(beside.stderr.contains(direct.trim()), "{beside:?}");
 }
 
@@ -382,7 +418,7 @@ fn detaching_says_who_keeps_a_volume_in_a_mount_namespace_of_its_own() {
     });
 
     let refused = ground.detach(&ground.backing());
-    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert_eq!(refused.code(), 7, "{refused:?}");
     // Other tests have namespaces, too.
     for part in ["it is detached here", "mount namespace", &pid.to_string()] {
         assert!(refused.stderr.contains(part), "{refused:?}");

@@ -50,12 +50,12 @@ fn attach_makes_a_mounted_filesystem_of_nothing_and_detach_undoes_it() {
     );
 
     let again = ground.attach(&[]);
-    assert_eq!(again.code(), 2, "{again:?}");
+    assert_eq!(again.code(), 6, "{again:?}");
     assert!(again.stderr.contains("attached already"), "{again:?}");
 
     let open = std::fs::File::open(mounted.join("file")).unwrap();
     let busy = ground.detach(&mounted);
-    assert_eq!(busy.code(), 2, "{busy:?}");
+    assert_eq!(busy.code(), 7, "{busy:?}");
     assert!(busy.stderr.contains("in use"), "{busy:?}");
     assert!(
         get(mounted.join("file")) == pattern(1, 100_000),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use strandfs_options::branch::nested;
 use strandfs_options::table::Status;
 use strandfs_options::{ConfigErrors, ConfigFile, Notice, OptionError, Settings, TABLE};
 
@@ -92,6 +93,9 @@ fn apply(
             .chain(news)
             .map(|notice| notice.to_string()),
     );
+    let known = nested(&old.settings.branches);
+    let nested = nested(&settings.branches).into_iter();
+    notices.extend(nested.filter(|sentence| !known.contains(sentence)));
     let (branches, missing) = match settings.branches == old.settings.branches {
         true => (old.branches.clone(), old.missing.clone()),
         false => membership::next_branches(pool, &old, &settings.branches, &mut changes)?,

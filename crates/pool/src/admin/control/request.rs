@@ -256,6 +256,7 @@ fn read_mode(mode: &Option<String>) -> Result<Option<BranchMode>, OptionError> {
         option: "mode".to_owned(),
         value: mode.clone(),
         accepted: "RW, RO or NC",
+        suggestion: None,
     })
 }
 
@@ -267,6 +268,7 @@ fn read_size(size: &Option<String>) -> Result<Option<MinFreeSpace>, OptionError>
             option: "minfreespace".to_owned(),
             value: size.to_owned(),
             accepted: MinFreeSpace::ACCEPTED,
+            suggestion: None,
         }),
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::base::calls::Calls;
-use crate::base::status::Condition;
+use crate::base::status::{Condition, rfc3339};
 
 /// What a branch is fit for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +192,7 @@ impl BranchHealth {
         Condition {
             state: told.state.name().to_owned(),
             reason: told.reason.clone(),
+            since: rfc3339(told.since_seconds),
             since_seconds: told.since_seconds,
             io_errors: self.io_errors.load(Ordering::Relaxed),
             last_error: told.last_error.map(|errno| errno.to_string()),

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use super::arguments;
 use crate::docs::man::Page;
+use crate::exit::MOUNT_TABLE;
 use crate::mount_helper::HelperArgs;
 
 const FSTAB: &str = "\
@@ -43,12 +44,9 @@ pub fn page() -> String {
     );
     page.section("Examples").literal(FSTAB);
     page.section("Exit status");
-    page.item("0", "Success.");
-    page.item("1", "A mistake in the arguments or options.");
-    page.item(
-        "32",
-        "The mount failed; a sentence on standard error says why.",
-    );
+    for (_, code, meaning) in &MOUNT_TABLE {
+        page.item(&code.to_string(), meaning);
+    }
     page.section("See also");
     page.paragraph("`strandfs`(1), `strandfs.toml`(5), `mount`(8), `fstab`(5)");
     page.render()

@@ -7,6 +7,10 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("config", "options_come_from_the_file_that_config_names"),
     ("mount-over", "a_second_mount_is_refused_unless_asked_for"),
     (
+        "nonempty",
+        "a_mount_with_its_words_in_the_wrong_order_is_refused",
+    ),
+    (
         "on-missing",
         "what_is_on_a_vanished_branch_does_not_look_deleted",
     ),
