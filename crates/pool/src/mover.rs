@@ -25,6 +25,7 @@ mod reader;
 mod record;
 pub mod records;
 pub(crate) mod recover;
+mod relay;
 mod rename_record;
 mod seal;
 mod source;
@@ -145,6 +146,9 @@ pub(crate) enum MoveError {
     /// It was changed a moment ago.
     #[error("it has only just been changed")]
     Fresh,
+    /// Another move waits for a lock of the kernel's in its directory.
+    #[error("its directory is locked: another move waits there")]
+    Locked,
     /// Nothing is to be moved any more.
     #[error("it is not to move any more")]
     Called,

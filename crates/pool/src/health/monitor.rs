@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,10 @@ const LOOKS: u32 = 4;
 /// Half of the threads may wait for a branch for this many times `branch-slow-after`.
 const MANY_AFTER: u32 = 5;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A branch that answers while a call waits is asked again after this part of the wait, 1 / …
+const ASKED_AGAIN: u32 = 4;
+/// And at the latest after so long.
+const ASKED_AGAIN_LATEST: Duration = Duration::from_secs(10);
 
 /// Ends the monitor.
 #[derive(Default)]
@@ -96,6 +101,10 @@ struct Check {
     next: Instant,
     /// A helper is at it.
     asked: Option<(Instant, Arc<Mutex<Option<Verdict>>>)>,
+    /// When a branch on which calls wait was last asked whether it answers.
+    doubted: Option<Instant>,
+    /// It cannot be asked.
+    is_mute: Arc<AtomicBool>,
 }
 
 struct Monitor {
@@ -223,9 +232,17 @@ impl Monitor {
             None => asked_for.filter(|time| *time >= settings.branch_slow_after),
         };
         let longest_wait = waiting().map(|stuck| stuck.time).max();
-        // Calls that meet a user's mount wait for that user's server: the branch itself is asked.
+        // Calls that meet a user's mount wait for that user's server, and others for the lock of a
+        // directory that a user keeps: the branch itself is asked.
+        let writable = branch.mode != BranchMode::ReadOnly;
+        let can_be_asked = || {
+            let is_mute = check.is_mute.load(Ordering::Relaxed);
+            !branch.mark().is_served() && writable && !is_mute
+        };
         let doubtful = longest_wait.is_some()
-            && (has_mount_of_a_user(&branch.path)
+            && (can_be_asked()
+                || waiting().all(Stuck::waits_for_a_lock)
+                || has_mount_of_a_user(&branch.path)
                 || !branch.mark().is_served() && waiting().any(Stuck::waits_for_a_server));
         let longest = longest_wait.filter(|_| !doubtful).max(time);
         match verdict {
@@ -259,9 +276,10 @@ impl Monitor {
             }
             branch.health().change(BranchState::Slow, &reason);
         }
+        let doubts = doubtful && check.is_to_be_asked(now, longest_wait.unwrap_or_default());
         if check.asked.is_none()
             && (now >= check.next
-                || doubtful
+                || doubts
                 || branch.health().is_slow()
                 || branch.health().take_suspicion())
         {
@@ -270,10 +288,13 @@ impl Monitor {
                 interval => now + interval,
             };
             let (branch, marker) = (Arc::clone(branch), settings.branch_marker.clone());
+            let is_mute = Arc::clone(&check.is_mute);
+            if doubtful {
+                check.doubted = Some(now);
+            }
             check.ask(pool, move |_| {
-                // A frozen filesystem answers all but changes.
-                if doubtful && branch.mode != BranchMode::ReadOnly {
-                    refuses_changes(&branch);
+                if doubtful && writable && !writes_something(&branch) {
+                    is_mute.store(true, Ordering::Relaxed);
                 }
                 look(&branch, marker.as_deref())
             });
@@ -325,7 +346,16 @@ impl Check {
         Check {
             next: now,
             asked: None,
+            doubted: None,
+            is_mute: Arc::default(),
         }
+    }
+
+    /// Whether a branch on which a call has been waiting for so long is to be asked, once more.
+    fn is_to_be_asked(&self, now: Instant, wait: Duration) -> bool {
+        let pause = (wait / ASKED_AGAIN).min(ASKED_AGAIN_LATEST);
+        self.doubted
+            .is_none_or(|doubted| now.duration_since(doubted) >= pause)
     }
 
     /// What the helper found out; it is at it no more then.
@@ -387,9 +417,24 @@ fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
 
 /// Makes a nameless file, which leaves nothing behind.
 fn refuses_changes(branch: &Branch) -> bool {
+    nameless_file(branch).err() == Some(Errno::ROFS)
+}
+
+/// Has a few bytes reach the disk, in a nameless file: that takes no lock a user could keep, and a frozen
+/// filesystem, or a disk that hangs, holds it up. False if the filesystem has no such files.
+fn writes_something(branch: &Branch) -> bool {
+    let Ok(file) = nameless_file(branch) else {
+        return false;
+    };
+    // Where there is no room, or the disk has an error, that is an answer, too.
+    let _ = rustix::io::write(&file, &[0; 512]);
+    let _ = rustix::fs::fsync(&file);
+    true
+}
+
+fn nameless_file(branch: &Branch) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let made = rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR);
-    made.err() == Some(Errno::ROFS)
+    rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR)
 }
 
 /// Mounts may have other flags now, this pool's too; what the kernel was told of files there

@@ -34,11 +34,49 @@ pub(super) struct Stuck {
     pub time: Duration,
 }
 
+/// Parts of the names of the functions in which the kernel takes the lock of a directory or of an inode,
+/// of Linux 5.15 to 6.18 (`fs/namei.c`, `fs/readdir.c`, `fs/open.c`, `fs/attr.c`, `fs/xattr.c`): there a
+/// thread waits for another one, not for its filesystem.
+const LOCK_TAKERS: [&str; 20] = [
+    "unlink",
+    "rmdir",
+    "mkdir",
+    "mknod",
+    "symlinkat",
+    "linkat",
+    "filename_create",
+    "rename",
+    "dirop",
+    "lookup_slow",
+    "lookup_one",
+    "walk_component",
+    "last_lookups",
+    "path_openat",
+    "d_alloc_parallel",
+    "iterate_dir",
+    "chmod_common",
+    "chown_common",
+    "do_truncate",
+    "setxattr",
+];
+
 impl Stuck {
     /// Whether the thread is seen to wait for a FUSE server: also of a mount that is gone.
     pub(super) fn waits_for_a_server(&self) -> bool {
-        let place = std::fs::read_to_string(format!("/proc/self/task/{}/wchan", self.thread));
-        place.is_ok_and(|place| place == "request_wait_answer" || place.contains("fuse_"))
+        let place = self.place();
+        place == "request_wait_answer" || place.contains("fuse_")
+    }
+
+    /// Whether the thread is seen to wait for the lock of a directory or an inode.
+    pub(super) fn waits_for_a_lock(&self) -> bool {
+        let place = self.place();
+        LOCK_TAKERS.iter().any(|part| place.contains(part))
+    }
+
+    /// The kernel's function in which the thread waits; empty or `0` if it does not say.
+    fn place(&self) -> String {
+        let place = format!("/proc/self/task/{}/wchan", self.thread);
+        std::fs::read_to_string(place).unwrap_or_default()
     }
 }
 

@@ -27,6 +27,7 @@ use crate::base::status::RelocateAhead;
 use crate::base::sys;
 use crate::base::thread;
 use crate::directory::{choose, forget, lookup};
+use crate::mover::relay::{Relay, Runner};
 use crate::mover::source::Source;
 use crate::mover::{self, MoveError, MoveMode, Mover, lacks_a_branch};
 use crate::state::State;
@@ -51,6 +52,7 @@ pub(crate) struct Ahead {
     files: AtomicU64,
     bytes: AtomicU64,
     ended: AtomicBool,
+    relay: Relay,
     state: Mutex<Progress>,
     news: Condvar,
 }
@@ -76,6 +78,7 @@ impl Ahead {
     /// Gives up what is being moved and ends the thread.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        self.relay.end();
         self.news.notify_all();
         let mut state = self.state.lock();
         let deadline = Instant::now() + PATIENCE;
@@ -122,22 +125,45 @@ impl Ahead {
 /// # Errors
 /// The thread cannot be started.
 pub fn start(pool: &Arc<Mover>) -> std::io::Result<()> {
+    pool.ahead.state.lock().running = true;
+    let started = start_with(Arc::downgrade(pool), &pool.ahead, pool.ahead.relay.turn());
+    if let Err(error) = started {
+        pool.ahead.state.lock().running = false;
+        return Err(error);
+    }
+    let (pool, ahead) = (Arc::downgrade(pool), Arc::clone(&pool.ahead));
+    thread::start("strandfs-relay", move || look_after(&pool, &ahead)).map(drop)
+}
+
+fn start_with(pool: Weak<Mover>, ahead: &Arc<Ahead>, turn: u64) -> std::io::Result<()> {
     let mover = AheadThread {
-        pool: Arc::downgrade(pool),
-        ahead: Arc::clone(&pool.ahead),
+        pool,
+        ahead: Arc::clone(ahead),
+        turn,
         candidates: HashMap::new(),
     };
-    pool.ahead.state.lock().running = true;
-    let started = thread::start("strandfs-ahead", move || mover.run());
-    if started.is_err() {
-        pool.ahead.state.lock().running = false;
+    thread::start("strandfs-ahead", move || mover.run()).map(drop)
+}
+
+/// Has another thread go on where the one that moves files is held up.
+fn look_after(pool: &Weak<Mover>, ahead: &Arc<Ahead>) {
+    while let Some(passed_on) = ahead.relay.wait_to_pass_on() {
+        let at = format!("/{}", passed_on.at.display());
+        tracing::warn!(
+            directory = at,
+            "a move ahead of time is held up: others go on"
+        );
+        if let Err(error) = start_with(Weak::clone(pool), ahead, passed_on.turn) {
+            tracing::warn!(%error, "no thread to move files ahead of time");
+        }
     }
-    started.map(drop)
 }
 
 struct AheadThread {
     pool: Weak<Mover>,
     ahead: Arc<Ahead>,
+    /// Of the relay.
+    turn: u64,
     candidates: HashMap<BranchId, Candidates>,
 }
 
@@ -153,11 +179,18 @@ enum Outcome {
 
 impl AheadThread {
     fn run(mut self) {
-        while !self.ahead.ended() {
+        let ahead = Arc::clone(&self.ahead);
+        let runner = ahead.relay.runner(self.turn);
+        while !ahead.ended() {
+            if !runner.has_turn() {
+                return;
+            }
             let Some(pool) = self.pool.upgrade() else {
                 break;
             };
+            runner.beat();
             let outcome = self.look(&pool);
+            runner.rests();
             drop(pool);
             match outcome {
                 Outcome::Busy => {}
@@ -200,7 +233,7 @@ impl AheadThread {
                 Ok(false) => {}
                 Err(why) => self.ahead.hold_up(branch, Some(why)),
             }
-            if self.ahead.ended() {
+            if self.ahead.ended() || !self.ahead.relay.runner(self.turn).has_turn() {
                 break;
             }
         }
@@ -217,9 +250,11 @@ impl AheadThread {
         wanted: u64,
     ) -> Result<bool, String> {
         let candidates = self.candidates.entry(branch.id).or_default();
-        candidates.look(branch, &|| {
-            self.ahead.ended() || pool.view().generation != view.generation
-        });
+        let runner = self.ahead.relay.runner(self.turn);
+        let stop = || {
+            self.ahead.ended() || pool.view().generation != view.generation || !runner.has_turn()
+        };
+        candidates.look(branch, &stop, &runner);
         let Some(candidate) = candidates.pick(wanted) else {
             candidates.run_out();
             return Err(candidates.why_none());
@@ -227,7 +262,10 @@ impl AheadThread {
         self.ahead.state.lock().moving = Some(format!("/{}", candidate.path.display()));
         let before = available(pool, view, branch);
         let begun = Instant::now();
-        let outcome = move_ahead(pool, view, branch, rule, &candidate);
+        let outcome = match runner.enters(candidate.dir()) {
+            true => move_ahead(pool, view, branch, rule, &candidate, runner),
+            false => Err(MoveError::Locked),
+        };
         self.ahead.state.lock().moving = None;
         match outcome {
             Ok(bytes) => {
@@ -308,8 +346,9 @@ fn move_ahead(
     branch: &Arc<Branch>,
     rule: Policy,
     candidate: &Candidate,
+    runner: Runner<'_>,
 ) -> Result<u64, MoveError> {
-    let mut move_mode = Pace::new(pool, view, branch);
+    let mut move_mode = Pace::new(pool, view, branch, runner);
     let _ = sys::idle_io_priority();
     let moved = move_closed(pool, view, branch, rule, candidate, &mut move_mode);
     let _ = sys::drop_io_priority();

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
@@ -15,14 +15,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::locks::{alice_works, threads_of};
 use super::people::{ALICE, MALLORY, act_as, command_as};
 use crate::need_root;
-use crate::support::files::{names, put};
-use crate::support::{Pool, eventually, strandfs};
+use crate::support::files::{names, open_with, put};
+use crate::support::mounts::loop_works;
+use crate::support::{Builder, Kind, Pool, eventually, say, strandfs};
 
 /// For what shows at once; the machine may be busy.
 const SOON: Duration = Duration::from_secs(60);
 /// Commands wait for the kernel to be told for as long as this, where it is not.
 const PROMPT: Duration = Duration::from_secs(20);
 const PAGE_BYTES: usize = 4096;
+const MIB: usize = 1 << 20;
 /// Where the program of these tests finds the file to list into, and the directories to list.
 const INTO: &str = "STRANDFS_TEST_LIST_INTO";
 const OF: &str = "STRANDFS_TEST_LIST_OF";
@@ -257,4 +259,149 @@ fn a_listing_that_hangs_holds_up_no_other_listing_where_none_is_kept() {
     assert_eq!(other.join().unwrap(), ["old"]);
     held.free();
     drop(pool);
+}
+
+/// Whoever lists a branch's own directory keeps moves out of it: their thread cannot be called back.
+fn move_beside_a_locked_directory(
+    builder: Builder,
+    files: [usize; 2],
+    free_mib: u64,
+) -> (Pool, Locked) {
+    let mut pool = builder.prepare();
+    put(pool.on(0, "locked/large"), vec![1; files[0] * MIB]);
+    for number in 0..4 {
+        put(
+            pool.on(0, format!("free/c{number}")),
+            vec![2; files[1] * MIB],
+        );
+    }
+    fs::set_permissions(pool.on(0, ""), PermissionsExt::from_mode(0o755)).unwrap();
+    let stat = rustix::fs::statvfs(&pool.on(0, "")).unwrap();
+    let rest = (stat.f_bavail * stat.f_frsize).saturating_sub(free_mib << 20);
+    let filler = File::create(pool.on(0, "held open")).unwrap();
+    rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, rest).unwrap();
+    // Immovable: it has two names.
+    fs::hard_link(pool.on(0, "held open"), pool.on(0, "two")).unwrap();
+    pool.start();
+    let held = Locked::new(&[pool.on(0, "locked")]);
+    (pool, held)
+}
+
+#[track_caller]
+fn only_the_locked_directory_kept_its_file(pool: &Pool, held: Locked) {
+    assert!(pool.holders("locked/large").contains(&0));
+    held.free();
+    eventually("the move that was held up to end", SOON, || {
+        pool.holders("locked/large").len() == 1
+            && (0..2).all(|branch| {
+                let names = names(pool.on(branch, ""));
+                !names.iter().any(|name| name.starts_with(".strandfs-move"))
+            })
+    });
+    let content = fs::read(pool.path("locked/large")).unwrap();
+    assert!(content.iter().all(|byte| *byte == 1), "it is whole");
+}
+
+#[test]
+fn a_branchs_directory_that_a_user_keeps_locked_holds_up_no_room_for_others() {
+    need_root!();
+    if !loop_works("ext4") {
+        return;
+    }
+    let builder = Pool::build()
+        .branch(Kind::Loop("ext4", "256m"), "")
+        .branch(Kind::Loop("ext4", "1500m"), "")
+        .option("category.create=ff")
+        .limit(Duration::from_secs(240));
+    let (pool, held) = move_beside_a_locked_directory(builder, [40, 20], 10);
+    let holds = pool.branch_status(0).holds;
+    if !holds.is_on() {
+        say(&format!("skipped: writes cannot be held here: {holds}"));
+        return;
+    }
+    // The large file would suffice, and is tried first.
+    let began = Instant::now();
+    let writer = open_with(pool.path("w"), 0).unwrap();
+    for at in 0..60 {
+        writer
+            .write_all_at(&vec![3; MIB], (at * MIB) as u64)
+            .unwrap();
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    drop(writer);
+    only_the_locked_directory_kept_its_file(&pool, held);
+}
+
+#[test]
+fn a_branchs_directory_that_a_user_keeps_locked_holds_up_no_other_move_ahead() {
+    need_root!();
+    let builder = Pool::build()
+        .branch(Kind::Tmpfs("128m"), "")
+        .branch(Kind::Tmpfs("256m"), "")
+        .option("category.create=ff,moveonenospc=mfs,passthrough.headroom=0,relocate.ahead=40M");
+    let (pool, held) = move_beside_a_locked_directory(builder, [25, 8], 8);
+    if !pool.status().passthrough.is_on() {
+        say("skipped: no passthrough here");
+        return;
+    }
+    let writer = open_with(pool.path("w"), 0).unwrap();
+    writer.write_all_at(b"x", 0).unwrap();
+    eventually("files of another directory to move", SOON, || {
+        let moved = |number| pool.holders(format!("free/c{number}")) == [1];
+        (0..4).filter(|number| moved(*number)).count() >= 3
+    });
+    only_the_locked_directory_kept_its_file(&pool, held);
+}
+
+fn is_no_sick_disk(mut pool: Pool) {
+    put(pool.on(0, "hers/file"), "hers");
+    put(pool.on(0, "his/file"), "his");
+    fs::set_permissions(pool.on(0, ""), PermissionsExt::from_mode(0o1777)).unwrap();
+    fs::set_permissions(pool.on(0, "his"), PermissionsExt::from_mode(0o777)).unwrap();
+    pool.start();
+    let held = Locked::new(&[pool.on(0, "his")]);
+    let path = pool.path("his/file");
+    let remover = thread::spawn(move || act_as(MALLORY, || fs::remove_file(path)));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        assert_eq!(pool.branch_status(0).health, "ok", "{:?}", began.elapsed());
+        alice_works(&pool, "beside a branch's directory that is locked");
+        assert_eq!(fs::read(pool.path("hers/file")).unwrap(), b"hers");
+    }
+    assert!(!remover.is_finished(), "the directory was not locked");
+    held.free();
+    remover.join().unwrap().unwrap();
+    assert_eq!(names(pool.path("his")), [""; 0]);
+}
+
+/// Sooner than by default, where it takes half a minute.
+const SICK_SOON: &str = "branch-slow-after=500ms,branch-deadline=3s";
+
+/// A thread of the server that waits for such a directory waits for a user, not for the disk: after half a
+/// minute the branch was out of use, for everybody.
+#[test]
+fn a_branchs_directory_that_a_user_keeps_locked_is_no_sick_disk() {
+    need_root!();
+    let mut kinds = vec![Kind::Tmpfs("64m")];
+    if loop_works("ext4") {
+        kinds.push(Kind::Loop("ext4", "64m"));
+    }
+    for kind in kinds {
+        let builder = Pool::build().branch(kind, "").option(SICK_SOON);
+        is_no_sick_disk(builder.prepare());
+    }
+}
+
+/// A filesystem with a server of its own, which cannot make the branch's nameless files.
+#[test]
+fn a_served_branchs_directory_that_a_user_keeps_locked_is_no_sick_server() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Dir, "")
+        .option(SICK_SOON)
+        .prepare();
+    let (of, at) = (pool.outside("inner"), pool.on(0, ""));
+    fs::create_dir(&of).unwrap();
+    strandfs([of.as_os_str(), at.as_os_str()]).ok();
+    is_no_sick_disk(pool);
 }

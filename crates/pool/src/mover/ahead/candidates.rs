@@ -18,6 +18,7 @@ use crate::base::own_names::own_name;
 use crate::base::sys;
 use crate::mover::ahead::MoveError;
 use crate::mover::recover::open_dir;
+use crate::mover::relay::Runner;
 use crate::state::identity::kind_of;
 
 /// Files remembered of one look at a branch: its largest.
@@ -44,6 +45,13 @@ pub(in crate::mover) struct Candidate {
     pub(in crate::mover) path: PathBuf,
 }
 
+impl Candidate {
+    /// Below the branch's root, too.
+    pub(in crate::mover) fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+}
+
 /// The files of one branch that could move.
 #[derive(Default)]
 pub(super) struct Candidates {
@@ -65,7 +73,8 @@ pub(super) struct Candidates {
 
 impl Candidates {
     /// Looks at the branch, if no file is left and the last look is long enough ago.
-    pub(super) fn look(&mut self, branch: &Branch, stop: &dyn Fn() -> bool) {
+    /// Where another thread is held up it looks at nothing.
+    pub(super) fn look(&mut self, branch: &Branch, stop: &dyn Fn() -> bool, runner: &Runner<'_>) {
         let due = self.moved || self.next.is_none_or(|next| next <= Instant::now());
         if !self.files.is_empty() || self.begun.is_some() || !due {
             return;
@@ -75,7 +84,7 @@ impl Candidates {
         self.fresh.clear();
         let now = Instant::now();
         self.resting.retain(|_, until| *until > now);
-        self.files = Walk::over(branch, stop);
+        self.files = Walk::over(branch, stop, runner);
         self.files
             .retain(|file| !self.resting.contains_key(&file.path));
     }
@@ -128,6 +137,7 @@ impl Candidates {
 pub(in crate::mover) struct Search {
     device: (u32, u32),
     dirs: Vec<PathBuf>,
+    left_out: Vec<PathBuf>,
 }
 
 impl Search {
@@ -137,23 +147,30 @@ impl Search {
         Some(Search {
             device: device(&root),
             dirs: vec![PathBuf::new()],
+            left_out: Vec::new(),
         })
     }
 
-    /// Whether all has been looked at.
+    /// Whether all has been looked at, but what was left out.
     pub(in crate::mover) fn is_over(&self) -> bool {
         self.dirs.is_empty()
     }
 
+    pub(in crate::mover) fn look_at_left_out(&mut self) {
+        self.dirs.append(&mut self.left_out);
+    }
+
     /// The largest files of what is looked at until all has been, or `stop`, which is told how many have
-    /// been found, says so; the smallest first.
+    /// been found, says so; the smallest first. Directories where another thread is held up are left out.
     pub(in crate::mover) fn go_on(
         &mut self,
         branch: &Branch,
         stop: &dyn Fn(usize) -> bool,
+        runner: &Runner<'_>,
     ) -> Vec<Candidate> {
         let mut walk = Walk {
             stop: &|| false,
+            runner,
             in_haste: true,
             device: self.device,
             largest: BinaryHeap::new(),
@@ -163,7 +180,9 @@ impl Search {
         while !stop(walk.largest.len())
             && let Some(path) = walk.dirs.pop()
         {
-            if let Ok(dir) = open_dir(branch.root(), &path) {
+            if !runner.enters(&path) {
+                self.left_out.push(path);
+            } else if let Ok(dir) = open_dir(branch.root(), &path) {
                 walk.list(&dir, &path);
             }
         }
@@ -176,6 +195,7 @@ impl Search {
 
 struct Walk<'a> {
     stop: &'a dyn Fn() -> bool,
+    runner: &'a Runner<'a>,
     /// Others do not get a turn.
     in_haste: bool,
     device: (u32, u32),
@@ -188,12 +208,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// The largest files of a branch that have one name, the smallest first.
-    fn over(branch: &Branch, stop: &dyn Fn() -> bool) -> Vec<Candidate> {
+    fn over(branch: &Branch, stop: &dyn Fn() -> bool, runner: &Runner<'_>) -> Vec<Candidate> {
         let Ok(root) = sys::statx_fd(branch.root()) else {
             return Vec::new();
         };
         let mut walk = Walk {
             stop,
+            runner,
             in_haste: false,
             device: device(&root),
             largest: BinaryHeap::new(),
@@ -206,7 +227,9 @@ impl Walk<'_> {
                 walk.largest.clear();
                 break;
             }
-            if let Ok(dir) = open_dir(branch.root(), &path) {
+            if runner.enters(&path)
+                && let Ok(dir) = open_dir(branch.root(), &path)
+            {
                 walk.list(&dir, &path);
             }
         }
@@ -226,11 +249,14 @@ impl Walk<'_> {
         };
         for entry in list.flatten() {
             self.names += 1;
-            if self.names.is_multiple_of(TURN_NAMES) && !self.in_haste {
-                if (self.stop)() {
-                    return;
+            if self.names.is_multiple_of(TURN_NAMES) {
+                self.runner.beat();
+                if !self.in_haste {
+                    if (self.stop)() {
+                        return;
+                    }
+                    std::thread::sleep(TURN);
                 }
-                std::thread::sleep(TURN);
             }
             let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." || own_name(name).is_some() {
@@ -280,6 +306,7 @@ mod tests {
 
     use super::*;
     use crate::base::branch::BranchId;
+    use crate::mover::relay::Relay;
 
     fn candidates(sizes: &[u64]) -> Candidates {
         let file = |bytes: &u64| Candidate {
@@ -339,12 +366,13 @@ mod tests {
             min_free_space: None,
         };
         let branch = Branch::open(BranchId(0), &spec).unwrap();
-        let found = Walk::over(&branch, &|| false);
+        let relay = Relay::default();
+        let found = Walk::over(&branch, &|| false, &relay.runner(0));
         let names: Vec<_> = found
             .iter()
             .map(|file| file.path.to_str().unwrap())
             .collect();
         assert_eq!(names, ["a", "d/e/c", "d/b"]);
-        assert!(Walk::over(&branch, &|| true).is_empty());
+        assert!(Walk::over(&branch, &|| true, &relay.runner(0)).is_empty());
     }
 }

@@ -9,6 +9,7 @@ use crate::base::branch::Branch;
 use crate::base::policy::Space;
 use crate::base::sys::{self, Own};
 use crate::mover::ahead::{self, threshold_bytes};
+use crate::mover::relay::Runner;
 use crate::mover::source::Source;
 use crate::mover::{MoveError, MoveMode, Mover};
 use crate::state::node::{ExclusiveMoveLock, Node};
@@ -24,17 +25,24 @@ pub(super) struct Pace<'a> {
     pool: &'a Mover,
     view: &'a View,
     from: &'a Arc<Branch>,
+    runner: Runner<'a>,
     begun: Instant,
     copied_bytes: u64,
     unsynced_bytes: u64,
 }
 
 impl<'a> Pace<'a> {
-    pub(super) fn new(pool: &'a Mover, view: &'a View, from: &'a Arc<Branch>) -> Pace<'a> {
+    pub(super) fn new(
+        pool: &'a Mover,
+        view: &'a View,
+        from: &'a Arc<Branch>,
+        runner: Runner<'a>,
+    ) -> Pace<'a> {
         Pace {
             pool,
             view,
             from,
+            runner,
             begun: Instant::now(),
             copied_bytes: 0,
             unsynced_bytes: 0,
@@ -79,6 +87,8 @@ impl MoveMode for Pace<'_> {
     }
 
     fn copied(&mut self, node: &Node, to: BorrowedFd<'_>, bytes: u64) -> Result<(), MoveError> {
+        // From here on, until all is copied and synced, it is the disk that is waited for.
+        self.runner.rests();
         self.copied_bytes += bytes;
         self.unsynced_bytes += bytes;
         self.go_on(node)?;
@@ -100,6 +110,7 @@ impl MoveMode for Pace<'_> {
         node: &'n Node,
         source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
+        self.runner.beat();
         self.go_on(node)?;
         // Others may wait for what comes now.
         let _ = sys::drop_io_priority();

@@ -206,6 +206,7 @@ impl Answerer {
     fn settle(&mut self, pool: &Arc<Mover>) {
         for guarded in self.branches.values_mut() {
             if guarded.queue.len() > 0 {
+                room::go_on(pool, &guarded.queue);
                 guarded.settle(pool, &pool.view().settings);
             }
         }

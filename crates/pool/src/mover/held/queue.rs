@@ -13,6 +13,7 @@ use super::room;
 use crate::base::branch::BranchId;
 use crate::base::sys;
 use crate::mover::Mover;
+use crate::mover::relay::Relay;
 
 /// For so long after somebody had to wait room is made for what comes next.
 const WANTED_FOR: Duration = Duration::from_secs(2);
@@ -25,6 +26,8 @@ const PROMISES_SEEN_FOR: Duration = Duration::from_millis(500);
 /// Those of one branch.
 pub(super) struct Queue {
     pub(super) branch: BranchId,
+    /// The threads that make room.
+    pub(super) relay: Relay,
     state: Mutex<State>,
     news: Condvar,
 }
@@ -112,6 +115,7 @@ impl Queue {
     pub(super) fn new(branch: BranchId) -> Arc<Queue> {
         Arc::new(Queue {
             branch,
+            relay: Relay::default(),
             state: Mutex::default(),
             news: Condvar::new(),
         })

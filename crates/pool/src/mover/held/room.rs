@@ -16,6 +16,7 @@ use crate::base::thread;
 use crate::directory::choose;
 use crate::mover::ahead::candidates::{Candidate, Search};
 use crate::mover::ahead::{move_closed, pace};
+use crate::mover::relay::Runner;
 use crate::mover::source::Source;
 use crate::mover::{MoveError, MoveMode, Mover, lacks_a_branch};
 use crate::state::node::{ExclusiveMoveLock, Node};
@@ -38,13 +39,30 @@ const COMING_OF_AGE: Duration = Duration::from_millis(200);
 
 /// Has room made on the branch of a queue; the thread is started if there is none.
 pub(super) fn make(pool: &Arc<Mover>, queue: &Arc<Queue>) {
-    if !queue.begin_work() {
-        return;
+    if queue.begin_work() {
+        start(pool, queue, queue.relay.turn());
     }
+}
+
+/// Has another thread go on where the one that makes room is held up.
+pub(super) fn go_on(pool: &Arc<Mover>, queue: &Arc<Queue>) {
+    if let Some(passed_on) = queue.relay.pass_on() {
+        let at = format!("/{}", passed_on.at.display());
+        tracing::warn!(
+            directory = at,
+            "a move that makes room is held up: others go on"
+        );
+        start(pool, queue, passed_on.turn);
+    }
+}
+
+fn start(pool: &Arc<Mover>, queue: &Arc<Queue>, turn: u64) {
     let worker = Worker {
         pool: Arc::downgrade(pool),
         queue: Arc::clone(queue),
+        turn,
         found: Vec::new(),
+        locked: Vec::new(),
         fresh: Vec::new(),
         search: None,
         moved: 0,
@@ -61,8 +79,12 @@ pub(super) fn make(pool: &Arc<Mover>, queue: &Arc<Queue>) {
 struct Worker {
     pool: Weak<Mover>,
     queue: Arc<Queue>,
+    /// Of the queue's relay.
+    turn: u64,
     /// Files that could move.
     found: Vec<Candidate>,
+    /// Those in a directory where another thread is held up.
+    locked: Vec<Candidate>,
     /// Those that have only just been changed.
     fresh: Vec<Candidate>,
     /// Present from the first time that somebody waits until all that was found has been tried.
@@ -76,7 +98,11 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while self.queue.next_work(IDLE) {
+        while self.runner().has_turn() {
+            self.runner().rests();
+            if !self.queue.next_work(IDLE) {
+                return;
+            }
             let Some(pool) = self.pool.upgrade().filter(|pool| !pool.held.ended()) else {
                 self.queue.end_work();
                 return;
@@ -91,10 +117,15 @@ impl Worker {
         }
     }
 
-    /// Makes room until nobody wants it.
+    fn runner(&self) -> Runner<'_> {
+        self.queue.relay.runner(self.turn)
+    }
+
+    /// Makes room until nobody wants it, or another thread does.
     fn work(&mut self, pool: &Arc<Mover>) {
         self.last_move = Instant::now();
-        while !pool.held.ended() {
+        while !pool.held.ended() && self.runner().has_turn() {
+            self.runner().beat();
             let view = Arc::clone(&pool.view());
             let branch = view.branch(self.queue.branch).cloned();
             let (Some(branch), Some(rule)) = (branch, view.settings.moveonenospc) else {
@@ -121,6 +152,11 @@ impl Worker {
                 // What others were allowed is taken or forgotten soon, and then there may be room.
                 if self.queue.is_kept_by_promises() {
                     pool.held_writers.kick();
+                    self.queue.pause(COMING_OF_AGE);
+                    continue;
+                }
+                // A file that is held up on its way makes room when it gets there.
+                if self.queue.relay.left_behind() > 0 {
                     self.queue.pause(COMING_OF_AGE);
                     continue;
                 }
@@ -166,6 +202,15 @@ impl Worker {
                 let suffices = self.found.partition_point(|file| file.bytes < wanted_bytes);
                 return Some(self.found.remove(suffices.min(last)));
             }
+            if self.queue.relay.left_behind() == 0 {
+                // Whoever was held up is back.
+                self.found = std::mem::take(&mut self.locked);
+                self.found.sort();
+                self.search.iter_mut().for_each(Search::look_at_left_out);
+                if !self.found.is_empty() {
+                    continue;
+                }
+            }
             if self.search.as_ref().is_none_or(Search::is_over) {
                 // What others have closed, or made, since it began.
                 if self.search.is_some() && self.moved == 0 {
@@ -175,9 +220,12 @@ impl Worker {
                 (self.moved, self.begun) = (0, Instant::now());
             }
             let until = Instant::now() + SEARCH;
-            let stop = |found: usize| pool.held.ended() || found > 0 && Instant::now() >= until;
-            self.found = self.search.as_mut()?.go_on(branch, &stop);
-            if self.found.is_empty() && pool.held.ended() {
+            let runner = self.queue.relay.runner(self.turn);
+            let stop = |found: usize| {
+                pool.held.ended() || !runner.has_turn() || found > 0 && Instant::now() >= until
+            };
+            self.found = self.search.as_mut()?.go_on(branch, &stop, &runner);
+            if self.found.is_empty() && (pool.held.ended() || !runner.has_turn()) {
                 return None;
             }
         }
@@ -191,10 +239,15 @@ impl Worker {
         rule: Policy,
         candidate: Candidate,
     ) {
+        if !self.runner().enters(candidate.dir()) {
+            self.locked.push(candidate);
+            return;
+        }
         let mut haste = Haste {
             pool,
             view,
             queue: &self.queue,
+            turn: self.turn,
         };
         let begun = Instant::now();
         match move_closed(pool, view, branch, rule, &candidate, &mut haste) {
@@ -262,6 +315,7 @@ struct Haste<'a> {
     pool: &'a Mover,
     view: &'a View,
     queue: &'a Queue,
+    turn: u64,
 }
 
 impl Haste<'_> {
@@ -285,6 +339,8 @@ impl MoveMode for Haste<'_> {
     }
 
     fn copied(&mut self, node: &Node, _to: BorrowedFd<'_>, _bytes: u64) -> Result<(), MoveError> {
+        // From here on, until all is copied and synced, it is the disk that is waited for.
+        self.queue.relay.runner(self.turn).rests();
         self.go_on(node)
     }
 
@@ -294,6 +350,7 @@ impl MoveMode for Haste<'_> {
         node: &'n Node,
         source: &Source,
     ) -> Result<Option<ExclusiveMoveLock<'n>>, MoveError> {
+        self.queue.relay.runner(self.turn).beat();
         self.go_on(node)?;
         pace::close_in(pool, node, source).map(Some)
     }
