@@ -232,18 +232,8 @@ impl Monitor {
             None => asked_for.filter(|time| *time >= settings.branch_slow_after),
         };
         let longest_wait = waiting().map(|stuck| stuck.time).max();
-        // Calls that meet a user's mount wait for that user's server, and others for the lock of a
-        // directory that a user keeps: the branch itself is asked.
         let writable = branch.mode != BranchMode::ReadOnly;
-        let can_be_asked = || {
-            let is_mute = check.is_mute.load(Ordering::Relaxed);
-            !branch.mark().is_served() && writable && !is_mute
-        };
-        let doubtful = longest_wait.is_some()
-            && (can_be_asked()
-                || waiting().all(Stuck::waits_for_a_lock)
-                || has_mount_of_a_user(&branch.path)
-                || !branch.mark().is_served() && waiting().any(Stuck::waits_for_a_server));
+        let doubtful = longest_wait.is_some() && check.doubts(branch, writable, waiting());
         let longest = longest_wait.filter(|_| !doubtful).max(time);
         match verdict {
             Some(Verdict::Gone(state, reason)) => {
@@ -349,6 +339,22 @@ impl Check {
             doubted: None,
             is_mute: Arc::default(),
         }
+    }
+
+    /// Whether those who wait may wait for somebody else, so that the branch itself is to be asked: for
+    /// the lock of a directory that a user keeps, or for the server of a user's mount.
+    fn doubts<'a>(
+        &self,
+        branch: &Branch,
+        writable: bool,
+        mut waiting: impl Iterator<Item = &'a Stuck> + Clone,
+    ) -> bool {
+        let served = branch.mark().is_served();
+        let can_be_asked = !served && writable && !self.is_mute.load(Ordering::Relaxed);
+        can_be_asked
+            || waiting.clone().all(Stuck::waits_for_a_lock)
+            || has_mount_of_a_user(&branch.path)
+            || !served && waiting.any(Stuck::waits_for_a_server)
     }
 
     /// Whether a branch on which a call has been waiting for so long is to be asked, once more.

@@ -276,7 +276,7 @@ fn move_beside_a_locked_directory(
         );
     }
     fs::set_permissions(pool.on(0, ""), PermissionsExt::from_mode(0o755)).unwrap();
-    let stat = rustix::fs::statvfs(&pool.on(0, "")).unwrap();
+    let stat = rustix::fs::statvfs(pool.on(0, "")).unwrap();
     let rest = (stat.f_bavail * stat.f_frsize).saturating_sub(free_mib << 20);
     let filler = File::create(pool.on(0, "held open")).unwrap();
     rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, rest).unwrap();
