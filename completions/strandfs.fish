@@ -541,6 +541,7 @@ function __strandfs_options
             printf '%s\t%s\n' "$head"'debug=' 'log every request and every decision'
             printf '%s\t%s\n' "$head"'log.file=' 'log to this file'
             printf '%s\t%s\n' "$head"'metrics.listen=' 'where Prometheus and its like read what the pool has counted'
+            printf '%s\t%s\n' "$head"'slow.log=' 'log requests that take this long'
             printf '%s\t%s\n' "$head"'notify.command=' 'program to run when a branch is in trouble'
             printf '%s\t%s\n' "$head"'notify.interval=' 'how often the same event of a branch is told'
             printf '%s\t%s\n' "$head"'notify.timeout=' 'how long notify.command may run'

@@ -10,9 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use call::{Answer, Call};
 
 use crate::abi::Opcode;
-use crate::filesystem::{Context, Filesystem, Result, Worker};
+use crate::filesystem::{Context, Filesystem, Result, SlowRequest, Worker};
 use crate::message::{DecodeError, Message};
 use crate::request::{Dialect, Request};
+use crate::traffic::Times;
 use crate::types::{Errno, NodeId};
 
 /// What became of a request.
@@ -126,6 +127,45 @@ pub fn dispatch_nowait<F: Filesystem + ?Sized>(
         "request answered at once"
     );
     Some(len)
+}
+
+/// Tells the filesystem of a request that took long, if it wants to know.
+pub(crate) fn tell_if_slow<F: Filesystem + ?Sized>(
+    fs: &F,
+    dialect: &Dialect,
+    message: &Message<'_>,
+    times: &Times,
+    error: Option<Errno>,
+) {
+    if fs.slow_after().is_some_and(|after| times.whole >= after) {
+        tell_slow(fs, dialect, message, times, error);
+    }
+}
+
+#[cold]
+fn tell_slow<F: Filesystem + ?Sized>(
+    fs: &F,
+    dialect: &Dialect,
+    message: &Message<'_>,
+    times: &Times,
+    error: Option<Errno>,
+) {
+    let request = Request::decode(message, dialect).ok();
+    let header = &message.header;
+    let slow = SlowRequest {
+        opcode: operation(message),
+        node: NodeId(header.nodeid),
+        name: request.as_ref().and_then(Request::name),
+        pid: header.pid,
+        uid: header.uid,
+        whole: times.whole,
+        queued: times.queued.unwrap_or_default(),
+        below: times.below,
+        answering: times.answering.unwrap_or_default(),
+        error,
+    };
+    // A panic must cost no more than the line.
+    let _ = catch_unwind(AssertUnwindSafe(|| fs.slow(&slow)));
 }
 
 fn context<'c>(message: &Message<'_>, worker: &'c dyn Worker) -> Context<'c> {

@@ -13,6 +13,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
+use crate::abi::Opcode;
 use crate::connection::Connection;
 use crate::deferred::Deferred;
 use crate::listing::{DirPlusSink, DirSink};
@@ -92,6 +93,32 @@ impl Context<'_> {
     }
 }
 
+/// A request that took long, and where the time went. What is left of `whole` without the others is
+/// the filesystem's own work.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowRequest<'a> {
+    /// What was asked for; none if this is not known here.
+    pub opcode: Option<Opcode>,
+    /// The node it was asked of.
+    pub node: NodeId,
+    /// The name in that node, where the request has one.
+    pub name: Option<&'a OsStr>,
+    /// As [`Context::pid`].
+    pub pid: u32,
+    /// As [`Context::uid`].
+    pub uid: u32,
+    /// From when it was read to when its thread was done with it.
+    pub whole: Duration,
+    /// Waiting for a thread.
+    pub queued: Duration,
+    /// In calls to what the filesystem stands on.
+    pub below: Duration,
+    /// Handing the answer to the kernel, where that is a call for each.
+    pub answering: Duration,
+    /// The error it was answered with.
+    pub error: Option<Errno>,
+}
+
 /// Result of an operation; the error goes to the caller as is.
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -126,6 +153,15 @@ pub trait Filesystem: Send + Sync + 'static {
     fn time_below(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// A request that takes this long or longer is told of by [`Filesystem::slow`]; none where there is
+    /// no such time. Asked after each request: to be told from memory.
+    fn slow_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A request took long. It is over; over `/dev/fuse` its caller has the answer.
+    fn slow(&self, request: &SlowRequest<'_>) {}
 
     /// Finds `name` in `parent`. `.` and `..` come only from file-handle look-ups (NFS export):
     /// `.` asks whether `parent` itself still exists (it may have been forgotten), `..` for its

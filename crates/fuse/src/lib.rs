@@ -70,7 +70,7 @@ pub use affinity::run_anywhere;
 pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dispatch::{Outcome, dispatch};
-pub use filesystem::{Context, Filesystem, Result, Worker};
+pub use filesystem::{Context, Filesystem, Result, SlowRequest, Worker};
 pub use life::{End, SessionError};
 pub use listing::{DirPlusSink, DirSink};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};

@@ -121,6 +121,8 @@ pub struct Settings {
     pub debug: bool,
     /// `None`: the system's log, or standard error.
     pub log_file: Option<String>,
+    /// Zero: slow requests are not logged.
+    pub slow_log: Duration,
     /// `notify.*`.
     pub notify: NotifySettings,
     /// Where the metrics are told to whoever collects them.
@@ -158,6 +160,12 @@ pub struct Settings {
     pub origins: Origins,
 }
 
+/// What `passthrough.headroom` is by default.
+const HEADROOM: MinFreeSpace = MinFreeSpace::Smaller {
+    size: 10 << 30,
+    percent: 10,
+};
+
 impl Default for Settings {
     /// The documented defaults; a test compares them with the table.
     fn default() -> Self {
@@ -182,10 +190,7 @@ impl Default for Settings {
             statfs_ignore: StatfsIgnore::None,
             passthrough_io: PassthroughIo::Auto,
             passthrough_max_stack_depth: 1,
-            passthrough_headroom: MinFreeSpace::Smaller {
-                size: 10 << 30,
-                percent: 10,
-            },
+            passthrough_headroom: HEADROOM,
             passthrough_unheld: PassthroughUnheld::Auto,
             moveonenospc: Some(crate::policies::Category::Create.default_policy()),
             relocate_ahead: MinFreeSpace::Size(0),
@@ -228,6 +233,7 @@ impl Default for Settings {
             handle_killpriv_v2: true,
             debug: false,
             log_file: None,
+            slow_log: Duration::ZERO,
             notify: NotifySettings::default(),
             metrics_listen: Listen::Nowhere,
             inodecalc: InodeCalc::DevinoHash,

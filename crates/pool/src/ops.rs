@@ -34,6 +34,7 @@ mod rename_ends;
 mod rename_plan;
 pub(crate) mod retry;
 mod running;
+pub(crate) mod slow;
 pub(crate) mod statfs;
 mod walkers;
 pub(crate) mod xattr;

@@ -19,6 +19,7 @@ pub(crate) mod paths;
 pub mod pool_error;
 pub(crate) mod preload_told;
 pub mod range_locks;
+pub(crate) mod slow_after;
 pub mod view;
 
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ use lock_waits::LockWaits;
 use node::{ChangingNames, Node, NodeTable};
 use open_files::OpenFiles;
 use preload_told::PreloadTold;
+use slow_after::SlowAfter;
 use view::{PassthroughVerdict, View};
 
 /// What every room stands on: the options and branches in force, the nodes that the kernel knows, what
@@ -64,12 +66,17 @@ pub struct State {
     /// Files that a program works on past the pool.
     pub(crate) preload_told: PreloadTold,
     pub(crate) figures: Figures,
+    /// Which requests are slow.
+    pub(crate) slow_after: SlowAfter,
 }
 
 impl State {
     /// Nothing is known but the view; the root's node is still to come.
     pub(crate) fn new(view: View, volumes: Volumes, files: Arc<OpenFiles>) -> State {
+        let slow_after = SlowAfter::default();
+        slow_after.set(view.settings.slow_log);
         State {
+            slow_after,
             view: ArcSwap::from_pointee(view),
             nodes: NodeTable::default(),
             volumes,
@@ -89,6 +96,7 @@ impl State {
 
     /// Puts a view in force, and nothing else.
     pub(crate) fn set_view(&self, view: View) {
+        self.slow_after.set(view.settings.slow_log);
         self.view.store(Arc::new(view));
     }
 

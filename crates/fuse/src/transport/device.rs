@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::affinity::run_anywhere;
 use crate::deferred::Deferred;
-use crate::dispatch::{Outcome, dispatch};
+use crate::dispatch::{Outcome, dispatch, tell_if_slow};
 use crate::filesystem::Worker;
 use crate::life::{End, SessionError};
 use crate::message::Message;
@@ -446,6 +446,7 @@ fn carry_out(
     times.whole += at - made;
     times.answering = is_answered.then(|| at - made);
     worker_state.counts.count_done(opcode, times, error);
+    tell_if_slow(&*server.filesystem, &server.dialect, message, &times, error);
     Answered { deferred: None, at }
 }
 

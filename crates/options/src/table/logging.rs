@@ -42,4 +42,18 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             files. Without it, `strandfs metrics` prints the same.",
         ..OptionDef::BASE
     },
+    OptionDef {
+        name: "slow.log",
+        group: Group::Logging,
+        value: value!(duration slow_log),
+        default: "0",
+        example: "100ms",
+        run_time: true,
+        help: "log requests that take this long",
+        help_full: "Each is a line with its operation, path, branch, caller and where the time went, \
+            see docs/explain.md. Of the same operation on the same branch ten lines are written in \
+            ten seconds; the rest is counted, and the count is logged. What programs read and write \
+            in passthrough does not reach the server. 0: none.",
+        ..OptionDef::BASE
+    },
 ];

@@ -91,6 +91,19 @@ impl fmt::Debug for Calls {
 thread_local! {
     /// For how long this thread has waited for branches, in nanoseconds.
     static WAITED_NS: Cell<u64> = const { Cell::new(0) };
+    /// The longest call that this thread waited for since it was asked to forget: its time, and whose it
+    /// was, as an address.
+    static LONGEST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Forgets the longest call of this thread.
+pub(crate) fn forget_longest() {
+    LONGEST.set((0, 0));
+}
+
+/// Whether these counted the longest call of this thread since it was asked to forget.
+pub(crate) fn has_longest(calls: &Calls) -> bool {
+    LONGEST.get().1 == calls.address()
 }
 
 /// For how long this thread has been in calls to branches, in all its life.
@@ -100,11 +113,13 @@ pub(crate) fn time_of_this_thread() -> Duration {
 
 /// Runs `wait`, in which another thread makes calls to a branch for this one; the time counts as this
 /// thread's.
-pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+pub(crate) fn waiting<T>(whose: &Calls, wait: impl FnOnce() -> T) -> T {
     let (began, before) = (Instant::now(), WAITED_NS.get());
     let outcome = wait();
+    let took = nanoseconds(began.elapsed());
     // What the wait counted itself, because this thread made the call after all, is part of it.
-    WAITED_NS.set(before.saturating_add(nanoseconds(began.elapsed())));
+    WAITED_NS.set(before.saturating_add(took));
+    whose.note_longest(took);
     outcome
 }
 
@@ -129,11 +144,23 @@ impl Calls {
     /// Counts a call that was made by this thread.
     pub(crate) fn note(&self, call: Call, took: Duration, error: Option<Error>) {
         WAITED_NS.set(WAITED_NS.get().saturating_add(nanoseconds(took)));
+        self.note_longest(nanoseconds(took));
         let Some(own) = self.of(call) else { return };
         own.timed.add(took);
         if error.is_some_and(|error| is_failure(error.errno)) {
             own.failures.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn note_longest(&self, took_ns: u64) {
+        if took_ns > LONGEST.get().0 {
+            LONGEST.set((took_ns, self.address()));
+        }
+    }
+
+    /// Another one may have it later: to be compared with those that are there.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Counts bytes that a call moved.
@@ -223,7 +250,7 @@ mod tests {
         assert!(one >= pause, "{one:?}");
         // A call within a wait counts once.
         let began = Instant::now();
-        waiting(|| {
+        waiting(&calls, || {
             let _ = calls.time(Call::Sync, || {
                 std::thread::sleep(pause);
                 Ok::<_, Errno>(())

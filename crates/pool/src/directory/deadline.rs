@@ -28,7 +28,7 @@ pub(crate) fn statvfs(pool: &State, view: &View, branch: &Branch) -> sys::Result
         let root = branch.root_shared();
         let health = Arc::clone(branch.health());
         let space = move || (health.calls()).time(Call::Space, || rustix::fs::fstatvfs(root));
-        match ask(pool, view, space) {
+        match ask(pool, view, branch, space) {
             Some(answer) => answer.inspect_err(|errno| branch.health().note(*errno))?,
             None => return last(),
         }
@@ -55,7 +55,7 @@ pub(crate) fn stat_if_quick(
     }
     let fd = Arc::clone(&dir.fd);
     let health = Arc::clone(dir.branch.health());
-    ask(pool, view, move || {
+    ask(pool, view, &dir.branch, move || {
         (health.calls()).time(Call::Stat, || sys::statx_fd(fd.as_fd()))
     })
 }
@@ -64,8 +64,11 @@ pub(crate) fn stat_if_quick(
 pub(crate) fn ask<T: Send + 'static>(
     pool: &State,
     view: &View,
+    branch: &Branch,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let patience = view.settings.branch_slow_after;
-    calls::waiting(|| pool.blocking_pool.ask(patience, call))
+    calls::waiting(branch.health().calls(), || {
+        pool.blocking_pool.ask(patience, call)
+    })
 }

@@ -21,7 +21,7 @@ pub(crate) fn fence_dead_servers(pool: &Health) -> bool {
         }
         let root = branch.root_shared();
         let answer = match branch.medium().latency.may_hang() {
-            true => deadline::ask(pool, &view, move || ask_server(root.as_fd())),
+            true => deadline::ask(pool, &view, branch, move || ask_server(root.as_fd())),
             false => Some(ask_server(root.as_fd())),
         };
         answer.is_some_and(|answer| answer.is_err())

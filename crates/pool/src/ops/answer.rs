@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, NodeId};
 
 use crate::base::branch::is_dead_server;
+use crate::base::calls;
 use crate::base::error::{Error, Result};
 use crate::state::{State, paths};
 
@@ -70,6 +71,7 @@ pub(crate) fn told<T>(
     asked: RequestName<'_>,
     request: impl FnOnce() -> Result<T>,
 ) -> strandfs_fuse::Result<T> {
+    calls::forget_longest();
     request().map_err(|error| {
         // What is answered later has not failed.
         if !cx.worker.is_deferred() && !error.expected {
@@ -91,13 +93,7 @@ fn note_failure(pool: &State, (operation, node, name): RequestName<'_>, error: E
         return;
     };
     let node = pool.nodes.get(node);
-    let mut path = node
-        .as_ref()
-        .and_then(|node| paths::relative_path(pool, node));
-    if let (Some(path), Some(name)) = (&mut path, name) {
-        path.push(name);
-    }
-    let path = path.map(|path| format!("/{}", path.display()));
+    let path = paths::shown_path(pool, node.as_ref(), name);
     let blamed = error.branch;
     // What is done to a file is done to its own inode.
     let own = || {

@@ -88,7 +88,7 @@ fn list_in_turn(pool: &Coherent, view: &View, set: &DirSet) -> Result<Listing> {
     for dir in &set.entries {
         if degrades && dir.branch.medium().latency.may_hang() {
             let (branch, fd) = (Arc::clone(&dir.branch), Arc::clone(&dir.fd));
-            match deadline::ask(pool, view, move || list_one(branch, fd)) {
+            match deadline::ask(pool, view, &dir.branch, move || list_one(branch, fd)) {
                 Some(read) => add_names(pool, dir, read, &mut listing)?,
                 None => listing.partial = true,
             }
@@ -135,7 +135,7 @@ fn list_opened_together(pool: &Directories, set: &DirSet, workers: Workers) -> R
     let mut listing = Listing::default();
     let mut room = Vec::with_capacity(DENTS_BYTES);
     for (dir, task) in set.entries.iter().zip(opening) {
-        let opened = calls::waiting(|| task.finish());
+        let opened = calls::waiting(dir.branch.health().calls(), || task.finish());
         let outcome = opened
             .map_err(Error::from)
             .and_then(|fd| read_branch(pool, dir, fd.as_fd(), &mut listing, &mut room));
@@ -148,7 +148,7 @@ fn list_read_together(pool: &Directories, set: &DirSet, workers: Workers) -> Res
     let reading = give_out(pool, set, workers, list_one);
     let mut listing = Listing::default();
     for (dir, task) in set.entries.iter().zip(reading) {
-        let read = calls::waiting(|| task.finish());
+        let read = calls::waiting(dir.branch.health().calls(), || task.finish());
         add_names(pool, dir, read, &mut listing)?;
     }
     Ok(listing)

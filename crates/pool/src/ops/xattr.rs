@@ -272,7 +272,7 @@ fn merged_list(pool: &State, view: &View, entries: &[DirEntry]) -> Result<Vec<u8
             None
         } else if entry.branch.medium().latency.may_hang() {
             let fd = Arc::clone(&entry.fd);
-            deadline::ask(pool, view, move || list_of(fd.as_fd()))
+            deadline::ask(pool, view, &entry.branch, move || list_of(fd.as_fd()))
         } else {
             Some(list_of(entry.fd.as_fd()))
         };

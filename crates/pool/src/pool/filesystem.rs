@@ -6,8 +6,8 @@ use std::time::Duration;
 use strandfs_fuse::{
     AttrReply, Connection, Context, CopyFileRange, Create, DirPlusSink, DirSink, Entry, Errno,
     Fallocate, Filesystem, Handle, Ioctl, IoctlReply, Lock, LockOwner, LockRequest, MakeNode,
-    Negotiated, NodeId, Open, OpenReply, Read, Release, Rename, SetAttr, SetXattr, StatfsReply,
-    StatxReply, SyncScope, Write,
+    Negotiated, NodeId, Open, OpenReply, Read, Release, Rename, SetAttr, SetXattr, SlowRequest,
+    StatfsReply, StatxReply, SyncScope, Write,
 };
 use strandfs_options::XattrMode;
 
@@ -26,7 +26,7 @@ use crate::ops::open::{self, opens_for_change};
 use crate::ops::xattr::{self, give, is_status};
 use crate::ops::{
     answer, attributes, create, export, io, io_nowait, ioctl, leases, link, link_cow, listing,
-    locks, privilege, readlink, remove, rename, retry, statfs,
+    locks, privilege, readlink, remove, rename, retry, slow, statfs,
 };
 use crate::pool::Pool;
 use crate::state::passthrough;
@@ -54,6 +54,14 @@ impl Filesystem for Pool {
 
     fn time_below(&self) -> Duration {
         calls::time_of_this_thread()
+    }
+
+    fn slow_after(&self) -> Option<Duration> {
+        self.slow_after.get()
+    }
+
+    fn slow(&self, request: &SlowRequest<'_>) {
+        slow::log(self, request);
     }
 
     fn ready(&self) {

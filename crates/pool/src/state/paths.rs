@@ -1,5 +1,6 @@
 //! From a node up to the root.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use strandfs_fuse::NodeId;
@@ -24,6 +25,20 @@ pub fn relative_path(pool: &State, node: &Arc<Node>) -> Option<std::path::PathBu
         }
     }
     Some(parts.iter().rev().map(|part| &**part).collect())
+}
+
+/// What a request is about, as a path from the pool's root for people: a node, or a name in it. None
+/// where the node has no name any more.
+pub(crate) fn shown_path(
+    pool: &State,
+    node: Option<&Arc<Node>>,
+    name: Option<&OsStr>,
+) -> Option<String> {
+    let mut path = relative_path(pool, node?)?;
+    if let Some(name) = name {
+        path.push(name);
+    }
+    Some(format!("/{}", path.display()))
 }
 
 /// The node of the directory that holds `node`'s newest name.

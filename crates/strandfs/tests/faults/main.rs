@@ -17,3 +17,4 @@ mod multi_branch_changes;
 mod notifications;
 mod power_cut;
 mod slow_branch;
+mod slow_log;

@@ -156,6 +156,10 @@ pub const EFFECTS: &[(&str, &str)] = &[
         "a_log_file_is_appended_to_and_debug_tells_every_request",
     ),
     (
+        "slow.log",
+        "a_request_that_a_branch_delays_is_logged_with_the_branch_and_who_asked",
+    ),
+    (
         "notify.command",
         "a_branch_that_vanishes_is_replaced_and_comes_back_is_told_of",
     ),

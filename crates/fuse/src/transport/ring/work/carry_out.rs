@@ -12,7 +12,7 @@ use super::super::worker_pool::RingWorkerPool;
 use super::super::{interrupt, keeper};
 use crate::abi::{InHeader, Opcode};
 use crate::deferred::Deferred;
-use crate::dispatch::{Outcome, dispatch, dispatch_nowait};
+use crate::dispatch::{Outcome, dispatch, dispatch_nowait, tell_if_slow};
 use crate::filesystem::Worker;
 use crate::message::{DecodeError, Message};
 use crate::request::Request;
@@ -115,6 +115,7 @@ pub(super) fn carry_out(
     };
     let opcode = message.header.opcode;
     queue_worker.counts.count_done(opcode, times, error);
+    tell_if_slow(&*server.filesystem, &server.dialect, message, &times, error);
     if is_deferred {
         return Made::Later(worker.fresh.take());
     }
