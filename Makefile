@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall docs demo deps test unit model conformance-quick conformance reliability lint bench book
+.PHONY: help build install uninstall dist package-test docs demo deps test unit model conformance-quick conformance reliability lint bench book
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,12 @@ install: ## Install what `make build` built (PREFIX, DESTDIR, SBINDIR)
 
 uninstall: ## Take it away again
 	@scripts/install.sh --uninstall
+
+dist: ## Build what a release hands out: static programs, .deb, .rpm, checksums, SBOM
+	@scripts/dist.sh
+
+package-test: ## Install, upgrade, remove and purge the packages of `make dist` in clean roots (as root)
+	@scripts/package-test.sh
 
 docs: ## Write the options page, manual pages and completions from the option table
 	cargo run --quiet -p strandfs -- docs .

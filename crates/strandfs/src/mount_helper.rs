@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use strandfs_options::config;
 
 use crate::args::{Arguments, MountArgs};
 use crate::exit::{Exit, MountExit};
@@ -107,7 +108,7 @@ fn run(args: &HelperArgs) -> Result<(), Option<Failure>> {
     }
     let mount_args = MountArgs {
         options: args.options.clone(),
-        paths: vec![args.source.clone(), args.target.clone()],
+        paths: vec![as_written(&args.source), args.target.clone()],
         from_mount: true,
         sloppy: args.sloppy,
         ..MountArgs::default()
@@ -134,6 +135,29 @@ fn run(args: &HelperArgs) -> Result<(), Option<Failure>> {
         println!("strandfs: {} mounted on {}.", args.source, args.target);
     }
     Ok(())
+}
+
+/// The source as it stands in fstab: of a name that is also a directory where it was started, mount(8) makes
+/// that directory's path, at boot `/media` of `media`. With a configuration of that name there, the name is
+/// meant.
+fn as_written(source: &str) -> String {
+    let path = Path::new(source);
+    let here = std::env::current_dir().ok();
+    let name = path.file_name().and_then(OsStr::to_str);
+    let name = name.filter(|_| path.parent().is_some() && path.parent() == here.as_deref());
+    let file = name
+        .and_then(config::place_of)
+        .filter(|file| file.is_file());
+    match (name, file) {
+        (Some(name), Some(file)) => {
+            let file = file.display();
+            eprintln!(
+                "mount.strandfs: {source} is taken for the name {name}, since there is {file}"
+            );
+            name.to_owned()
+        }
+        _ => source.to_owned(),
+    }
 }
 
 /// Whether the pool mounted there has the branches that are to be mounted.

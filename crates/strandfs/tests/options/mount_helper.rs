@@ -160,6 +160,14 @@ fn a_name_stands_for_its_configuration() {
     );
     run("mount", ["-a"]).ok();
     assert_eq!(pool.status().options["cache.attr"], "9s");
+    // Where a directory has that name, mount(8) hands its path over.
+    run("umount", [text(pool.root())]).ok();
+    fs::create_dir(pool.outside("media")).unwrap();
+    let mut mount = std::process::Command::new("mount");
+    mount.arg(pool.root()).current_dir(pool.outside(""));
+    let mounted = mount.output().unwrap();
+    assert!(mounted.status.success(), "{mounted:?}");
+    assert_eq!(pool.status().branches.len(), 2, "{mounted:?}");
 }
 
 #[test]
