@@ -24,7 +24,7 @@ use crate::words::{
 mod mount;
 mod notify;
 
-pub use mount::{MountFlags, SecurityContexts};
+pub use mount::{MountFlags, Occupied, SecurityContexts};
 pub use notify::NotifySettings;
 
 /// The value of every option. A field is named like its option, with `.` and `-` as `_`; what it
@@ -139,8 +139,6 @@ pub struct Settings {
     pub gid: Option<u32>,
     /// Permission bits that nothing shows; `None`: the branch's permissions.
     pub umask: Option<u32>,
-
-    pub lazy_umount_mountpoint: bool,
     /// `None`: on when mounting as root.
     pub allow_other: Option<bool>,
     pub auto_unmount: bool,
@@ -149,10 +147,8 @@ pub struct Settings {
     pub setuid: Option<String>,
     pub mount_flags: MountFlags,
     pub contexts: SecurityContexts,
-    /// Take the mountpoint although a pool is mounted on it.
-    pub mount_over: bool,
-    /// A mountpoint with files in it is meant.
-    pub nonempty: bool,
+    /// What may be on the mountpoint already.
+    pub occupied: Occupied,
 
     /// The configuration file that was read last; reading it is the work of [`crate::Layers`].
     pub config: Option<String>,
@@ -245,15 +241,13 @@ impl Default for Settings {
             uid: None,
             gid: None,
             umask: None,
-            lazy_umount_mountpoint: false,
             allow_other: None,
             auto_unmount: false,
             core_dumps: false,
             setuid: None,
             mount_flags: MountFlags::default(),
             contexts: SecurityContexts::default(),
-            mount_over: false,
-            nonempty: false,
+            occupied: Occupied::default(),
             config: None,
             origins: Origins::default(),
         }

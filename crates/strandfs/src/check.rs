@@ -152,7 +152,7 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
 /// It holds files and the first directory is empty, or it is a filesystem with files; `nonempty`,
 /// `mount-over` and `lazy-umount-mountpoint` say that this is meant.
 pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
-    let insists = settings.nonempty || settings.mount_over || settings.lazy_umount_mountpoint;
+    let insists = settings.occupied.nonempty || settings.occupied.by_pool();
     if insists || !has_entries(mountpoint) {
         return Ok(());
     }
@@ -189,7 +189,7 @@ pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
 /// What is allowed but seldom meant, a sentence each.
 pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
     let mut said = Vec::new();
-    if !settings.nonempty && lies_in_parent(mountpoint) && has_entries(mountpoint) {
+    if !settings.occupied.nonempty && lies_in_parent(mountpoint) && has_entries(mountpoint) {
         said.push(format!(
             "mountpoint {} is not empty: what is in it cannot be seen while the pool is mounted; \
              unmount the pool if it was to be a branch",

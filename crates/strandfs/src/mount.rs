@@ -86,7 +86,7 @@ fn serve(
         said,
     } = plan;
     let mountpoint = mountpoint.as_path();
-    let over = settings.mount_over || settings.lazy_umount_mountpoint;
+    let over = settings.occupied.by_pool();
     let notifier = notifications::start(&settings, mountpoint)?;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     // Before the first thread, the log's.
@@ -119,7 +119,7 @@ fn serve(
     let options = mount_options(&settings, forbids);
     let config = resources::session_config(&settings);
     let auto_unmount = settings.auto_unmount;
-    let detach_first = settings.lazy_umount_mountpoint;
+    let detach_first = settings.occupied.detach;
     let listen = settings.metrics_listen.clone();
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);

@@ -176,7 +176,7 @@ mod tests {
             fitted.split_whitespace().collect::<Vec<_>>().join(" "),
             text
         );
-        assert_eq!(fit("  a\n  b b", 5), "  a\n  b\n    b");
+        assert_eq!(fit("  a\n  b b", 4), "  a\n  b\n    b");
     }
 
     #[test]

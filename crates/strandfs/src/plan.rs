@@ -91,10 +91,7 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
     let mut settings = loaded.settings;
     // Nobody but a person at a command line forgets which word is which.
     let by_order = !args.from_mount && layers.file.is_none() && args.paths.contains(&mountpoint);
-    let mountpoint = check::mountpoint(
-        &mountpoint,
-        settings.mount_over || settings.lazy_umount_mountpoint,
-    )?;
+    let mountpoint = check::mountpoint(&mountpoint, settings.occupied.by_pool())?;
     settings.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
     if by_order {

@@ -30,6 +30,24 @@ pub struct MountFlags {
     pub lazytime: bool,
 }
 
+/// What may be on the mountpoint already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Occupied {
+    /// A pool, which is hidden.
+    pub over: bool,
+    /// A pool, which is detached.
+    pub detach: bool,
+    /// Files, which are hidden.
+    pub nonempty: bool,
+}
+
+impl Occupied {
+    /// Whether a pool may be there.
+    pub fn by_pool(self) -> bool {
+        self.over || self.detach
+    }
+}
+
 /// SELinux labels given at mount; `None` when not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityContexts {

@@ -167,7 +167,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "lazy-umount-mountpoint",
         group: Group::Mount,
-        value: value!(bool lazy_umount_mountpoint),
+        value: value!(bool occupied.detach),
         default: "false",
         example: "true",
         help: "first detach what is mounted at the mountpoint",

@@ -48,7 +48,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "mount-over",
         group: Group::Pool,
-        value: value!(bool mount_over),
+        value: value!(bool occupied.over),
         default: "false",
         example: "true",
         help: "mount although a pool is mounted there already",
@@ -61,7 +61,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "nonempty",
         group: Group::Pool,
-        value: value!(bool nonempty),
+        value: value!(bool occupied.nonempty),
         default: "false",
         example: "true",
         help: "a mountpoint with files in it is meant",

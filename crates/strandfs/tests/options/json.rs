@@ -263,3 +263,31 @@ fn times_are_those_of_rfc_3339() {
     let date = run("date", ["-d", condition["since"].as_str().unwrap(), "+%s"]).ok();
     assert_eq!(date.stdout.trim(), condition["since_seconds"].to_string());
 }
+
+#[test]
+fn the_page_has_every_field_of_records_and_volumes() {
+    need_root!();
+    need_tool!("losetup");
+    let pool = Pool::tmpfs(1).prepare();
+    let branch = pool.on(0, "");
+    put(
+        branch.join(".strandfs-move-0000000000000001-6d41eaf0"),
+        "{}",
+    );
+    let records = answers(&["records", "list", "--json", branch.to_str().unwrap()]);
+    compare("records list", &records);
+    let image = pool.outside("volume.img");
+    let image = image.to_str().unwrap();
+    strandfs(["volume", "attach", image, "--size", "16M"]).ok();
+    let _volume = Attached(image);
+    compare("volume list", &answers(&["volume", "list", "--json"]));
+}
+
+/// A volume that goes whichever way a test ends.
+struct Attached<'a>(&'a str);
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        strandfs(["volume", "detach", self.0]);
+    }
+}
