@@ -34,6 +34,7 @@
 //! }
 //! # Ok::<(), strandfs_fuse_abi::message::DecodeError>(())
 //! ```
+#![deny(missing_docs)]
 
 #![forbid(unsafe_code)]
 

@@ -43,6 +43,7 @@
 //!
 //! The examples (`hello`, `memory`, `passthrough`, `notifications`, `readdirplus`, `io_uring`) are
 //! small filesystems to start from.
+#![deny(missing_docs)]
 
 mod abort_helper;
 mod affinity;

@@ -15,6 +15,7 @@
 //! # Ok::<(), strandfs_options::OptionError>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod branch;
 pub mod config;
