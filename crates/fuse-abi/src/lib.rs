@@ -35,7 +35,6 @@
 //! # Ok::<(), strandfs_fuse_abi::message::DecodeError>(())
 //! ```
 #![deny(missing_docs)]
-
 #![forbid(unsafe_code)]
 
 mod kernel;

@@ -43,12 +43,20 @@ pub fn is_pool(line: &FstabLine) -> bool {
     KINDS.contains(&line.kind.as_str())
 }
 
-/// Translates a line. `exact` also sets the options whose defaults differ to what they are in
-/// mergerfs.
+/// What becomes of options that are not given and whose defaults differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defaults {
+    /// They have our defaults; a remark tells of each.
+    Ours,
+    /// They are set to what they are in mergerfs.
+    OfMergerfs,
+}
+
+/// Translates a line.
 ///
 /// # Errors
 /// The type is another, or the branches or options have no meaning in mergerfs either.
-pub fn line(line: &FstabLine, exact: bool) -> Result<(FstabLine, Imported), ImportError> {
+pub fn line(line: &FstabLine, defaults: Defaults) -> Result<(FstabLine, Imported), ImportError> {
     if !is_pool(line) {
         return Err(ImportError::OtherType(line.kind.clone()));
     }
@@ -57,7 +65,7 @@ pub fn line(line: &FstabLine, exact: bool) -> Result<(FstabLine, Imported), Impo
     for item in mount_options::split(&line.options)? {
         translator.option(item.name, item.value.as_deref());
     }
-    let imported = translator.finish(exact);
+    let imported = translator.finish(defaults);
     let translated = FstabLine {
         kind: "strandfs".to_owned(),
         options: imported.mount_options(),
@@ -66,13 +74,13 @@ pub fn line(line: &FstabLine, exact: bool) -> Result<(FstabLine, Imported), Impo
     Ok((translated, imported))
 }
 
-/// Translates a configuration file; `exact` as for [`line()`].
-pub fn config(file: &ConfigFile, exact: bool) -> Imported {
+/// Translates a configuration file.
+pub fn config(file: &ConfigFile, defaults: Defaults) -> Imported {
     let mut translator = Translator::default();
     for (name, value, _) in file.options() {
         translator.option(name, value);
     }
-    translator.finish(exact)
+    translator.finish(defaults)
 }
 
 impl Imported {
@@ -171,7 +179,7 @@ impl Translator {
         }
     }
 
-    fn finish(mut self, exact: bool) -> Imported {
+    fn finish(mut self, defaults: Defaults) -> Imported {
         let differing = TABLE.iter().filter(|option| {
             !option.mergerfs_default.is_empty()
                 && *self.settings.origins.get(option.name) == Origin::Default
@@ -179,7 +187,7 @@ impl Translator {
         let differing: Vec<&OptionDef> = differing.collect();
         for option in differing {
             let (name, ours, theirs) = (option.name, option.default, option.mergerfs_default);
-            if exact {
+            if defaults == Defaults::OfMergerfs {
                 self.take(name, Some(theirs));
                 self.remark(format!("{name}={theirs}: added, the default of mergerfs"));
             } else {
@@ -216,9 +224,9 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn translate(text: &str, exact: bool) -> (String, Imported) {
+    fn translate(text: &str, defaults: Defaults) -> (String, Imported) {
         let parsed = FstabLine::parse(text).unwrap().unwrap();
-        let (translated, imported) = line(&parsed, exact).unwrap();
+        let (translated, imported) = line(&parsed, defaults).unwrap();
         (translated.to_string(), imported)
     }
 
@@ -227,7 +235,7 @@ mod tests {
         let (text, imported) = translate(
             "/a:/b=RO:/c=NC,10G /pool fuse.mergerfs cache.files=auto-full,use_ino,attr_timeout=5,\
              posix_acl=true,allow_other,nofail,x-systemd.requires=/a,fsname=a\\,b 0 0",
-            false,
+            Defaults::Ours,
         );
         assert_eq!(
             text,
@@ -245,7 +253,7 @@ mod tests {
         }
         assert!(!said.contains("posix-acl"), "{said}");
         // Translating it again changes nothing.
-        let (again, _) = translate(&text, false);
+        let (again, _) = translate(&text, Defaults::Ours);
         assert_eq!(again, text);
     }
 
@@ -253,7 +261,7 @@ mod tests {
     fn what_cannot_be_kept_is_said() {
         let (text, imported) = translate(
             "/a /pool mergerfs categroy.create=mfs,cache.attr=1Kfoo,zzz 0 0",
-            false,
+            Defaults::Ours,
         );
         assert_eq!(text, "/a  /pool  strandfs  defaults  0 0");
         assert!(imported.incomplete);
@@ -263,21 +271,24 @@ mod tests {
             .unwrap()
             .unwrap();
         assert!(matches!(
-            line(&other, false),
+            line(&other, Defaults::Ours),
             Err(ImportError::OtherType(_))
         ));
         let branches = FstabLine::parse("/a=RX,1G /p mergerfs ro 0 0")
             .unwrap()
             .unwrap();
         assert!(matches!(
-            line(&branches, false),
+            line(&branches, Defaults::Ours),
             Err(ImportError::Branch(_))
         ));
     }
 
     #[test]
     fn exact_keeps_the_defaults_of_mergerfs() {
-        let (text, _) = translate("/a /pool mergerfs minfreespace=1G 0 0", true);
+        let (text, _) = translate(
+            "/a /pool mergerfs minfreespace=1G 0 0",
+            Defaults::OfMergerfs,
+        );
         assert!(
             text.contains("minfreespace=1G,") && text.contains("passthrough.io=off"),
             "{text}"
@@ -288,7 +299,7 @@ mod tests {
     fn a_file_becomes_toml() {
         let text = "branches=/a:/b=RO\ncache.attr=5\nuse_ino\nrw\nnofail\n";
         let file = ConfigFile::parse(Path::new("/etc/mergerfs/media.conf"), text).unwrap();
-        let (lines, words) = config(&file, false).split();
+        let (lines, words) = config(&file, Defaults::Ours).split();
         let toml = crate::config::to_toml(&lines);
         assert_eq!(
             toml,

@@ -48,7 +48,7 @@ fn file_or_fstab(path: &Path, args: &ImportArgs) -> Result<bool, Failure> {
         return lines(&text, Some(path), args);
     }
     let file = ConfigFile::parse(path, &text).map_err(Failure::Config)?;
-    let imported = import::config(&file, args.exact);
+    let imported = import::config(&file, defaults(args));
     let (options, words) = imported.split();
     if !words.is_empty() {
         println!("# for fstab: {}", words.join(","));
@@ -93,7 +93,7 @@ fn lines(text: &str, file: Option<&Path>, args: &ImportArgs) -> Result<bool, Fai
             continue;
         }
         let (line, imported) =
-            import::line(&parsed, args.exact).map_err(|error| refuse(error.to_string()))?;
+            import::line(&parsed, defaults(args)).map_err(|error| refuse(error.to_string()))?;
         let place = file.map_or_else(String::new, |_| format!("{place}: "));
         found.push(Translated {
             place,
@@ -216,5 +216,12 @@ fn plain(word: &str) -> String {
 fn report(imported: &Imported, place: &str) {
     for remark in &imported.remarks {
         say!("{place}{remark}");
+    }
+}
+
+fn defaults(args: &ImportArgs) -> import::Defaults {
+    match args.exact {
+        true => import::Defaults::OfMergerfs,
+        false => import::Defaults::Ours,
     }
 }

@@ -165,7 +165,7 @@ fn a_page_is_read_as_its_comments_say() {
         "<!-- setpu: x -->\n",
         "<!-- exit: one -->\n",
         "<!-- exit: 1 -->\n",
-        "```toml\na = 1\n```\n",
+        "    indented\n",
         "```console\nno prompt\n```\n",
         "```console\n```\n",
         "```sh\nls\n```\n",

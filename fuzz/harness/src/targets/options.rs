@@ -110,8 +110,8 @@ pub fn fstab_lines(input: &[u8]) {
     let again = FstabLine::parse(&line.to_string()).unwrap().unwrap();
     let numbers = again.rest.clone();
     assert_eq!(again, with_rest(&line, &numbers));
-    for exact in [false, true] {
-        if let Ok((translated, _)) = import::line(&line, exact) {
+    for defaults in [import::Defaults::Ours, import::Defaults::OfMergerfs] {
+        if let Ok((translated, _)) = import::line(&line, defaults) {
             let written = FstabLine::parse(&translated.to_string()).unwrap();
             assert_eq!(written, Some(with_rest(&translated, &numbers)));
         }
@@ -123,6 +123,6 @@ pub fn configuration_files(input: &[u8]) {
     let Ok(file) = ConfigFile::parse(Path::new("/etc/strandfs/pool.toml"), &text(input)) else {
         return;
     };
-    let _ = import::config(&file, true);
+    let _ = import::config(&file, import::Defaults::OfMergerfs);
     let _ = file.options().count();
 }

@@ -167,9 +167,11 @@ impl Page {
                 }
                 Ok(())
             }
-            // What is drawn, and nobody types.
-            "text" => Ok(()),
-            other => Err(format!("a block of {other} that nothing is done with")),
+            "sh" | "bash" | "shell" | "indented" | "" => Err(format!(
+                "a block of {kind:?} that nothing is done with: make it `console`, or a file"
+            )),
+            // A part of a file, or what is drawn: nobody types it.
+            _ => Ok(()),
         }
     }
 
