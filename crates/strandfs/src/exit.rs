@@ -200,13 +200,20 @@ meaning: a script may rely on them. What happened and what to do is said in a se
     }
     text.push_str(
         "\n## In scripts\n\n\
+        <!-- setup:\n\
+        disk /mnt/disk1\n\
+        mkdir -p /mnt/pool /etc/strandfs\n\
+        printf '%s\\n' 'branches = [\"/mnt/disk1\"]' 'mountpoint = \"/mnt/pool\"' >/etc/strandfs/media.toml\n\
+        -->\n\
+        <!-- file: /run/mount-media -->\n\n\
         ```sh\n\
         strandfs mount media\n\
         case $? in\n\
         \x20   0 | 6) ;;                 # mounted now, or before\n\
         \x20   *) exit 1 ;;\n\
         esac\n\
-        ```\n",
+        ```\n\n\
+        <!-- setup: sh /run/mount-media && sh /run/mount-media -->\n",
     );
     text
 }

@@ -65,6 +65,7 @@ pages! {
     why_does_it_do_that: "docs/explain.md",
     volumes: "docs/volumes.md",
     metrics: "docs/metrics.md",
+    exit_codes: "docs/exit-codes.md",
     notifications: "docs/notifications.md",
 }
 
