@@ -61,6 +61,9 @@ _strandfs() {
             strandfs,status)
                 cmd="strandfs__subcmd__status"
                 ;;
+            strandfs,top)
+                cmd="strandfs__subcmd__top"
+                ;;
             strandfs,umount)
                 cmd="strandfs__subcmd__umount"
                 ;;
@@ -87,6 +90,9 @@ _strandfs() {
                 ;;
             strandfs__subcmd__bench,layers)
                 cmd="strandfs__subcmd__bench__subcmd__layers"
+                ;;
+            strandfs__subcmd__bench,live)
+                cmd="strandfs__subcmd__bench__subcmd__live"
                 ;;
             strandfs__subcmd__bench,matrix)
                 cmd="strandfs__subcmd__bench__subcmd__matrix"
@@ -158,7 +164,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status metrics config import-fstab explain doctor get set branch reload records volume options bench completions"
+            opts="-h -V --help --version mount umount unmount status metrics top config import-fstab explain doctor get set branch reload records volume options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -172,7 +178,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench)
-            opts="-h --help layers blocksize passthrough metadata matrix volume latency depth compare report export reproduce requests"
+            opts="-h --help layers live blocksize passthrough metadata matrix volume latency depth compare report export reproduce requests"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -515,6 +521,24 @@ _strandfs() {
                     return 0
                     ;;
                 --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__bench__subcmd__live)
+            opts="-h --seconds --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seconds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1194,6 +1218,32 @@ _strandfs() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__top)
+            opts="-i -h --interval --once --width --no-color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --width)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -6,6 +6,7 @@ pub mod features;
 pub(crate) mod metrics;
 pub(crate) mod readahead;
 pub(crate) mod status;
+pub(crate) mod users;
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod control;
 pub mod records;
+pub mod top;
 pub mod volume;
 
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ pub enum Command {
     /// Print what mounted pools have counted, for Prometheus and its like: requests, how long they took,
     /// branches, caches.
     Metrics(MetricsArgs),
+    /// Watch a mounted pool in the terminal: requests, branches, who uses it, what moves.
+    Top(top::TopArgs),
     /// Show the options in force and where they come from, or check a configuration file.
     #[command(subcommand)]
     Config(ConfigCommand),

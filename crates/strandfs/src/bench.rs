@@ -4,6 +4,7 @@ mod compare;
 mod export;
 mod latency;
 mod layers;
+mod live;
 mod matrix;
 mod metadata;
 mod output;
@@ -34,6 +35,7 @@ use crate::failure::Failure;
 pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     match command {
         BenchCommand::Layers(args) => layers::layers(args),
+        BenchCommand::Live(args) => live::run(args),
         BenchCommand::Blocksize(args) => layers::blocksize(args),
         BenchCommand::Passthrough(args) => layers::passthrough(args),
         BenchCommand::Metadata(args) => metadata::run(args),

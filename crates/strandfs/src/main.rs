@@ -23,6 +23,7 @@ mod guard;
 mod import;
 mod last_words;
 mod live;
+mod live_figures;
 mod logging;
 mod metrics;
 mod mount;
@@ -37,6 +38,7 @@ mod records;
 mod remount;
 mod resources;
 mod status;
+mod top;
 mod turn;
 mod umount;
 mod units;
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(&command),
         Command::Completions(completions) => Ok(docs::print_completions(&completions)),
         Command::Docs(docs) => docs::write_all(&docs),
+        Command::Top(top) => top::run(&top),
         Command::Config(ConfigCommand::Show(show)) => config::show(&show),
         Command::Config(ConfigCommand::Check(check)) => config::check(&check),
         Command::ImportFstab(import) => import::run(&import),

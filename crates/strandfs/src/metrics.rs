@@ -55,7 +55,10 @@ pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The pool mounted exactly here.
-fn named(wanted: &std::path::Path) -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// None is.
+pub fn named(wanted: &std::path::Path) -> Result<PathBuf, Failure> {
     // A dead mount cannot be resolved; its name is taken as it is.
     let real = std::fs::canonicalize(wanted)
         .or_else(|_| std::path::absolute(wanted))

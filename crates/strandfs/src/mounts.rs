@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use strandfs_fuse::Hindrance;
 use strandfs_pool::admin::control::request::Request;
-use strandfs_pool::metrics::Metrics;
+use strandfs_pool::metrics::{Metrics, Users};
 use strandfs_pool::status::Status;
 
 use crate::control::client;
@@ -257,21 +257,41 @@ pub fn status(mountpoint: &Path) -> io::Result<Status> {
 /// # Errors
 /// A sentence if its server cannot be reached, or does not answer in time.
 pub fn metrics(mountpoint: &Path) -> io::Result<Metrics> {
+    let socket = socket(mountpoint)?;
+    match client::metrics(&socket, PATIENCE).map_err(said)? {
+        Some(metrics) => Ok(metrics),
+        None => Err(another_version()),
+    }
+}
+
+/// What the pool has counted, and who has files open.
+///
+/// # Errors
+/// As [`metrics`].
+pub fn metrics_and_users(mountpoint: &Path) -> io::Result<(Metrics, Users)> {
+    let socket = socket(mountpoint)?;
+    let metrics = client::metrics(&socket, PATIENCE).map_err(said)?;
+    let users = client::users(&socket, PATIENCE).map_err(said)?;
+    metrics.zip(users).ok_or_else(another_version)
+}
+
+fn another_version() -> io::Error {
+    io::Error::other("its server is of another version")
+}
+
+/// The control socket of the server.
+fn socket(mountpoint: &Path) -> io::Result<String> {
     if let Some(why) = hindrance(mountpoint) {
         return Err(io::Error::other(why));
     }
-    let socket = match client::socket_of(mountpoint) {
-        Some((_, socket)) => socket,
+    match client::socket_of(mountpoint) {
+        Some((_, socket)) => Ok(socket),
         // Its process is not to be seen from here.
         None => {
             let control_file = mountpoint.join(".strandfs");
             let told = probe::attribute(&control_file, SOCKET, PATIENCE).map_err(said)?;
-            String::from_utf8(told).map_err(io::Error::other)?
+            String::from_utf8(told).map_err(io::Error::other)
         }
-    };
-    match client::metrics(&socket, PATIENCE).map_err(said)? {
-        Some(metrics) => Ok(metrics),
-        None => Err(io::Error::other("its server is of another version")),
     }
 }
 

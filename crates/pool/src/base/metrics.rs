@@ -162,3 +162,29 @@ pub struct Cache {
     /// How often a branch had to be asked.
     pub misses: u64,
 }
+
+/// Who has files open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Users {
+    /// Those with most files open, the first with most.
+    pub processes: Vec<User>,
+    /// How many processes and ended threads there are beside these.
+    pub left_out: u64,
+}
+
+/// A process that has opened files that are open still.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// The process; 0 if it is in another pid namespace. Of a thread that has ended, the thread.
+    pub pid: u32,
+    /// The user who opened them; none where the kernel did not say.
+    pub uid: Option<u32>,
+    /// What the process is called; none if it has ended.
+    pub command: Option<String>,
+    /// Files open.
+    pub open_files: u64,
+    /// Of these, those open for writing.
+    pub open_for_writing: u64,
+}

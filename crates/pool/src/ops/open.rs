@@ -25,7 +25,7 @@ use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
 use crate::state::held_writers;
 use crate::state::node::Node;
-use crate::state::open_file::{BranchFile, IoMode, OpenFile, OpenState};
+use crate::state::open_file::{BranchFile, IoMode, OpenFile, OpenState, Opener};
 use crate::state::passthrough::passthrough_ruled_out;
 use crate::state::range_locks::Answers;
 use crate::state::view::{PassthroughVerdict, View};
@@ -316,7 +316,11 @@ fn register_in(
     let node = Arc::clone(node);
     let descriptor = pool.files.keep(&branch, file);
     let place = BranchFile::new(Arc::clone(&branch), descriptor, share);
-    let opened = Arc::new(OpenFile::new(node, place, no_flush, writable));
+    let opener = Opener {
+        thread: cx.pid,
+        uid: cx.uid,
+    };
+    let opened = Arc::new(OpenFile::new(node, place, no_flush, writable, opener));
     state.add(&opened, backing);
     if writable && backing.is_some() && !reply_flags.contains(OpenFlags::DIRECT_IO) {
         held_writers::enrol(pool, view, &branch, &opened, flags);

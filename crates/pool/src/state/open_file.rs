@@ -19,6 +19,15 @@ use crate::state::held_writers::Enrolment;
 use crate::state::node::Node;
 use crate::state::range_locks::NodeLocks;
 
+/// Who opened a file, as the request said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Opener {
+    /// The thread, in the server's pid namespace; 0 if invisible there.
+    pub thread: u32,
+    /// The user; `u32::MAX` where the kernel does not say.
+    pub uid: u32,
+}
+
 /// One open file description of the pool.
 pub struct OpenFile {
     /// The node it is of.
@@ -33,6 +42,8 @@ pub struct OpenFile {
     pub no_flush: bool,
     /// Opened for writing.
     pub writable: bool,
+    /// By whom; others may have it by now.
+    pub(crate) opener: Opener,
     /// Its writes can be held.
     enrolment: OnceLock<Enrolment>,
 }
@@ -81,12 +92,19 @@ impl BranchFile {
 
 impl OpenFile {
     /// A handle of `node`, whose file is open at `place`.
-    pub(crate) fn new(node: Arc<Node>, place: BranchFile, no_flush: bool, writable: bool) -> Self {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        place: BranchFile,
+        no_flush: bool,
+        writable: bool,
+        opener: Opener,
+    ) -> Self {
         Self {
             node,
             place: Mutex::new(Some(place)),
             no_flush,
             writable,
+            opener,
             enrolment: OnceLock::new(),
         }
     }

@@ -166,6 +166,11 @@ impl OpenFiles {
         self.files.pin().iter().any(|(_, file)| is_so(file))
     }
 
+    /// Looks at all of them, at no single moment.
+    pub(crate) fn each(&self, mut look: impl FnMut(&OpenFile)) {
+        self.files.pin().iter().for_each(|(_, file)| look(file));
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.files.len()

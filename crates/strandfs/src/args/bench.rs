@@ -2,6 +2,7 @@
 
 pub mod latency;
 pub mod layers;
+pub mod live;
 pub mod matrix;
 pub mod reproduce;
 pub mod results;
@@ -18,6 +19,8 @@ use strandfs_lab::regime::Regime;
 pub enum BenchCommand {
     /// Which part is slow: the machine, the pool, or what it lies on; measured level by level.
     Layers(layers::LayersArgs),
+    /// Which part of a mounted pool is slow, from its own requests over a minute.
+    Live(live::LiveArgs),
     /// What the size of reads and writes costs: 512 bytes against 1 MiB, and a line through the
     /// sizes.
     Blocksize(layers::DataArgs),
@@ -139,6 +142,6 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     strandfs_options::parse_size(text).map_err(|error| error.to_string())
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     strandfs_options::parse_duration(text).map_err(|error| error.to_string())
 }

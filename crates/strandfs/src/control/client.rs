@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use strandfs_pool::admin::control::request::{Answer, Request};
 use strandfs_pool::admin::control::socket::{PREFIX, peer_is_trusted};
 
-use strandfs_pool::metrics::Metrics;
+use strandfs_pool::metrics::{Metrics, Users};
 
 use crate::failure::Failure;
 
@@ -144,6 +144,14 @@ pub fn status(name: &str, limit: Duration) -> io::Result<Option<String>> {
 /// As [`status`].
 pub fn metrics(name: &str, limit: Duration) -> io::Result<Option<Metrics>> {
     Ok(talk(name, &Request::Metrics, limit)?.metrics)
+}
+
+/// Who has files of a pool open, over its socket; none from a server of another version.
+///
+/// # Errors
+/// As [`status`].
+pub fn users(name: &str, limit: Duration) -> io::Result<Option<Users>> {
+    Ok(talk(name, &Request::Users, limit)?.users)
 }
 
 /// The names of all control sockets.

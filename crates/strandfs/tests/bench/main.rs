@@ -7,6 +7,7 @@ use strandfs_testkit::{need_root, need_tool};
 mod acceptance;
 mod latency;
 mod layers;
+mod live;
 mod matrix;
 mod passthrough;
 mod results;

@@ -33,4 +33,5 @@ mod reload_load;
 mod service;
 mod status;
 mod status_keys;
+mod top;
 mod ways_in;

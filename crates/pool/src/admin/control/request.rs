@@ -9,8 +9,8 @@ use strandfs_options::size::MinFreeSpace;
 use strandfs_options::{BranchError, Notice, OptionError, Settings};
 
 use crate::admin::control::{Changed, ReconfigureError, reconfigure};
-use crate::admin::{Admin, metrics, status};
-use crate::base::metrics::Metrics;
+use crate::admin::{Admin, metrics, status, users};
+use crate::base::metrics::{Metrics, Users};
 use crate::state::State;
 
 /// How long an answer waits for the kernel to be told of the change.
@@ -26,6 +26,8 @@ pub enum Request {
     Status,
     /// What the pool has counted.
     Metrics,
+    /// Who has files open.
+    Users,
     /// Set options, all or none.
     Set {
         /// Names and values, in order; without a value it is a bare flag.
@@ -80,6 +82,8 @@ pub struct Answer {
     pub status: Option<serde_json::Value>,
     /// What the pool has counted, where it was asked for.
     pub metrics: Option<Metrics>,
+    /// Who has files open, where it was asked for.
+    pub users: Option<Users>,
 }
 
 /// Reads the configuration again and applies it; a sentence if it is refused.
@@ -103,6 +107,15 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
                 pool,
                 Answer {
                     metrics: Some(metrics::metrics(pool)),
+                    ..Answer::default()
+                },
+            );
+        }
+        Request::Users => {
+            return signed(
+                pool,
+                Answer {
+                    users: Some(users::users(pool)),
                     ..Answer::default()
                 },
             );
@@ -229,6 +242,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
         Request::Hello
         | Request::Status
         | Request::Metrics
+        | Request::Users
         | Request::Set { .. }
         | Request::Reload => {}
     }

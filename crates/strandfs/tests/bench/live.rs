@@ -1,0 +1,121 @@
+//! `strandfs bench live`: names a branch that is delayed, nothing where nothing is, and cannot tell
+//! where there is nothing to tell by.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::need_root;
+use crate::support::delay_fs::{DelayFs, Mood};
+use crate::support::files::put;
+use crate::support::{Kind, Pool, Run, strandfs};
+
+/// A pool of which one branch can be slow. The fields are dropped in order.
+struct Watched {
+    slow: DelayFs,
+    pool: Pool,
+}
+
+impl Watched {
+    fn new() -> Watched {
+        let mut pool = Pool::build()
+            .branches([Kind::Tmpfs("64m"), Kind::Dir])
+            .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
+            .option("category.create=ff,func.getattr=newest")
+            .prepare();
+        let behind = pool.outside("behind");
+        put(behind.join("far/f"), "far");
+        put(pool.on(0, "near/f"), "near");
+        let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+        pool.start();
+        Watched { slow, pool }
+    }
+
+    /// Watches while programs look at files on both branches.
+    fn watch(&self, works: bool, further: &[&str]) -> Run {
+        let stop = AtomicBool::new(false);
+        let near = self.pool.path("near/f");
+        let far = self.pool.path("far/f");
+        std::thread::scope(|scope| {
+            let work = |path: std::path::PathBuf, pause: Duration| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    while works && !stop.load(Ordering::Relaxed) {
+                        let _ = fs::metadata(&path);
+                        std::thread::sleep(pause);
+                    }
+                });
+            };
+            for _ in 0..4 {
+                work(far.clone(), Duration::ZERO);
+                work(near.clone(), Duration::from_millis(5));
+            }
+            let root = self.pool.root().to_str().unwrap();
+            let mut line = vec!["bench", "live", root, "--seconds", "6"];
+            line.extend(further);
+            let run = strandfs(line);
+            stop.store(true, Ordering::Relaxed);
+            run
+        })
+    }
+}
+
+#[test]
+fn a_delayed_branch_is_named_and_how_much_slower_it_is() {
+    need_root!();
+    let watched = Watched::new();
+    watched.slow.set(Mood::Slow(Duration::from_millis(5)));
+    let run = watched.watch(true, &["--json"]).ok();
+    watched.slow.set(Mood::Well);
+    let said: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(said["verdict"], "slow", "{said:#}");
+    assert_eq!(said["layer"], "branches", "{said:#}");
+    let b1 = watched.pool.on(1, "").display().to_string();
+    assert_eq!(said["branch"]["path"], b1.trim_end_matches('/'), "{said:#}");
+    assert!(
+        said["branch"]["times_as_long"].as_f64().unwrap() > 3.0,
+        "{said:#}"
+    );
+    assert!(said["part"].as_f64().unwrap() > 0.5, "{said:#}");
+}
+
+#[test]
+fn where_nothing_is_delayed_nothing_is_named() {
+    need_root!();
+    let pool = Pool::tmpfs(2)
+        .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
+        .mount();
+    put(pool.path("d/f"), "f");
+    let stop = AtomicBool::new(false);
+    let run = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = fs::metadata(pool.path("d/f"));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let run = strandfs([
+            "bench",
+            "live",
+            pool.root().to_str().unwrap(),
+            "--seconds",
+            "6",
+        ]);
+        stop.store(true, Ordering::Relaxed);
+        run.ok()
+    });
+    assert!(run.stdout.contains("Nothing is slow"), "{run:?}");
+    assert!(run.stdout.contains("branch "), "{run:?}");
+}
+
+#[test]
+fn of_an_idle_pool_nothing_can_be_told() {
+    need_root!();
+    let watched = Watched::new();
+    let run = watched.watch(false, &[]);
+    assert_eq!(run.code(), 3, "{run:?}");
+    assert!(run.stdout.contains("Cannot tell"), "{run:?}");
+    assert!(run.stdout.contains("are needed"), "{run:?}");
+}
