@@ -81,11 +81,11 @@ pub enum Failure {
         why: String,
     },
     /// No volume goes by that name.
-    #[error(
-        "{path} is no volume that is served{}; `strandfs volume list` shows those that are",
-        if path.exists() { "" } else { ", and there is no such file" }
-    )]
+    #[error("{path} is no volume that is served{but}; `strandfs volume list` shows those that are")]
     NoVolume {
+        /// What else is known of it: it is not looked at, since it may be the mount of somebody who
+        /// does not answer.
+        but: &'static str,
         /// As named by the user.
         path: PathBuf,
     },

@@ -126,9 +126,10 @@ fn start(args: &AttachArgs) -> Result<Result<MountedVolume, Exit>, Failure> {
         Exit::Ok => {}
         exit => return Ok(Err(exit)),
     }
-    found::find(&place)?
-        .map(Ok)
-        .ok_or(Failure::NoVolume { path: place })
+    found::find(&place)?.map(Ok).ok_or(Failure::NoVolume {
+        path: place,
+        but: "",
+    })
 }
 
 /// One directory for each backing file: its path with the separators made harmless.

@@ -31,6 +31,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let Some(found) = found::find(target)? else {
         return Err(Failure::NoVolume {
             path: target.clone(),
+            but: "",
         });
     };
     if let (Ok(status), false) = (&found.status, args.discard)

@@ -25,6 +25,7 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode, Failure> {
         None if !target.exists() => {
             return Err(Failure::NoVolume {
                 path: target.clone(),
+                but: ", and there is no such file",
             });
         }
         // Taking a directory or a device for a backing file says what is wrong with it.

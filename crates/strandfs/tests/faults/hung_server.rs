@@ -244,7 +244,8 @@ fn a_pool_with_a_stuck_branch_can_be_unmounted() {
         let root = pool.root().to_str().unwrap();
         // Once nobody uses it any more.
         eventually("the reader to be let go", IN_TIME, || {
-            in_time(&["umount", root]).code() == 0
+            // 3: its server waits for the branch still.
+            matches!(in_time(&["umount", root]).code(), 0 | 3)
         });
         assert!(!mounts::is_mounted(pool.root()));
     });

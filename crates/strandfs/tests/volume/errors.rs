@@ -85,10 +85,13 @@ fn what_does_not_come_about_leaves_no_file() {
     ]);
     assert_eq!(small.code(), 1, "{small:?}");
     assert_eq!(names(&disk), [""; 0]);
-    for words in [&["resize", "--size", "16M"][..], &["detach"]] {
+    for (words, said) in [
+        (&["resize", "--size", "16M"][..], "there is no such file"),
+        (&["detach"], "is no volume that is served"),
+    ] {
         let run = strandfs([&["volume"], words, &[text(&disk.join("nope"))]].concat());
         assert_eq!(run.code(), 5, "{run:?}");
-        assert!(run.stderr.contains("there is no such file"), "{run:?}");
+        assert!(run.stderr.contains(said), "{run:?}");
     }
     assert_eq!(names(&disk), [""; 0]);
 }
