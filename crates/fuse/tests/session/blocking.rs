@@ -10,9 +10,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use strandfs_fuse::{End, Errno};
+use strandfs_fuse::abi::Opcode;
+use strandfs_fuse::{End, Errno, TransportChoice};
 
-use crate::lab::{Bench, SLOW, SLOW_NAME};
+use crate::lab::{AGAIN_AFTER, Bench, SLOW, SLOW_NAME};
 use crate::support::{GONE_WITHIN, can_mount, note_signal, on_each_transport};
 
 /// What a quick read may take on a busy machine; well below [`SLOW`].
@@ -195,5 +196,47 @@ fn a_panic_costs_its_request_only() {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
         read_now(&bench, "fast");
         assert_eq!(bench.finish(), End::Unmounted);
+    });
+}
+
+/// What waits without a thread, what the filesystem waits for, and the rest are told apart.
+#[test]
+fn how_long_requests_take_is_known_by_operation_and_stage() {
+    on_each_transport(|transport| {
+        let bench = Bench::on(transport, 8);
+        for name in ["fast", "later", "polite"] {
+            let content = bench.read(name).join().unwrap().0.unwrap();
+            assert_eq!(content, b"content", "{name}");
+        }
+        bench.read("broken").join().unwrap().0.unwrap_err();
+        let connection = bench.connection().clone();
+        assert_eq!(bench.finish(), End::Unmounted);
+        let report = connection.latencies();
+        let read = report.operations.iter();
+        let read = read.clone().find(|it| it.opcode == Opcode::Read).unwrap();
+        let reads = connection.traffic().requests;
+        let (_, reads) = reads.iter().find(|(it, _)| *it == Opcode::Read).unwrap();
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap();
+        // Over io_uring each try is counted as a request; it is timed as one all the same.
+        let further_tries = u64::from(transport == TransportChoice::Ring);
+        assert_eq!(read.whole.count() + further_tries, *reads, "{read:?}");
+        assert!(read.whole.total_ns >= ns(AGAIN_AFTER + SLOW), "{read:?}");
+        assert_eq!(read.queued.count(), 1, "{read:?}");
+        assert!(read.queued.total_ns >= ns(AGAIN_AFTER), "{read:?}");
+        // The end of the file is read as well.
+        let slept = ns(SLOW) * read.below.count();
+        assert!(slept > 0 && read.below.total_ns == slept, "{read:?}");
+        let answering = match transport {
+            TransportChoice::Ring => 0,
+            _ => read.whole.count(),
+        };
+        assert_eq!(read.answering.count(), answering, "{read:?}");
+        assert!(read.errors >= 1, "{read:?}");
+        let broken = report.errors.iter().find(|(errno, _)| *errno == libc::EIO);
+        assert_eq!(
+            broken.map(|(_, count)| *count),
+            Some(read.errors),
+            "{report:?}"
+        );
     });
 }

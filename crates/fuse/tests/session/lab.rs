@@ -1,9 +1,10 @@
 //! A filesystem whose files misbehave on request, served by this process.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
@@ -38,8 +39,18 @@ const THROUGH: NodeId = NodeId(7);
 pub const CACHED: NodeId = NodeId(8);
 /// Panics.
 const BROKEN: NodeId = NodeId(9);
+/// Has its first read carried out again after a while.
+const LATER: NodeId = NodeId(10);
 
-const NAMES: [(&str, NodeId); 8] = [
+/// After this while.
+pub const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// How long this thread has slept for the polite file.
+    static SLEPT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+const NAMES: [(&str, NodeId); 9] = [
     ("fast", FAST),
     ("slow", SLOW_SILENT),
     ("polite", SLOW_POLITE),
@@ -48,6 +59,7 @@ const NAMES: [(&str, NodeId); 8] = [
     ("through", THROUGH),
     ("cached", CACHED),
     ("broken", BROKEN),
+    ("later", LATER),
 ];
 
 /// The filesystem.
@@ -62,6 +74,7 @@ pub struct Lab {
     /// Who looked names up.
     pub threads: Mutex<HashSet<ThreadId>>,
     pub destroyed: AtomicUsize,
+    tried: AtomicBool,
     pub backing: Mutex<Option<BackingId>>,
     pub content: Mutex<Vec<u8>>,
     /// Nobody writes to it: reading blocks.
@@ -88,6 +101,11 @@ impl Lab {
             SLOW_POLITE => {
                 cx.may_block();
                 thread::sleep(SLOW);
+                SLEPT.set(SLEPT.get() + SLOW);
+            }
+            LATER if !self.tried.swap(true, Ordering::SeqCst) => {
+                assert!(cx.again(AGAIN_AFTER, SLOW * 100));
+                return Err(Errno::AGAIN);
             }
             STUCK => self.block_for_ever(cx)?,
             GATE => self.wait_for_gate(cx),
@@ -120,6 +138,10 @@ impl Filesystem for Lab {
     fn init(&self, _: &strandfs_fuse::Negotiated, connection: &Connection) -> Result<()> {
         assert!(self.connection.set(connection.clone()).is_ok());
         Ok(())
+    }
+
+    fn time_below(&self) -> Duration {
+        SLEPT.get()
     }
 
     fn destroy(&self) {
@@ -208,6 +230,7 @@ impl Lab {
             lookups: AtomicUsize::new(0),
             threads: Mutex::default(),
             destroyed: AtomicUsize::new(0),
+            tried: AtomicBool::new(false),
             backing: Mutex::default(),
             content: Mutex::new(b"content".to_vec()),
             silence: rustix::pipe::pipe().expect("a pipe"),
