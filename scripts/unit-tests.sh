@@ -20,6 +20,8 @@ if is_root && uring_is_on; then uring=yes; fi
 
 PATH=$PATH:$tools_dir/bin
 if have cargo-nextest; then
+    # Many tests wait, for a deadline or a server: one more than there are CPUs keeps those busy.
+    export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$(($(nproc) + 1))}
     # .config/nextest.toml says what a profile does.
     profile=default
     [[ -n ${CI:-} ]] && profile=ci
