@@ -12,6 +12,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// - SYS_ADMIN: mounting, passthrough, watching branches, `trusted` attributes;
 /// - MAC_ADMIN: security labels that this system does not know;
 /// - SYS_PTRACE: seeing the namespace and capabilities of callers in `/proc`;
+/// - LEASE: asking the kernel who else has a file open for writing, before it moves;
 /// - SYS_NICE: priorities, its own and those of callers;
 /// - IPC_LOCK: buffers registered with io_uring, which the limit of locked memory does not fit.
 ///
@@ -29,6 +30,7 @@ pub const FOR_POOL: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::MAC_ADMIN)
     .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::LEASE)
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::IPC_LOCK);
 

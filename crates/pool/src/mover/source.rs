@@ -184,6 +184,8 @@ fn check_unwritten(node: &Node, file: &OwnedFd) -> Result<(), MoveError> {
             node.mapped_perhaps.store(false, Ordering::Relaxed);
             Ok(())
         }
+        // In a user namespace nobody may ask about files of others: somebody may write to it.
+        Err(Errno::ACCESS) => Err(MoveError::Mapped),
         // Not known.
         Err(_) if node.mapped_perhaps.load(Ordering::Relaxed) => Err(MoveError::Mapped),
         Err(_) => Ok(()),

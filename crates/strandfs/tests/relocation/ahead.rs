@@ -233,6 +233,46 @@ fn files_in_use_and_files_that_must_not_move_stay() {
     drop(writer);
 }
 
+/// The server asked the kernel who else has a file open for writing, and was not told of files of others
+/// than root: it had given up the right (CAP_LEASE). What programs wrote to on the branch moved away from
+/// under them, and what had once been open for reading and writing in passthrough never moved again.
+#[test]
+fn files_of_ordinary_users_move_when_nobody_writes_to_them_and_only_then() {
+    need_root!();
+    let mut pool = builder(&["32m", "64m"], "relocate.ahead=10M").prepare();
+    for name in ["closed", "written"] {
+        put(pool.on(0, name), pattern(8, 12 * MIB));
+        std::os::unix::fs::chown(pool.on(0, name), Some(4242), Some(4242)).unwrap();
+    }
+    pool.start();
+    if !passes(&pool) {
+        return;
+    }
+    let both = |path| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap()
+    };
+    drop(both(pool.path("closed")));
+    let behind = both(pool.on(0, "written"));
+    let writer = open_with(pool.path("w"), 0).unwrap();
+    writer.write_all_at(b"x", 0).unwrap();
+    until("the closed file to move", || pool.holders("closed") == [1]);
+    set_option(&pool, "relocate.ahead", "24M");
+    until("the other one to be tried", || {
+        held_up(&pool, 0).contains("no file can move")
+    });
+    behind.write_all_at(b"late", 0).unwrap();
+    assert_eq!(pool.holders("written"), [0]);
+    drop(behind);
+    until("the other one to move, too", || {
+        pool.holders("written") == [1]
+    });
+    assert_eq!(get(pool.path("written"))[..4], *b"late");
+}
+
 #[test]
 fn who_opens_a_file_on_its_way_keeps_it_and_loses_nothing() {
     need_root!();

@@ -38,6 +38,7 @@ const MAY_KEEP: &[u32] = &[
     21, // SYS_ADMIN
     23, // SYS_NICE
     27, // MKNOD
+    28, // LEASE
     31, // SETFCAP
     33, // MAC_ADMIN
 ];

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::base::branch::Branch;
 use crate::base::policy::Space;
 use crate::base::sys::{self, Own};
@@ -134,7 +136,9 @@ pub(in crate::mover) fn close_in<'n>(
     if pool.preload_told.knows(&source.stat) {
         return Err(MoveError::Preload);
     }
-    if sys::written_by_others(source.file.as_fd(), Own::Reader) == Ok(true) {
+    // In a user namespace nobody may ask about files of others: somebody may write to it.
+    if let Ok(true) | Err(Errno::ACCESS) = sys::written_by_others(source.file.as_fd(), Own::Reader)
+    {
         return Err(MoveError::Mapped);
     }
     Ok(alone)
