@@ -102,6 +102,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(failure) => {
+            // What led to it comes first, and whole.
+            logging::finish();
             for line in failure.to_string().lines() {
                 say!("{line}");
             }

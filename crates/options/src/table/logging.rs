@@ -46,7 +46,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "slow.log",
         group: Group::Logging,
         value: value!(duration slow_log),
-        default: "0",
+        default: "0s",
         example: "100ms",
         run_time: true,
         help: "log requests that take this long",

@@ -70,7 +70,11 @@ impl Sink {
     /// Writes a line. A log that fails must not stop the filesystem: the line is lost then.
     pub fn write(&mut self, line: &Line) {
         let _ = match self {
-            Sink::Stderr => writeln!(io::stderr(), "{:>5} {}", line.level.as_str(), line.text()),
+            Sink::Stderr => {
+                // At once: the process may end, and others write there, too.
+                let text = format!("{:>5} {}\n", line.level.as_str(), line.text());
+                io::stderr().write_all(text.as_bytes())
+            }
             Sink::File(file) => file.write(line),
             Sink::Journal(socket) => socket.send(&journal_entry(line)),
             Sink::Syslog(socket) => socket.send(&syslog_entry(line)),

@@ -249,3 +249,23 @@ fn colours_are_for_terminals_that_want_them() {
     }
     assert!(!strandfs(doctor).stdout.contains('\u{1b}'));
 }
+
+/// A server that could not mount ended while another thread wrote its log: a line was cut, came last, or
+/// was lost.
+#[test]
+fn what_led_to_a_refusal_is_said_first_and_whole() {
+    let (pool, first, second) = plain();
+    put(first.join(".disk"), "");
+    let paths = [text(&first), text(&second), text(pool.root())];
+    let outputs = (0..100).map(|_| {
+        let options = ["mount", "-o", "branch-marker=.disk"];
+        strandfs([&options[..], &paths].concat()).stderr
+    });
+    let outputs: std::collections::BTreeSet<String> = outputs.collect();
+    assert_eq!(outputs.len(), 1, "{outputs:?}");
+    let last = outputs.iter().find_map(|said| said.lines().last());
+    assert!(
+        last.is_some_and(|line| line.starts_with("strandfs: ")),
+        "{outputs:?}"
+    );
+}
