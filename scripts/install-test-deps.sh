@@ -52,7 +52,9 @@ $for_tests || exit 0
 
 install_tool pjdfstest 0.2.2
 install_tool fsx 0.3.2
-have cargo-nextest || install_tool cargo-nextest 0.9.151
+# Neither optimised nor able to update itself: it only starts tests, and is built sooner so.
+have cargo-nextest || install_tool cargo-nextest 0.9.151 --debug \
+    --no-default-features --features default-no-update
 rm -rf "$tools_dir/build"
 
 # pjdfstest acts as two users of its own.
