@@ -103,7 +103,7 @@ struct Check {
     asked: Option<(Instant, Arc<Mutex<Option<Verdict>>>)>,
     /// When a branch on which calls wait was last asked whether it answers.
     doubted: Option<Instant>,
-    /// It cannot be asked.
+    /// It could not be asked the last time.
     is_mute: Arc<AtomicBool>,
 }
 
@@ -283,8 +283,8 @@ impl Monitor {
                 check.doubted = Some(now);
             }
             check.ask(pool, move |_| {
-                if doubtful && writable && !writes_something(&branch) {
-                    is_mute.store(true, Ordering::Relaxed);
+                if doubtful && writable {
+                    is_mute.store(!writes_something(&branch), Ordering::Relaxed);
                 }
                 look(&branch, marker.as_deref())
             });
@@ -427,12 +427,13 @@ fn refuses_changes(branch: &Branch) -> bool {
 }
 
 /// Has a few bytes reach the disk, in a nameless file: that takes no lock a user could keep, and a frozen
-/// filesystem, or a disk that hangs, holds it up. False if the filesystem has no such files.
+/// filesystem, or a disk that hangs, holds it up. False if there is no such file to be had: the filesystem has
+/// none, or is full.
 fn writes_something(branch: &Branch) -> bool {
     let Ok(file) = nameless_file(branch) else {
         return false;
     };
-    // Where there is no room, or the disk has an error, that is an answer, too.
+    // An error is an answer, too.
     let _ = rustix::io::write(&file, &[0; 512]);
     let _ = rustix::fs::fsync(&file);
     true

@@ -8,8 +8,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::files::put;
-use crate::support::{Kind, Pool, run, strandfs};
+use crate::support::{Pool, run, strandfs};
 use crate::{need_root, need_tool};
+
+use super::status_keys::pool;
 
 /// Fields of the page that need a machine or an accident that is not to be had here, each with the
 /// reason.
@@ -148,15 +150,6 @@ fn compare(section: &str, answers: &[Value]) {
         .filter(|field| !found.contains_key(*field) && !not_here(field))
         .collect();
     assert!(stale.is_empty(), "{section}: no answer has {stale:?}");
-}
-
-fn pool() -> Pool {
-    let pool = Pool::build()
-        .branches([Kind::Tmpfs("16m"), Kind::Tmpfs("16m")])
-        .mount();
-    put(pool.on(0, "f"), "x");
-    put(pool.on(1, "f"), "xy");
-    pool
 }
 
 #[test]

@@ -192,7 +192,8 @@ fn assert_has(found: &BTreeSet<String>, recorded: &[&str]) {
     assert!(untold.is_empty(), "not in docs/json.md: {untold:?}");
 }
 
-fn pool() -> Pool {
+/// Two small branches with a file each of the same name.
+pub fn pool() -> Pool {
     let pool = Pool::build()
         .branches([Kind::Tmpfs("16m"), Kind::Tmpfs("16m")])
         .mount();
