@@ -267,8 +267,8 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l modes -d 'Ways of the pool: passthrough, direct, cached (default: all)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l size -d 'The size of each file' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -s o -l options -d 'Further mount options of every pool' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l filesystems -d 'Further filesystems for the target: as for `bench matrix`' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l images -d 'Where the image of a target goes that names no file' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from latency" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F

@@ -381,7 +381,7 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Cache, Kind, Sample, Unit, Work};
+    use crate::result::{Cache, Kind, Unit, Work};
 
     fn report(rows: &[(&str, Family, &[f64])]) -> Report {
         let mut report = Report::new(Kind::Metadata, Regime::Quiet, 1);
@@ -391,21 +391,8 @@ mod tests {
                 family: *family,
                 ..Subject::default()
             });
-            let sample = |value: &f64| {
-                Some(Sample {
-                    value: *value,
-                    ..Sample::default()
-                })
-            };
-            report.series.push(Series {
-                subject: (*name).to_owned(),
-                workload: "create".to_owned(),
-                unit: Unit::Seconds,
-                work: Work::default(),
-                cache: Cache::Any,
-                samples: seconds.iter().map(sample).collect(),
-                unstable: false,
-            });
+            let series = Series::of_seconds(name, "create", Work::default(), seconds);
+            report.series.push(series);
         }
         report
     }

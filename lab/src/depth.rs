@@ -1,7 +1,6 @@
 //! Deep queues: fio's small direct requests, one, some and many in flight, on the bare filesystem and through a pool
 //! in each mode.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,22 +9,19 @@ use strandfs_options::show_size;
 use crate::counters::Meter;
 use crate::cpu::CpuMeter;
 use crate::credibility;
-use crate::data::{READ_FILE, TestDevice};
 use crate::error::BenchError;
 use crate::expense;
 use crate::fio::{self, Job};
 use crate::format;
 use crate::layers::LayersPlan;
+use crate::layers::placed::{Placed, set_up};
 use crate::layers::plan::Mode;
-use crate::layers::run::check;
 use crate::layers::setup::Levels;
-use crate::pattern::{Aligned, Pattern};
 use crate::progress::{Progress, Step};
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
 use crate::sentinel::Watch;
 use crate::spread;
 use crate::tool;
-use crate::trial::{Dir, WorkPlace};
 
 /// Bytes of a request.
 const BLOCK: u64 = 4096;
@@ -45,14 +41,6 @@ pub struct DepthPlan {
     pub time: Duration,
 }
 
-/// One of those that are compared.
-struct Ready {
-    name: String,
-    dir: Dir,
-    file: PathBuf,
-    device: Option<String>,
-}
-
 /// Measures. A job that fails is named, and has no figure.
 ///
 /// # Errors
@@ -62,7 +50,6 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
-    check(&plan.place)?;
     if plan.depths.is_empty() || plan.depths.contains(&0) {
         return Err(BenchError::Usage("--depths must be 1 or more".to_owned()));
     }
@@ -75,12 +62,7 @@ pub fn run(
         let why = "fio is not installed: install it (Debian: apt-get install fio)";
         return Err(BenchError::Usage(why.to_owned()));
     }
-    let pools: Vec<(&str, &str)> = plan
-        .modes
-        .iter()
-        .map(|it| (it.name(), it.options()))
-        .collect();
-    let levels = Levels::one_place(&plan.place, &pools, stop, progress)?;
+    let (levels, mut ready, subjects) = set_up(&plan.place, &plan.modes, stop, progress)?;
     let mut report = Report::new(Kind::Depth, plan.place.regime, plan.place.seed);
     for (name, value) in [
         ("size", show_size(plan.place.file_bytes)),
@@ -91,24 +73,10 @@ pub fn run(
     ] {
         report.settings.insert(name.to_owned(), value);
     }
-    let mut ready = Vec::new();
-    for candidate in &levels.candidates {
-        let WorkPlace::Dir(dir) = &candidate.place else {
-            continue;
-        };
-        report.subjects.push(candidate.facts.clone());
-        ready.push(Ready {
-            name: candidate.facts.name.clone(),
-            file: dir.path.join(READ_FILE),
-            dir: dir.clone(),
-            device: candidate
-                .facts
-                .storage
-                .as_ref()
-                .and_then(|it| it.device.clone()),
-        });
+    report.subjects = subjects;
+    for one in &ready {
+        one.write_file(&plan.place, stop, progress)?;
     }
-    prepare(plan, &ready, stop, progress)?;
     let mut random = fastrand::Rng::with_seed(plan.place.seed);
     let servers: Vec<u32> = ready.iter().filter_map(|it| it.dir.server).collect();
     while report.repetitions < plan.place.repetitions && !report.interrupted {
@@ -122,42 +90,13 @@ pub fn run(
     Ok(report)
 }
 
-fn prepare(
-    plan: &DepthPlan,
-    ready: &[Ready],
-    stop: &AtomicBool,
-    progress: &mut Progress<'_>,
-) -> Result<(), BenchError> {
-    let mut pattern = Pattern::new(1 << 20, plan.place.seed);
-    let mut buffer = Aligned::new(1 << 20);
-    for one in ready {
-        progress(&Step {
-            done: 0,
-            total: 0,
-            what: &format!("writing the file of {}", one.name),
-        });
-        TestDevice {
-            dir: &one.dir.path,
-            below: one.dir.below.as_deref(),
-            images: &one.dir.images,
-            file_bytes: plan.place.file_bytes,
-            pattern: &mut pattern,
-            buffer: &mut buffer,
-            random: fastrand::Rng::with_seed(plan.place.seed),
-            stop,
-        }
-        .prepare(false)?;
-    }
-    Ok(())
-}
-
 fn row(job: &str, depth: u32) -> String {
     format!("{job}, {depth} in flight")
 }
 
 fn repetition(
     plan: &DepthPlan,
-    ready: &[Ready],
+    ready: &[Placed],
     report: &mut Report,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
@@ -176,6 +115,7 @@ fn repetition(
                     done: done * plan.time.as_millis() as usize,
                     total: steps * plan.place.repetitions * plan.time.as_millis() as usize,
                     what: &what,
+                    ..Step::default()
                 });
                 done += 1;
                 match job(plan, one, kind, depth) {
@@ -194,12 +134,12 @@ fn repetition(
     }
 }
 
-fn job(plan: &DepthPlan, one: &Ready, kind: &str, depth: u32) -> Result<Sample, BenchError> {
+fn job(plan: &DepthPlan, one: &Placed, kind: &str, depth: u32) -> Result<Sample, BenchError> {
     let meter = Meter::start(one.dir.server, one.device.as_deref());
     let cpu = CpuMeter::start(one.dir.server.as_slice());
     let outcome = fio::run(&Job {
         kind,
-        target: &one.file,
+        target: &one.file(),
         size: plan.place.file_bytes,
         block: BLOCK,
         depth,
@@ -216,7 +156,7 @@ fn job(plan: &DepthPlan, one: &Ready, kind: &str, depth: u32) -> Result<Sample, 
     })
 }
 
-fn keep(report: &mut Report, one: &Ready, workload: &str, sample: Sample) {
+fn keep(report: &mut Report, one: &Placed, workload: &str, sample: Sample) {
     let new = Series {
         subject: one.name.clone(),
         workload: workload.to_owned(),

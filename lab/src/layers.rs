@@ -3,6 +3,7 @@
 pub mod attribution;
 pub mod judge;
 mod knob;
+pub(crate) mod placed;
 pub mod plan;
 pub mod run;
 pub mod setup;

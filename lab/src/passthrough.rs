@@ -174,7 +174,7 @@ pub(crate) fn order(report: &Report) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Sample, Series, Subject, Unit, Work};
+    use crate::result::{Series, Subject, Work};
 
     fn report(speeds: [f64; 6]) -> Report {
         let mut report = Report::new(Kind::Passthrough, Regime::Quiet, 1);
@@ -186,22 +186,12 @@ mod tests {
                 name: name.to_owned(),
                 ..Subject::default()
             });
-            let sample = Sample {
-                value: 1.0 / speed,
-                ..Sample::default()
+            let work = Work {
+                operations: 64,
+                bytes: 64 << 20,
             };
-            report.series.push(Series {
-                subject: name.to_owned(),
-                workload: WRITE.to_owned(),
-                unit: Unit::Seconds,
-                work: Work {
-                    operations: 64,
-                    bytes: 64 << 20,
-                },
-                cache: Cache::Any,
-                samples: vec![Some(sample); 5],
-                unstable: false,
-            });
+            let series = Series::of_seconds(name, WRITE, work, &[1.0 / speed; 5]);
+            report.series.push(series);
         }
         report
     }

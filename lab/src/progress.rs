@@ -1,7 +1,7 @@
 //! How far a run is, for a person who waits.
 
 /// A step that begins.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Step<'a> {
     /// Steps before it, or milliseconds.
     pub done: usize,
@@ -9,6 +9,8 @@ pub struct Step<'a> {
     pub total: usize,
     /// What it does.
     pub what: &'a str,
+    /// The subject whose calls it makes; empty where no single one is meant.
+    pub subject: &'a str,
 }
 
 /// Told of each step. It must not take long: it is called between measurements.

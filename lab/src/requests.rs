@@ -91,6 +91,7 @@ pub fn run(
             done: number,
             total,
             what: &subject.name,
+            ..Step::default()
         });
         let branch = scratch.branch(
             &format!("s{number}b0"),

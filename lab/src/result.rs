@@ -324,7 +324,9 @@ impl Report {
         Self {
             version: VERSION,
             kind,
-            command: std::env::args().collect(),
+            command: std::env::args_os()
+                .map(|it| it.to_string_lossy().into_owned())
+                .collect(),
             environment: Environment::read(),
             regime,
             seed,
@@ -420,6 +422,28 @@ impl Report {
     }
 }
 
+#[cfg(test)]
+impl Series {
+    /// What a test says was measured: one sample of each of these values.
+    pub(crate) fn of_seconds(subject: &str, workload: &str, work: Work, values: &[f64]) -> Self {
+        let sample = |value: &f64| {
+            Some(Sample {
+                value: *value,
+                ..Sample::default()
+            })
+        };
+        Self {
+            subject: subject.to_owned(),
+            workload: workload.to_owned(),
+            unit: Unit::Seconds,
+            work,
+            cache: Cache::Any,
+            samples: values.iter().map(sample).collect(),
+            unstable: false,
+        }
+    }
+}
+
 impl Series {
     /// Whether the series is about bytes (blocks of 64 KiB and more) rather than about operations.
     pub fn is_by_bytes(&self) -> bool {
@@ -477,20 +501,9 @@ mod tests {
     use super::*;
 
     fn series(subject: &str, unit: Unit, work: Work, values: &[f64]) -> Series {
-        let sample = |value: &f64| {
-            Some(Sample {
-                value: *value,
-                ..Sample::default()
-            })
-        };
         Series {
-            subject: subject.to_owned(),
-            workload: "write".to_owned(),
             unit,
-            work,
-            cache: Cache::Any,
-            samples: values.iter().map(sample).collect(),
-            unstable: false,
+            ..Series::of_seconds(subject, "write", work, values)
         }
     }
 

@@ -13,6 +13,7 @@ mod report;
 mod reproduce;
 mod requests;
 mod volume;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,11 +23,13 @@ use std::sync::atomic::AtomicBool;
 use strandfs_lab::BenchError;
 use strandfs_lab::environment::Environment;
 use strandfs_lab::metadata::plan::Choices;
+use strandfs_lab::progress::Progress;
 use strandfs_lab::result::Report;
 
-use crate::args::bench::{BenchCommand, PeerArgs};
+use crate::args::bench::{BenchCommand, OutputArgs, PeerArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use progress::Bar;
 
 /// Measures.
 ///
@@ -60,6 +63,32 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
             .map_err(Failure::system("taking charge of signals"))?;
     }
     Ok(stop)
+}
+
+/// Measures, with a bar for whoever waits. Whether the result can be written is known before.
+///
+/// # Errors
+/// Those of the measurement, and a file for the result that cannot be written.
+fn measured<T>(
+    output: &OutputArgs,
+    measure: impl FnOnce(&AtomicBool, &mut Progress<'_>) -> Result<T, BenchError>,
+) -> Result<T, Failure> {
+    output.check()?;
+    let stop = stop_on_signals()?;
+    let bar = Bar::new();
+    Ok(measure(&stop, &mut |step| bar.show(step))?)
+}
+
+/// What a reader has to know beside the figures.
+fn print_notes(notes: &[String]) {
+    for note in notes {
+        println!("note: {note}");
+    }
+}
+
+/// A setting of a result, for its first line.
+fn setting<'a>(report: &'a Report, name: &str) -> &'a str {
+    report.settings.get(name).map_or("?", String::as_str)
 }
 
 /// What a figure was measured on, for the first line.

@@ -1,7 +1,6 @@
 //! Carries the plan out: in every round each subject works for a while, in an order drawn anew.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hdrhistogram::Histogram;
@@ -13,25 +12,18 @@ use super::steady::{Window, window};
 use crate::counters::Meter;
 use crate::cpu::CpuMeter;
 use crate::credibility;
-use crate::data::{READ_FILE, TestDevice};
 use crate::error::BenchError;
-use crate::layers::plan::Mode;
-use crate::layers::run::check;
-use crate::layers::setup::Levels;
-use crate::pattern::{Aligned, Pattern};
+use crate::layers::placed::{Placed, set_up};
 use crate::progress::{Progress, Step};
 use crate::result::{Cache, Distribution, Kind, Report, Sample, Series, Unit, Work};
 use crate::sentinel::Watch;
-use crate::trial::{Candidate, Dir, WorkPlace};
 
 /// Less of the rate than this, and it was not reached.
 const REACHED: f64 = 0.98;
 
 /// One subject's rounds.
 struct Subject {
-    name: String,
-    dir: Dir,
-    device: Option<String>,
+    place: Placed,
     rounds: Vec<Slice>,
     /// What is watched for being steady.
     values: Vec<f64>,
@@ -47,28 +39,16 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Report, BenchError> {
-    check(&plan.place)?;
     plan.check()?;
-    let pools: Vec<(&str, &str)> = plan
-        .modes
-        .iter()
-        .map(|it| (it.name(), Mode::options(*it)))
-        .collect();
-    let levels = Levels::one_place(&plan.place, &pools, stop, progress)?;
+    let (levels, placed, facts) = set_up(&plan.place, &plan.modes, stop, progress)?;
     let mut report = Report::new(Kind::Latency, plan.place.regime, plan.place.seed);
     report.settings = settings(plan);
     let spinner = plan.place.regime.enter().map_err(BenchError::io(
         "starting a busy thread in",
         &plan.place.directory,
     ))?;
-    let placed = levels.candidates.iter().filter_map(subject);
-    let mut subjects: Vec<Subject> = placed.collect();
-    report.subjects = levels
-        .candidates
-        .iter()
-        .filter(|it| matches!(it.place, WorkPlace::Dir(_)))
-        .map(|it| it.facts.clone())
-        .collect();
+    let mut subjects: Vec<Subject> = placed.into_iter().map(Subject::new).collect();
+    report.subjects = facts;
     prepare(plan, &subjects, stop, progress)?;
     let mut random = fastrand::Rng::with_seed(plan.place.seed);
     while report.repetitions < plan.rounds {
@@ -120,22 +100,14 @@ fn settings(plan: &LatencyPlan) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn subject(candidate: &Candidate) -> Option<Subject> {
-    let WorkPlace::Dir(dir) = &candidate.place else {
-        return None;
-    };
-    let storage = candidate.facts.storage.as_ref();
-    Some(Subject {
-        name: candidate.facts.name.clone(),
-        dir: dir.clone(),
-        device: storage.and_then(|it| it.device.clone()),
-        rounds: Vec::new(),
-        values: Vec::new(),
-    })
-}
-
-fn file(subject: &Subject) -> PathBuf {
-    subject.dir.path.join(READ_FILE)
+impl Subject {
+    fn new(place: Placed) -> Self {
+        Self {
+            place,
+            rounds: Vec::new(),
+            values: Vec::new(),
+        }
+    }
 }
 
 /// Every subject's file, and a moment of work that is not counted.
@@ -145,30 +117,13 @@ fn prepare(
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<(), BenchError> {
-    let mut pattern = Pattern::new(1 << 20, plan.place.seed);
-    let mut buffer = Aligned::new(1 << 20);
+    let short = LatencyPlan {
+        round: plan.round / 10,
+        ..plan.clone()
+    };
     for one in subjects {
-        progress(&Step {
-            done: 0,
-            total: 0,
-            what: &format!("writing the file of {}", one.name),
-        });
-        let mut test_device = TestDevice {
-            dir: &one.dir.path,
-            below: one.dir.below.as_deref(),
-            images: &one.dir.images,
-            file_bytes: plan.place.file_bytes,
-            pattern: &mut pattern,
-            buffer: &mut buffer,
-            random: fastrand::Rng::with_seed(plan.place.seed),
-            stop,
-        };
-        test_device.prepare(!one.dir.keeps_data)?;
-        let short = LatencyPlan {
-            round: plan.round / 10,
-            ..plan.clone()
-        };
-        slice(&short, &file(one), plan.place.seed, stop)?;
+        one.place.write_file(&plan.place, stop, progress)?;
+        slice(&short, &one.place.file(), plan.place.seed, stop)?;
     }
     Ok(())
 }
@@ -181,7 +136,10 @@ fn round(
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<(), BenchError> {
-    let servers: Vec<u32> = subjects.iter().filter_map(|it| it.dir.server).collect();
+    let servers: Vec<u32> = subjects
+        .iter()
+        .filter_map(|it| it.place.dir.server)
+        .collect();
     let watch = Watch::start(&servers);
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     random.shuffle(&mut order);
@@ -197,11 +155,12 @@ fn round(
         progress(&Step {
             done: (report.repetitions * order.len() + place) * slice_millis,
             total: plan.rounds * order.len() * slice_millis,
-            what: &format!("round {}: {}", report.repetitions + 1, one.name),
+            what: &format!("round {}: {}", report.repetitions + 1, one.place.name),
+            ..Step::default()
         });
-        let meter = Meter::start(one.dir.server, one.device.as_deref());
-        let cpu = CpuMeter::start(one.dir.server.as_slice());
-        let found = slice(plan, &file(one), random.u64(..), stop)?;
+        let meter = Meter::start(one.place.dir.server, one.place.device.as_deref());
+        let cpu = CpuMeter::start(one.place.dir.server.as_slice());
+        let found = slice(plan, &one.place.file(), random.u64(..), stop)?;
         let cpu = cpu.stop();
         let seconds = found.elapsed.as_secs_f64().max(1e-9);
         let sample = Sample {
@@ -226,7 +185,7 @@ fn round(
         });
         one.rounds.push(found);
         let series = Series {
-            subject: one.name.clone(),
+            subject: one.place.name.clone(),
             workload: plan.row(),
             unit: Unit::OperationsPerSecond,
             work: Work {
@@ -254,7 +213,7 @@ fn is_steady(values: &[f64]) -> bool {
 
 /// The distributions of all rounds, or of the steady window.
 fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Result<(), BenchError> {
-    let place = |name: &str| subjects.iter().position(|it| it.name == name);
+    let place = |name: &str| subjects.iter().position(|it| it.place.name == name);
     report.series.sort_by_key(|it| place(&it.subject));
     for series in &mut report.series {
         series.unstable = credibility::is_unstable(series);
@@ -267,7 +226,7 @@ fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Resu
         };
         let rounds = one.rounds.get(from..).unwrap_or_default();
         report.distributions.push(Distribution {
-            subject: one.name.clone(),
+            subject: one.place.name.clone(),
             workload: plan.row(),
             first_round: from + 1,
             last_round: one.rounds.len(),
@@ -324,30 +283,15 @@ mod tests {
     use super::*;
     use crate::latency::Operation;
     use crate::layers::LayersPlan;
-    use crate::regime::Regime;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::time::Duration;
 
     fn plan(dir: &Path) -> LatencyPlan {
         LatencyPlan {
             place: LayersPlan {
-                program: PathBuf::new(),
                 targets: vec![crate::layers::Target::Directory(dir.to_path_buf())],
-                images: dir.to_path_buf(),
-                modes: Vec::new(),
-                transports: Vec::new(),
-                only: Vec::new(),
-                options: String::new(),
                 file_bytes: 8 << 20,
-                repetitions: 1,
-                most_repetitions: 1,
-                deadline: None,
-                is_quick: false,
-                sample_limit: Duration::from_millis(10),
-                cross_check: false,
-                regime: Regime::Quiet,
-                directory: std::env::temp_dir(),
-                seed: 1,
+                ..LayersPlan::new(PathBuf::new(), dir.to_path_buf())
             },
             modes: Vec::new(),
             operation: Operation::RandomRead,

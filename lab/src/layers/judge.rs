@@ -292,7 +292,7 @@ pub fn is_judged(row: &str) -> bool {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Cache, Kind, Sample, Unit, Work};
+    use crate::result::{Kind, Work};
 
     fn add(report: &mut Report, subject: &str, options: &str, base: Option<&str>, seconds: f64) {
         report.subjects.push(Subject {
@@ -302,28 +302,17 @@ mod tests {
             ..Subject::default()
         });
         for row in ["write-1m", "write-512"] {
-            let sample = |times: usize| {
-                Some(Sample {
-                    value: seconds * (1.0 + times as f64 / 100.0),
-                    ..Sample::default()
-                })
+            let block_bytes = if row == "write-1m" { 1 << 20 } else { 512 };
+            let work = Work {
+                operations: 64,
+                bytes: 64 * block_bytes,
             };
-            report.series.push(Series {
-                subject: subject.to_owned(),
-                workload: row.to_owned(),
-                unit: Unit::Seconds,
-                work: Work {
-                    operations: 64,
-                    bytes: if row == "write-1m" {
-                        64 << 20
-                    } else {
-                        64 * 512
-                    },
-                },
-                cache: Cache::Any,
-                samples: (0..9).map(sample).collect(),
-                unstable: false,
-            });
+            let values: Vec<f64> = (0..9)
+                .map(|it| seconds * (1.0 + f64::from(it) / 100.0))
+                .collect();
+            report
+                .series
+                .push(Series::of_seconds(subject, row, work, &values));
         }
     }
 

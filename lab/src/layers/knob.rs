@@ -275,7 +275,7 @@ fn words(tried: &[Tried]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Cache, Sample, Unit, Work};
+    use crate::result::Work;
 
     #[test]
     fn every_option_that_is_tried_exists() {
@@ -295,26 +295,11 @@ mod tests {
     }
 
     fn series(times: [f64; 8]) -> Series {
-        Series {
-            subject: String::new(),
-            workload: "write-512".to_owned(),
-            unit: Unit::Seconds,
-            work: Work {
-                operations: 10,
-                bytes: 5120,
-            },
-            cache: Cache::Any,
-            samples: times
-                .iter()
-                .map(|value| {
-                    Some(Sample {
-                        value: *value,
-                        ..Sample::default()
-                    })
-                })
-                .collect(),
-            unstable: false,
-        }
+        let work = Work {
+            operations: 10,
+            bytes: 5120,
+        };
+        Series::of_seconds("", "write-512", work, &times)
     }
 
     #[test]

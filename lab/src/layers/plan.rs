@@ -91,6 +91,31 @@ pub struct LayersPlan {
     pub seed: u64,
 }
 
+impl LayersPlan {
+    /// A plan of one repetition on memory, without pools, by this program; images go there.
+    pub fn new(program: PathBuf, images: PathBuf) -> Self {
+        Self {
+            program,
+            targets: Vec::new(),
+            images,
+            modes: Vec::new(),
+            transports: Vec::new(),
+            only: Vec::new(),
+            options: String::new(),
+            file_bytes: 64 << 20,
+            repetitions: 1,
+            most_repetitions: 1,
+            deadline: None,
+            is_quick: false,
+            sample_limit: Duration::from_millis(250),
+            cross_check: false,
+            regime: Regime::Quiet,
+            directory: std::env::temp_dir(),
+            seed: 1,
+        }
+    }
+}
+
 impl Mode {
     /// All of them.
     pub const ALL: [Mode; 3] = [Self::Passthrough, Self::Direct, Self::Cached];

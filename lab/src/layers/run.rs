@@ -11,7 +11,7 @@ use super::plan::{LayersPlan, PoolMode, QUICK_ROWS, rows};
 use super::setup::{Levels, MEMORY, TMPFS, pool_name};
 use super::target::Target;
 use crate::error::BenchError;
-use crate::progress::Progress;
+use crate::progress::{Progress, Step};
 use crate::result::{Kind, Report};
 use crate::sequential::Looks;
 use crate::stats::FEWEST_FOR_INTERVAL;
@@ -25,7 +25,8 @@ pub(super) const END: Duration = Duration::from_secs(6);
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
 
-/// Measures.
+/// Measures. `judged` is shown the result once it has its answers, before options are tried and everything is
+/// unmounted.
 ///
 /// # Errors
 /// A plan that makes no sense, a level that cannot be set up, [`BenchError::Interrupted`] before the
@@ -34,6 +35,7 @@ pub fn run(
     plan: &LayersPlan,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
+    judged: &mut dyn FnMut(&Report),
 ) -> Result<Report, BenchError> {
     check(plan)?;
     let rows = match plan.is_quick && plan.only.is_empty() {
@@ -44,6 +46,7 @@ pub fn run(
     let mut report = measure(plan, Kind::Layers, &mut levels, rows, stop, progress)?;
     let names = names(&levels);
     report.verdicts = judge::verdicts(&report, &names, looks(plan).level());
+    judged(&report);
     if let Some(first) = names.first().filter(|_| !report.interrupted) {
         knob::try_out(plan, &mut levels, first, &mut report, stop, progress)?;
     }
@@ -99,6 +102,11 @@ pub(crate) fn measure(
             &candidate.place,
             &facts.storage,
         ) {
+            progress(&Step {
+                what: &format!("how {} keeps data", facts.name),
+                subject: &facts.name,
+                ..Step::default()
+            });
             probed.extend(probe::notes(&facts.name, &dir.path, storage)?);
         }
     }

@@ -51,6 +51,26 @@ pub fn pool_name(way: PoolMode, place: &str) -> String {
     format!("pool ({}) on {place}", way.name())
 }
 
+/// What does not answer where a call to `subject` does not return, in words; each level is measured after those
+/// that it is made of.
+pub fn silent(subject: &str, targets: &[String]) -> String {
+    let is_pool = subject == NULLRW || subject.ends_with(&format!(" on {TMPFS}"));
+    match subject {
+        MEMORY | TMPFS => {
+            "what does not answer is the machine: neither pool nor storage is part of it".to_owned()
+        }
+        _ if targets.iter().any(|it| it == subject) => {
+            format!("what does not answer is the storage {subject}: no pool is part of it")
+        }
+        _ if is_pool => "what does not answer is the pool: what lies below is memory".to_owned(),
+        _ => {
+            "what does not answer is the pool over this storage, or the storage, which did answer \
+              before the pool was there"
+                .to_owned()
+        }
+    }
+}
+
 impl Levels {
     /// Makes and mounts everything.
     ///
@@ -66,12 +86,12 @@ impl Levels {
         let root = levels.in_memory(plan)?;
         levels.null(plan, root)?;
         for way in levels.ways.clone() {
-            levels.pool(plan, way, TMPFS, 0, root)?;
+            levels.pool(plan, way, TMPFS, 0, root, progress)?;
         }
         for (number, target) in plan.targets.iter().enumerate() {
             let name = levels.target(plan, target, number + 1, stop, progress)?;
             for way in levels.ways.clone() {
-                levels.pool(plan, way, &name, number + 1, false)?;
+                levels.pool(plan, way, &name, number + 1, false, progress)?;
             }
             levels.targets.push(name);
         }
@@ -127,15 +147,21 @@ impl Levels {
         let name = target.name();
         let image = match target {
             Target::Directory(path) => {
+                progress(&Step {
+                    what: &format!("making a directory in {name}"),
+                    subject: &name,
+                    ..Step::default()
+                });
                 self.scratches.push(Scratch::new(path)?);
                 return self.bare(&name, group, false).map(|()| name);
             }
             Target::Image(image) => image,
         };
         progress(&Step {
-            done: 0,
             total: 1,
             what: &format!("writing the image of {name}"),
+            subject: &name,
+            ..Step::default()
         });
         let place = image.file.clone().map_or(Backing::Image, Backing::File);
         let mut pattern = Pattern::new(BLOCK, plan.seed);
@@ -284,9 +310,15 @@ impl Levels {
         place: &str,
         group: usize,
         own_tmpfs: bool,
+        progress: &mut Progress<'_>,
     ) -> Result<(), BenchError> {
         let options = pool_options(way.mode.options(), Some(way.transport), &plan.options);
         let name = pool_name(way, place);
+        progress(&Step {
+            what: &format!("mounting {name}"),
+            subject: &name,
+            ..Step::default()
+        });
         self.serve(plan, &name, options, place, group, own_tmpfs)
     }
 

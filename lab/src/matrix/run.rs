@@ -102,6 +102,7 @@ impl Teller<'_, '_> {
             done: self.done,
             total: self.total,
             what,
+            ..Step::default()
         });
     }
 

@@ -339,7 +339,7 @@ fn speed_cell(seconds: &[Option<f64>], bytes: f64, unstable: bool) -> String {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Cache, Kind, Sample, Subject, Unit, Work};
+    use crate::result::{Kind, Subject, Work};
 
     fn report(rows: &[(&str, [f64; 5])]) -> Report {
         let mut report = Report::new(Kind::Matrix, Regime::Quiet, 1);
@@ -350,24 +350,12 @@ mod tests {
                 commands: vec![format!("mkfs.{name} /dev/x")],
                 ..Subject::default()
             });
-            let sample = |value: &f64| {
-                Some(Sample {
-                    value: *value,
-                    ..Sample::default()
-                })
+            let work = Work {
+                operations: 1024,
+                bytes: 1 << 30,
             };
-            report.series.push(Series {
-                subject: (*name).to_owned(),
-                workload: Row::Write.name(),
-                unit: Unit::Seconds,
-                work: Work {
-                    operations: 1024,
-                    bytes: 1 << 30,
-                },
-                cache: Cache::Any,
-                samples: seconds.iter().map(sample).collect(),
-                unstable: false,
-            });
+            let series = Series::of_seconds(name, &Row::Write.name(), work, seconds);
+            report.series.push(series);
         }
         report
     }

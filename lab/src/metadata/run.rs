@@ -100,6 +100,7 @@ pub fn run(
                 done: repetitions * order.len() + place,
                 total: plan.repetitions * order.len(),
                 what: &subject.subject.name,
+                ..Step::default()
             });
             match one_round(plan, subject, repetitions, stop, &mut failures) {
                 Ok(times) => round.push((index, times)),

@@ -48,13 +48,14 @@ impl Clock {
 
     /// A step of which is known what is left: done and total are milliseconds, so that whoever shows them
     /// has the time left in what remains.
-    pub fn step<'a>(&self, what: &'a str) -> Step<'a> {
+    pub fn step<'a>(&self, what: &'a str, subject: &'a str) -> Step<'a> {
         let done = self.elapsed().as_millis() as usize;
         let total = self.end.saturating_duration_since(self.began).as_millis() as usize;
         Step {
             done,
             total: total.max(done + 1),
             what,
+            subject,
         }
     }
 }
@@ -68,7 +69,7 @@ mod tests {
         let mut open = Clock::start(None);
         assert!(open.has_time_for(Duration::from_secs(1 << 40)));
         open.plan(Duration::from_secs(2), 10);
-        let step = open.step("it");
+        let step = open.step("it", "");
         assert!(
             (19_000..=20_001).contains(&(step.total - step.done)),
             "{step:?}"
@@ -76,7 +77,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut ends = Clock::start(Some(deadline));
         ends.plan(Duration::from_secs(2), 10);
-        let step = ends.step("it");
+        let step = ends.step("it", "");
         assert!(
             (4_000..=5_001).contains(&(step.total - step.done)),
             "{step:?}"

@@ -135,10 +135,7 @@ impl Run<'_> {
         self.choose_sizes(progress)?;
         for candidate in 0..self.trial.candidates.len() {
             if let Some(dir) = self.dir(candidate) {
-                self.say_unplanned(
-                    &format!("writing the file of {}", self.name(candidate)),
-                    progress,
-                );
+                self.say_unplanned("writing the file of", candidate, progress);
                 self.go_on()?;
                 self.test_device(candidate, &dir).prepare(!dir.keeps_data)?;
             }
@@ -146,7 +143,11 @@ impl Run<'_> {
         for row in 0..self.trial.rows.len() {
             for candidate in 0..self.trial.candidates.len() {
                 let cell = (row, candidate);
-                self.say_unplanned(&self.words(cell, "warm-up"), progress);
+                progress(&Step {
+                    what: &self.words(cell, "warm-up"),
+                    subject: self.name(candidate),
+                    ..Step::default()
+                });
                 self.go_on()?;
                 if !self.fits(cell) {
                     continue;
@@ -159,6 +160,7 @@ impl Run<'_> {
             let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
                 continue;
             };
+            self.say_unplanned("comparing the bytes of", candidate, progress);
             if let Err(why) = self.test_device(candidate, &dir).verify() {
                 let name = self.name(candidate).to_owned();
                 self.amounts.retain(|cell, _| cell.1 != candidate);
@@ -178,7 +180,7 @@ impl Run<'_> {
             let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
                 continue;
             };
-            self.say_unplanned(&format!("how fast {} is", self.name(candidate)), progress);
+            self.say_unplanned("how fast it writes:", candidate, progress);
             self.go_on()?;
             let enough = self.trial.prepare_limit / 4;
             let mut test_device = self.test_device(candidate, &dir);
@@ -343,7 +345,7 @@ impl Run<'_> {
                     continue;
                 };
                 let words = self.words(cell, &format!("repetition {number}"));
-                progress(&self.clock.step(&words));
+                progress(&self.clock.step(&words, self.name(candidate)));
                 self.begin(cell)?;
                 match self.once(cell, Some(operations)) {
                     Ok((_, sample)) => {
@@ -625,11 +627,12 @@ impl Run<'_> {
     }
 
     /// A step before it is known what steps take.
-    fn say_unplanned(&self, what: &str, progress: &mut Progress<'_>) {
+    fn say_unplanned(&self, what: &str, candidate: usize, progress: &mut Progress<'_>) {
+        let subject = self.name(candidate);
         progress(&Step {
-            done: 0,
-            total: 0,
-            what,
+            what: &format!("{what} {subject}"),
+            subject,
+            ..Step::default()
         });
     }
 }

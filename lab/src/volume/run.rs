@@ -84,6 +84,7 @@ pub fn run(
             done: 0,
             total: plan.steps(),
             what: &format!("setting up {}", candidate.name()),
+            ..Step::default()
         });
         let dir = place.join(number.to_string());
         std::fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
@@ -136,6 +137,7 @@ fn measure(
                     done,
                     total: plan.steps(),
                     what: &what,
+                    ..Step::default()
                 });
                 done += 1;
                 if let Err(error) = one_job(plan, one, name, kind, report) {

@@ -130,6 +130,29 @@ impl RegimeArgs {
     }
 }
 
+/// The pools that data are moved through, and where they are made.
+#[derive(Args)]
+pub struct PoolArgs {
+    /// Further mount options of every pool.
+    #[arg(short, long = "options", value_name = "OPTIONS", default_value = "")]
+    pub options: String,
+    /// Further filesystems for targets: as for `bench matrix`.
+    #[arg(long, value_name = "FILE.toml")]
+    pub filesystems: Option<PathBuf>,
+    /// Where images of targets go that name no file.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
+    pub images: PathBuf,
+    /// The strandfs to measure (default: this one).
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// What else the machine does.
+    #[command(flatten)]
+    pub regime: RegimeArgs,
+    /// Where mountpoints and, for root, tmpfs go.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
+    pub directory: PathBuf,
+}
+
 /// What becomes of a result besides its tables.
 #[derive(Args)]
 pub struct OutputArgs {

@@ -26,9 +26,7 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         println!("{table}");
     }
     println!("{}", found.summary());
-    for note in &found.notes {
-        println!("note: {note}");
-    }
+    super::print_notes(&found.notes);
     Ok(match found.is_regression() {
         true => Exit::Slower.into(),
         false => ExitCode::SUCCESS,

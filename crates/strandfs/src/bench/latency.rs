@@ -4,13 +4,12 @@ use std::process::ExitCode;
 
 use strandfs_lab::BenchError;
 use strandfs_lab::latency::{LatencyPlan, run as measure, text};
+use strandfs_lab::layers::LayersPlan;
 use strandfs_lab::layers::plan::{Mode, named};
-use strandfs_lab::layers::{LayersPlan, Target};
-use strandfs_lab::matrix::recipe;
 use strandfs_lab::result::Report;
 
-use super::progress::Bar;
-use super::{conclude, stop_on_signals, this_program};
+use super::layers::{pools, targets};
+use super::{conclude, measured, print_notes, setting};
 use crate::args::bench::latency::LatencyArgs;
 use crate::failure::Failure;
 
@@ -25,11 +24,9 @@ const STEADY_ROUNDS: usize = 25;
 /// A wrong request, or nothing could be measured.
 pub fn run(args: &LatencyArgs) -> Result<ExitCode, Failure> {
     let plan = plan(args)?;
-    args.output.check()?;
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
+    let report = measured(&args.output, |stop, progress| {
+        measure(&plan, stop, progress)
+    })?;
     print(&report);
     args.output.write(|path| report.write(path))?;
     let is_steady =
@@ -39,7 +36,6 @@ pub fn run(args: &LatencyArgs) -> Result<ExitCode, Failure> {
 }
 
 fn plan(args: &LatencyArgs) -> Result<LatencyPlan, Failure> {
-    let recipes = recipe::all(args.filesystems.as_deref())?;
     let mut modes = match args.modes.is_empty() {
         true => Mode::ALL.to_vec(),
         false => named("mode", &Mode::ALL, Mode::name, &args.modes)?,
@@ -48,31 +44,13 @@ fn plan(args: &LatencyArgs) -> Result<LatencyPlan, Failure> {
     let default_rounds = if args.steady { STEADY_ROUNDS } else { ROUNDS };
     let block_bytes = usize::try_from(args.block)
         .map_err(|_| BenchError::Usage("--block is too large".to_owned()))?;
-    let target = args.target.as_slice().iter();
     Ok(LatencyPlan {
         place: LayersPlan {
-            program: match &args.program {
-                Some(program) => program.clone(),
-                None => this_program()?,
-            },
-            targets: target
-                .map(|it| Target::parse(it, &recipes))
-                .collect::<Result<_, _>>()?,
-            images: args.images.clone(),
-            modes: Vec::new(),
-            transports: Vec::new(),
-            only: Vec::new(),
-            options: args.options.clone(),
+            targets: targets(args.target.as_slice(), &args.pools)?,
             file_bytes: args.size,
-            repetitions: 1,
-            most_repetitions: 1,
-            deadline: None,
-            is_quick: false,
             sample_limit: args.round,
-            cross_check: false,
-            regime: args.regime.regime(),
-            directory: args.directory.clone(),
             seed: args.seed,
+            ..pools(&args.pools)?
         },
         modes,
         operation: args.operation.operation(),
@@ -88,7 +66,7 @@ fn plan(args: &LatencyArgs) -> Result<LatencyPlan, Failure> {
 }
 
 fn print(report: &Report) {
-    let setting = |name: &str| report.settings.get(name).map_or("?", String::as_str);
+    let setting = |name| setting(report, name);
     println!(
         "{}; {}; {}, {}, {} rounds of {}\n",
         super::machine(&report.environment),
@@ -100,7 +78,5 @@ fn print(report: &Report) {
     );
     println!("{}\n{}", text::rates(report), text::percentiles(report));
     println!("{}\n{}", text::over_time(report), text::expense(report));
-    for warning in &report.warnings {
-        println!("note: {warning}");
-    }
+    print_notes(&report.warnings);
 }

@@ -6,19 +6,23 @@ use std::time::{Duration, Instant};
 
 use strandfs_lab::depth::{self as queues, DepthPlan};
 use strandfs_lab::expense;
+use strandfs_lab::layers::judge::ALL_ROWS;
 use strandfs_lab::layers::plan::{Mode, Transport, named};
+use strandfs_lab::layers::setup::silent;
 use strandfs_lab::layers::text;
 use strandfs_lab::layers::{LayersPlan, Target};
 use strandfs_lab::matrix::recipe;
-use strandfs_lab::result::Report;
+use strandfs_lab::progress::Step;
+use strandfs_lab::result::{Kind, Report, Verdict};
 use strandfs_lab::sequential::FIRST;
 use strandfs_lab::stats::FEWEST_FOR_INTERVAL;
 use strandfs_lab::{BenchError, blocksize as sizes, layers as levels, passthrough as ways};
 
 use strandfs_options::show_size;
 
-use super::progress::Bar;
-use super::{stop_on_signals, this_program};
+use super::worker::{self, GivenUp, Outcome, Teller};
+use super::{measured, print_notes, stop_on_signals, this_program};
+use crate::args::bench::PoolArgs;
 use crate::args::bench::layers::{DataArgs, DepthArgs, LayersArgs, RunArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -44,6 +48,112 @@ type Measure = fn(
 /// # Errors
 /// A wrong request, or nothing could be measured.
 pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
+    if args.worker {
+        return work(args);
+    }
+    args.run.output.check()?;
+    let limit = args.quick.then(|| limit(args)).flatten();
+    let report = match worker::supervise(limit)? {
+        Outcome::Done(report) => report,
+        Outcome::Failed(code) => return Ok(code),
+        Outcome::GivenUp(end) => given_up(args, end),
+    };
+    heading(&report, args.run.size);
+    for line in text::headlines(&report) {
+        println!("{line}\n");
+    }
+    if !report.series.is_empty() {
+        print_tables(&report);
+    }
+    finish(&report, &args.run)
+}
+
+fn print_tables(report: &Report) {
+    print!("{}\n{}", text::levels(report), text::layers(report));
+    println!("{}", text::expense(report));
+    let lines = text::lines(report);
+    if !lines.is_empty() {
+        println!("{lines}");
+    }
+}
+
+/// The result of a measurement that did not end: what there was, and what it waits for.
+fn given_up(args: &LayersArgs, end: GivenUp) -> Report {
+    let is_judged = end.report.is_some();
+    let mut report = end.report.unwrap_or_else(|| {
+        Report::new(Kind::Layers, args.run.pools.regime.regime(), args.run.seed)
+    });
+    report.interrupted |= end.interrupted;
+    let (waits, subject) = match end.at {
+        Some(at) => {
+            let targets: Vec<String> = args
+                .targets
+                .iter()
+                .map(|it| it.to_string_lossy().into_owned())
+                .collect();
+            let waits = format!(
+                "\"{}\" had not ended {:.0} s after it began; {}",
+                at.what,
+                at.since.as_secs_f64(),
+                silent(&at.subject, &targets)
+            );
+            (waits, at.subject)
+        }
+        None => ("nothing was begun".to_owned(), String::new()),
+    };
+    match is_judged {
+        true => report.warnings.push(waits),
+        false => report.verdicts.push(Verdict {
+            about: ALL_ROWS.to_owned(),
+            subject,
+            layer: None,
+            share: None,
+            text: format!("cannot tell: {waits}"),
+            parts: Vec::new(),
+            per: String::new(),
+            tried: Vec::new(),
+        }),
+    }
+    if let Some(pid) = end.left {
+        report.warnings.push(format!(
+            "the process that measures, {pid}, is left behind: a call to storage cannot be ended from outside; when it \
+             returns the process unmounts its pools, removes its files and ends"
+        ));
+    }
+    report
+}
+
+/// The process that measures.
+fn work(args: &LayersArgs) -> Result<ExitCode, Failure> {
+    let stop = stop_on_signals()?;
+    let teller = Teller { stop: &stop };
+    for target in &args.targets {
+        // Even to look whether it is there may not return.
+        let subject = target.to_string_lossy();
+        teller.step(&Step {
+            what: &format!("looking at {subject}"),
+            subject: &subject,
+            ..Step::default()
+        });
+    }
+    let plan = layers_plan(args)?;
+    let report = levels::run(&plan, &stop, &mut |step| teller.step(step), &mut |report| {
+        teller.judged(report)
+    })?;
+    teller.done(report);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the measurement may take.
+fn limit(args: &LayersArgs) -> Option<Duration> {
+    match (args.run.time_limit, args.quick) {
+        (Some(limit), _) => Some(limit),
+        (None, true) => Some(QUICK_LIMIT),
+        (None, false) => args.run.reps.is_none().then_some(TIME_LIMIT),
+    }
+}
+
+fn layers_plan(args: &LayersArgs) -> Result<LayersPlan, Failure> {
     let modes = match (args.modes.is_empty(), args.quick) {
         (true, false) => Mode::ALL.to_vec(),
         (true, true) => vec![levels::plan::quick_mode()],
@@ -58,16 +168,11 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
     if args.quick && transports.is_empty() {
         transports.push(Transport::Device);
     }
-    let is_told = args.run.reps.is_some();
-    let limit = match (args.run.time_limit, args.quick) {
-        (Some(limit), _) => Some(limit),
-        (None, true) => Some(QUICK_LIMIT),
-        (None, false) => (!is_told).then_some(TIME_LIMIT),
-    };
     let first = args.run.reps.unwrap_or(FIRST);
     let most = args.run.reps.unwrap_or(MOST_REPETITIONS);
-    let plan = LayersPlan {
-        targets: targets(&args.targets, &args.run)?,
+    Ok(LayersPlan {
+        deadline: deadline(limit(args)),
+        targets: targets(&args.targets, &args.run.pools)?,
         modes,
         transports,
         only: args.only.clone(),
@@ -75,20 +180,8 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
         is_quick: args.quick,
         repetitions: first.min(args.run.max_reps.unwrap_or(first)),
         most_repetitions: args.run.max_reps.unwrap_or(most).max(first),
-        deadline: deadline(limit),
         ..plan(&args.run)?
-    };
-    let report = measure(levels::run, &plan, &args.run)?;
-    for line in text::headlines(&report) {
-        println!("{line}\n");
-    }
-    print!("{}\n{}", text::levels(&report), text::layers(&report));
-    println!("{}", text::expense(&report));
-    let lines = text::lines(&report);
-    if !lines.is_empty() {
-        println!("{lines}");
-    }
-    finish(&report, &args.run)
+    })
 }
 
 /// Measures the ways in which a pool moves data.
@@ -126,17 +219,15 @@ pub fn depth(args: &DepthArgs) -> Result<ExitCode, Failure> {
         depths: args.depths.clone(),
         time: args.time,
         place: LayersPlan {
-            targets: targets(args.target.as_slice(), &args.run)?,
+            targets: targets(args.target.as_slice(), &args.run.pools)?,
             repetitions: args.run.reps.unwrap_or(FEWEST_FOR_INTERVAL),
             ..plan(&args.run)?
         },
     };
-    args.run.output.check()?;
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let report = queues::run(&plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
-    heading(&report, &plan.place);
+    let report = measured(&args.run.output, |stop, progress| {
+        queues::run(&plan, stop, progress)
+    })?;
+    heading(&report, plan.place.file_bytes);
     println!("{}\n{}", queues::table(&report), queues::expense(&report));
     finish(&report, &args.run)
 }
@@ -154,12 +245,16 @@ fn all_expense(report: &Report) -> String {
 
 fn with_target(args: &DataArgs) -> Result<LayersPlan, Failure> {
     Ok(LayersPlan {
-        targets: targets(args.target.as_slice(), &args.run)?,
+        targets: targets(args.target.as_slice(), &args.run.pools)?,
         ..plan(&args.run)?
     })
 }
 
-fn targets(words: &[OsString], args: &RunArgs) -> Result<Vec<Target>, BenchError> {
+/// What these words name.
+///
+/// # Errors
+/// A target, or a file of filesystems, that is none.
+pub(super) fn targets(words: &[OsString], args: &PoolArgs) -> Result<Vec<Target>, BenchError> {
     let recipes = recipe::all(args.filesystems.as_deref())?;
     let parse = |it: &OsString| Target::parse(it, &recipes);
     words.iter().map(parse).collect()
@@ -170,56 +265,55 @@ fn deadline(limit: Option<Duration>) -> Option<Instant> {
     Instant::now().checked_add(limit?)
 }
 
-fn plan(args: &RunArgs) -> Result<LayersPlan, Failure> {
+/// A plan for these pools, of one repetition on memory.
+///
+/// # Errors
+/// The program that runs has no name.
+pub(super) fn pools(args: &PoolArgs) -> Result<LayersPlan, Failure> {
     let program = match &args.program {
         Some(program) => program.clone(),
         None => this_program()?,
     };
     Ok(LayersPlan {
-        program,
-        targets: Vec::new(),
-        images: args.images.clone(),
-        modes: Mode::ALL.to_vec(),
-        transports: Vec::new(),
-        only: Vec::new(),
         options: args.options.clone(),
+        regime: args.regime.regime(),
+        directory: args.directory.clone(),
+        ..LayersPlan::new(program, args.images.clone())
+    })
+}
+
+fn plan(args: &RunArgs) -> Result<LayersPlan, Failure> {
+    Ok(LayersPlan {
+        modes: Mode::ALL.to_vec(),
         file_bytes: args.size,
         repetitions: args.reps.unwrap_or(REPETITIONS),
         most_repetitions: args.max_reps.or(args.reps).unwrap_or(2 * REPETITIONS),
         deadline: deadline(args.time_limit),
-        is_quick: false,
         sample_limit: args.sample_time,
         cross_check: true,
-        regime: args.regime.regime(),
-        directory: args.directory.clone(),
         seed: args.seed,
+        ..pools(&args.pools)?
     })
 }
 
 fn measure(measure: Measure, plan: &LayersPlan, args: &RunArgs) -> Result<Report, Failure> {
-    args.output.check()?;
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let report = measure(plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
-    heading(&report, plan);
+    let report = measured(&args.output, |stop, progress| measure(plan, stop, progress))?;
+    heading(&report, plan.file_bytes);
     Ok(report)
 }
 
-fn heading(report: &Report, plan: &LayersPlan) {
+fn heading(report: &Report, file_bytes: u64) {
     println!(
         "{}; {}; files of {}, {} repetitions\n",
         super::machine(&report.environment),
         report.regime.describe(&report.environment, &report.noise),
-        show_size(plan.file_bytes),
+        show_size(file_bytes),
         report.repetitions
     );
 }
 
 fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
-    for warning in &report.warnings {
-        println!("note: {warning}");
-    }
+    print_notes(&report.warnings);
     args.output.write(|path| report.write(path))?;
     Ok(match (report.repetitions, report.interrupted) {
         (0, _) => Exit::Failed.into(),

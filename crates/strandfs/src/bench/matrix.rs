@@ -7,8 +7,7 @@ use strandfs_lab::matrix::recipe;
 use strandfs_lab::matrix::{Backing, MatrixPlan, run as measure, table};
 use strandfs_lab::result::Report;
 
-use super::progress::Bar;
-use super::{conclude, stop_on_signals};
+use super::{conclude, measured, print_notes, setting};
 use crate::args::bench::matrix::{MatrixArgs, MatrixPreset};
 use crate::failure::Failure;
 
@@ -21,11 +20,9 @@ const MORE_REPETITIONS: usize = 3;
 /// A wrong request, a device that must not be touched, or nothing could be measured.
 pub fn run(args: &MatrixArgs) -> Result<ExitCode, Failure> {
     let plan = plan(args)?;
-    args.output.check()?;
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
+    let report = measured(&args.output, |stop, progress| {
+        measure(&plan, stop, progress)
+    })?;
     print(&report);
     args.output.write(|path| report.write(path))?;
     let complete = report.subjects.len() == plan.recipes.len();
@@ -60,8 +57,7 @@ fn plan(args: &MatrixArgs) -> Result<MatrixPlan, BenchError> {
 }
 
 fn print(report: &Report) {
-    let settings = &report.settings;
-    let setting = |name: &str| settings.get(name).map_or("?", String::as_str);
+    let setting = |name| setting(report, name);
     println!(
         "{}, {} repetitions, a file of {} in blocks of {} on {}",
         super::machine(&report.environment),
@@ -82,7 +78,5 @@ fn print(report: &Report) {
     for sentence in table::conclusions(report) {
         println!("{sentence}");
     }
-    for warning in &report.warnings {
-        println!("note: {warning}");
-    }
+    print_notes(&report.warnings);
 }

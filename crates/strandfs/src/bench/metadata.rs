@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use strandfs_lab::metadata::plan::workloads;
 use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
 
-use super::progress::Bar;
-use super::{choices, stop_on_signals};
+use super::{choices, measured, print_notes};
 use crate::args::bench::MetadataArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -33,10 +32,9 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
     for line in plan.settle()? {
         say!("{line}");
     }
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let results = measure(&plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
+    let results = measured(&args.output, |stop, progress| {
+        measure(&plan, stop, progress)
+    })?;
     print(&results);
     args.output.write(|path| results.report().write(path))?;
     Ok(match (results.repetitions, results.failures.is_empty()) {
@@ -66,7 +64,5 @@ fn print(results: &Results) {
             }
         }
     }
-    for warning in results.warnings() {
-        println!("note: {warning}");
-    }
+    print_notes(&results.warnings());
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use strandfs_lab::layers::LayersPlan;
 use strandfs_lab::layers::plan::Mode;
 use strandfs_lab::matrix::{Backing, MatrixPlan, recipe, run as matrix};
-use strandfs_lab::regime::Regime;
 use strandfs_lab::reproduce::{Results, page};
 use strandfs_lab::result::Report;
 use strandfs_lab::volume::{Candidate, Io, Server, VolumePlan, run as volume};
@@ -79,23 +78,11 @@ fn keep(args: &ReproduceArgs, report: &Report) -> Result<(), BenchError> {
 
 fn place(args: &ReproduceArgs) -> Result<LayersPlan, Failure> {
     Ok(LayersPlan {
-        program: this_program()?,
-        targets: Vec::new(),
-        images: args.images.clone(),
         modes: Mode::ALL.to_vec(),
-        transports: Vec::new(),
-        only: Vec::new(),
-        options: String::new(),
         file_bytes: FILE_BYTES,
         repetitions: args.reps,
         most_repetitions: args.reps,
-        deadline: None,
-        is_quick: false,
-        sample_limit: Duration::from_millis(250),
-        cross_check: false,
-        regime: Regime::Quiet,
-        directory: std::env::temp_dir(),
-        seed: 1,
+        ..LayersPlan::new(this_program()?, args.images.clone())
     })
 }
 

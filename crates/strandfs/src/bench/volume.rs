@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use strandfs_lab::result::Report;
 use strandfs_lab::volume::{Candidate, Io, Server, VolumePlan, run as measure, table};
 
-use super::progress::Bar;
-use super::{conclude, stop_on_signals, this_program};
+use super::{conclude, measured, print_notes, setting, this_program};
 use crate::args::bench::volume::{VolumeBenchArgs, VolumeIo, VolumeTransport};
 use crate::failure::Failure;
 
@@ -23,11 +22,9 @@ pub fn run(args: &VolumeBenchArgs) -> Result<ExitCode, Failure> {
         directory: args.directory.clone(),
         seed: args.seed,
     };
-    args.output.check()?;
-    let stop = stop_on_signals()?;
-    let bar = Bar::new();
-    let report = measure(&plan, &stop, &mut |step| bar.show(step))?;
-    drop(bar);
+    let report = measured(&args.output, |stop, progress| {
+        measure(&plan, stop, progress)
+    })?;
     print(&report);
     args.output.write(|path| report.write(path))?;
     let rows = report.series.iter().filter(|it| it.samples.contains(&None));
@@ -69,7 +66,7 @@ fn candidates(args: &VolumeBenchArgs) -> Result<Vec<Candidate>, Failure> {
 }
 
 fn print(report: &Report) {
-    let setting = |name: &str| report.settings.get(name).map_or("?", String::as_str);
+    let setting = |name| setting(report, name);
     println!(
         "{}, {} repetitions, four jobs of {} in turn: {}, {} in flight, backing files of {}",
         super::machine(&report.environment),
@@ -86,7 +83,5 @@ fn print(report: &Report) {
             println!("{servers}");
         }
     }
-    for warning in &report.warnings {
-        println!("note: {warning}");
-    }
+    print_notes(&report.warnings);
 }

@@ -5,6 +5,7 @@ use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
 mod acceptance;
+mod hanging;
 mod latency;
 mod layers;
 mod live;

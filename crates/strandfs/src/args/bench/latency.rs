@@ -1,13 +1,12 @@
 //! The command line of `strandfs bench latency`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use strandfs_lab::latency::Operation;
 
-use super::{OutputArgs, RegimeArgs, duration, size};
+use super::{OutputArgs, PoolArgs, duration, size};
 
 /// Arguments of `bench latency`.
 #[derive(Args)]
@@ -50,24 +49,9 @@ pub struct LatencyArgs {
     /// The size of each file.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub size: u64,
-    /// Further mount options of every pool.
-    #[arg(short, long = "options", value_name = "OPTIONS", default_value = "")]
-    pub options: String,
-    /// Further filesystems for the target: as for `bench matrix`.
-    #[arg(long, value_name = "FILE.toml")]
-    pub filesystems: Option<PathBuf>,
-    /// Where the image of a target goes that names no file.
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
-    pub images: PathBuf,
-    /// The strandfs to measure (default: this one).
-    #[arg(long, value_name = "FILE")]
-    pub program: Option<PathBuf>,
-    /// What else the machine does.
+    /// Which pools, and where.
     #[command(flatten)]
-    pub regime: RegimeArgs,
-    /// Where mountpoints and, for root, tmpfs go.
-    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
-    pub directory: PathBuf,
+    pub pools: PoolArgs,
     /// Where the samples go.
     #[command(flatten)]
     pub output: OutputArgs,

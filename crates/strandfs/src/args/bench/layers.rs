@@ -1,12 +1,11 @@
 //! The command lines of `strandfs bench layers`, `passthrough` and `blocksize`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{OutputArgs, RegimeArgs, duration, size};
+use super::{OutputArgs, PoolArgs, duration, size};
 
 /// Arguments of `bench layers`.
 #[derive(Args)]
@@ -32,6 +31,9 @@ pub struct LayersArgs {
     /// Do not set our own figures beside those of dd and fio.
     #[arg(long)]
     pub no_cross_check: bool,
+    /// Set for the process that measures, which tells this one on its standard output.
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// What all runs have.
     #[command(flatten)]
     pub run: RunArgs,
@@ -88,24 +90,9 @@ pub struct RunArgs {
     /// What one sample may take; slow storage does less work in it.
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = duration)]
     pub sample_time: Duration,
-    /// Further mount options of every pool.
-    #[arg(short, long = "options", value_name = "OPTIONS", default_value = "")]
-    pub options: String,
-    /// Further filesystems for targets: as for `bench matrix`.
-    #[arg(long, value_name = "FILE.toml")]
-    pub filesystems: Option<PathBuf>,
-    /// Where images of targets go that name no file.
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
-    pub images: PathBuf,
-    /// The strandfs to measure (default: this one).
-    #[arg(long, value_name = "FILE")]
-    pub program: Option<PathBuf>,
-    /// What else the machine does.
+    /// Which pools, and where.
     #[command(flatten)]
-    pub regime: RegimeArgs,
-    /// Where mountpoints and, for root, tmpfs go.
-    #[arg(long, value_name = "DIRECTORY", default_value = "/tmp")]
-    pub directory: PathBuf,
+    pub pools: PoolArgs,
     /// Where the samples go.
     #[command(flatten)]
     pub output: OutputArgs,
