@@ -86,7 +86,7 @@ impl Layers {
         for file in self.config_files()? {
             let file = ConfigFile::read(&file)?;
             let applied = file.apply(&mut loaded.settings)?;
-            loaded.settings.config = file.path().to_str().map(str::to_owned);
+            loaded.settings.pool.config = file.path().to_str().map(str::to_owned);
             loaded.settings.origins.set("config", &self.origin);
             loaded.notices.extend(applied.notices);
             loaded.files.extend(applied.files);
@@ -135,7 +135,7 @@ impl Layers {
                 .into_iter()
                 .map(|file| std::path::absolute(&file).unwrap_or(file))
                 .collect(),
-            branches: (!from_file).then(|| branch::format_list(&loaded.settings.branches)),
+            branches: (!from_file).then(|| branch::format_list(&loaded.settings.pool.branches)),
         });
         self
     }
@@ -241,7 +241,7 @@ mod tests {
             format!("{}:5", file.display())
         );
         assert!(
-            settings.mount_flags.read_only,
+            settings.mount.flags.read_only,
             "the rw of mount(8) is no wish"
         );
         assert_eq!(settings.get("config").as_deref(), file.to_str());
@@ -249,10 +249,10 @@ mod tests {
         // Branches named besides replace those of the file.
         layers.branches = vec![house.path("b"), house.path("c")];
         let settings = layers.load().unwrap().settings;
-        assert_eq!(settings.source_name(), "b:c");
+        assert_eq!(settings.pool.source_name(), "b:c");
         // Written by somebody, `rw` counts.
         layers.origin = Origin::CommandLine;
-        assert!(!layers.load().unwrap().settings.mount_flags.read_only);
+        assert!(!layers.load().unwrap().settings.mount.flags.read_only);
     }
 
     #[test]
@@ -267,12 +267,12 @@ mod tests {
             ..Layers::default()
         };
         let loaded = layers.load().unwrap();
-        assert_eq!(loaded.settings.source_name(), "a:b");
+        assert_eq!(loaded.settings.pool.source_name(), "a:b");
         let layers = layers.settle(&loaded);
         house.file("pool.toml", "'cache.attr' = 8\nbranches = ['@/c']\n");
         let again = layers.load().unwrap().settings;
         assert_eq!(again.get("cache.attr").as_deref(), Some("8s"));
-        assert_eq!(again.branches, loaded.settings.branches);
+        assert_eq!(again.pool.branches, loaded.settings.pool.branches);
         // Branches of a file are read anew like everything in it.
         let layers = Layers {
             file: Some(file),
@@ -281,7 +281,7 @@ mod tests {
         let loaded = layers.load().unwrap();
         let layers = layers.settle(&loaded);
         house.file("pool.toml", "branches = ['@/b', '@/c']\n");
-        assert_eq!(layers.load().unwrap().settings.source_name(), "b:c");
+        assert_eq!(layers.load().unwrap().settings.pool.source_name(), "b:c");
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         let settings = layers.load().unwrap().settings;
         assert_eq!(settings.get("cache.attr").as_deref(), Some("9s"));
         assert_eq!(settings.get("cache.entry").as_deref(), Some("8s"));
-        assert_eq!(settings.branches.len(), 1);
+        assert_eq!(settings.pool.branches.len(), 1);
     }
 
     #[test]

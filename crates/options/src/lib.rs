@@ -9,7 +9,7 @@
 //!
 //! let mut settings = Settings::default();
 //! let notices = settings.parse_mount_options("category.create=mfs,cache.attr=5m,use_ino")?;
-//! assert_eq!(settings.policies.mkdir, strandfs_options::Policy::Mfs);
+//! assert_eq!(settings.caching.attr, Some(std::time::Duration::from_secs(300)));
 //! assert_eq!(settings.get("cache.attr").as_deref(), Some("5m"));
 //! assert_eq!(notices.len(), 1);
 //! # Ok::<(), strandfs_options::OptionError>(())
@@ -30,13 +30,11 @@ pub mod listen;
 pub mod markdown;
 mod mount_options;
 mod origin;
-mod policies;
 mod policy;
 pub mod readdir;
 mod settings;
 pub mod size;
 pub mod table;
-mod threads;
 mod wire;
 pub mod words;
 
@@ -49,10 +47,14 @@ pub use layers::{Layers, Loaded};
 pub use listen::Listen;
 pub use mount_options::mount_items;
 pub use origin::{Origin, Origins};
-pub use policies::{Category, Function, Policies};
 pub use policy::{Policy, UnknownPolicy};
 pub use readdir::ReaddirRule;
-pub use settings::{MountFlags, SecurityContexts, Settings};
+pub use settings::{
+    AttributeSettings, CachingSettings, Category, Function, HealthSettings, LoggingSettings,
+    MountFlags, MountSettings, NotifySettings, Occupied, PassthroughSettings, Policies,
+    PoolSettings, PresentationSettings, RelocationSettings, RequestSettings, SecurityContexts,
+    Settings, ThreadSettings,
+};
 pub use size::{MessageSize, MinFreeSpace, parse_size, show_size};
 pub use table::{OptionDef, TABLE};
 pub use words::{

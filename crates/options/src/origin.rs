@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policies::{Category, Function};
 use crate::settings::Settings;
+use crate::settings::policies::{Category, Function};
 use crate::table::{OptionDef, Status, TABLE};
 
 /// Where a value comes from; each overrides those before it.

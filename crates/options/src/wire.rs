@@ -95,10 +95,8 @@ mod tests {
             mode: BranchMode::NoCreate,
             min_free_space: Some("4G/5%".parse().unwrap()),
         };
-        let mut settings = Settings {
-            branches: vec![branch],
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.pool.branches = vec![branch];
         let file = Origin::File {
             path: odd.clone().into(),
             line: 7,

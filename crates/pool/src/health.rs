@@ -107,7 +107,7 @@ pub(crate) fn open_at_mount(
     settings: &Settings,
 ) -> Result<Result<Branch, Missing>, PoolError> {
     let path = || spec.path.clone();
-    let reason = match (Branch::open(id, spec), &settings.branch_marker) {
+    let reason = match (Branch::open(id, spec), &settings.health.branch_marker) {
         (Ok(branch), Some(marker)) if !is_marked(branch.root(), marker) => {
             let marker = marker.clone();
             PoolError::Unmarked {
@@ -121,7 +121,7 @@ pub(crate) fn open_at_mount(
             errno,
         },
     };
-    if settings.on_missing == OnMissing::Fail {
+    if settings.health.on_missing == OnMissing::Fail {
         return Err(reason);
     }
     let health = Arc::new(BranchHealth::new(&spec.path));
@@ -141,7 +141,7 @@ impl View {
     /// EIO: a missing branch may have a say in what is asked for.
     pub(crate) fn complete(&self) -> Result<()> {
         match self.missing.first() {
-            Some(missing) if self.settings.on_missing != OnMissing::Degrade => {
+            Some(missing) if self.settings.health.on_missing != OnMissing::Degrade => {
                 let error = Error::from(Errno::IO).of(missing.id);
                 Err(error.until_after(self.generation))
             }
@@ -154,7 +154,7 @@ impl View {
     /// # Errors
     /// EROFS while a branch is missing and `on-missing=readonly`.
     pub(crate) fn changeable(&self) -> Result<()> {
-        match self.settings.on_missing {
+        match self.settings.health.on_missing {
             OnMissing::ReadOnly if !self.missing.is_empty() => Err(Errno::ROFS.into()),
             _ => Ok(()),
         }
@@ -212,7 +212,7 @@ pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchS
         let owner = owner.map(|path| format!(": that of {}", path.display()));
         return Err((state, reason + &owner.unwrap_or_default()));
     }
-    let marker = pool.view().settings.branch_marker.clone();
+    let marker = pool.view().settings.health.branch_marker.clone();
     if let Some(marker) = marker
         && !is_marked(branch.root(), &marker)
     {
@@ -233,7 +233,7 @@ pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchS
     let mut members: Vec<Arc<Branch>> = old.branches.clone();
     members.push(Arc::clone(&branch));
     let order = |branch: &Arc<Branch>| {
-        let specs = &old.settings.branches;
+        let specs = &old.settings.pool.branches;
         specs.iter().position(|spec| spec.path == branch.path)
     };
     members.sort_by_key(order);

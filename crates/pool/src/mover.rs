@@ -166,7 +166,7 @@ impl From<Errno> for MoveError {
 /// Whether a branch is missing that may hold a file of the same name: one behind it could come back
 /// in front of the file that moved.
 fn lacks_a_branch(view: &View) -> bool {
-    !view.missing.is_empty() && view.settings.on_missing != OnMissing::Degrade
+    !view.missing.is_empty() && view.settings.health.on_missing != OnMissing::Degrade
 }
 
 /// Whether a branch refused for want of room, which another branch may have.
@@ -248,7 +248,7 @@ pub(crate) fn make_room(
 ) -> Result<()> {
     let (need_bytes, refusal) = (refused.need_bytes, refused.refusal);
     let view = pool.view();
-    let rule = view.settings.moveonenospc.ok_or(refusal)?;
+    let rule = view.settings.relocation.moveonenospc.ok_or(refusal)?;
     if view.branches.len() < 2 || !is_full(refusal.errno) || lacks_a_branch(&view) {
         return Err(refusal);
     }

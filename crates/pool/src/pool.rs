@@ -51,9 +51,9 @@ impl Pool {
     /// # Errors
     /// [`PoolError`] if a branch cannot be opened.
     pub fn new(settings: Settings) -> Result<Arc<Pool>, PoolError> {
-        let mut branches = Vec::with_capacity(settings.branches.len());
+        let mut branches = Vec::with_capacity(settings.pool.branches.len());
         let mut missing = Vec::new();
-        for (index, spec) in settings.branches.iter().enumerate() {
+        for (index, spec) in settings.pool.branches.iter().enumerate() {
             let id = u16::try_from(index).ok().filter(|id| *id < 1000);
             let id = BranchId(id.ok_or(PoolError::TooManyBranches)?);
             match health::open_at_mount(id, spec, &settings)? {
@@ -64,8 +64,8 @@ impl Pool {
         report_keys();
         let recovered = recover(&branches, &branches, Recovery::AtMount);
         let volumes = Volumes::default();
-        volumes.mounts.set_rule(settings.cross_mounts);
-        let coherence = Coherence::new(settings.coherence);
+        volumes.mounts.set_rule(settings.health.cross_mounts);
+        let coherence = Coherence::new(settings.caching.coherence);
         let root = Arc::new(root_set(
             &volumes,
             &coherence.lookups.dir_caches,

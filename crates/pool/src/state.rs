@@ -74,7 +74,7 @@ impl State {
     /// Nothing is known but the view; the root's node is still to come.
     pub(crate) fn new(view: View, volumes: Volumes, files: Arc<OpenFiles>) -> State {
         let slow_after = SlowAfter::default();
-        slow_after.set(view.settings.slow_log);
+        slow_after.set(view.settings.logging.slow_log);
         State {
             slow_after,
             view: ArcSwap::from_pointee(view),
@@ -96,7 +96,7 @@ impl State {
 
     /// Puts a view in force, and nothing else.
     pub(crate) fn set_view(&self, view: View) {
-        self.slow_after.set(view.settings.slow_log);
+        self.slow_after.set(view.settings.logging.slow_log);
         self.view.store(Arc::new(view));
     }
 

@@ -54,7 +54,7 @@ impl Waited {
 /// # Errors
 /// One is not mounted in time and `branches-mount-timeout-fail` is set.
 pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
-    let timeout = settings.branches_mount_timeout;
+    let timeout = settings.pool.branches_mount_timeout;
     let mut waited = Waited::default();
     if timeout.is_zero() {
         wait_for_marks(settings);
@@ -67,13 +67,13 @@ pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
 
 /// Waits for branches that lack their mark, if the pool is not to start without them.
 fn wait_for_marks(settings: &Settings) {
-    let Some(marker) = &settings.branch_marker else {
+    let Some(marker) = &settings.health.branch_marker else {
         return;
     };
-    if settings.on_missing != OnMissing::Wait {
+    if settings.health.on_missing != OnMissing::Wait {
         return;
     }
-    for branch in &settings.branches {
+    for branch in &settings.pool.branches {
         let is_there = || {
             let root = branch::open(&branch.path);
             root.is_ok_and(|root| branch::is_marked(root.as_fd(), marker))
@@ -95,10 +95,10 @@ fn wait_for_mounts(
     mountpoint: &Path,
     waited: &mut Waited,
 ) -> Result<(), Failure> {
-    let timeout = settings.branches_mount_timeout;
+    let timeout = settings.pool.branches_mount_timeout;
     let deadline = Instant::now() + timeout;
     let beneath = std::fs::metadata(mountpoint).map_or(0, |metadata| metadata.dev());
-    let mut missing: Vec<&BranchSpec> = settings.branches.iter().collect();
+    let mut missing: Vec<&BranchSpec> = settings.pool.branches.iter().collect();
     missing.retain(|branch| !is_mounted(&branch.path, beneath));
     if !missing.is_empty() {
         notify::waiting();
@@ -134,7 +134,7 @@ fn wait_for_mounts(
     );
     for branch in missing {
         let path = branch.path.clone();
-        if settings.branches_mount_timeout_fail {
+        if settings.pool.branches_mount_timeout_fail {
             return Err(Failure::BranchMissing { path, why });
         }
         waited

@@ -102,13 +102,13 @@ pub fn is_free(mountpoint: &Path, over: bool) -> Result<(), Failure> {
 /// # Errors
 /// None given, one twice, or one equal to, inside or around the mountpoint.
 pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
-    if settings.branches.is_empty() {
+    if settings.pool.branches.is_empty() {
         return Err(Failure::NoBranches);
     }
     let mut seen: Vec<((u64, u64), &Path)> = Vec::new();
     let identity = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let target = identity(mountpoint);
-    for branch in &settings.branches {
+    for branch in &settings.pool.branches {
         let path = branch.path.as_path();
         let refuse = |why: String| {
             Err(Failure::Branch {
@@ -152,7 +152,7 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
 /// It holds files and the first directory is empty, or it is a filesystem with files; `nonempty`,
 /// `mount-over` and `lazy-umount-mountpoint` say that this is meant.
 pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
-    let insists = settings.occupied.nonempty || settings.occupied.by_pool();
+    let insists = settings.mount.occupied.nonempty || settings.mount.occupied.by_pool();
     if insists || !has_entries(mountpoint) {
         return Ok(());
     }
@@ -168,13 +168,14 @@ pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
         ));
     }
     let first = settings
+        .pool
         .branches
         .first()
         .map(|branch| branch.path.as_path());
     let Some(first) = first.filter(|first| lies_in_parent(first) && !has_entries(first)) else {
         return Ok(());
     };
-    let others = settings.branches.iter().skip(1);
+    let others = settings.pool.branches.iter().skip(1);
     let others = others
         .map(|branch| branch.path.as_path())
         .chain([mountpoint, first]);
@@ -189,14 +190,14 @@ pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
 /// What is allowed but seldom meant, a sentence each.
 pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
     let mut said = Vec::new();
-    if !settings.occupied.nonempty && lies_in_parent(mountpoint) && has_entries(mountpoint) {
+    if !settings.mount.occupied.nonempty && lies_in_parent(mountpoint) && has_entries(mountpoint) {
         said.push(format!(
             "mountpoint {} is not empty: what is in it cannot be seen while the pool is mounted; \
              unmount the pool if it was to be a branch",
             mountpoint.display()
         ));
     }
-    said.extend(nested(&settings.branches));
+    said.extend(nested(&settings.pool.branches));
     said
 }
 

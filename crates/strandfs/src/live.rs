@@ -41,13 +41,13 @@ fn reload(pool: &Admin, layers: &Layers) -> Result<Changed, String> {
     let changed = reconfigure(pool, move |settings| {
         let mut next = loaded.settings;
         // What the way in decided, and what was made of the name of the mountpoint.
-        next.mount_flags.suid = next.mount_flags.suid.or(settings.mount_flags.suid);
-        next.mount_flags.dev = next.mount_flags.dev.or(settings.mount_flags.dev);
-        next.mountpoint.clone_from(&settings.mountpoint);
+        next.mount.flags.suid = next.mount.flags.suid.or(settings.mount.flags.suid);
+        next.mount.flags.dev = next.mount.flags.dev.or(settings.mount.flags.dev);
+        next.pool.mountpoint.clone_from(&settings.pool.mountpoint);
         // Relative only among options, which are what they were; the directory is another now.
         let relative = |file: &String| !file.starts_with('/');
-        if next.log_file.as_ref().is_some_and(relative) {
-            next.log_file.clone_from(&settings.log_file);
+        if next.logging.file.as_ref().is_some_and(relative) {
+            next.logging.file.clone_from(&settings.logging.file);
         }
         *settings = next;
         Ok(loaded.notices)

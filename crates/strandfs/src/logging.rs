@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use strandfs_options::Settings;
+use strandfs_options::LoggingSettings;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
@@ -48,8 +48,8 @@ static LOG: OnceLock<Log> = OnceLock::new();
 ///
 /// # Errors
 /// Those of opening `log.file`, or of starting the thread that writes.
-pub fn start(home: Home, settings: &Settings) -> io::Result<()> {
-    let writer = Writer::start(sink(home, settings.log_file.as_deref())?)?;
+pub fn start(home: Home, settings: &LoggingSettings) -> io::Result<()> {
+    let writer = Writer::start(sink(home, settings.file.as_deref())?)?;
     let (filter, handle) = reload::Layer::new(filter(home, settings));
     // A second start in one process would be a second subscriber; there is none.
     let _ = tracing_subscriber::registry()
@@ -68,13 +68,12 @@ pub fn start(home: Home, settings: &Settings) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of opening `log.file`; the log then goes on as it was.
-pub fn follow(old: &Settings, new: &Settings) -> io::Result<()> {
+pub fn follow(old: &LoggingSettings, new: &LoggingSettings) -> io::Result<()> {
     let Some(log) = LOG.get() else { return Ok(()) };
-    if old.log_file != new.log_file {
-        log.writer
-            .change_sink(sink(log.home, new.log_file.as_deref())?);
+    if old.file != new.file {
+        log.writer.change_sink(sink(log.home, new.file.as_deref())?);
     }
-    if old.debug != new.debug || old.log_file != new.log_file {
+    if old.debug != new.debug || old.file != new.file {
         log.filter
             .reload(filter(log.home, new))
             .map_err(io::Error::other)?;
@@ -89,13 +88,12 @@ pub fn finish() {
     }
 }
 
-fn filter(home: Home, settings: &Settings) -> EnvFilter {
+fn filter(home: Home, settings: &LoggingSettings) -> EnvFilter {
     if settings.debug {
         return EnvFilter::new("debug");
     }
     // On the terminal of whoever mounts, what is as it should be is no news.
-    let is_terminal =
-        home == Home::Background && settings.log_file.is_none() && !system_log_exists();
+    let is_terminal = home == Home::Background && settings.file.is_none() && !system_log_exists();
     let level = if is_terminal { "warn" } else { "info" };
     EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level))
 }

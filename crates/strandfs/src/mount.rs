@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use strandfs_fuse::{End, MountFlags, MountOptions, Session, Signals, UnmountMode};
-use strandfs_options::{Listen, OptionError, Settings};
+use strandfs_options::{Listen, LoggingSettings, OptionError, Settings};
 use strandfs_pool::Pool;
 use strandfs_pool::state::mounts::Forbids;
 
@@ -40,7 +40,7 @@ pub fn start(args: &MountArgs) -> Result<Exit, Failure> {
         return prepare(args, plan);
     }
     let plan = plan::make(args)?;
-    let user = plan.settings.setuid.as_deref();
+    let user = plan.settings.mount.setuid.as_deref();
     if as_user::is_to_switch(args, user)? {
         return as_user::mount(args, user.unwrap_or_default());
     }
@@ -58,7 +58,7 @@ pub fn start(args: &MountArgs) -> Result<Exit, Failure> {
 
 /// What was done, in a line.
 fn mounted(plan: &MountPlan) -> String {
-    let (mountpoint, count) = (plan.mountpoint.display(), plan.settings.branches.len());
+    let (mountpoint, count) = (plan.mountpoint.display(), plan.settings.pool.branches.len());
     let branches = if count == 1 { "branch" } else { "branches" };
     format!("mounted {count} {branches} on {mountpoint}; `strandfs status {mountpoint}` shows more")
 }
@@ -86,16 +86,16 @@ fn serve(
         said,
     } = plan;
     let mountpoint = mountpoint.as_path();
-    let over = settings.occupied.by_pool();
+    let over = settings.mount.occupied.by_pool();
     let notifier = notifications::start(&settings, mountpoint)?;
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     // Before the first thread, the log's.
-    let refused_priority = resources::set_priority(&settings);
+    let refused_priority = resources::set_priority(&settings.threads);
     resources::lift_file_size_limit();
-    let still_had = privileges::give_up(settings.core_dumps, privileges::FOR_POOL);
+    let still_had = privileges::give_up(settings.mount.core_dumps, privileges::FOR_POOL);
     if args.background_server {
-        start_log(logging::Home::Background, &settings, mountpoint)?;
-        if settings.log_file.is_none() && !logging::system_log_exists() {
+        start_log(logging::Home::Background, &settings.logging, mountpoint)?;
+        if settings.logging.file.is_none() && !logging::system_log_exists() {
             // What was said is where this goes: to the terminal.
             tracing::warn!(
                 "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
@@ -106,7 +106,7 @@ fn serve(
             }
         }
     } else {
-        start_log(logging::Home::Foreground, &settings, mountpoint)?;
+        start_log(logging::Home::Foreground, &settings.logging, mountpoint)?;
     }
     waited.reap();
     resources::raise_descriptor_limit();
@@ -118,14 +118,15 @@ fn serve(
     }
     let options = mount_options(&settings, forbids);
     let config = resources::session_config(&settings);
-    let auto_unmount = settings.auto_unmount;
-    let detach_first = settings.occupied.detach;
-    let listen = settings.metrics_listen.clone();
+    let auto_unmount = settings.mount.auto_unmount;
+    let detach_first = settings.mount.occupied.detach;
+    let listen = settings.logging.metrics_listen.clone();
     let pool = Pool::new(settings)?;
     pool.set_mountpoint(mountpoint);
     pool.mounted_so(forbids);
     let below = mountpoint.to_path_buf();
     pool.watch(Box::new(move |old, new| {
+        let (old, new) = (&old.logging, &new.logging);
         check_log_file(new, &below)?;
         logging::follow(old, new).map_err(|error| log_file_error(new, error.to_string()))
     }));
@@ -231,15 +232,19 @@ fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
     }
 }
 
-fn start_log(home: logging::Home, settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
+fn start_log(
+    home: logging::Home,
+    settings: &LoggingSettings,
+    mountpoint: &Path,
+) -> Result<(), Failure> {
     check_log_file(settings, mountpoint)?;
     logging::start(home, settings)
         .map_err(|error| Failure::Option(log_file_error(settings, error.to_string())))
 }
 
 /// A log file in the pool would make the server wait for itself.
-fn check_log_file(settings: &Settings, mountpoint: &Path) -> Result<(), OptionError> {
-    let Some(path) = settings.log_file.as_deref().map(Path::new) else {
+fn check_log_file(settings: &LoggingSettings, mountpoint: &Path) -> Result<(), OptionError> {
+    let Some(path) = settings.file.as_deref().map(Path::new) else {
         return Ok(());
     };
     let parent = path.parent().and_then(|dir| dir.canonicalize().ok());
@@ -253,17 +258,17 @@ fn check_log_file(settings: &Settings, mountpoint: &Path) -> Result<(), OptionEr
     Err(log_file_error(settings, why.to_owned()))
 }
 
-fn log_file_error(settings: &Settings, why: String) -> OptionError {
+fn log_file_error(settings: &LoggingSettings, why: String) -> OptionError {
     OptionError::File {
         option: "log.file",
-        path: settings.log_file.clone().unwrap_or_default(),
+        path: settings.file.clone().unwrap_or_default(),
         why,
     }
 }
 
 /// The kernel's side of the options.
 fn mount_options(settings: &Settings, forbids: Forbids) -> MountOptions {
-    let given = &settings.mount_flags;
+    let given = &settings.mount.flags;
     let mut flags = MountFlags::empty();
     let pairs = [
         (given.read_only, MountFlags::READ_ONLY),
@@ -281,7 +286,7 @@ fn mount_options(settings: &Settings, forbids: Forbids) -> MountOptions {
     for (wanted, flag) in pairs {
         flags.set(flag, wanted);
     }
-    let contexts = &settings.contexts;
+    let contexts = &settings.mount.contexts;
     let labels = [
         ("context", &contexts.context),
         ("fscontext", &contexts.fscontext),
@@ -289,12 +294,13 @@ fn mount_options(settings: &Settings, forbids: Forbids) -> MountOptions {
         ("rootcontext", &contexts.rootcontext),
     ];
     MountOptions {
-        fsname: settings.source_name(),
-        subtype: settings.subtype.to_string(),
+        fsname: settings.pool.source_name(),
+        subtype: settings.pool.subtype.to_string(),
         allow_other: settings
+            .mount
             .allow_other
             .unwrap_or_else(|| rustix::process::geteuid().is_root()),
-        default_permissions: settings.kernel_permissions_check,
+        default_permissions: settings.attributes.kernel_permissions_check,
         flags,
         extra_data: labels
             .iter()

@@ -91,21 +91,21 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
     let mut settings = loaded.settings;
     // Nobody but a person at a command line forgets which word is which.
     let by_order = !args.from_mount && layers.file.is_none() && args.paths.contains(&mountpoint);
-    let mountpoint = check::mountpoint(&mountpoint, settings.occupied.by_pool())?;
-    settings.mountpoint = mountpoint.to_str().map(str::to_owned);
+    let mountpoint = check::mountpoint(&mountpoint, settings.mount.occupied.by_pool())?;
+    settings.pool.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
     if by_order {
         check::order(&settings, &mountpoint)?;
     }
     if args.from_mount && rustix::process::geteuid().is_root() {
         // As for any filesystem in fstab; whoever does not want it writes nosuid or nodev.
-        settings.mount_flags.suid.get_or_insert(true);
-        settings.mount_flags.dev.get_or_insert(true);
+        settings.mount.flags.suid.get_or_insert(true);
+        settings.mount.flags.dev.get_or_insert(true);
     }
-    if let Some(file) = &settings.log_file {
+    if let Some(file) = &settings.logging.file {
         // The server in the background has another working directory.
         let file = std::path::absolute(file).map_err(Failure::system("finding log.file"))?;
-        settings.log_file = file.to_str().map(str::to_owned);
+        settings.logging.file = file.to_str().map(str::to_owned);
     }
     let mut said = features::settle(&mut settings);
     let conflicts = settings
@@ -128,7 +128,7 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
 
 /// What the options forbid.
 fn forbidden(settings: &Settings) -> Forbids {
-    let flags = &settings.mount_flags;
+    let flags = &settings.mount.flags;
     // `fusermount3` allows neither.
     let is_root = rustix::process::geteuid().is_root();
     let mut forbids = Forbids::empty();
@@ -164,8 +164,8 @@ fn load(args: &MountArgs) -> Result<(Layers, Loaded, String), Failure> {
     layers.file.clone_from(&file);
     let loaded = layers.load_options();
     let loaded = loaded.map_err(|error| explain(error, args))?;
-    let set = loaded.settings.mountpoint.clone();
-    let has_branches = !loaded.settings.branches.is_empty();
+    let set = loaded.settings.pool.mountpoint.clone();
+    let has_branches = !loaded.settings.pool.branches.is_empty();
     if let ([word], None, None, false) = (&args.paths[..], &file, &set, has_branches) {
         return Err(one_word(word));
     }
@@ -221,7 +221,7 @@ fn without_root(settings: &Settings) -> Option<String> {
     if user.is_root() {
         return None;
     }
-    let others = match settings.allow_other {
+    let others = match settings.mount.allow_other {
         Some(true) => "other users act with this user's rights on the branches",
         _ => "other users cannot enter",
     };

@@ -48,7 +48,7 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
     for text in options {
         for (name, value) in mount_items(text)? {
             if value.is_none() && name == "rw" {
-                after.mount_flags.read_only = false;
+                after.mount.flags.read_only = false;
             }
             if !OF_THE_KERNEL.contains(&name.as_str()) && !is_of_mount_time(&name) {
                 after.set(&name, value.as_deref())?;
@@ -124,7 +124,7 @@ fn is_flag(option: &OptionDef) -> bool {
 
 /// mount(2) with MS_REMOUNT replaces all flags at once.
 fn set_flags(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
-    let given = &settings.mount_flags;
+    let given = &settings.mount.flags;
     let pairs = [
         (given.read_only, Flags::RDONLY),
         (!given.suid.unwrap_or(false), Flags::NOSUID),

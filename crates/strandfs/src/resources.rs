@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
 use strandfs_fuse::{Placement, SessionConfig, TransportChoice, Unpinned, page_limit};
-use strandfs_options::{PinThreads, Settings, Transport};
+use strandfs_options::{PinThreads, Settings, ThreadSettings, Transport};
 use strandfs_pool::admin::features;
 
 /// What `scheduling-priority=auto` tries.
@@ -17,8 +17,8 @@ const PAGE_BYTES: u64 = 4096;
 pub fn session_config(settings: &Settings) -> SessionConfig {
     let mut config = SessionConfig {
         wants: features::wants(settings),
-        placement: placement(settings.pin_threads),
-        transport: match settings.transport {
+        placement: placement(settings.threads.pin_threads),
+        transport: match settings.threads.transport {
             Transport::Auto => TransportChoice::Auto,
             Transport::Dev => TransportChoice::Device,
             Transport::Uring => TransportChoice::Ring,
@@ -26,7 +26,7 @@ pub fn session_config(settings: &Settings) -> SessionConfig {
         ..SessionConfig::default()
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if let Some(most) = settings.most_threads(cpus) {
+    if let Some(most) = settings.threads.most(cpus) {
         config.max_threads = most;
     }
     config.wants.max_pages_limit = max_pages(settings);
@@ -35,7 +35,7 @@ pub fn session_config(settings: &Settings) -> SessionConfig {
 
 /// The pages a message may have, with the system's limit raised if it must be.
 fn max_pages(settings: &Settings) -> u16 {
-    let wanted = settings.fuse_msg_size.pages(PAGE_BYTES);
+    let wanted = settings.requests.fuse_msg_size.pages(PAGE_BYTES);
     let limit = page_limit::reach(wanted);
     if let Some(before) = limit.raised_from {
         let after = limit.pages;
@@ -54,7 +54,7 @@ fn max_pages(settings: &Settings) -> u16 {
 
 /// Sets the nice value for this thread and all it starts from now on; returns the refusal of one
 /// that was asked for.
-pub fn set_priority(settings: &Settings) -> Option<String> {
+pub fn set_priority(settings: &ThreadSettings) -> Option<String> {
     use rustix::process::{getpriority_process, setpriority_process};
     let now = getpriority_process(None).unwrap_or_default();
     let Some(nice) = settings.scheduling_priority else {

@@ -3,7 +3,7 @@
 use toml_edit::{Array, DocumentMut, Item, RawString, TableLike, Value};
 
 use super::write;
-use crate::policies::{Category, Function};
+use crate::settings::policies::{Category, Function};
 use crate::table::{self, Status};
 
 /// The text with these options (canonical names, values in the text form of the table) set. An

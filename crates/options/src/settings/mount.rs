@@ -1,8 +1,24 @@
-//! The part of the settings that mount(2) is told.
+//! What mount(2) is told, and what the server does around it.
 
 use serde::{Deserialize, Serialize};
 
-/// What mount(2) is told. Everything off is the kernel's own default.
+/// What mount(2) is told, and what the server does around it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // As of the settings.
+pub struct MountSettings {
+    pub flags: MountFlags,
+    pub contexts: SecurityContexts,
+    /// What may be on the mountpoint already.
+    pub occupied: Occupied,
+    /// `None`: on when mounting as root.
+    pub allow_other: Option<bool>,
+    pub auto_unmount: bool,
+    pub core_dumps: bool,
+    /// `None`: the server runs as whoever mounts.
+    pub setuid: Option<String>,
+}
+
+/// The flags of mount(2). Everything off is the kernel's own default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountFlags {
     /// `ro`.

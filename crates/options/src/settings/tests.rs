@@ -1,6 +1,7 @@
 use super::*;
 use crate::policy::Policy;
 use proptest::prelude::*;
+use std::time::Duration;
 
 fn set(name: &str, value: Option<&str>) -> Result<Settings, OptionError> {
     let mut settings = Settings::default();
@@ -14,15 +15,15 @@ fn message(name: &str, value: Option<&str>) -> String {
 #[test]
 fn bare_flags_and_opposites() {
     assert_eq!(
-        set("cache.readdir", None).unwrap().cache_readdir,
+        set("cache.readdir", None).unwrap().caching.readdir,
         Some(true)
     );
-    assert!(set("ro", None).unwrap().mount_flags.read_only);
-    assert!(!set("rw", None).unwrap().mount_flags.read_only);
-    assert!(set("rw", Some("no")).unwrap().mount_flags.read_only);
-    assert!(!set("sync_read", None).unwrap().async_read);
+    assert!(set("ro", None).unwrap().mount.flags.read_only);
+    assert!(!set("rw", None).unwrap().mount.flags.read_only);
+    assert!(set("rw", Some("no")).unwrap().mount.flags.read_only);
+    assert!(!set("sync_read", None).unwrap().requests.async_read);
     let settings = set("nosuid", None).unwrap();
-    assert_eq!(settings.mount_flags.suid, Some(false));
+    assert_eq!(settings.mount.flags.suid, Some(false));
     assert_eq!(settings.get("nosuid").as_deref(), Some("true"));
     assert_eq!(Settings::default().get("nosuid").as_deref(), Some("auto"));
     assert_eq!(set("nosuid", Some("auto")).unwrap(), Settings::default());
@@ -69,7 +70,7 @@ fn obsolete_options_are_accepted_aloud() {
              be kept in memory",
         ]
     );
-    assert_eq!(settings.cache_attr, Some(Duration::from_secs(5)));
+    assert_eq!(settings.caching.attr, Some(Duration::from_secs(5)));
     assert_eq!(settings.get("use-ino"), None);
     assert_eq!(settings.get("attr_timeout").as_deref(), Some("5s"));
 }
@@ -80,10 +81,10 @@ fn options_apply_in_order() {
     settings
         .parse_mount_options("func.mkdir=all,category.create=mfs,func.create=EPMFS")
         .unwrap();
-    assert_eq!(settings.policies.mkdir, Policy::Mfs);
-    assert_eq!(settings.policies.create, Policy::EpMfs);
+    assert_eq!(settings.policies.get(Function::Mkdir), Policy::Mfs);
+    assert_eq!(settings.policies.get(Function::Create), Policy::EpMfs);
     settings.parse_mount_options("noatime,relatime").unwrap();
-    assert!(settings.mount_flags.relatime && !settings.mount_flags.noatime);
+    assert!(settings.mount.flags.relatime && !settings.mount.flags.noatime);
 }
 
 #[test]
@@ -108,15 +109,15 @@ fn branches_come_from_options_and_arguments() {
     settings.add_branches(&format!("{root}/c=ro")).unwrap();
     let text = settings.get("branches").unwrap();
     assert_eq!(text, format!("{root}/a=NC,10G:{root}/b=RW:{root}/c=RO"));
-    assert_eq!(settings.source_name(), "a:b:c");
+    assert_eq!(settings.pool.source_name(), "a:b:c");
     settings.set("branches", Some("->")).unwrap();
     settings.set("branches", Some("-<")).unwrap();
-    assert_eq!(settings.source_name(), format!("{root}/b"));
+    assert_eq!(settings.pool.source_name(), format!("{root}/b"));
     settings.set("fsname", Some("pool")).unwrap();
-    assert_eq!(settings.source_name(), "pool");
+    assert_eq!(settings.pool.source_name(), "pool");
     assert!(settings.add_branches(&format!("{root}/b")).is_err());
     let before = Settings::default();
-    assert_eq!(before.source_name(), "");
+    assert_eq!(before.pool.source_name(), "");
 }
 
 #[test]

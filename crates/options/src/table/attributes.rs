@@ -7,7 +7,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "xattr",
         group: Group::Attributes,
-        value: value!(Word XattrMode, xattr),
+        value: value!(Word XattrMode, attributes.xattr),
         default: "passthrough",
         example: "noattr",
         run_time: true,
@@ -20,7 +20,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "security-capability",
         group: Group::Attributes,
-        value: value!(bool security_capability),
+        value: value!(bool attributes.security_capability),
         default: "true",
         example: "false",
         run_time: true,
@@ -32,7 +32,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "posix-acl",
         group: Group::Attributes,
-        value: value!(bool posix_acl),
+        value: value!(bool attributes.posix_acl),
         default: "true",
         mergerfs_default: "false",
         example: "false",
@@ -46,7 +46,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "kernel-permissions-check",
         aliases: &["default-permissions"],
         group: Group::Attributes,
-        value: value!(bool kernel_permissions_check),
+        value: value!(bool attributes.kernel_permissions_check),
         default: "true",
         example: "false",
         help: "let the kernel check permissions by mode and owner",
@@ -55,7 +55,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             Conflict {
                 with: "posix-acl",
                 why: "the kernel checks permissions itself when posix-acl is on",
-                clash: |settings| match !settings.kernel_permissions_check && settings.posix_acl {
+                clash: |settings| match !settings.attributes.kernel_permissions_check
+                    && settings.attributes.posix_acl
+                {
                     false => Clash::None,
                     true => Clash::GivesWay(
                         "the kernel checks permissions all the same: set posix-acl=false too",
@@ -66,8 +68,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
                 with: "allow-idmap",
                 why: "mapped ids need the kernel's permission check",
                 clash: |settings| {
-                    let unchecked = !settings.kernel_permissions_check && !settings.posix_acl;
-                    match unchecked && settings.allow_idmap {
+                    let unchecked = !settings.attributes.kernel_permissions_check
+                        && !settings.attributes.posix_acl;
+                    match unchecked && settings.attributes.allow_idmap {
                         false => Clash::None,
                         true => Clash::GivesWay(
                             "allow-idmap is off, because it needs the kernel's permission check",
@@ -81,7 +84,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "export-support",
         group: Group::Attributes,
-        value: value!(bool export_support),
+        value: value!(bool attributes.export_support),
         default: "true",
         example: "false",
         help: "find files by handle, as an NFS server needs",
@@ -90,7 +93,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "allow-idmap",
         group: Group::Attributes,
-        value: value!(bool allow_idmap),
+        value: value!(bool attributes.allow_idmap),
         default: "true",
         example: "false",
         help: "allow id-mapped mounts of the pool",
@@ -100,7 +103,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "handle-killpriv",
         group: Group::Attributes,
-        value: value!(bool handle_killpriv),
+        value: value!(bool attributes.handle_killpriv),
         default: "true",
         example: "false",
         help: "the server clears set-id bits on write and chown",
@@ -109,7 +112,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "handle-killpriv-v2",
         group: Group::Attributes,
-        value: value!(bool handle_killpriv_v2),
+        value: value!(bool attributes.handle_killpriv_v2),
         default: "true",
         example: "false",
         help: "as handle-killpriv, and only where the kernel says so",

@@ -10,18 +10,18 @@ const LONGEST_PROCESS_NAME: usize = 15;
 
 /// A duration that the server chooses while it is `auto`.
 macro_rules! auto_duration {
-    ($field:ident) => {
+    ($($field:ident).+) => {
         Value {
             kind: Kind::Duration,
             accepted: "auto, a whole number of seconds, or one with a unit: 500ms, 30s, 5m, 1h or \
                 1d",
             bare: None,
-            get: |settings| match settings.$field {
+            get: |settings| match settings.$($field).+ {
                 None => "auto".to_owned(),
                 Some(duration) => format_duration(duration),
             },
             set: |settings, text| {
-                settings.$field = match text.eq_ignore_ascii_case("auto") {
+                settings.$($field).+ = match text.eq_ignore_ascii_case("auto") {
                     true => None,
                     false => Some(parse_duration(text)?),
                 };
@@ -35,7 +35,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "coherence",
         group: Group::Caching,
-        value: value!(Word Coherence, coherence),
+        value: value!(Word Coherence, caching.coherence),
         default: "auto",
         example: "strict",
         help: "how caches follow changes made behind the pool",
@@ -51,7 +51,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.files",
         group: Group::Caching,
-        value: value!(Word CacheFiles, cache_files),
+        value: value!(Word CacheFiles, caching.files),
         default: "off",
         example: "auto-full",
         run_time: true,
@@ -70,13 +70,13 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Names,
             accepted: "process names of 1 to 15 bytes joined by |",
             bare: None,
-            get: |settings| settings.cache_files_process_names.join("|"),
+            get: |settings| settings.caching.files_process_names.join("|"),
             set: |settings, text| {
                 let fits = |name: &str| (1..=LONGEST_PROCESS_NAME).contains(&name.len());
                 if !text.split('|').all(fits) {
                     return Err(Refused::Value);
                 }
-                settings.cache_files_process_names = text.split('|').map(str::to_owned).collect();
+                settings.caching.files_process_names = text.split('|').map(str::to_owned).collect();
                 Ok(())
             },
         },
@@ -90,7 +90,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.attr",
         group: Group::Caching,
-        value: auto_duration!(cache_attr),
+        value: auto_duration!(caching.attr),
         default: "auto",
         example: "5m",
         run_time: true,
@@ -102,7 +102,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.entry",
         group: Group::Caching,
-        value: auto_duration!(cache_entry),
+        value: auto_duration!(caching.entry),
         default: "auto",
         example: "500ms",
         run_time: true,
@@ -114,7 +114,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.negative-entry",
         group: Group::Caching,
-        value: auto_duration!(cache_negative_entry),
+        value: auto_duration!(caching.negative_entry),
         default: "auto",
         example: "1s",
         run_time: true,
@@ -127,7 +127,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.readdir",
         group: Group::Caching,
-        value: value!(auto_bool cache_readdir),
+        value: value!(auto_bool caching.readdir),
         default: "auto",
         example: "true",
         run_time: true,
@@ -139,7 +139,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.symlinks",
         group: Group::Caching,
-        value: value!(bool cache_symlinks),
+        value: value!(bool caching.symlinks),
         default: "false",
         example: "true",
         help: "let the kernel keep the targets of symbolic links",
@@ -148,7 +148,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.statfs",
         group: Group::Caching,
-        value: auto_duration!(cache_statfs),
+        value: auto_duration!(caching.statfs),
         default: "auto",
         mergerfs_default: "0",
         example: "10s",
@@ -161,7 +161,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cache.writeback",
         group: Group::Caching,
-        value: value!(bool cache_writeback),
+        value: value!(bool caching.writeback),
         default: "false",
         example: "true",
         help: "let the kernel collect small writes before sending them",
@@ -170,7 +170,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         conflicts: &[Conflict {
             with: "passthrough.io",
             why: "the kernel offers only one of them on a mount",
-            clash: |settings| match (settings.cache_writeback, settings.passthrough_io) {
+            clash: |settings| match (settings.caching.writeback, settings.passthrough.io) {
                 (false, _) | (_, PassthroughIo::Off) => Clash::None,
                 (true, PassthroughIo::Auto) => Clash::GivesWay(
                     "passthrough is off, because the kernel offers only one of both",
@@ -183,7 +183,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "dropcacheonclose",
         group: Group::Caching,
-        value: value!(bool dropcacheonclose),
+        value: value!(bool caching.dropcacheonclose),
         default: "false",
         example: "true",
         run_time: true,

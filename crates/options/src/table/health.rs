@@ -19,7 +19,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "on-missing",
         group: Group::Pool,
-        value: value!(Word OnMissing, on_missing),
+        value: value!(Word OnMissing, health.on_missing),
         default: "fail",
         example: "readonly",
         run_time: true,
@@ -44,12 +44,12 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Text,
             accepted: "a file name, or nothing for none",
             bare: None,
-            get: |settings| settings.branch_marker.clone().unwrap_or_default(),
+            get: |settings| settings.health.branch_marker.clone().unwrap_or_default(),
             set: |settings, text| {
                 if !is_marker(text) {
                     return Err(Refused::Value);
                 }
-                settings.branch_marker = (!text.is_empty()).then(|| text.to_owned());
+                settings.health.branch_marker = (!text.is_empty()).then(|| text.to_owned());
                 Ok(())
             },
         },
@@ -64,7 +64,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "cross-mounts",
         group: Group::Pool,
-        value: value!(Word CrossMounts, cross_mounts),
+        value: value!(Word CrossMounts, health.cross_mounts),
         default: "system",
         mergerfs_default: "all",
         example: "none",
@@ -83,7 +83,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "branch-check-interval",
         group: Group::Pool,
-        value: value!(duration branch_check_interval),
+        value: value!(duration health.branch_check_interval),
         default: "5s",
         example: "30s",
         run_time: true,
@@ -100,13 +100,13 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Duration,
             accepted: "a duration of 50ms or more",
             bare: None,
-            get: |settings| format_duration(settings.branch_slow_after),
+            get: |settings| format_duration(settings.health.branch_slow_after),
             set: |settings, text| {
                 let after = parse_duration(text)?;
                 if after < SHORTEST_SLOW {
                     return Err(Refused::Value);
                 }
-                settings.branch_slow_after = after;
+                settings.health.branch_slow_after = after;
                 Ok(())
             },
         },
@@ -122,7 +122,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "branch-deadline",
         group: Group::Pool,
-        value: value!(duration branch_deadline),
+        value: value!(duration health.branch_deadline),
         default: "30s",
         example: "10s",
         run_time: true,

@@ -7,7 +7,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "debug",
         group: Group::Logging,
-        value: value!(bool debug),
+        value: value!(bool logging.debug),
         default: "false",
         example: "true",
         run_time: true,
@@ -19,7 +19,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "log.file",
         group: Group::Logging,
-        value: value!(text log_file),
+        value: value!(text logging.file),
         example: "/var/log/strandfs.log",
         run_time: true,
         help: "log to this file",
@@ -32,7 +32,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "metrics.listen",
         group: Group::Logging,
-        value: value!(Text Listen, metrics_listen),
+        value: value!(Text Listen, logging.metrics_listen),
         example: "/run/strandfs-pool.metrics",
         help: "where Prometheus and its like read what the pool has counted",
         help_full: "A path: a Unix socket that only the server's user can connect to; one that \
@@ -45,7 +45,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "slow.log",
         group: Group::Logging,
-        value: value!(duration slow_log),
+        value: value!(duration logging.slow_log),
         default: "0s",
         example: "100ms",
         run_time: true,

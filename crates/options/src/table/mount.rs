@@ -12,7 +12,7 @@ macro_rules! flag {
             name: $name,
             opposite: $opposite,
             group: Group::Mount,
-            value: value!(bool mount_flags.$field),
+            value: value!(bool mount.flags.$field),
             default: "false",
             example: "true",
             help: $help,
@@ -32,9 +32,9 @@ macro_rules! access_times {
                 kind: Kind::Bool,
                 accepted: BOOL_ACCEPTED,
                 bare: Some("true"),
-                get: |settings| settings.mount_flags.$field.to_string(),
+                get: |settings| settings.mount.flags.$field.to_string(),
                 set: |settings, text| {
-                    set_access_times(&mut settings.mount_flags, |flags| &mut flags.$field, text)
+                    set_access_times(&mut settings.mount.flags, |flags| &mut flags.$field, text)
                 },
             },
             default: "false",
@@ -70,7 +70,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "suid",
         opposite: Some("nosuid"),
         group: Group::Mount,
-        value: value!(auto_bool mount_flags.suid),
+        value: value!(auto_bool mount.flags.suid),
         default: "auto",
         example: "true",
         help: "honour set-user-id bits and file capabilities",
@@ -81,7 +81,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "dev",
         opposite: Some("nodev"),
         group: Group::Mount,
-        value: value!(auto_bool mount_flags.dev),
+        value: value!(auto_bool mount.flags.dev),
         default: "auto",
         example: "true",
         help: "honour device nodes",
@@ -123,7 +123,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "allow-other",
         group: Group::Mount,
-        value: value!(auto_bool allow_other),
+        value: value!(auto_bool mount.allow_other),
         default: "auto",
         example: "true",
         help: "let other users than the mounting one in",
@@ -134,7 +134,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "auto-unmount",
         group: Group::Mount,
-        value: value!(bool auto_unmount),
+        value: value!(bool mount.auto_unmount),
         default: "false",
         example: "true",
         help: "unmount when the server ends, however it ends",
@@ -143,7 +143,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "core-dumps",
         group: Group::Mount,
-        value: value!(bool core_dumps),
+        value: value!(bool mount.core_dumps),
         default: "false",
         example: "true",
         help: "let a crashed server leave its memory on disk",
@@ -156,7 +156,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "setuid",
         group: Group::Mount,
-        value: value!(text setuid),
+        value: value!(text mount.setuid),
         example: "media",
         help: "user the server runs as, when root mounts",
         help_full: "It has that user's rights and groups, and no others: the mountpoint must \
@@ -167,7 +167,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "lazy-umount-mountpoint",
         group: Group::Mount,
-        value: value!(bool occupied.detach),
+        value: value!(bool mount.occupied.detach),
         default: "false",
         example: "true",
         help: "first detach what is mounted at the mountpoint",
@@ -179,7 +179,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "context",
         group: Group::Mount,
-        value: value!(text contexts.context),
+        value: value!(text mount.contexts.context),
         example: "system_u:object_r:tmp_t:s0:c127,c456",
         help: "SELinux label of every file",
         help_full: "Put double quotes around a label with a comma in it.",
@@ -188,7 +188,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "fscontext",
         group: Group::Mount,
-        value: value!(text contexts.fscontext),
+        value: value!(text mount.contexts.fscontext),
         example: "system_u:object_r:fs_t:s0",
         help: "SELinux label of the filesystem",
         ..OptionDef::BASE
@@ -196,7 +196,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "defcontext",
         group: Group::Mount,
-        value: value!(text contexts.defcontext),
+        value: value!(text mount.contexts.defcontext),
         example: "system_u:object_r:tmp_t:s0",
         help: "SELinux label of files without one",
         ..OptionDef::BASE
@@ -204,7 +204,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "rootcontext",
         group: Group::Mount,
-        value: value!(text contexts.rootcontext),
+        value: value!(text mount.contexts.rootcontext),
         example: "system_u:object_r:tmp_t:s0",
         help: "SELinux label of the root",
         ..OptionDef::BASE

@@ -1,9 +1,9 @@
 //! Policies: one option per function, one per category.
 
 use super::{Group, Kind, OptionDef, Value};
-use crate::policies::{Category, Function};
 use crate::policy::Policy;
 use crate::readdir::ReaddirRule;
+use crate::settings::policies::{Category, Function};
 
 const ACCEPTED: &str = "a policy: all, epall, epff, eplfs, eplus, epmfs, eppfrd, eprand, erofs, \
     ff, lfs, lup, lus, mfs, msplfs, msplus, mspmfs, msppfrd, newest, pfrd or rand";
@@ -210,7 +210,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "func.readdir",
         group: Group::Policies,
-        value: value!(Text ReaddirRule, func_readdir),
+        value: value!(Text ReaddirRule, policies.readdir),
         default: "seq",
         example: "cosr:4",
         run_time: true,
@@ -227,7 +227,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "ignorepponrename",
         group: Group::Policies,
-        value: value!(bool ignorepponrename),
+        value: value!(bool policies.ignorepponrename),
         default: "false",
         example: "true",
         run_time: true,

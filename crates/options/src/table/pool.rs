@@ -14,9 +14,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Branches,
             accepted: "PATH[=RW|RO|NC[,SIZE]] joined by colons",
             bare: None,
-            get: |settings| branch::format_list(&settings.branches),
+            get: |settings| branch::format_list(&settings.pool.branches),
             set: |settings, text| {
-                settings.branches = branch::edit(&settings.branches, text)?;
+                settings.pool.branches = branch::edit(&settings.pool.branches, text)?;
                 Ok(())
             },
         },
@@ -38,7 +38,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "mountpoint",
         aliases: &["mount"],
         group: Group::Pool,
-        value: value!(text mountpoint),
+        value: value!(text pool.mountpoint),
         example: "/srv/media",
         help: "where the pool is mounted",
         help_full: "On the command line the mountpoint is the last argument; with this option \
@@ -48,7 +48,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "mount-over",
         group: Group::Pool,
-        value: value!(bool occupied.over),
+        value: value!(bool mount.occupied.over),
         default: "false",
         example: "true",
         help: "mount although a pool is mounted there already",
@@ -61,7 +61,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "nonempty",
         group: Group::Pool,
-        value: value!(bool occupied.nonempty),
+        value: value!(bool mount.occupied.nonempty),
         default: "false",
         example: "true",
         help: "a mountpoint with files in it is meant",
@@ -75,7 +75,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "config",
         group: Group::Pool,
-        value: value!(text config),
+        value: value!(text pool.config),
         example: "/etc/strandfs/media.toml",
         help: "file to read options from",
         help_full: "A name ending in .toml is a TOML file (strandfs.toml(5)); any other holds a \
@@ -88,7 +88,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "branches-mount-timeout",
         group: Group::Pool,
-        value: value!(duration branches_mount_timeout),
+        value: value!(duration pool.branches_mount_timeout),
         default: "0s",
         example: "10s",
         help: "how long to wait for branches that are not mounted yet",
@@ -104,7 +104,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "branches-mount-timeout-fail",
         group: Group::Pool,
-        value: value!(bool branches_mount_timeout_fail),
+        value: value!(bool pool.branches_mount_timeout_fail),
         default: "false",
         example: "true",
         help: "mount nothing if a branch is not mounted in time",
@@ -114,7 +114,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "minfreespace",
         group: Group::Pool,
-        value: value!(Size MinFreeSpace, minfreespace),
+        value: value!(Size MinFreeSpace, pool.minfreespace),
         default: "4G/5%",
         mergerfs_default: "4G",
         example: "20G",
@@ -128,7 +128,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "fsname",
         group: Group::Pool,
-        value: value!(text fsname),
+        value: value!(text pool.fsname),
         example: "media",
         help: "source shown by df and in /proc/mounts",
         help_full: "By default the branch paths without the directories they share, joined by \
@@ -138,7 +138,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "subtype",
         group: Group::Pool,
-        value: value!(Word Subtype, subtype),
+        value: value!(Word Subtype, pool.subtype),
         default: "strandfs",
         example: "mergerfs",
         help: "show the mount as fuse.strandfs or fuse.mergerfs",
@@ -149,7 +149,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "statfs",
         group: Group::Pool,
-        value: value!(Word StatfsMode, statfs),
+        value: value!(Word StatfsMode, pool.statfs),
         default: "base",
         example: "full",
         run_time: true,
@@ -161,7 +161,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "statfs-ignore",
         group: Group::Pool,
-        value: value!(Word StatfsIgnore, statfs_ignore),
+        value: value!(Word StatfsIgnore, pool.statfs_ignore),
         default: "none",
         example: "ro",
         run_time: true,
@@ -173,7 +173,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "passthrough.io",
         group: Group::Passthrough,
-        value: value!(Word PassthroughIo, passthrough_io),
+        value: value!(Word PassthroughIo, passthrough.io),
         default: "auto",
         mergerfs_default: "off",
         example: "rw",
@@ -187,7 +187,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "preload",
         group: Group::Passthrough,
-        value: value!(bool preload),
+        value: value!(bool passthrough.preload),
         default: "false",
         example: "true",
         run_time: true,
@@ -206,9 +206,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Count,
             accepted: "1 or 2",
             bare: None,
-            get: |settings| settings.passthrough_max_stack_depth.to_string(),
+            get: |settings| settings.passthrough.max_stack_depth.to_string(),
             set: |settings, text| {
-                settings.passthrough_max_stack_depth = match text {
+                settings.passthrough.max_stack_depth = match text {
                     "1" => 1,
                     "2" => 2,
                     _ => return Err(Refused::Value),

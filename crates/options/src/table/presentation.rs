@@ -5,14 +5,14 @@ use crate::words::{FollowSymlinks, InodeCalc, NfsOpenHack};
 
 /// A number that takes the place of what the branch says; empty means the branch's.
 macro_rules! shown {
-    ($field:ident, $radix:literal, $most:literal, $accepted:literal, $print:expr) => {
+    ($($field:ident).+, $radix:literal, $most:literal, $accepted:literal, $print:expr) => {
         Value {
             kind: Kind::Count,
             accepted: $accepted,
             bare: None,
-            get: |settings| settings.$field.map($print).unwrap_or_default(),
+            get: |settings| settings.$($field).+.map($print).unwrap_or_default(),
             set: |settings, text| {
-                settings.$field = match text {
+                settings.$($field).+ = match text {
                     "" => None,
                     digits => Some(number(digits, $radix, $most)?),
                 };
@@ -37,7 +37,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "inodecalc",
         group: Group::Attributes,
-        value: value!(Word InodeCalc, inodecalc),
+        value: value!(Word InodeCalc, presentation.inodecalc),
         default: "devino-hash",
         mergerfs_default: "hybrid-hash",
         example: "passthrough",
@@ -59,7 +59,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "symlinkify",
         group: Group::Attributes,
-        value: value!(bool symlinkify),
+        value: value!(bool presentation.symlinkify),
         default: "false",
         example: "true",
         run_time: true,
@@ -74,7 +74,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "symlinkify-timeout",
         group: Group::Attributes,
-        value: value!(duration symlinkify_timeout),
+        value: value!(duration presentation.symlinkify_timeout),
         default: "1h",
         example: "7d",
         run_time: true,
@@ -87,7 +87,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "follow-symlinks",
         group: Group::Attributes,
-        value: value!(Word FollowSymlinks, follow_symlinks),
+        value: value!(Word FollowSymlinks, presentation.follow_symlinks),
         default: "never",
         example: "directory",
         run_time: true,
@@ -104,7 +104,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "link-cow",
         group: Group::Attributes,
-        value: value!(bool link_cow),
+        value: value!(bool presentation.link_cow),
         default: "false",
         example: "true",
         run_time: true,
@@ -123,7 +123,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "nfsopenhack",
         group: Group::Attributes,
-        value: value!(Word NfsOpenHack, nfsopenhack),
+        value: value!(Word NfsOpenHack, presentation.nfsopenhack),
         default: "off",
         example: "git",
         run_time: true,
@@ -138,7 +138,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "uid",
         group: Group::Attributes,
         value: shown!(
-            uid,
+            presentation.uid,
             10,
             4_294_967_294,
             "a user id from 0 to 4294967294, or nothing for the branch's",
@@ -155,7 +155,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "gid",
         group: Group::Attributes,
         value: shown!(
-            gid,
+            presentation.gid,
             10,
             4_294_967_294,
             "a group id from 0 to 4294967294, or nothing for the branch's",
@@ -172,7 +172,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "umask",
         group: Group::Attributes,
         value: shown!(
-            umask,
+            presentation.umask,
             8,
             0o777,
             "an octal mask from 0 to 777, or nothing for the branch's permissions",

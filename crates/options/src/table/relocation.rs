@@ -6,7 +6,7 @@ use crate::size::MinFreeSpace;
 use crate::words::{LinkExdev, PassthroughUnheld, RenameExdev, parse_bool};
 
 /// What `true` means: the default policy of creating.
-const DEFAULT_POLICY: Policy = crate::policies::Category::Create.default_policy();
+const DEFAULT_POLICY: Policy = crate::settings::policies::Category::Create.default_policy();
 
 pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
@@ -18,11 +18,12 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             bare: Some("true"),
             get: |settings| {
                 settings
+                    .relocation
                     .moveonenospc
                     .map_or_else(|| "false".to_owned(), |policy| policy.to_string())
             },
             set: |settings, text| {
-                settings.moveonenospc = match parse_bool(text) {
+                settings.relocation.moveonenospc = match parse_bool(text) {
                     Ok(on) => on.then_some(DEFAULT_POLICY),
                     Err(_) => Some(text.to_ascii_lowercase().parse()?),
                 };
@@ -46,7 +47,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "passthrough.headroom",
         group: Group::Passthrough,
-        value: value!(Size MinFreeSpace, passthrough_headroom),
+        value: value!(Size MinFreeSpace, passthrough.headroom),
         default: "10G/10%",
         example: "50G",
         run_time: true,
@@ -62,7 +63,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "passthrough.unheld",
         group: Group::Passthrough,
-        value: value!(Word PassthroughUnheld, passthrough_unheld),
+        value: value!(Word PassthroughUnheld, passthrough.unheld),
         default: "auto",
         example: "headroom",
         run_time: true,
@@ -78,7 +79,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "relocate.hold",
         group: Group::Pool,
-        value: value!(duration relocate_hold),
+        value: value!(duration relocation.hold),
         default: "5m",
         example: "1h",
         run_time: true,
@@ -94,7 +95,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "relocate.ahead",
         group: Group::Pool,
-        value: value!(Size MinFreeSpace, relocate_ahead),
+        value: value!(Size MinFreeSpace, relocation.ahead),
         default: "0",
         example: "100G",
         run_time: true,
@@ -116,9 +117,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Size,
             accepted: crate::size::SIZE_ACCEPTED,
             bare: None,
-            get: |settings| crate::size::format_size(settings.relocate_rate_bytes),
+            get: |settings| crate::size::format_size(settings.relocation.rate_bytes),
             set: |settings, text| {
-                settings.relocate_rate_bytes = crate::size::parse_size(text)?;
+                settings.relocation.rate_bytes = crate::size::parse_size(text)?;
                 Ok(())
             },
         },
@@ -134,7 +135,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "link-exdev",
         group: Group::Pool,
-        value: value!(Word LinkExdev, link_exdev),
+        value: value!(Word LinkExdev, relocation.link_exdev),
         default: "passthrough",
         example: "rel-symlink",
         run_time: true,
@@ -150,7 +151,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "rename-exdev",
         group: Group::Pool,
-        value: value!(Word RenameExdev, rename_exdev),
+        value: value!(Word RenameExdev, relocation.rename_exdev),
         default: "passthrough",
         example: "rel-symlink",
         run_time: true,

@@ -12,7 +12,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "fuse-msg-size",
         group: Group::Requests,
-        value: value!(Pages MessageSize, fuse_msg_size),
+        value: value!(Pages MessageSize, requests.fuse_msg_size),
         default: "1M",
         example: "256",
         help: "largest message to and from the kernel",
@@ -30,7 +30,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             accepted: "a whole number of KiB, or a size with a unit such as 4M, up to 4G; 0 \
                 leaves the kernel's own",
             bare: None,
-            get: |settings| settings.readahead.to_string(),
+            get: |settings| settings.requests.readahead.to_string(),
             set: |settings, text| {
                 let bytes = parse_size(text)?;
                 let kib = match text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -40,7 +40,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
                 if kib > MOST_READAHEAD_KIB {
                     return Err(Refused::Value);
                 }
-                settings.readahead = kib;
+                settings.requests.readahead = kib;
                 Ok(())
             },
         },
@@ -58,7 +58,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         name: "async-read",
         opposite: Some("sync-read"),
         group: Group::Requests,
-        value: value!(bool async_read),
+        value: value!(bool requests.async_read),
         default: "true",
         example: "false",
         help: "let the kernel send several reads of a file at once",
@@ -67,7 +67,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "direct-io-allow-mmap",
         group: Group::Requests,
-        value: value!(bool direct_io_allow_mmap),
+        value: value!(bool requests.direct_io_allow_mmap),
         default: "true",
         example: "false",
         help: "let files opened with cache.files=off be mapped",
@@ -77,7 +77,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "parallel-direct-writes",
         group: Group::Requests,
-        value: value!(bool parallel_direct_writes),
+        value: value!(bool requests.parallel_direct_writes),
         default: "true",
         example: "false",
         run_time: true,
@@ -88,7 +88,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "flush-on-close",
         group: Group::Requests,
-        value: value!(Word FlushOnClose, flush_on_close),
+        value: value!(Word FlushOnClose, requests.flush_on_close),
         default: "opened-for-write",
         example: "always",
         run_time: true,
@@ -103,7 +103,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "nullrw",
         group: Group::Requests,
-        value: value!(bool nullrw),
+        value: value!(bool requests.nullrw),
         default: "false",
         example: "true",
         help: "throw data away: for benchmarks only",
@@ -111,7 +111,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         conflicts: &[Conflict {
             with: "passthrough.io",
             why: "data in passthrough never reaches the server",
-            clash: |settings| match (settings.nullrw, settings.passthrough_io) {
+            clash: |settings| match (settings.requests.nullrw, settings.passthrough.io) {
                 (false, _) | (_, PassthroughIo::Off) => Clash::None,
                 (true, PassthroughIo::Auto) => {
                     Clash::GivesWay("passthrough is off, because its data never reaches the server")

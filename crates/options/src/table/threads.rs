@@ -38,9 +38,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Count,
             accepted: COUNT_ACCEPTED,
             bare: None,
-            get: |settings| settings.threads.to_string(),
+            get: |settings| settings.threads.threads.to_string(),
             set: |settings, text| {
-                settings.threads = parse_count(text)?;
+                settings.threads.threads = parse_count(text)?;
                 Ok(())
             },
         },
@@ -60,9 +60,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Count,
             accepted: COUNT_ACCEPTED,
             bare: None,
-            get: |settings| settings.process_thread_count.to_string(),
+            get: |settings| settings.threads.process_thread_count.to_string(),
             set: |settings, text| {
-                settings.process_thread_count = parse_count(text)?;
+                settings.threads.process_thread_count = parse_count(text)?;
                 Ok(())
             },
         },
@@ -81,9 +81,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Word,
             accepted: PinThreads::ACCEPTED,
             bare: None,
-            get: |settings| settings.pin_threads.to_string(),
+            get: |settings| settings.threads.pin_threads.to_string(),
             set: |settings, text| {
-                settings.pin_threads = match text {
+                settings.threads.pin_threads = match text {
                     "" => PinThreads::Off,
                     _ => text.parse()?,
                 };
@@ -108,7 +108,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "transport",
         group: Group::Threads,
-        value: value!(Word Transport, transport),
+        value: value!(Word Transport, threads.transport),
         default: "auto",
         example: "uring",
         help: "how requests come from the kernel: /dev/fuse or io_uring",
@@ -125,12 +125,12 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             kind: Kind::Count,
             accepted: NICE_ACCEPTED,
             bare: None,
-            get: |settings| match settings.scheduling_priority {
+            get: |settings| match settings.threads.scheduling_priority {
                 None => "auto".to_owned(),
                 Some(nice) => nice.to_string(),
             },
             set: |settings, text| {
-                settings.scheduling_priority = match text.eq_ignore_ascii_case("auto") {
+                settings.threads.scheduling_priority = match text.eq_ignore_ascii_case("auto") {
                     true => None,
                     false => Some(parse_number(text, -20, 19)?),
                 };
@@ -147,7 +147,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "proxy-ioprio",
         group: Group::Threads,
-        value: value!(bool proxy_ioprio),
+        value: value!(bool threads.proxy_ioprio),
         default: "false",
         example: "true",
         run_time: true,
@@ -177,7 +177,7 @@ mod tests {
         ] {
             settings.set(name, Some(value)).unwrap();
         }
-        assert_eq!(settings.threads, 8);
+        assert_eq!(settings.threads.threads, 8);
         assert_eq!(settings.get("pin-threads").unwrap(), "R1PPSP");
         for (name, value) in [
             ("threads", "4097"),

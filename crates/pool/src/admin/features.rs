@@ -14,35 +14,35 @@ const MAX_BACKGROUND: u16 = 256;
 /// mergerfs; with `auto` it gives way to what the user asked for.
 pub fn settle(settings: &mut Settings) -> Vec<String> {
     let mut said = Vec::new();
-    match settings.passthrough_io {
+    match settings.passthrough.io {
         PassthroughIo::Off | PassthroughIo::Auto => {}
         PassthroughIo::ReadOnly | PassthroughIo::WriteOnly | PassthroughIo::ReadWrite => {
-            let asked = settings.passthrough_io.name();
-            if settings.cache_writeback {
-                settings.cache_writeback = false;
+            let asked = settings.passthrough.io.name();
+            if settings.caching.writeback {
+                settings.caching.writeback = false;
                 said.push(format!("cache.writeback=true excludes passthrough.io={asked}: write-back caching is off"));
             }
-            if settings.cache_files == CacheFiles::Off {
-                settings.cache_files = CacheFiles::AutoFull;
+            if settings.caching.files == CacheFiles::Off {
+                settings.caching.files = CacheFiles::AutoFull;
                 said.push(format!("cache.files=off does not go with passthrough.io={asked}: using auto-full for files that are not passed through"));
             }
-            if settings.nullrw {
-                settings.nullrw = false;
+            if settings.requests.nullrw {
+                settings.requests.nullrw = false;
                 said.push(format!("nullrw needs every read and write to reach the server and passthrough.io={asked} keeps them away: nullrw is off; use passthrough.io=off to measure with it"));
             }
         }
     }
-    if settings.cache_writeback && settings.cache_files == CacheFiles::Off {
+    if settings.caching.writeback && settings.caching.files == CacheFiles::Off {
         said.push("cache.writeback=true has no effect with cache.files=off".to_owned());
     }
-    if !settings.kernel_permissions_check && settings.posix_acl {
-        settings.posix_acl = false;
+    if !settings.attributes.kernel_permissions_check && settings.attributes.posix_acl {
+        settings.attributes.posix_acl = false;
         said.push(
             "posix-acl needs kernel-permissions-check=true: ACLs are not enforced".to_owned(),
         );
     }
-    if !settings.kernel_permissions_check && settings.allow_idmap {
-        settings.allow_idmap = false;
+    if !settings.attributes.kernel_permissions_check && settings.attributes.allow_idmap {
+        settings.attributes.allow_idmap = false;
     }
     said
 }
@@ -67,33 +67,42 @@ pub fn wants(settings: &Settings) -> Wants {
         | InitFlags::CREATE_SUPP_GROUP
         | InitFlags::HAS_EXPIRE_ONLY;
     let optional = [
-        (settings.async_read, InitFlags::ASYNC_READ),
-        (settings.export_support, InitFlags::EXPORT_SUPPORT),
-        (!settings.export_support, InitFlags::NO_EXPORT_SUPPORT),
-        (settings.cache_symlinks, InitFlags::CACHE_SYMLINKS),
-        (settings.cache_writeback, InitFlags::WRITEBACK_CACHE),
-        (settings.handle_killpriv_v2, InitFlags::HANDLE_KILLPRIV_V2),
+        (settings.requests.async_read, InitFlags::ASYNC_READ),
         (
-            settings.handle_killpriv && !settings.handle_killpriv_v2,
+            settings.attributes.export_support,
+            InitFlags::EXPORT_SUPPORT,
+        ),
+        (
+            !settings.attributes.export_support,
+            InitFlags::NO_EXPORT_SUPPORT,
+        ),
+        (settings.caching.symlinks, InitFlags::CACHE_SYMLINKS),
+        (settings.caching.writeback, InitFlags::WRITEBACK_CACHE),
+        (
+            settings.attributes.handle_killpriv_v2,
+            InitFlags::HANDLE_KILLPRIV_V2,
+        ),
+        (
+            settings.attributes.handle_killpriv && !settings.attributes.handle_killpriv_v2,
             InitFlags::HANDLE_KILLPRIV,
         ),
-        (settings.posix_acl, InitFlags::POSIX_ACL),
+        (settings.attributes.posix_acl, InitFlags::POSIX_ACL),
         (
-            settings.direct_io_allow_mmap,
+            settings.requests.direct_io_allow_mmap,
             InitFlags::DIRECT_IO_ALLOW_MMAP,
         ),
-        (settings.allow_idmap, InitFlags::ALLOW_IDMAP),
+        (settings.attributes.allow_idmap, InitFlags::ALLOW_IDMAP),
     ];
     for (wanted, flag) in optional {
         flags.set(flag, wanted);
     }
     let mut max_stack_depth = 0;
     // Asked for even while the options rule it out: they can change while mounted.
-    if !settings.cache_writeback {
+    if !settings.caching.writeback {
         flags |= InitFlags::PASSTHROUGH;
-        max_stack_depth = settings.passthrough_max_stack_depth;
+        max_stack_depth = settings.passthrough.max_stack_depth;
     }
-    let pages = u32::from(settings.fuse_msg_size.pages(4096));
+    let pages = u32::from(settings.requests.fuse_msg_size.pages(4096));
     Wants {
         flags,
         max_write_bytes: pages.saturating_mul(4096),
@@ -111,39 +120,31 @@ mod tests {
 
     #[test]
     fn passthrough_by_name_wins_and_says_so() {
-        let mut settings = Settings {
-            passthrough_io: PassthroughIo::ReadWrite,
-            cache_writeback: true,
-            nullrw: true,
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.passthrough.io = PassthroughIo::ReadWrite;
+        settings.caching.writeback = true;
+        settings.requests.nullrw = true;
         let said = settle(&mut settings);
         assert_eq!(said.len(), 3, "{said:?}");
-        assert!(!settings.cache_writeback && !settings.nullrw);
-        assert_eq!(settings.cache_files, CacheFiles::AutoFull);
+        assert!(!settings.caching.writeback && !settings.requests.nullrw);
+        assert_eq!(settings.caching.files, CacheFiles::AutoFull);
         assert!(wants(&settings).flags.contains(InitFlags::PASSTHROUGH));
     }
 
     #[test]
     fn automatic_passthrough_gives_way() {
-        for settings in [
-            Settings {
-                nullrw: true,
-                ..Settings::default()
-            },
-            Settings {
-                cache_writeback: true,
-                ..Settings::default()
-            },
-            Settings {
-                passthrough_io: PassthroughIo::Off,
-                ..Settings::default()
-            },
-        ] {
+        let gives_way: [fn(&mut Settings); 3] = [
+            |settings| settings.requests.nullrw = true,
+            |settings| settings.caching.writeback = true,
+            |settings| settings.passthrough.io = PassthroughIo::Off,
+        ];
+        for change in gives_way {
+            let mut settings = Settings::default();
+            change(&mut settings);
             assert!(passthrough_ruled_out(&settings).is_some());
             assert_eq!(
                 wants(&settings).flags.contains(InitFlags::PASSTHROUGH),
-                !settings.cache_writeback,
+                !settings.caching.writeback,
                 "the others can change while mounted"
             );
         }

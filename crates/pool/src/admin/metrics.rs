@@ -92,7 +92,7 @@ fn note_requests(pool: &State, all: &mut Metrics) {
 fn branches(pool: &State) -> Vec<Branch> {
     let view = pool.view();
     let mut known = HashSet::new();
-    let specs = view.settings.branches.iter();
+    let specs = view.settings.pool.branches.iter();
     let all = specs.filter_map(|spec| {
         let here = view.branches.iter().find(|b| b.path == spec.path);
         let missing = || view.missing.iter().find(|m| m.spec.path == spec.path);

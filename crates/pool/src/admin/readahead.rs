@@ -22,7 +22,7 @@ pub(crate) fn start_readahead(pool: &State) {
 /// Returns what did not work.
 pub(crate) fn change_readahead(pool: &State, old: &View) -> Vec<String> {
     let view = pool.view();
-    let other = view.settings.readahead != old.settings.readahead;
+    let other = view.settings.requests.readahead != old.settings.requests.readahead;
     set_readahead(pool, &view, |branch| {
         other || branch.is_none_or(|branch| old.branch(branch.id).is_none())
     })
@@ -34,7 +34,7 @@ fn set_readahead(
     view: &View,
     wanted: impl Fn(Option<&Branch>) -> bool,
 ) -> Vec<String> {
-    let kib = view.settings.readahead;
+    let kib = view.settings.requests.readahead;
     if kib == 0 {
         return Vec::new();
     }

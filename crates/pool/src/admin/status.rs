@@ -162,7 +162,7 @@ fn connection_status(pool: &State) -> Option<Connection> {
 
 /// Every branch, in the order of the option.
 pub(crate) fn branches_status(pool: &Coherent, view: &View) -> Vec<status::Branch> {
-    let specs = &view.settings.branches;
+    let specs = &view.settings.pool.branches;
     let table = Table::read();
     specs
         .iter()
@@ -191,7 +191,7 @@ fn branch_status(
     };
     let space = choose::space(pool, view, branch).ok();
     let space = space.as_ref();
-    let rule = view.settings.cross_mounts;
+    let rule = view.settings.health.cross_mounts;
     let (forbids, mounts) = describe(table, &branch.path, branch.mark().mount(), rule);
     let medium = branch.medium();
     let watched = match pool.coherence.watched.reason(branch.id) {

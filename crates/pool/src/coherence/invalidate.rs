@@ -49,7 +49,7 @@ pub(crate) fn unions_of(pool: &Coherent, id: &FileId) -> Nodes {
 /// Whether the kernel may hold attributes or data of the node, judged from what it was given.
 pub(crate) fn holds_anything(pool: &State, node: &Node) -> bool {
     let given = node.kernel_cache.take_attributes();
-    if given || node.is_dir() || pool.view().settings.cache_files != CacheFiles::Off {
+    if given || node.is_dir() || pool.view().settings.caching.files != CacheFiles::Off {
         return true;
     }
     let open = node.open.lock();

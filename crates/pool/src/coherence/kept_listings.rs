@@ -41,7 +41,7 @@ const SERIES_BITS: u32 = 12;
 
 /// How long the kernel may keep listings of the directory.
 pub(crate) fn keeping(pool: &Coherent, view: &View, node: &Node) -> Keeping {
-    let given = view.settings.cache_readdir;
+    let given = view.settings.caching.readdir;
     if pool.coherence.strict() || given == Some(false) {
         return Keeping::Not;
     }

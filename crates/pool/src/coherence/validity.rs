@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use strandfs_fuse::FileKind;
-use strandfs_options::{FollowSymlinks, Policy};
+use strandfs_options::{FollowSymlinks, Function, Policy};
 
 use crate::base::branch::BranchId;
 use crate::base::policy::same_search;
@@ -67,7 +67,7 @@ fn name_watched(pool: &Coherent, view: &View, node: &Node, copies: &[Identity]) 
     if pool.coherence.watched.all() {
         return true;
     }
-    let rule = view.settings.policies.getattr;
+    let rule = view.policy(Function::Getattr);
     let first = copies.first().map(|copy| view.position(copy.branch));
     !node.is_dir()
         && same_search(rule, Policy::Ff)
@@ -86,7 +86,7 @@ pub(crate) fn made_up_valid(pool: &Coherent, view: &View) -> Duration {
     if pool.coherence.strict() {
         return Duration::ZERO;
     }
-    pool.unless_outdated(view, view.settings.cache_attr.unwrap_or(UNWATCHED_VALID))
+    pool.unless_outdated(view, view.settings.caching.attr.unwrap_or(UNWATCHED_VALID))
 }
 
 /// How long the name that was just found may be trusted; `place` where it is known.
@@ -97,7 +97,7 @@ pub(crate) fn entry_valid(
     place: Option<(&Arc<Node>, &OsStr)>,
     since: Epoch,
 ) -> Duration {
-    let given = view.settings.cache_entry;
+    let given = view.settings.caching.entry;
     if pool.coherence.strict() {
         return Duration::ZERO;
     }
@@ -124,7 +124,7 @@ pub(crate) fn attr_valid(
     mode: u32,
     since: Epoch,
 ) -> Duration {
-    let given = view.settings.cache_attr;
+    let given = view.settings.caching.attr;
     // A write takes set-id bits away where nobody is told (in passthrough), and the file must
     // not run by a mode it had: whoever runs it asks.
     if node.kind == FileKind::Regular && has_set_id(mode) {
@@ -158,7 +158,7 @@ pub(crate) fn attr_valid(
 /// For how long the kernel may go on taking names for missing that it was told of while all
 /// branches were watched, where no option says how long it may.
 pub(crate) fn misses_outlast_a_join(pool: &Coherent) -> Duration {
-    let given = pool.view().settings.cache_negative_entry;
+    let given = pool.view().settings.caching.negative_entry;
     match given.is_none() && pool.coherence.watched.any() {
         true => WATCHED_NEGATIVE_VALID,
         false => Duration::ZERO,
@@ -179,7 +179,7 @@ pub(crate) fn negative_valid(
     name: &OsStr,
     since: Epoch,
 ) -> Duration {
-    let given = view.settings.cache_negative_entry;
+    let given = view.settings.caching.negative_entry;
     // A missing branch may be back at any moment.
     if pool.coherence.strict() || !view.missing.is_empty() {
         return Duration::ZERO;
@@ -211,6 +211,6 @@ pub(crate) fn name_changed_since(
 /// Whether files are shown as what they are. A link that is followed may lead to where nothing
 /// is watched, and a file at rest becomes a link by the mere passing of time.
 fn as_they_are(view: &View) -> bool {
-    let settings = &view.settings;
-    !settings.symlinkify && settings.follow_symlinks == FollowSymlinks::Never
+    let shown = &view.settings.presentation;
+    !shown.symlinkify && shown.follow_symlinks == FollowSymlinks::Never
 }

@@ -50,10 +50,10 @@ pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy
     let min_free = branch
         .min_free_space
         .as_ref()
-        .unwrap_or(&settings.minfreespace);
+        .unwrap_or(&settings.pool.minfreespace);
     let min_free = |total| min_free.bytes(total);
     let ask = || deadline::statvfs(pool, view, branch);
-    let mut space = branch.space().get(settings.cache_statfs, min_free, ask)?;
+    let mut space = branch.space().get(settings.caching.statfs, min_free, ask)?;
     space.read_only_fs |= branch.health().is_read_only();
     Ok(space)
 }

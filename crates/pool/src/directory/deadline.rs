@@ -67,7 +67,7 @@ pub(crate) fn ask<T: Send + 'static>(
     branch: &Branch,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let patience = view.settings.branch_slow_after;
+    let patience = view.settings.health.branch_slow_after;
     calls::waiting(branch.health().calls(), || {
         pool.blocking_pool.ask(patience, call)
     })

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use strandfs_fuse::FileKind;
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::error::Result;
 use crate::base::policy::same_search;
@@ -64,7 +64,7 @@ pub(crate) fn can_do_without(
     if kind_of(&first.stat) == FileKind::Directory {
         return true;
     }
-    if !same_search(view.settings.policies.getattr, Policy::Ff) {
+    if !same_search(view.policy(Function::Getattr), Policy::Ff) {
         return false;
     }
     let found_at = view.position(first.dir.branch.id);

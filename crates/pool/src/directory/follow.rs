@@ -67,7 +67,7 @@ pub(crate) fn shown_copy<'a>(
 
 /// What a symlink leads to, if the option has it followed.
 fn followed(pool: &State, view: &View, dir: &DirEntry, name: &OsStr) -> Option<Target> {
-    let rule = view.settings.follow_symlinks;
+    let rule = view.settings.presentation.follow_symlinks;
     if rule == FollowSymlinks::Never {
         return None;
     }
@@ -158,7 +158,7 @@ pub(crate) fn shows_a_link(
     name: &OsStr,
     found: &[(Arc<Branch>, Statx)],
 ) -> bool {
-    view.settings.follow_symlinks != FollowSymlinks::Never
+    view.settings.presentation.follow_symlinks != FollowSymlinks::Never
         && found
             .iter()
             .any(|(branch, stat)| is_followed_dir(pool, view, set, name, branch, stat))

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use strandfs_options::Function;
 
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
@@ -120,7 +121,7 @@ fn locate_named(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Op
 fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
     let view = pool.view();
     let rules = &view.settings.policies;
-    if !same_search(rules.open, rules.getattr) {
+    if !same_search(rules.get(Function::Open), rules.get(Function::Getattr)) {
         return None;
     }
     let (branch, fd) = node.open.lock().as_ref()?.any_open()?;

@@ -9,7 +9,7 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Entry, FileAttr, FileKind, NodeId};
-use strandfs_options::{FollowSymlinks, Policy};
+use strandfs_options::{FollowSymlinks, Function, Policy};
 
 use crate::base::error::{Error, Result};
 use crate::base::own_names::own_name;
@@ -48,7 +48,7 @@ pub(crate) fn lookup(pool: &Directories, parent: NodeId, name: &OsStr) -> Result
 /// options show it as something else from the next look on.
 pub(crate) fn look_up_made(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<Entry> {
     let mut entry = look_up(pool, parent, name, Presentations::Own)?;
-    let follows = pool.view().settings.follow_symlinks != FollowSymlinks::Never;
+    let follows = pool.view().settings.presentation.follow_symlinks != FollowSymlinks::Never;
     if follows && entry.attr.mode & libc::S_IFMT == libc::S_IFLNK {
         entry.entry_valid = Duration::ZERO;
     }
@@ -177,7 +177,7 @@ pub(crate) fn find_copies<'a>(
     name: &OsStr,
     presentations: Presentations,
 ) -> Result<Copies<'a>> {
-    let rule = view.settings.policies.getattr;
+    let rule = view.policy(Function::Getattr);
     let first_wins = matches!(
         rule,
         Policy::Ff | Policy::EpFf | Policy::All | Policy::EpAll

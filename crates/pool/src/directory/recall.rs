@@ -49,7 +49,7 @@ impl Reason {
                 .map(|option| (option.value.get)(settings))
                 .collect::<Vec<_>>()
         };
-        let misses = old.settings.cache_negative_entry;
+        let misses = old.settings.caching.negative_entry;
         let remembers_misses = misses.is_none_or(|valid| !valid.is_zero());
         let joined = branches
             .iter()

@@ -165,7 +165,7 @@ fn still_true(pool: &Coherent, view: &View, set: &DirSet, now_ms: u64) -> bool {
         return validity::dirs_known(pool, set);
     }
     let age_ms = now_ms.saturating_sub(set.verified_ms.load(Ordering::Relaxed));
-    let trusted = view.settings.cache_entry.unwrap_or(TRUSTED);
+    let trusted = view.settings.caching.entry.unwrap_or(TRUSTED);
     u128::from(age_ms) <= trusted.as_millis()
 }
 

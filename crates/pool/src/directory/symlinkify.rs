@@ -21,7 +21,7 @@ impl View {
     /// Whether something with these attributes is shown as a symlink.
     pub(crate) fn symlinkifies(&self, stat: &Statx) -> bool {
         let settings = &self.settings;
-        if !settings.symlinkify
+        if !settings.presentation.symlinkify
             || kind_of(stat) != FileKind::Regular
             || u32::from(stat.stx_mode) & WRITE != 0
         {
@@ -32,7 +32,7 @@ impl View {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        has_come_to_rest(changed_ns, now, settings.symlinkify_timeout)
+        has_come_to_rest(changed_ns, now, settings.presentation.symlinkify_timeout)
     }
 }
 

@@ -91,7 +91,7 @@ fn open_new(pool: &State, spec: &BranchSpec, changes: &mut Changes) -> Result<Br
         errno,
     };
     let branch = Branch::open(BranchId(u16::MAX), spec).map_err(failed)?;
-    if let Some(marker) = &pool.view().settings.branch_marker
+    if let Some(marker) = &pool.view().settings.health.branch_marker
         && !is_marked(branch.root(), marker)
     {
         let (path, marker) = (path.clone(), marker.clone());
@@ -200,7 +200,9 @@ pub(crate) fn replace_branches(
 /// Puts a view in force, its root with it.
 pub(crate) fn put_in_force(pool: &Mover, view: View) {
     let root = Arc::clone(&view.root);
-    pool.volumes.mounts.set_rule(view.settings.cross_mounts);
+    pool.volumes
+        .mounts
+        .set_rule(view.settings.health.cross_mounts);
     pool.set_view(view);
     if let Some(node) = pool.nodes.get(NodeId::ROOT) {
         let mut place = node.place_mut();

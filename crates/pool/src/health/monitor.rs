@@ -151,7 +151,7 @@ impl Monitor {
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();
             }
-            pause = (view.settings.branch_slow_after / LOOKS).min(LONGEST_PAUSE);
+            pause = (view.settings.health.branch_slow_after / LOOKS).min(LONGEST_PAUSE);
         }
     }
 
@@ -198,7 +198,7 @@ impl Monitor {
         let here = view.branches.iter().map(|branch| branch.mark());
         let gone = view.missing.iter().filter_map(|m| m.mark.as_ref());
         let mounts: Vec<u64> = here.chain(gone).map(Mark::mount).collect();
-        let after = view.settings.branch_slow_after;
+        let after = view.settings.health.branch_slow_after;
         let mut stuck = self.waits.look(now, after / LOOKS / 2);
         stuck.retain(|stuck| mounts.contains(&stuck.mount));
         // What was begun before this look shows at the next one.
@@ -229,7 +229,7 @@ impl Monitor {
         let verdict = check.take_verdict();
         let time = match &verdict {
             Some(_) => None,
-            None => asked_for.filter(|time| *time >= settings.branch_slow_after),
+            None => asked_for.filter(|time| *time >= settings.health.branch_slow_after),
         };
         let longest_wait = waiting().map(|stuck| stuck.time).max();
         let writable = branch.mode != BranchMode::ReadOnly;
@@ -255,8 +255,9 @@ impl Monitor {
         }
         if let Some(longest) = longest {
             let many = waiting().count() * 2 >= most_threads(pool)
-                && longest >= settings.branch_slow_after * MANY_AFTER;
-            let late = !settings.branch_deadline.is_zero() && longest >= settings.branch_deadline;
+                && longest >= settings.health.branch_slow_after * MANY_AFTER;
+            let late = !settings.health.branch_deadline.is_zero()
+                && longest >= settings.health.branch_deadline;
             let reason = format!("a call has been waiting for {} s", longest.as_secs());
             if late || many {
                 if health::fence(pool, branch.id, BranchState::Failed, &reason) {
@@ -273,11 +274,11 @@ impl Monitor {
                 || branch.health().is_slow()
                 || branch.health().take_suspicion())
         {
-            check.next = match settings.branch_check_interval {
+            check.next = match settings.health.branch_check_interval {
                 Duration::ZERO => now + Duration::from_secs(365 * 24 * 3600),
                 interval => now + interval,
             };
-            let (branch, marker) = (Arc::clone(branch), settings.branch_marker.clone());
+            let (branch, marker) = (Arc::clone(branch), settings.health.branch_marker.clone());
             let is_mute = Arc::clone(&check.is_mute);
             if doubtful {
                 check.doubted = Some(now);
@@ -316,7 +317,7 @@ impl Monitor {
         if check.asked.is_some() || waiting.count() > 0 || now < check.next {
             return;
         }
-        let interval = settings.branch_check_interval;
+        let interval = settings.health.branch_check_interval;
         check.next = now
             + if interval.is_zero() {
                 LOOK_FOR_MISSING

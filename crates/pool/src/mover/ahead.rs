@@ -207,8 +207,8 @@ impl AheadThread {
 
     fn look(&mut self, pool: &Arc<Mover>) -> Outcome {
         let view = Arc::clone(&pool.view());
-        let threshold = view.settings.relocate_ahead;
-        let rule = view.settings.moveonenospc;
+        let threshold = view.settings.relocation.ahead;
+        let rule = view.settings.relocation.moveonenospc;
         let (Some(rule), false) = (rule, threshold == MinFreeSpace::Size(0)) else {
             self.ahead.state.lock().held_up.clear();
             return Outcome::Off;

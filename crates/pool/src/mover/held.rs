@@ -137,7 +137,7 @@ pub(super) fn wait_for_room(
         .file
         .and_then(|file| sys::mapped_bytes(file.as_fd(), offset, len).ok());
     let queue = pool.held.queue(on);
-    let longest = view.settings.relocate_hold;
+    let longest = view.settings.relocation.hold;
     match queue.wait(
         &room_maker,
         len.saturating_sub(mapped.unwrap_or(0)),

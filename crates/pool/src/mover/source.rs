@@ -9,7 +9,7 @@ use rustix::fs::{OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{FileKind, NodeId};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
@@ -280,7 +280,7 @@ fn unfit_branches(
         }
     }
     if foremost != usize::MAX {
-        if !crate::base::policy::same_search(view.settings.policies.getattr, Policy::Ff) {
+        if !crate::base::policy::same_search(view.policy(Function::Getattr), Policy::Ff) {
             return Err(MoveError::OtherCopy);
         }
         let behind = view.branches.iter().skip(foremost);

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use strandfs_options::Function;
 
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -148,12 +149,18 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
         if mode.contains(Mode::SGID) {
             sys::want_fsetid(true)?;
         }
-        change::change_copies(pool, &view, node, rules.chmod, &ToMode(mode))?;
+        change::change_copies(pool, &view, node, rules.get(Function::Chmod), &ToMode(mode))?;
     }
     if change.uid.is_some() || change.gid.is_some() {
         let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
         sys::want_fsetid(!change.kill_suidgid)?;
-        change::change_copies(pool, &view, node, rules.chown, &ToOwner(uid, gid))?;
+        change::change_copies(
+            pool,
+            &view,
+            node,
+            rules.get(Function::Chown),
+            &ToOwner(uid, gid),
+        )?;
     }
     if let Some(size_bytes) = change.size_bytes {
         sys::want_fsetid(!change.kill_suidgid)?;
@@ -164,7 +171,13 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
             last_access: timespec(change.atime),
             last_modification: timespec(change.mtime),
         };
-        change::change_copies(pool, &view, node, rules.utimens, &ToTimes(times))?;
+        change::change_copies(
+            pool,
+            &view,
+            node,
+            rules.get(Function::Utimens),
+            &ToTimes(times),
+        )?;
     }
     if node.is_dir() {
         remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
@@ -182,7 +195,7 @@ fn truncate(
     if node.is_dir() {
         return Err(Errno::ISDIR.into());
     }
-    if pool.view().settings.nullrw {
+    if pool.view().settings.requests.nullrw {
         return Ok(());
     }
     if handle.is_some() {
@@ -192,7 +205,7 @@ fn truncate(
         )?);
     }
     let view = pool.view();
-    let copies = change::copies_to_change(pool, &view, node, view.settings.policies.truncate)?;
+    let copies = change::copies_to_change(pool, &view, node, view.policy(Function::Truncate))?;
     // What is cut off cannot be put back: all must be writable before one is cut. And while they
     // are open for writing nobody gets a lease that the truncation would wait for.
     let mut writable = SmallVec::<[OwnedFd; 1]>::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
@@ -221,7 +221,7 @@ pub(crate) fn locate_by(
     node: &Arc<Node>,
     rule: Policy,
 ) -> Result<Located> {
-    if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
+    if view.branches.len() < 2 || same_search(rule, view.policy(Function::Getattr)) {
         return locate::locate(pool, node);
     }
     let needs = policy::needs(rule, Category::Search);
@@ -380,7 +380,7 @@ mod tests {
             settings.add_branches(branch.to_str().unwrap()).unwrap();
         }
         let holder = |at: usize| {
-            let branch = Branch::open(BranchId(at as u16), &settings.branches[at]).unwrap();
+            let branch = Branch::open(BranchId(at as u16), &settings.pool.branches[at]).unwrap();
             let fd = branch.root_shared();
             sys::chmod(fd.as_fd(), Mode::from_raw_mode(0o750)).unwrap();
             Holder {

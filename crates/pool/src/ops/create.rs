@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Context, Create, Entry, MakeNode, NodeId, OpenReply};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
@@ -222,9 +222,9 @@ pub(crate) fn mknod(
     let regular = kind == FileType::RegularFile || args.mode & libc::S_IFMT == 0;
     let policies = &view.settings.policies;
     let rule = if regular {
-        policies.create
+        policies.get(Function::Create)
     } else {
-        policies.mknod
+        policies.get(Function::Mknod)
     };
     let (major, minor) = decode_dev(args.rdev);
     let device = rustix::fs::makedev(major, minor);
@@ -255,7 +255,7 @@ pub(crate) fn mkdir(
     args: &MakeNode<'_>,
 ) -> Result<Entry> {
     let view = pool.view();
-    let rule = view.settings.policies.mkdir;
+    let rule = view.policy(Function::Mkdir);
     make(
         pool,
         cx,
@@ -286,7 +286,7 @@ pub(crate) fn symlink(
     target: &OsStr,
 ) -> Result<Entry> {
     let view = pool.view();
-    let rule = view.settings.policies.symlink;
+    let rule = view.policy(Function::Symlink);
     make(
         pool,
         cx,
@@ -407,7 +407,7 @@ fn on_picked_branch(
     (parent, set): (&Arc<Node>, &DirSet),
     make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
 ) -> Result<(DirEntry, OwnedFd)> {
-    let rule = view.settings.policies.create;
+    let rule = view.policy(Function::Create);
     let made = on_picked(pool, view, rule, (parent, set), 1, make_on)?;
     Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
 }

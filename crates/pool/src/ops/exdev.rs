@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Statx, Uid};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Connection, Entry, NodeId};
-use strandfs_options::{LinkExdev, RenameExdev};
+use strandfs_options::{Function, LinkExdev, RenameExdev};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
@@ -67,11 +67,11 @@ pub(super) fn link_exdev(
     let (Some(here), Some(there)) = (here, there) else {
         return Err(Errno::XDEV.into());
     };
-    let text = match view.settings.link_exdev {
+    let text = match view.settings.relocation.link_exdev {
         LinkExdev::Passthrough => return Err(Errno::XDEV.into()),
         LinkExdev::RelSymlink => relative(&here, &there),
         LinkExdev::AbsBaseSymlink => {
-            let located = change::locate_by(pool, view, node, view.settings.policies.open)?;
+            let located = change::locate_by(pool, view, node, view.policy(Function::Open))?;
             located.branch.full_path(&there)
         }
         LinkExdev::AbsPoolSymlink => pool.mountpoint.get().ok_or(Errno::XDEV)?.join(&there),
@@ -100,7 +100,7 @@ pub(super) fn rename_exdev(
     new: &Side<'_>,
     moved: &[Arc<Node>],
 ) -> Result<()> {
-    let rule = view.settings.rename_exdev;
+    let rule = view.settings.relocation.rename_exdev;
     if rule == RenameExdev::Passthrough || !new.found.is_empty() {
         return Err(Errno::XDEV.into());
     }
@@ -257,7 +257,7 @@ fn make_symlink(
     text: &Path,
     owner: &Statx,
 ) -> Result<()> {
-    let rule = view.settings.policies.symlink;
+    let rule = view.policy(Function::Symlink);
     let set = set::dir_set(pool, parent)?;
     let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
     let mut refusal = None;

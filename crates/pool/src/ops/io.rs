@@ -30,7 +30,7 @@ const LARGE_BYTES: usize = 256 << 10;
 pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) -> Result<usize> {
     let opened = open::opened(pool, args.handle)?;
     let view = pool.view();
-    if view.settings.nullrw {
+    if view.settings.requests.nullrw {
         // What the buffer held belongs to someone else.
         out.fill(0);
         return Ok(out.len());
@@ -58,7 +58,7 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
 pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<usize> {
     let opened = open::opened(pool, args.handle)?;
     let view = pool.view();
-    if view.settings.nullrw {
+    if view.settings.requests.nullrw {
         return Ok(args.data.len());
     }
     proxy_io_priority(cx, &view);
@@ -152,7 +152,7 @@ pub(crate) fn fsync(
     scope: SyncScope,
 ) -> Result<()> {
     let opened = open::opened(pool, handle)?;
-    if pool.view().settings.nullrw {
+    if pool.view().settings.requests.nullrw {
         return Ok(());
     }
     cx.may_block();
@@ -193,7 +193,7 @@ pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32
 pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRange) -> Result<u64> {
     let from = open::opened(pool, args.handle_in)?;
     let to = open::opened(pool, args.handle_out)?;
-    if pool.view().settings.nullrw {
+    if pool.view().settings.requests.nullrw {
         return Err(Errno::OPNOTSUPP.into());
     }
     cx.may_block();
@@ -298,7 +298,7 @@ fn lengthen(fd: BorrowedFd<'_>, end: u64) -> Result<()> {
 
 /// Carries the request out with its caller's I/O priority, if `proxy-ioprio` says so.
 pub(super) fn proxy_io_priority(cx: &Context<'_>, view: &View) {
-    let outcome = match view.settings.proxy_ioprio {
+    let outcome = match view.settings.threads.proxy_ioprio {
         true => sys::adopt_io_priority(cx.pid).or_else(|_| sys::drop_io_priority()),
         false => sys::drop_io_priority(),
     };

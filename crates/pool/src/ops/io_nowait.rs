@@ -21,7 +21,7 @@ pub(crate) fn read_nowait(
 ) -> Option<usize> {
     let opened = pool.files.get(args.handle)?;
     let view = pool.view();
-    if view.settings.nullrw {
+    if view.settings.requests.nullrw {
         out.fill(0);
         return Some(out.len());
     }
@@ -48,7 +48,7 @@ pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> 
     }
     let opened = pool.files.get(args.handle)?;
     let view = pool.view();
-    if view.settings.nullrw {
+    if view.settings.requests.nullrw {
         return Some(args.data.len());
     }
     let _held = opened.node.try_share_move_lock()?;

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use strandfs_options::Function;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -223,12 +224,12 @@ fn ask_by_ioctl(
 /// EPERM for others; EROFS where the pool may only be read.
 fn flag_changer(pool: &Directories, cx: &Context<'_>, node: &Arc<Node>) -> Result<Changer> {
     let view = pool.view();
-    if view.settings.mount_flags.read_only {
+    if view.settings.mount.flags.read_only {
         return Err(Errno::ROFS.into());
     }
     let mut attr = attr::attr(pool, node)?;
     view.present(&mut attr);
-    Changer::of(cx, attr.uid, view.settings.uid.is_some())
+    Changer::of(cx, attr.uid, view.settings.presentation.uid.is_some())
 }
 
 fn change_by_ioctl(
@@ -241,7 +242,7 @@ fn change_by_ioctl(
     let view = pool.view();
     if args.directory {
         let _held = node.hold_attributes();
-        let copies = change::picked_copies(pool, &view, node, view.settings.policies.chmod)?;
+        let copies = change::picked_copies(pool, &view, node, view.policy(Function::Chmod))?;
         change_each(&copies, change)?;
         remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
     } else {

@@ -8,7 +8,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
@@ -37,7 +37,7 @@ pub(crate) fn link(
     if create::exists_elsewhere(pool, &view, &set, new_name)? {
         return Err(Errno::EXIST.into());
     }
-    let rule = view.settings.policies.link;
+    let rule = view.policy(Function::Link);
     let holders = if node.follows() {
         change::holder_of_link(pool, &node)?
     } else {
@@ -138,5 +138,5 @@ fn link_copy(
 
 /// Whether rename and link keep to branches that already hold the target's directory.
 pub(crate) fn preserves_paths(_pool: &State, view: &View) -> bool {
-    view.settings.policies.create.path_preserving() && !view.settings.ignorepponrename
+    view.policy(Function::Create).path_preserving() && !view.settings.policies.ignorepponrename
 }

@@ -134,7 +134,7 @@ pub(crate) fn change_breaks_link(
     change: &SetAttr,
 ) -> Result<()> {
     let by_name = change.size_bytes.is_some() && change.handle.is_none();
-    if !by_name || !pool.view().settings.link_cow {
+    if !by_name || !pool.view().settings.presentation.link_cow {
         return Ok(());
     }
     let node = pool.node(id)?;

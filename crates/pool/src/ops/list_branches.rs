@@ -52,7 +52,7 @@ pub(crate) fn make_listing(pool: &Directories, node: &Arc<Node>) -> Result<Listi
         return Err(Errno::IO.into());
     }
     let in_use;
-    let set = match view.settings.on_missing {
+    let set = match view.settings.health.on_missing {
         // A branch that is slow now would be left out when it is missing.
         OnMissing::Degrade if set.entries.iter().any(|e| e.branch.health().is_slow()) => {
             in_use = set.without(|branch| branch.health().is_slow());
@@ -60,7 +60,7 @@ pub(crate) fn make_listing(pool: &Directories, node: &Arc<Node>) -> Result<Listi
         }
         _ => &*set,
     };
-    let mut listing = match view.settings.func_readdir {
+    let mut listing = match view.settings.policies.readdir {
         _ if set.entries.len() == 1 => list_in_turn(pool, &view, set)?,
         ReaddirRule::Sequential => list_in_turn(pool, &view, set)?,
         ReaddirRule::OpenTogether(workers) => list_opened_together(pool, set, workers)?,
@@ -84,7 +84,7 @@ fn list_in_turn(pool: &Coherent, view: &View, set: &DirSet) -> Result<Listing> {
     let mut room = Vec::with_capacity(DENTS_BYTES);
     let remembered = remembered::remembered(pool, view, set);
     let mut learnt = Vec::new();
-    let degrades = view.settings.on_missing == OnMissing::Degrade;
+    let degrades = view.settings.health.on_missing == OnMissing::Degrade;
     for dir in &set.entries {
         if degrades && dir.branch.medium().latency.may_hang() {
             let (branch, fd) = (Arc::clone(&dir.branch), Arc::clone(&dir.fd));

@@ -34,12 +34,12 @@ impl ListedDir<'_> {
 
     /// Whether something of this type may be shown as something else, which only a look tells.
     fn may_be_disguised(&self, kind: Option<FileKind>) -> bool {
-        let settings = &self.view.settings;
-        let follows = settings.follow_symlinks != FollowSymlinks::Never;
+        let shown = &self.view.settings.presentation;
+        let follows = shown.follow_symlinks != FollowSymlinks::Never;
         match kind {
             Some(FileKind::Symlink) => follows,
-            Some(FileKind::Regular) => settings.symlinkify,
-            None => follows || settings.symlinkify,
+            Some(FileKind::Regular) => shown.symlinkify,
+            None => follows || shown.symlinkify,
             Some(_) => false,
         }
     }
@@ -51,7 +51,7 @@ pub(crate) fn place<'a>(
     node: &Arc<Node>,
     set: &'a DirSet,
 ) -> ListedDir<'a> {
-    let path = match by_path(view.settings.inodecalc, true) {
+    let path = match by_path(view.settings.presentation.inodecalc, true) {
         true => inode_number::path_hash(pool, node),
         false => None,
     };
@@ -90,7 +90,7 @@ fn live(pool: &State, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc
 
 /// The number of something on one branch that is no node yet.
 fn number_of(pool: &State, place: &ListedDir<'_>, name: &OsStr, entry: &Listed) -> u64 {
-    let calc = place.view.settings.inodecalc;
+    let calc = place.view.settings.presentation.inodecalc;
     let mut numbered = Numbered {
         volume: entry.volume,
         ino: entry.ino,

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use strandfs_options::Function;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -246,7 +247,7 @@ fn lookup_listed(
         return retry::steady(pool, || lookup::lookup(pool, parent.id, name));
     }
     let first_wins = crate::base::policy::same_search(
-        view.settings.policies.getattr,
+        view.policy(Function::Getattr),
         strandfs_options::Policy::Ff,
     );
     let Some(dir) = dir.filter(|_| first_wins) else {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use strandfs_fuse::{
     BackingId, Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release,
 };
-use strandfs_options::{CacheFiles, FlushOnClose, PassthroughIo, PassthroughUnheld};
+use strandfs_options::{CacheFiles, FlushOnClose, Function, PassthroughIo, PassthroughUnheld};
 
 use crate::base::branch::{Branch, PassthroughState, is_failure};
 use crate::base::calls::Call;
@@ -39,7 +39,7 @@ pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
     let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_NOATIME;
     let mut flags =
         OFlags::from_bits_retain((flags & kept) as u32) | OFlags::CLOEXEC | OFlags::LARGEFILE;
-    if view.settings.cache_writeback && flags.contains(OFlags::WRONLY) {
+    if view.settings.caching.writeback && flags.contains(OFlags::WRONLY) {
         flags = flags.difference(OFlags::WRONLY) | OFlags::RDWR;
     }
     flags
@@ -117,7 +117,7 @@ pub(crate) fn open(
     if changes && branch.read_only() {
         return Err(Errno::ROFS.into());
     }
-    if changes && view.settings.link_cow {
+    if changes && view.settings.presentation.link_cow {
         link_cow::open_breaks_link(pool, cx, &node, file.as_fd())?;
     }
     if !node.try_ref() {
@@ -209,8 +209,8 @@ fn open_by_policy(
     node: &Arc<Node>,
     flags: OFlags,
 ) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
-    let rule = view.settings.policies.open;
-    if view.branches.len() < 2 || same_search(rule, view.settings.policies.getattr) {
+    let rule = view.policy(Function::Open);
+    if view.branches.len() < 2 || same_search(rule, view.policy(Function::Getattr)) {
         return Ok(None);
     }
     let open = node.open.lock().as_ref().and_then(|open| open.any_open());
@@ -285,7 +285,7 @@ fn register_in(
     let writable = access_mode(flags) != libc::O_RDONLY;
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
-            how = if !passes(view.settings.passthrough_io, flags) {
+            how = if !passes(view.settings.passthrough.io, flags) {
                 OpenedAs::OtherDirection
             } else if writes_beside_set_id(cx, found.mode, flags) {
                 OpenedAs::SetId
@@ -300,8 +300,8 @@ fn register_in(
         }
         IoMode::Server => (cache_flags(pool, cx, view, node, &file)?, None),
     };
-    let no_flush =
-        state.locks.is_none() && closes_unseen(view.settings.flush_on_close, &branch, flags);
+    let no_flush = state.locks.is_none()
+        && closes_unseen(view.settings.requests.flush_on_close, &branch, flags);
     if no_flush {
         reply_flags |= OpenFlags::NOFLUSH;
     }
@@ -382,11 +382,11 @@ fn first_mode(
 /// up before it is closed, and what the kernel writes (and maps) by itself cannot be led to
 /// another branch. The hybrid mode does not help: mappings would stay behind.
 fn may_have_to_move(pool: &State, view: &View, branch: &Branch) -> bool {
-    if view.settings.moveonenospc.is_none() || view.branches.len() < 2 {
+    if view.settings.relocation.moveonenospc.is_none() || view.branches.len() < 2 {
         return false;
     }
     if held_writers::not_held(view, branch).is_some() {
-        match view.settings.passthrough_unheld {
+        match view.settings.passthrough.unheld {
             PassthroughUnheld::Off => return true,
             PassthroughUnheld::Auto if branch.medium().is_outrun => return true,
             PassthroughUnheld::Auto | PassthroughUnheld::Headroom => {}
@@ -394,7 +394,7 @@ fn may_have_to_move(pool: &State, view: &View, branch: &Branch) -> bool {
     }
     choose::space(pool, view, branch).is_ok_and(|space| {
         let total = space.available_bytes.saturating_add(space.used_bytes);
-        space.available_bytes < view.settings.passthrough_headroom.bytes(total)
+        space.available_bytes < view.settings.passthrough.headroom.bytes(total)
     })
 }
 
@@ -407,12 +407,12 @@ fn cache_flags(
     file: &OwnedFd,
 ) -> Result<OpenFlags> {
     let settings = &view.settings;
-    let direct = if settings.parallel_direct_writes {
+    let direct = if settings.requests.parallel_direct_writes {
         OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
     } else {
         OpenFlags::DIRECT_IO
     };
-    Ok(match settings.cache_files {
+    Ok(match settings.caching.files {
         CacheFiles::Off => direct,
         CacheFiles::Partial => OpenFlags::empty(),
         CacheFiles::Full => OpenFlags::KEEP_CACHE,
@@ -427,7 +427,8 @@ fn cache_flags(
             let comm = std::fs::read_to_string(format!("/proc/{}/comm", cx.pid));
             let comm = comm.unwrap_or_default();
             let listed = settings
-                .cache_files_process_names
+                .caching
+                .files_process_names
                 .iter()
                 .any(|name| *name == comm.trim_end());
             if listed { OpenFlags::empty() } else { direct }
@@ -441,7 +442,7 @@ pub(crate) fn release(pool: &Directories, args: &Release) -> Result<()> {
         return Err(Errno::BADF.into());
     };
     let node = Arc::clone(&opened.node);
-    let drops_cache = pool.view().settings.dropcacheonclose;
+    let drops_cache = pool.view().settings.caching.dropcacheonclose;
     let place = opened.take().into_iter();
     place.for_each(|place| place.close(drops_cache));
     let mut answers = Answers::new();

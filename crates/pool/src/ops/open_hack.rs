@@ -31,7 +31,7 @@ pub(crate) fn open_refused(
     node: &Arc<Node>,
     flags: OFlags,
 ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-    let covered = match view.settings.nfsopenhack {
+    let covered = match view.settings.presentation.nfsopenhack {
         NfsOpenHack::Off => false,
         NfsOpenHack::Git => is_below_git(pool, node),
         NfsOpenHack::All => true,

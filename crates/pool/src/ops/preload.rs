@@ -33,7 +33,7 @@ pub(crate) fn tell_branch_file(
     out: &mut [u8],
 ) -> Result<IoctlReply> {
     let view = pool.view();
-    if !view.settings.preload || view.settings.nullrw {
+    if !view.settings.passthrough.preload || view.settings.requests.nullrw {
         return Err(Errno::NOTTY.into());
     }
     let opened = open::opened(pool, handle)?;
@@ -43,8 +43,8 @@ pub(crate) fn tell_branch_file(
     if matches!(mode, Some(IoMode::Passthrough(_))) {
         return Err(Errno::ALREADY.into());
     }
-    let cached = view.settings.cache_files != CacheFiles::Off;
-    if view.settings.cache_writeback || (cached && opened.writable) {
+    let cached = view.settings.caching.files != CacheFiles::Off;
+    if view.settings.caching.writeback || (cached && opened.writable) {
         return Err(Errno::BUSY.into());
     }
     let file = opened.file()?;

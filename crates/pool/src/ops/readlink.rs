@@ -3,6 +3,7 @@
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use strandfs_fuse::{FileKind, NodeId};
+use strandfs_options::Function;
 
 use crate::base::error::Result;
 use crate::base::sys;
@@ -19,7 +20,7 @@ pub(crate) fn readlink(pool: &Directories, id: NodeId, out: &mut [u8]) -> Result
     let target = if node.is_symlinkified() {
         symlinkify::place_on_branch(pool, &view, &node)?
     } else {
-        let located = change::locate_by(pool, &view, &node, view.settings.policies.readlink)?;
+        let located = change::locate_by(pool, &view, &node, view.policy(Function::Readlink))?;
         let room = Vec::with_capacity(256);
         rustix::fs::readlinkat(located.fd(), c"", room)?.into_bytes()
     };
@@ -33,7 +34,7 @@ pub(crate) fn readlink(pool: &Directories, id: NodeId, out: &mut [u8]) -> Result
 pub(crate) fn access(pool: &Directories, id: NodeId, mask: u32) -> Result<()> {
     let node = pool.node(id)?;
     let view = pool.view();
-    let located = change::locate_by(pool, &view, &node, view.settings.policies.access)?;
+    let located = change::locate_by(pool, &view, &node, view.policy(Function::Access))?;
     let mode = Access::from_bits_truncate(mask);
     let path = sys::ProcPath::new(located.fd());
     Ok(rustix::fs::accessat(

@@ -8,7 +8,7 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
@@ -38,7 +38,7 @@ pub(crate) fn unlink(
     let parent = pool.node_to_change(parent)?;
     let view = pool.view();
     let set = set::dir_set(pool, &parent)?;
-    let rule = view.settings.policies.unlink;
+    let rule = view.policy(Function::Unlink);
     if let [only] = &set.entries[..]
         && rule != Policy::ErofsAlways
     {
@@ -109,7 +109,7 @@ pub(crate) fn rmdir(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<
         removed_dirs::hold_removed(pool, opened);
     }
     // After the name, by which somebody may look for the directory meanwhile.
-    let rule = view.settings.policies.rmdir;
+    let rule = view.policy(Function::Rmdir);
     let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
     if removed.is_ok() && matches!(rule, Policy::All | Policy::EpAll) && found.iter().all(is_dir) {
         // Gone everywhere: it was empty, so nothing is known but the directory itself.
@@ -150,7 +150,7 @@ pub(crate) fn remove_dirs(
             kept.push((branch.id, opened?));
         }
     }
-    let rule = view.settings.policies.rmdir;
+    let rule = view.policy(Function::Rmdir);
     remove_from(
         pool,
         view,

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use strandfs_options::Function;
 
 use rustix::fs::Statx;
 use smallvec::SmallVec;
@@ -37,7 +38,7 @@ pub(crate) fn remove_shown_dir(
         true => remove::remove_dirs(pool, view, set, name, found),
         false => Ok(()),
     };
-    let rule = view.settings.policies.rmdir;
+    let rule = view.policy(Function::Rmdir);
     let removed = directories
         .and_then(|()| remove::remove_from(pool, view, rule, set, name, &links, Doomed::Others));
     if removed.is_ok() {

@@ -9,7 +9,7 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, FileKind, NodeId, Rename};
-use strandfs_options::Policy;
+use strandfs_options::{Function, Policy};
 
 use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
@@ -268,7 +268,7 @@ pub(crate) fn picked_sources(
     view: &View,
     old: &Side<'_>,
 ) -> Result<SmallVec<[Arc<Branch>; 2]>> {
-    let rule = view.settings.policies.rename;
+    let rule = view.policy(Function::Rename);
     let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = old
         .found
         .iter()

@@ -94,7 +94,7 @@ fn unless_lacking<T>(
         let Some(generation) = outcome.as_ref().err().and_then(|error| error.retry) else {
             return outcome;
         };
-        if pool.view().settings.on_missing != OnMissing::Wait {
+        if pool.view().settings.health.on_missing != OnMissing::Wait {
             return outcome;
         }
         cx.may_block();

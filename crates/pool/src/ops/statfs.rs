@@ -23,7 +23,7 @@ struct Part {
 /// only branches that hold it count.
 pub(crate) fn statfs(pool: &Directories, id: NodeId) -> Result<StatfsReply> {
     let view = pool.view();
-    let full = view.settings.statfs == StatfsMode::Full;
+    let full = view.settings.pool.statfs == StatfsMode::Full;
     let set = match full {
         true => pool
             .node(id)
@@ -54,7 +54,7 @@ pub(crate) fn statfs(pool: &Directories, id: NodeId) -> Result<StatfsReply> {
                 ((identity.stx_dev_major, identity.stx_dev_minor), stat)
             }
         };
-        let usable = counts_as_free(view.settings.statfs_ignore, branch, &stat);
+        let usable = counts_as_free(view.settings.pool.statfs_ignore, branch, &stat);
         match parts.iter_mut().find(|(known, _)| *known == device) {
             // Several branches on one filesystem: free if any of them may use it.
             Some((_, part)) => part.usable |= usable,

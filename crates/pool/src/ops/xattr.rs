@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, NodeId, SetXattr};
-use strandfs_options::XattrMode;
+use strandfs_options::{Function, XattrMode};
 
 use crate::base::access_list::{self, ACCESS, AccessList};
 use crate::base::calls::Call;
@@ -67,7 +67,7 @@ pub(crate) fn getxattr(
     let view = pool.view();
     check_mode(&view)?;
     let bytes = name.as_bytes();
-    if bytes == CAPABILITY && !view.settings.security_capability {
+    if bytes == CAPABILITY && !view.settings.attributes.security_capability {
         return Err(Errno::NODATA.into());
     }
     let node = pool.node(id)?;
@@ -81,7 +81,7 @@ pub(crate) fn getxattr(
             return give(&merged_list(pool, &view, &set.entries)?, out);
         }
     }
-    let located = change::locate_by(pool, &view, &node, view.settings.policies.getxattr)?;
+    let located = change::locate_by(pool, &view, &node, view.policy(Function::Getxattr))?;
     if bytes == CAPABILITY
         && pool
             .volumes
@@ -108,7 +108,7 @@ fn pool_xattr(pool: &Directories, view: &View, node: &Arc<Node>, key: &[u8]) -> 
     match key {
         b"relpath" => Ok(relative()?.as_os_str().as_bytes().to_vec()),
         b"basepath" | b"fullpath" => {
-            let located = change::locate_by(pool, view, node, view.settings.policies.getxattr)?;
+            let located = change::locate_by(pool, view, node, view.policy(Function::Getxattr))?;
             let path = match key {
                 b"basepath" => located.branch.path.clone(),
                 _ => located.branch.full_path(&relative()?),
@@ -141,13 +141,13 @@ pub(crate) fn listxattr(
     out: Option<&mut [u8]>,
 ) -> Result<usize> {
     let view = pool.view();
-    match view.settings.xattr {
+    match view.settings.attributes.xattr {
         XattrMode::Passthrough => {}
         XattrMode::NoAttr => return Ok(0),
         XattrMode::NoSys => return Err(Errno::NOSYS.into()),
     }
     let node = pool.node(id)?;
-    let located = change::locate_by(pool, &view, &node, view.settings.policies.listxattr)?;
+    let located = change::locate_by(pool, &view, &node, view.policy(Function::Listxattr))?;
     let fd = located.fd();
     if let Some(out) = out {
         let list = || sys::listxattr(fd, Some(&mut *out));
@@ -180,7 +180,7 @@ pub(crate) fn setxattr(
     let _held = node.share_move_lock(cx);
     // The branch clears set-group-id itself for whom it does not trust to keep it.
     sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
-    let rule = view.settings.policies.setxattr;
+    let rule = view.policy(Function::Setxattr);
     let change = WithAttr {
         name: args.name,
         value: args.value,
@@ -201,7 +201,7 @@ pub(crate) fn removexattr(
     check_settable(pool, &view, name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
-    let rule = view.settings.policies.removexattr;
+    let rule = view.policy(Function::Removexattr);
     let before = |fd: BorrowedFd<'_>| {
         if name == ACCESS {
             // The kernel does not say whether set-group-id is to fall, as it does for setting.
@@ -223,14 +223,14 @@ fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {
     if pool_key(name).is_some() {
         return Err(Errno::PERM.into());
     }
-    if name.as_bytes() == CAPABILITY && !view.settings.security_capability {
+    if name.as_bytes() == CAPABILITY && !view.settings.attributes.security_capability {
         return Err(Errno::NODATA.into());
     }
     Ok(())
 }
 
 fn check_mode(view: &View) -> Result<()> {
-    match view.settings.xattr {
+    match view.settings.attributes.xattr {
         XattrMode::Passthrough => Ok(()),
         XattrMode::NoAttr => Err(Errno::NODATA.into()),
         XattrMode::NoSys => Err(Errno::NOSYS.into()),

@@ -409,7 +409,7 @@ impl Filesystem for Pool {
                 return explain::getxattr_of_self(self, cx, node, name, out);
             }
             // The pool answers for itself while the kernel asks at all.
-            if is_status(node, name) && self.view().settings.xattr != XattrMode::NoSys {
+            if is_status(node, name) && self.view().settings.attributes.xattr != XattrMode::NoSys {
                 return give(status::status(self).to_string().as_bytes(), out);
             }
             retry::finding(self, cx, || {

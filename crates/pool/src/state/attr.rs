@@ -111,10 +111,10 @@ pub(crate) fn bare_root() -> FileAttr {
 impl View {
     /// Puts owner, group and permissions in their place that the options show everything with.
     pub(crate) fn present(&self, attr: &mut FileAttr) {
-        let settings = &self.settings;
-        attr.uid = settings.uid.unwrap_or(attr.uid);
-        attr.gid = settings.gid.unwrap_or(attr.gid);
-        if let Some(umask) = settings.umask
+        let shown = &self.settings.presentation;
+        attr.uid = shown.uid.unwrap_or(attr.uid);
+        attr.gid = shown.gid.unwrap_or(attr.gid);
+        if let Some(umask) = shown.umask
             && attr.mode & libc::S_IFMT != libc::S_IFLNK
         {
             attr.mode = attr.mode & libc::S_IFMT | 0o777 & !umask;

@@ -343,10 +343,10 @@ impl Enrolment {
 
 /// Why writers of a branch are not held, if they are not.
 pub(crate) fn not_held(view: &View, branch: &Branch) -> Option<String> {
-    if view.settings.moveonenospc.is_none() {
+    if view.settings.relocation.moveonenospc.is_none() {
         return Some("moveonenospc=false".to_owned());
     }
-    if view.settings.relocate_hold.is_zero() {
+    if view.settings.relocation.hold.is_zero() {
         return Some("relocate.hold=0".to_owned());
     }
     if view.branches.len() < 2 {

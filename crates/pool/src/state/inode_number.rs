@@ -119,7 +119,7 @@ pub(crate) fn inode_number(
     path: impl FnOnce() -> Option<PathHash>,
 ) -> u64 {
     let seed = pool.volumes.seed(inode.volume);
-    number(view.settings.inodecalc, inode, seed, path)
+    number(view.settings.presentation.inodecalc, inode, seed, path)
 }
 
 /// The hash of a directory's path, if it is known.

@@ -20,13 +20,13 @@ const BY_A_SERVER: &str = "the branch is served by FUSE: its calls could not be 
 
 /// Why the options rule passthrough out, if they do.
 pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
-    if settings.passthrough_io == PassthroughIo::Off {
+    if settings.passthrough.io == PassthroughIo::Off {
         return Some("passthrough.io=off".to_owned());
     }
-    if settings.nullrw {
+    if settings.requests.nullrw {
         return Some("nullrw=true needs every read and write to reach the server".to_owned());
     }
-    if settings.cache_writeback {
+    if settings.caching.writeback {
         return Some(WRITEBACK.to_owned());
     }
     None
@@ -36,7 +36,7 @@ pub(crate) fn passthrough_ruled_out(settings: &Settings) -> Option<String> {
 pub(crate) fn start(pool: &State, negotiated: &Negotiated, connection: &Connection) {
     let _ = pool.connection.set(connection.clone());
     let _ = pool.negotiated.set(negotiated.clone());
-    let verdict = match pool.view().settings.cache_writeback {
+    let verdict = match pool.view().settings.caching.writeback {
         true => PassthroughVerdict::Off(WRITEBACK.to_owned()),
         false if !negotiated.offered.contains(InitFlags::PASSTHROUGH) => PassthroughVerdict::Off(
             "this kernel has no FUSE passthrough (Linux 6.9 or later with CONFIG_FUSE_PASSTHROUGH)"
@@ -68,7 +68,7 @@ pub(crate) fn try_passthrough(pool: &State) {
 /// made (read-only) is decided at its first open.
 pub(crate) fn probe_passthrough(pool: &State, connection: &Connection, branches: &[Arc<Branch>]) {
     let mut refused_for_lack_of_power = false;
-    let deep = pool.view().settings.passthrough_max_stack_depth > 1;
+    let deep = pool.view().settings.passthrough.max_stack_depth > 1;
     for branch in branches {
         // What the kernel asks such a server for by itself can neither be given up when it
         // hangs nor be answered otherwise when it is dead.

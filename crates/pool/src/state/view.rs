@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use strandfs_options::Settings;
+use strandfs_options::{Function, Policy, Settings};
 
 use crate::base::branch::{Branch, BranchId, Missing};
 use crate::base::sys;
@@ -32,6 +32,11 @@ impl View {
     /// The branch of this id, if it is still in the pool.
     pub fn branch(&self, id: BranchId) -> Option<&Arc<Branch>> {
         self.branches.iter().find(|branch| branch.id == id)
+    }
+
+    /// The policy that chooses the branches of a function.
+    pub fn policy(&self, function: Function) -> Policy {
+        self.settings.policies.get(function)
     }
 
     /// A branch's position in the order of branches; absent ones come last.

@@ -130,7 +130,7 @@ impl Listener {
     /// Holds back reports of a file that is written to without end.
     fn calm(&mut self, pool: &Watch, file: (VolumeId, u64), id: &FileId) {
         // Cached data must follow every write.
-        if pool.view().settings.cache_files != CacheFiles::Off {
+        if pool.view().settings.caching.files != CacheFiles::Off {
             return;
         }
         let now = Instant::now();

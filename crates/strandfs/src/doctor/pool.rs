@@ -88,7 +88,7 @@ fn reason(of: &Switch) -> &str {
 fn passthrough(status: &Status, settings: &Settings) -> Check {
     const NAME: &str = "passthrough of the pool";
     let reason = reason(&status.passthrough);
-    match settings.passthrough_io {
+    match settings.passthrough.io {
         _ if status.passthrough.is_on() => Check::pass(NAME, "on"),
         PassthroughIo::Off => Check::pass(NAME, format!("off, as asked for ({reason})")),
         _ => Check::warn(
@@ -119,9 +119,9 @@ fn refusals(status: &Status) -> Vec<Check> {
 
 /// Branches where a file that was opened with room meets ENOSPC in passthrough.
 fn unheld(status: &Status, settings: &Settings) -> Vec<Check> {
-    let wanted = settings.moveonenospc.is_some()
-        && !settings.relocate_hold.is_zero()
-        && settings.passthrough_unheld != PassthroughUnheld::Off
+    let wanted = settings.relocation.moveonenospc.is_some()
+        && !settings.relocation.hold.is_zero()
+        && settings.passthrough.unheld != PassthroughUnheld::Off
         && status.passthrough.is_on()
         && status.branches.len() > 1;
     let branches = status.branches.iter();
@@ -204,8 +204,8 @@ fn records(status: &Status) -> Vec<Check> {
 /// Torrent clients and databases map files; without the page cache that needs a newer kernel.
 fn mapping(machine: &Machine, status: &Status, settings: &Settings) -> Check {
     const NAME: &str = "mapped files";
-    let uncached = settings.cache_files == CacheFiles::Off && !status.passthrough.is_on();
-    let allowed = settings.direct_io_allow_mmap && machine.kernel() >= (6, 6);
+    let uncached = settings.caching.files == CacheFiles::Off && !status.passthrough.is_on();
+    let allowed = settings.requests.direct_io_allow_mmap && machine.kernel() >= (6, 6);
     if uncached && !allowed {
         return Check::warn(
             NAME,
@@ -237,7 +237,7 @@ fn room(status: &Status) -> Check {
 fn nfs(machine: &Machine, mountpoint: &Path, settings: &Settings) -> Option<Check> {
     const NAME: &str = "NFS";
     let export = machine.export_of(mountpoint)?;
-    if !settings.export_support {
+    if !settings.attributes.export_support {
         return Some(Check::fail(
             NAME,
             "the pool is exported, with export-support=false",

@@ -5,7 +5,7 @@ use std::process::{ExitCode, Stdio};
 
 use clap::ValueEnum;
 use strandfs_fuse::{End, Signals};
-use strandfs_options::Settings;
+use strandfs_options::LoggingSettings;
 use strandfs_volume::{Io, ServePlan, Transport, Volume, steady};
 
 use super::found;
@@ -32,7 +32,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let warnings = steady::prepare();
     resources::lift_file_size_limit();
     let still_had = privileges::give_up(false, privileges::FOR_VOLUME);
-    logging::start(home, &Settings::default()).map_err(Failure::system("starting the log"))?;
+    logging::start(home, &LoggingSettings::default())
+        .map_err(Failure::system("starting the log"))?;
     for refusal in still_had {
         tracing::warn!("{refusal}");
     }

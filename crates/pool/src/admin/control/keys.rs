@@ -92,7 +92,7 @@ fn bare(kind: Kind, text: String, settings: &Settings) -> String {
             Ok(time) if time.subsec_nanos() == 0 => time.as_secs().to_string(),
             _ => text,
         },
-        Kind::Pages => settings.fuse_msg_size.pages(4096).to_string(),
+        Kind::Pages => settings.requests.fuse_msg_size.pages(4096).to_string(),
         _ => text,
     }
 }

@@ -65,9 +65,9 @@ pub(super) fn apply_file(pool: &Admin, path: &Path) -> Result<Changed, Reconfigu
     let refused = |errors: ConfigErrors| ReconfigureError::Config(errors.to_string());
     let file = ConfigFile::read(path).map_err(refused)?;
     apply(pool, |settings| {
-        let mounted_from = settings.config.clone();
+        let mounted_from = settings.pool.config.clone();
         let applied = file.apply(settings).map_err(refused)?;
-        settings.config = mounted_from;
+        settings.pool.config = mounted_from;
         Ok(applied.notices)
     })
 }
@@ -93,15 +93,15 @@ fn apply(
             .chain(news)
             .map(|notice| notice.to_string()),
     );
-    let known = nested(&old.settings.branches);
-    let nested = nested(&settings.branches).into_iter();
+    let known = nested(&old.settings.pool.branches);
+    let nested = nested(&settings.pool.branches).into_iter();
     notices.extend(nested.filter(|sentence| !known.contains(sentence)));
-    let (branches, missing) = match settings.branches == old.settings.branches {
+    let (branches, missing) = match settings.pool.branches == old.settings.pool.branches {
         true => (old.branches.clone(), old.missing.clone()),
-        false => membership::next_branches(pool, &old, &settings.branches, &mut changes)?,
+        false => membership::next_branches(pool, &old, &settings.pool.branches, &mut changes)?,
     };
     let generation = old.generation + 1;
-    let branches_since = match settings.branches == old.settings.branches {
+    let branches_since = match settings.pool.branches == old.settings.pool.branches {
         true => old.branches_since,
         false => generation,
     };

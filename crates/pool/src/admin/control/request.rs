@@ -219,7 +219,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
         }
         Request::BranchRemove { path } => {
             let index = find(settings, path)?;
-            let mut branches = settings.branches.clone();
+            let mut branches = settings.pool.branches.clone();
             branches.remove(index);
             settings.set_branches_at_run_time(branches)?;
         }
@@ -230,7 +230,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
         } => {
             let index = find(settings, path)?;
             let (mode, size) = (read_mode(mode)?, read_size(minfreespace)?);
-            let mut branches = settings.branches.clone();
+            let mut branches = settings.pool.branches.clone();
             if let Some(branch) = branches.get_mut(index) {
                 branch.mode = mode.unwrap_or(branch.mode);
                 if minfreespace.is_some() {
@@ -252,7 +252,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
 /// The branch of this path, or of what the path leads to.
 fn find(settings: &Settings, path: &Path) -> Result<usize, OptionError> {
     let by = |wanted: &Path| {
-        let mut branches = settings.branches.iter();
+        let mut branches = settings.pool.branches.iter();
         branches.position(|branch| branch.path == wanted)
     };
     by(path)

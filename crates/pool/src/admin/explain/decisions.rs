@@ -45,7 +45,7 @@ pub(super) fn decisions(
         if !applies(function, node.kind, root) {
             continue;
         }
-        let policy = view.settings.policies.get(function);
+        let policy = view.policy(function);
         let category = function.category();
         let known = asked
             .iter()

@@ -63,7 +63,7 @@ impl<'a> Pace<'a> {
 
     /// Whether the branch still wants to lose the file.
     fn is_wanted(&self) -> Result<(), MoveError> {
-        let threshold = self.view.settings.relocate_ahead;
+        let threshold = self.view.settings.relocation.ahead;
         match ahead::wanted_bytes(self.pool, self.view, self.from, threshold) {
             Some(_) => Ok(()),
             None => Err(MoveError::Called),
@@ -72,7 +72,7 @@ impl<'a> Pace<'a> {
 
     /// How far the copy is ahead of `relocate.rate`.
     fn early(&self) -> Option<Duration> {
-        let rate = self.view.settings.relocate_rate_bytes;
+        let rate = self.view.settings.relocation.rate_bytes;
         // Somebody waits for it by now.
         if rate == 0 || self.pool.held.is_wanted(self.from.id) {
             return None;
@@ -85,7 +85,7 @@ impl<'a> Pace<'a> {
 impl MoveMode for Pace<'_> {
     /// The new branch is not to fall below the threshold in its turn, or files would go round.
     fn spare_bytes(&self, space: &Space) -> u64 {
-        threshold_bytes(self.view.settings.relocate_ahead, space).max(space.min_free_bytes)
+        threshold_bytes(self.view.settings.relocation.ahead, space).max(space.min_free_bytes)
     }
 
     fn copied(&mut self, node: &Node, to: BorrowedFd<'_>, bytes: u64) -> Result<(), MoveError> {

@@ -387,7 +387,7 @@ impl Guarded {
         let mut outstanding = None;
         let mut gone = Vec::new();
         let decide = |waiting: &Waiting| {
-            if let Some(why) = waiting.goes(settings.relocate_hold, now) {
+            if let Some(why) = waiting.goes(settings.relocation.hold, now) {
                 return Fate::Goes(why);
             }
             if full {

@@ -128,7 +128,7 @@ impl Worker {
             self.runner().beat();
             let view = Arc::clone(&pool.view());
             let branch = view.branch(self.queue.branch).cloned();
-            let (Some(branch), Some(rule)) = (branch, view.settings.moveonenospc) else {
+            let (Some(branch), Some(rule)) = (branch, view.settings.relocation.moveonenospc) else {
                 self.give_up(pool, "the branch or moveonenospc is gone");
                 return;
             };

@@ -33,7 +33,7 @@ pub(super) fn without_effect<'a>(
     branches: impl Iterator<Item = (&'a Path, AccessTimes)> + Clone,
 ) -> Vec<String> {
     type Holds = fn(&AccessTimes) -> bool;
-    let given = &settings.mount_flags;
+    let given = &settings.mount.flags;
     let wishes: [(bool, &str, Holds); 3] = [
         (given.noatime, "noatime", |is| is.noatime),
         (given.strictatime, "strictatime", |is| {

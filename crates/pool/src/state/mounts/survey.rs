@@ -39,7 +39,13 @@ fn is_crossed(line: &MountEntry, rule: CrossMounts) -> bool {
 /// Looks at the branches; `allowed` is what the pool's mount is not to forbid anyway.
 pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
     let table = Table::read();
-    let paths = || settings.branches.iter().map(|branch| branch.path.as_path());
+    let paths = || {
+        settings
+            .pool
+            .branches
+            .iter()
+            .map(|branch| branch.path.as_path())
+    };
     // A branch that is not there yet may come with any flags.
     let found: Vec<Option<Forbids>> = paths()
         .map(|path| line_of(&table, path).map(|line| judge(Some(line)).1))
@@ -79,8 +85,9 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
     said.extend(access_times::without_effect(settings, times));
     for path in paths() {
         let mut closed: Vec<&MountEntry> = table.below(path).collect();
-        closed
-            .retain(|line| !is_crossed(line, settings.cross_mounts) && !is_branch(settings, line));
+        closed.retain(|line| {
+            !is_crossed(line, settings.health.cross_mounts) && !is_branch(settings, line)
+        });
         said.extend(closed.into_iter().map(|line| {
             let by = match line.user {
                 Some(user) if line.is_users() => format!(" by user {user}"),
@@ -90,7 +97,7 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
                 "branch {}: what is mounted on {}{by} is not part of it (cross-mounts={})",
                 path.display(),
                 line.mountpoint.display(),
-                settings.cross_mounts
+                settings.health.cross_mounts
             )
         }));
     }
@@ -102,7 +109,7 @@ pub fn survey(settings: &Settings, allowed: Forbids) -> Survey {
 
 /// Whether a mount is a branch of its own.
 fn is_branch(settings: &Settings, line: &MountEntry) -> bool {
-    let mut paths = settings.branches.iter().map(|branch| &branch.path);
+    let mut paths = settings.pool.branches.iter().map(|branch| &branch.path);
     paths.any(|path| *path == line.mountpoint)
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
+use crate::readdir::ReaddirRule;
 
 /// A group of functions that share a default policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,30 +56,6 @@ macro_rules! functions {
                 match self { $( Self::$variant => Category::$category, )* }
             }
         }
-
-        /// The policy of every function.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct Policies {
-            $( #[doc = $doc] pub $field: Policy, )*
-        }
-
-        impl Policies {
-            /// The policy of one function.
-            pub const fn get(&self, function: Function) -> Policy {
-                match function { $( Function::$variant => self.$field, )* }
-            }
-
-            /// Sets the policy of one function.
-            pub fn set(&mut self, function: Function, policy: Policy) {
-                match function { $( Function::$variant => self.$field = policy, )* }
-            }
-        }
-
-        impl Default for Policies {
-            fn default() -> Self {
-                Self { $( $field: Category::$category.default_policy(), )* }
-            }
-        }
     };
 }
 
@@ -105,7 +82,38 @@ functions! { 20:
     utimens Utimens Action "Changing times.",
 }
 
+/// The policy of every function, and what goes with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policies {
+    /// In the order of [`Function::ALL`].
+    by_function: [Policy; Function::ALL.len()],
+    /// `func.readdir`, which is no policy: all branches are listed.
+    pub readdir: ReaddirRule,
+    /// `ignorepponrename`.
+    pub ignorepponrename: bool,
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            by_function: Function::ALL.map(|function| function.category().default_policy()),
+            readdir: ReaddirRule::Sequential,
+            ignorepponrename: false,
+        }
+    }
+}
+
 impl Policies {
+    /// The policy of one function.
+    pub const fn get(&self, function: Function) -> Policy {
+        self.by_function[function as usize]
+    }
+
+    /// Sets the policy of one function.
+    pub fn set(&mut self, function: Function, policy: Policy) {
+        self.by_function[function as usize] = policy;
+    }
+
     /// Sets every function of a category.
     pub fn set_category(&mut self, category: Category, policy: Policy) {
         for function in category.functions() {
@@ -143,10 +151,10 @@ mod tests {
     fn category_sets_all_its_functions_and_only_those() {
         let mut policies = Policies::default();
         policies.set_category(Category::Create, Policy::Mfs);
-        assert_eq!(policies.mkdir, Policy::Mfs);
-        assert_eq!(policies.symlink, Policy::Mfs);
-        assert_eq!(policies.rename, Policy::EpAll);
-        policies.create = Policy::EpMfs;
+        assert_eq!(policies.get(Function::Mkdir), Policy::Mfs);
+        assert_eq!(policies.get(Function::Symlink), Policy::Mfs);
+        assert_eq!(policies.get(Function::Rename), Policy::EpAll);
+        policies.set(Function::Create, Policy::EpMfs);
         assert_eq!(policies.category_text(Category::Create), "epmfs,mfs");
         assert_eq!(policies.category_text(Category::Search), "ff");
     }

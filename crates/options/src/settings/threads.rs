@@ -1,16 +1,46 @@
-//! How many threads the options allow.
+//! The threads that serve requests.
 
-use crate::settings::Settings;
+use serde::{Deserialize, Serialize};
+
+use crate::words::{PinThreads, Transport};
 
 /// Threads that read when only the others were asked for.
 const READERS: usize = 2;
 /// Bounds of the threads that process when their number is left to the server.
 const PROCESSING: std::ops::RangeInclusive<usize> = 2..=8;
 
-impl Settings {
+/// The threads that serve requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // As of the settings.
+pub struct ThreadSettings {
+    /// See [`ThreadSettings::most`].
+    pub threads: i32,
+    pub process_thread_count: i32,
+    pub pin_threads: PinThreads,
+    /// How requests come.
+    pub transport: Transport,
+    /// A nice value. `None`: -10 where that is allowed.
+    pub scheduling_priority: Option<i32>,
+    pub proxy_ioprio: bool,
+}
+
+impl Default for ThreadSettings {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            process_thread_count: -1,
+            pin_threads: PinThreads::Off,
+            transport: Transport::Auto,
+            scheduling_priority: None,
+            proxy_ioprio: false,
+        }
+    }
+}
+
+impl ThreadSettings {
     /// The most threads to serve with on a machine of so many CPUs; `None` leaves it to the
     /// session. See the help of `threads` and `process-thread-count`.
-    pub fn most_threads(&self, cpus: usize) -> Option<usize> {
+    pub fn most(&self, cpus: usize) -> Option<usize> {
         let (readers, others) = (self.threads, self.process_thread_count);
         match (readers, others) {
             (0, -1) => None,
@@ -57,12 +87,12 @@ mod tests {
             (1, 0, 64, Some(9)),
             (1, -4, 16, Some(5)),
         ] {
-            let settings = Settings {
+            let settings = ThreadSettings {
                 threads,
                 process_thread_count: process,
-                ..Settings::default()
+                ..ThreadSettings::default()
             };
-            assert_eq!(settings.most_threads(cpus), most, "{threads} {process}");
+            assert_eq!(settings.most(cpus), most, "{threads} {process}");
         }
     }
 }
