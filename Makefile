@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall dist package-test docs demo deps test unit model conformance-quick conformance reliability lint bench book
+.PHONY: help build install uninstall dist package-test docs demo deps test unit model conformance-quick conformance reliability laboratory lint bench book
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ model: deps ## Random processes against a model of what they did (MODEL_SECONDS 
 
 reliability: deps ## Run every suite and write docs/reliability.md (hours)
 	scripts/reliability.sh
+
+laboratory: deps ## Does `bench layers` name the layer that is slow, and none for noise (RUNS of each, 100: hours)
+	scripts/laboratory.sh $(RUNS)
 
 lint: ## rustfmt, clippy, rustdoc, shell syntax, licences, house rules
 	scripts/lint.sh

@@ -66,7 +66,7 @@ pub enum Command {
     Options(OptionsArgs),
     /// Measure, with statistics that say how sure they are.
     #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    Bench(Box<bench::BenchCommand>),
     /// Print the completions of a shell.
     Completions(CompletionsArgs),
     /// Write the documents made from the option table.

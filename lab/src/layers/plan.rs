@@ -67,6 +67,8 @@ pub struct LayersPlan {
     pub transports: Vec<Transport>,
     /// Names of rows; all for none.
     pub only: Vec<String>,
+    /// Pools of so many branches are measured beside those of one.
+    pub branches: Vec<usize>,
     /// Further mount options of every pool.
     pub options: String,
     /// Bytes of the files.
@@ -101,6 +103,7 @@ impl LayersPlan {
             modes: Vec::new(),
             transports: Vec::new(),
             only: Vec::new(),
+            branches: Vec::new(),
             options: String::new(),
             file_bytes: 64 << 20,
             repetitions: 1,
@@ -193,6 +196,10 @@ impl PoolMode {
         }
     }
 }
+
+/// The policy of a pool of several branches: a file is on the first, as in a pool of one, and every branch is asked
+/// what has to be asked of all.
+pub(crate) const FIRST_BRANCH: &str = "category.create=ff";
 
 /// The mount options of a pool: its mode, what every pool has, what the user adds.
 pub fn pool_options(mode: &str, transport: Option<Transport>, further: &str) -> String {

@@ -1,5 +1,6 @@
 //! Carries the plan out and judges the samples.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use crate::{credibility, crosscheck, probe};
 const PREPARE: Duration = Duration::from_secs(10);
 /// What is left of the time for the answer and for unmounting.
 pub(super) const END: Duration = Duration::from_secs(6);
+/// Branches of a pool, at most: each is a directory, for root in memory a filesystem.
+const MOST_BRANCHES: usize = 64;
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
 
@@ -172,6 +175,18 @@ pub(crate) fn check(plan: &LayersPlan) -> Result<(), BenchError> {
     }
     if plan.file_bytes < 8 << 20 {
         return wrong("--size must be at least 8M: less is over before it can be timed");
+    }
+    if plan
+        .branches
+        .iter()
+        .any(|it| !(2..=MOST_BRANCHES).contains(it))
+    {
+        return wrong(
+            "--branches must be from 2 to 64: pools of one branch are measured in any case",
+        );
+    }
+    if BTreeSet::from_iter(&plan.branches).len() < plan.branches.len() {
+        return wrong("--branches names a number twice");
     }
     for target in &plan.targets {
         target.check()?;

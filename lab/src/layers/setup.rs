@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use strandfs_options::show_size;
 
 use super::judge::Names;
-use super::plan::{LayersPlan, Mode, PoolMode, Transport, pool_options};
+use super::plan::{FIRST_BRANCH, LayersPlan, Mode, PoolMode, Transport, pool_options};
 use super::target::Target;
 use crate::error::BenchError;
 use crate::matrix::Backing;
@@ -46,9 +46,25 @@ pub struct Levels {
     pub said: Vec<String>,
 }
 
+/// A pool to be mounted.
+struct Pool<'a> {
+    name: &'a str,
+    options: String,
+    /// The place that its branches are in.
+    place: &'a str,
+    /// Whether each branch is a tmpfs of its own.
+    own_tmpfs: bool,
+    branches: usize,
+}
+
 /// The name of a pool over a place.
 pub fn pool_name(way: PoolMode, place: &str) -> String {
     format!("pool ({}) on {place}", way.name())
+}
+
+/// The name of a pool of several branches over a place.
+fn name_of_several(way: PoolMode, branches: usize, place: &str) -> String {
+    format!("pool of {branches} ({}) on {place}", way.name())
 }
 
 /// What does not answer where a call to `subject` does not return, in words; each level is measured after those
@@ -87,11 +103,13 @@ impl Levels {
         levels.null(plan, root)?;
         for way in levels.ways.clone() {
             levels.pool(plan, way, TMPFS, 0, root, progress)?;
+            levels.pools_of_several(plan, way, TMPFS, 0, root, progress)?;
         }
         for (number, target) in plan.targets.iter().enumerate() {
             let name = levels.target(plan, target, number + 1, stop, progress)?;
             for way in levels.ways.clone() {
                 levels.pool(plan, way, &name, number + 1, false, progress)?;
+                levels.pools_of_several(plan, way, &name, number + 1, false, progress)?;
             }
             levels.targets.push(name);
         }
@@ -256,7 +274,14 @@ impl Levels {
             let is_told = further.contains("transport=");
             let transport = (!is_told).then_some(names.transport);
             let options = pool_options(&given.join(","), transport, "");
-            let served = self.serve_in(place, plan, name, options, &names.target, own_tmpfs);
+            let pool = Pool {
+                name,
+                options,
+                place: &names.target,
+                own_tmpfs,
+                branches: 1,
+            };
+            let served = self.serve_in(place, plan, pool);
             if self.candidates.len() == before {
                 served?;
             }
@@ -322,6 +347,42 @@ impl Levels {
         self.serve(plan, &name, options, place, group, own_tmpfs)
     }
 
+    /// Pools of as many branches as were asked for, all in this place; what they are compared with is the pool of one.
+    fn pools_of_several(
+        &mut self,
+        plan: &LayersPlan,
+        way: PoolMode,
+        place: &str,
+        group: usize,
+        own_tmpfs: bool,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BenchError> {
+        for &branches in &plan.branches {
+            let name = name_of_several(way, branches, place);
+            progress(&Step {
+                what: &format!("mounting {name}"),
+                subject: &name,
+                ..Step::default()
+            });
+            let mode = format!("{},{FIRST_BRANCH}", way.mode.options());
+            let options = pool_options(&mode, Some(way.transport), &plan.options);
+            let newest = self.scratches.len().saturating_sub(1);
+            let pool = Pool {
+                name: &name,
+                options,
+                place,
+                own_tmpfs,
+                branches,
+            };
+            self.serve_in(newest, plan, pool)?;
+            if let Some(made) = self.candidates.last_mut() {
+                made.group = group;
+                made.facts.base = Some(pool_name(way, place));
+            }
+        }
+        Ok(())
+    }
+
     /// A pool over exactly one branch: policies have nothing to choose.
     fn serve(
         &mut self,
@@ -333,48 +394,59 @@ impl Levels {
         own_tmpfs: bool,
     ) -> Result<(), BenchError> {
         let newest = self.scratches.len().saturating_sub(1);
-        self.serve_in(newest, plan, name, options, place, own_tmpfs)?;
+        let pool = Pool {
+            name,
+            options,
+            place,
+            own_tmpfs,
+            branches: 1,
+        };
+        self.serve_in(newest, plan, pool)?;
         if let Some(made) = self.candidates.last_mut() {
             made.group = group;
         }
         Ok(())
     }
 
-    /// The same in the scratch directory with this number.
+    /// A pool in the scratch directory with this number.
     fn serve_in(
         &mut self,
         scratch: usize,
         plan: &LayersPlan,
-        name: &str,
-        options: String,
-        place: &str,
-        own_tmpfs: bool,
+        pool: Pool<'_>,
     ) -> Result<(), BenchError> {
+        let Pool {
+            name,
+            options,
+            place,
+            own_tmpfs,
+            branches,
+        } = pool;
         self.made += 1;
         let number = self.made;
-        let branch = self
+        let own = self
             .scratches
             .get_mut(scratch)
-            .ok_or_else(|| BenchError::Usage("nowhere to work".to_owned()))?
-            .branch(&format!("branch{number}"), own_tmpfs)?;
+            .ok_or_else(|| BenchError::Usage("nowhere to work".to_owned()))?;
+        let branch = own.branch(&format!("branch{number}"), own_tmpfs)?;
+        let mut all = vec![branch.clone()];
+        for further in 2..=branches {
+            all.push(own.branch(&format!("branch{number}-{further}"), own_tmpfs)?);
+        }
         let subject = Subject {
             name: name.to_owned(),
             kind: SubjectKind::Strandfs {
                 program: plan.program.clone(),
                 options,
             },
-            branches: 1,
+            branches,
         };
         // Mountpoints of targets lie beside, not on, the target: in the first scratch directory.
         let mountpoints = self
             .scratches
             .first()
             .ok_or_else(|| BenchError::Usage("nowhere to mount".to_owned()))?;
-        let mounted = subject.mount_over(
-            std::slice::from_ref(&branch),
-            mountpoints,
-            &format!("pool{number}"),
-        )?;
+        let mounted = subject.mount_over(&all, mountpoints, &format!("pool{number}"))?;
         let mut facts = mounted.facts();
         facts.base = Some(place.to_owned());
         facts.storage = Some(Storage::of(&branch)?);

@@ -6,6 +6,7 @@ use crate::expense;
 use crate::fit::{Line, line};
 use crate::format;
 use crate::result::{Report, Series, Verdict};
+use crate::spread;
 use crate::stats::{Estimate, estimate};
 
 /// The answers about all rows, one line for each pool.
@@ -81,6 +82,32 @@ pub fn layers(report: &Report) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The speed of pools of several branches, that of the pool of one over the same place = 1; empty without any.
+pub fn branches(report: &Report) -> String {
+    let rows = judged(report);
+    let mut table = vec![vec!["speed, pool of one branch = 1".to_owned()]];
+    for subject in report.subjects.iter().filter(|it| it.branches > 1) {
+        let base = subject.base.as_deref().unwrap_or_default();
+        let mut line = vec![subject.name.clone()];
+        for row in &rows {
+            let pair = (report.find(&subject.name, row), report.find(base, row));
+            let speed = match pair {
+                (Some(own), Some(base)) => own.speed(base),
+                _ => None,
+            };
+            line.push(speed.map_or_else(dash, |it| spread::describe_ratio(&it)));
+        }
+        table.push(line);
+    }
+    if table.len() < 2 {
+        return String::new();
+    }
+    if let Some(heading) = table.first_mut() {
+        heading.extend(rows.iter().map(|it| (*it).to_owned()));
+    }
+    format::table(&table)
 }
 
 fn layer_row(verdict: &Verdict) -> Vec<String> {

@@ -71,9 +71,10 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
 fn print_tables(report: &Report) {
     print!("{}\n{}", text::levels(report), text::layers(report));
     println!("{}", text::expense(report));
-    let lines = text::lines(report);
-    if !lines.is_empty() {
-        println!("{lines}");
+    for table in [text::branches(report), text::lines(report)] {
+        if !table.is_empty() {
+            println!("{table}");
+        }
     }
 }
 
@@ -168,7 +169,12 @@ fn layers_plan(args: &LayersArgs) -> Result<LayersPlan, Failure> {
     if args.quick && transports.is_empty() {
         transports.push(Transport::Device);
     }
-    let first = args.run.reps.unwrap_or(FIRST);
+    // Pools of several branches are compared, not judged: their figures need intervals.
+    let first = match args.branches.is_empty() {
+        true => FIRST,
+        false => FEWEST_FOR_INTERVAL,
+    };
+    let first = args.run.reps.unwrap_or(first);
     let most = args.run.reps.unwrap_or(MOST_REPETITIONS);
     Ok(LayersPlan {
         deadline: deadline(limit(args)),
@@ -176,6 +182,7 @@ fn layers_plan(args: &LayersArgs) -> Result<LayersPlan, Failure> {
         modes,
         transports,
         only: args.only.clone(),
+        branches: args.branches.clone(),
         cross_check: !args.no_cross_check && !args.quick,
         is_quick: args.quick,
         repetitions: first.min(args.run.max_reps.unwrap_or(first)),

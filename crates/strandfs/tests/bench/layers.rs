@@ -295,6 +295,8 @@ fn requests_that_make_no_sense_are_refused_in_a_sentence() {
         (vec!["layers", "no-such-type:1G"], "mkfs.no-such-type"),
         (vec!["layers", "ext4:many"], "FILESYSTEM:SIZE"),
         (vec!["layers", "--reps=0"], "--reps"),
+        (vec!["layers", "--branches=1"], "--branches"),
+        (vec!["layers", "--branches=4,2,4"], "twice"),
         (vec!["passthrough", "--size=1K"], "--size"),
         (vec!["blocksize", "--size=many"], "size"),
     ] {
@@ -341,6 +343,49 @@ fn ctrl_c_during_layers_ends_every_pool_and_leaves_nothing() {
     assert!(matches!(status.code(), Some(1 | 3)), "{status:?}");
     nothing_in(&work);
     nothing_in(&target);
+}
+
+#[test]
+fn pools_of_several_branches_are_set_beside_those_of_one() {
+    need_root!();
+    let bench = Bench::new();
+    let target = memory(&bench, "target");
+    let args = [
+        target.to_str().unwrap(),
+        "--branches=2,3",
+        "--only=write-1m,metadata",
+        "--modes=direct",
+        "--transports=dev",
+        "--no-cross-check",
+        "--reps=5",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    nothing_in(&target);
+    let table = said.split("speed, pool of one branch = 1").nth(1);
+    let table = table.unwrap_or_else(|| panic!("{said}"));
+    for branches in [2, 3] {
+        for place in ["tmpfs", target.to_str().unwrap()] {
+            let name = format!("pool of {branches} (direct, /dev/fuse) on {place}");
+            let mut subjects = report["subjects"].as_array().unwrap().iter();
+            let found = subjects.find(|it| it["name"] == *name);
+            let found = found.unwrap_or_else(|| panic!("{name}: {report}"));
+            assert_eq!(found["branches"], branches);
+            assert_eq!(
+                found["base"],
+                *format!("pool (direct, /dev/fuse) on {place}")
+            );
+            let mut rows = table.lines();
+            let row = rows.find(|it| it.starts_with(&name));
+            let row = row.unwrap_or_else(|| panic!("{name}: {said}"));
+            // Two figures, each with its interval.
+            assert_eq!(row.matches('[').count(), 2, "{row}");
+        }
+    }
+    // The answer is about pools of one branch.
+    assert!(
+        !report["verdicts"].to_string().contains("pool of"),
+        "{said}"
+    );
 }
 
 /// `--reps 5` ran ten.

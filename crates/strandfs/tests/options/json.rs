@@ -4,11 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Pool, run, strandfs};
+use crate::support::{Kind, Pool, run, strandfs};
 use crate::{need_root, need_tool};
 
 use super::status_keys::pool;
@@ -274,6 +278,69 @@ fn the_page_has_every_field_of_records_and_volumes() {
     strandfs(["volume", "attach", image, "--size", "16M"]).ok();
     let _volume = Attached(image);
     compare("volume list", &answers(&["volume", "list", "--json"]));
+}
+
+/// Of each verdict one: of requests to a branch that is delayed, to one that is not, and of none.
+#[test]
+fn the_page_has_every_field_of_a_live_verdict_and_an_example() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branches([Kind::Tmpfs("16m"), Kind::Dir])
+        .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
+        .option("category.create=ff,func.getattr=newest")
+        .prepare();
+    let behind = pool.outside("behind");
+    put(behind.join("far/f"), "far");
+    put(pool.on(0, "near/f"), "near");
+    let delay = DelayFs::mount(&behind, &pool.on(1, ""));
+    pool.start();
+    let root = pool.root().to_str().unwrap();
+    let watch = |file: Option<&str>| {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while let (Some(file), false) = (file, stop.load(Ordering::Relaxed)) {
+                        let _ = fs::metadata(pool.path(file));
+                    }
+                });
+            }
+            let found = answers(&["bench", "live", root, "--seconds=3", "--json"]);
+            stop.store(true, Ordering::Relaxed);
+            found
+        })
+    };
+    let mut all = watch(None);
+    all.extend(watch(Some("near/f")));
+    delay.set(Mood::Slow(Duration::from_millis(3)));
+    all.extend(watch(Some("far/f")));
+    delay.set(Mood::Well);
+    let verdicts: Vec<&Value> = all.iter().map(|it| &it["verdict"]).collect();
+    assert_eq!(
+        verdicts,
+        ["cannot-tell", "nothing-slow", "slow"],
+        "{all:#?}"
+    );
+    compare("bench live", &all);
+    // The page's example is such an answer.
+    let example = example("bench live");
+    let mut fields = BTreeMap::new();
+    collect(&example, "", &mut fields);
+    let mut real = BTreeMap::new();
+    collect(&all[2], "", &mut real);
+    assert!(fields.keys().eq(real.keys()), "{fields:?}, {real:?}");
+}
+
+/// The section's example.
+fn example(section: &str) -> Value {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, body) = page
+        .split_once(&format!("## `strandfs {section} --json`\n"))
+        .unwrap();
+    let (_, text) = body.split_once("```json\n").unwrap();
+    let (text, _) = text.split_once("```").unwrap();
+    serde_json::from_str(text).unwrap()
 }
 
 /// A volume that goes whichever way a test ends.

@@ -24,6 +24,9 @@ pub struct LayersArgs {
     /// Only these rows (default: all; a wrong name lists them).
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Measure pools of so many branches, too, beside those of one: 2 to 64, all in the same place.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    pub branches: Vec<usize>,
     /// An answer, or that there is none, within a minute on a target of any speed: one mode, one transport,
     /// the rows that say most, no cross-check. What is asked for besides is done all the same.
     #[arg(long)]
