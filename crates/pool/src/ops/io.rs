@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
@@ -72,7 +72,13 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
         let range = (args.offset_bytes + done as u64, rest.len() as u64);
         let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
-            write_at(fd, rest, args.offset_bytes + done as u64, append)
+            let at = args.offset_bytes + done as u64;
+            match write_at(fd, rest, at, append) {
+                Err(error) if error.errno == Errno::INVAL && args.from_cache => {
+                    write_past_direct(fd, rest, at, error)
+                }
+                other => other,
+            }
         });
         match outcome {
             Ok(0) => break,
@@ -317,6 +323,28 @@ fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> Resul
         )?);
     }
     Ok(rustix::io::pwrite(fd, data, offset)?)
+}
+
+/// Writes what the page cache holds where a branch file refused it. The kernel writes its pages back
+/// through any handle of the file, and the last page ends where the file ends: a branch file that is
+/// open with `O_DIRECT` takes whole blocks only, so that the bytes have to go past it.
+fn write_past_direct(
+    fd: BorrowedFd<'_>,
+    data: &[u8],
+    offset: u64,
+    refused: Error,
+) -> Result<usize> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    if !flags.contains(OFlags::DIRECT) {
+        return Err(refused);
+    }
+    let kept = OFlags::RWMODE | OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC;
+    let plain = rustix::fs::open(
+        sys::ProcPath::new(fd).as_c_str(),
+        (flags & kept) | OFlags::CLOEXEC | OFlags::LARGEFILE,
+        Mode::empty(),
+    )?;
+    write_at(plain.as_fd(), data, offset, false)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod closed_locks;
 mod dead_branches;
 mod deaths;
 mod descriptors;
+mod direct;
 mod half_made;
 mod handles;
 mod identities;
