@@ -3,6 +3,7 @@
 //! A thread starts on the CPUs of the one that starts it, and a session's threads may be bound to
 //! one: who starts a thread while it carries out a request would bind it there for good.
 
+use crate::sys;
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -13,6 +14,9 @@ static ALLOWED: Mutex<Option<CpuSet>> = Mutex::new(None);
 /// Lets the calling thread run on every CPU that the process may use. For a thread that was started
 /// by one that carries out a request. Without a session nothing is changed.
 pub fn run_anywhere() {
+    if let Err(errno) = sys::run_as_others(None) {
+        tracing::debug!(%errno, "a thread gives way to others");
+    }
     let allowed = *ALLOWED.lock();
     if let Some(allowed) = allowed
         && let Err(errno) = sched_setaffinity(None, &allowed)

@@ -6,6 +6,7 @@ mod descriptors;
 mod device;
 mod memory;
 mod pidfd;
+mod scheduling;
 mod signal;
 
 pub(crate) use child::ask_in_child;
@@ -13,6 +14,7 @@ pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_bu
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
 pub(crate) use pidfd::exit_status;
+pub(crate) use scheduling::{can_yield, run_as_others, set_yielding};
 pub(crate) use signal::{
     allow_wake_signal, install_wake_handler, read_signal, signal_descriptor, survive_writes,
     wake_thread,

@@ -171,6 +171,9 @@ fn read_and_answer(
         match rustix::io::read(worker_pool.server.connection.device(), request.room()) {
             Ok(len) => {
                 let arrived = Instant::now();
+                let is_queued = callers
+                    .wants_sample()
+                    .then(|| further::is_readable(worker_pool));
                 let bytes = request.message(len);
                 let from = (arrived, Reader::First);
                 let answered = answer(worker_pool, worker_state, bytes, reply, from);
@@ -186,6 +189,7 @@ fn read_and_answer(
                             thread: worker_state.asker().1,
                             arrived,
                             waited: arrived - began,
+                            is_queued,
                             bytes: len.max(reply.sent_bytes()),
                         },
                     );
@@ -284,6 +288,11 @@ fn follow(
     {
         worker_state.bind(cpu);
     }
+    if worker_state.was_starved() {
+        callers.back_off(served.arrived);
+    }
+    worker_state.set_yielding(callers.want_yielding(served.arrived));
+    callers.note_yielding(worker_state.yields());
 }
 
 /// A request that its thread is done with.

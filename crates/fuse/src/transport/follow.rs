@@ -4,6 +4,13 @@
 //! has to be woken on another CPU, which costs more than most requests do. Callers on several CPUs,
 //! or one that has many requests under way or moves much data, are served from any CPU: there the
 //! server's work goes on beside theirs.
+//!
+//! Where CPUs share a cache the kernel would undo that with every answer: it wakes the caller while the
+//! reader still runs, finds the caller's CPU taken, and puts the caller on an idle one
+//! (`select_idle_sibling` in kernel/sched/fair.c). A CPU that runs nothing but `SCHED_IDLE` counts as idle
+//! there. So a reader that follows its caller *yields*: it has that policy, the caller stays, runs at once,
+//! and the reader goes on when the caller has asked again. Such a reader starves if others want that CPU,
+//! too: it yields to one caller alone, which asks quickly, and the watchdog ends it within milliseconds.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +20,20 @@ const WINDOW: u32 = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// It is asked at the first request after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(4);
+/// The same while the reader gives way to its caller: on the caller's CPU, and on another.
+const LOOK_TOGETHER: Duration = Duration::from_millis(16);
+const LOOK_APART: Duration = Duration::from_micros(500);
 /// To read a request that is there already takes less.
 const AT_HAND: Duration = Duration::from_micros(3);
+/// The reader keeps its CPU for so long once giving it away has starved it; twice as long each time it happens
+/// again within the last.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_millis(3200);
+const CALM: Duration = Duration::from_secs(1);
+/// One request of so many is looked at for whether others are queued behind it.
+const SAMPLE: u32 = 4;
+/// A caller that takes longer to ask again does not mind that somebody has to be woken.
+const SOON: Duration = Duration::from_micros(300);
 /// A message that is long to copy: its caller has better to do meanwhile.
 const LARGE_BYTES: usize = 32 << 10;
 
@@ -27,6 +46,8 @@ pub(super) struct Served {
     pub arrived: Instant,
     /// How long the reader waited for it.
     pub waited: Duration,
+    /// Whether another request was there when it was read; `None`: nobody looked.
+    pub is_queued: Option<bool>,
     /// The longer of question and answer.
     pub bytes: usize,
 }
@@ -58,6 +79,13 @@ pub(super) struct Callers {
     looked: Option<Instant>,
     /// Who was looked for then.
     found: u32,
+    /// Whether all requests since then are that caller's, and come soon.
+    is_lone: bool,
+    /// Whether the reader gives way to its caller.
+    yields: bool,
+    /// It does not before this time, which was so long after it had starved.
+    resume: Option<Instant>,
+    pause: Duration,
 }
 
 impl Callers {
@@ -68,19 +96,27 @@ impl Callers {
         }
         self.requests += 1;
         self.changes += u32::from(served.thread != self.last);
-        self.at_hand += u32::from(served.waited < AT_HAND);
+        self.at_hand += match served.is_queued {
+            Some(is_queued) => u32::from(is_queued) * SAMPLE,
+            None => u32::from(served.waited < AT_HAND && !self.yields),
+        };
+        self.is_lone &= served.thread == self.found && served.waited < SOON;
         self.large += u32::from(served.bytes >= LARGE_BYTES);
         self.last = served.thread;
         if self.requests < WINDOW {
-            return match self.follows {
-                true => self.look(served, LOOK_AGAIN),
-                false => Verdict::Stay,
+            return match (self.follows, self.yields) {
+                (true, true) => self.look(served, self.look_yielding(served)),
+                (true, false) => self.look(served, LOOK_AGAIN),
+                (false, _) => Verdict::Stay,
             };
         }
         let (before, is_one, is_crowded) = (self.follows, self.is_one(), self.is_crowded());
         self.follows = is_one;
         (self.requests, self.changes, self.at_hand, self.large) = (0, 0, 0, 0);
         match (before, self.follows) {
+            (true, true) if self.yields && served.thread == self.found => {
+                self.look(served, self.look_yielding(served))
+            }
             (true, true) if served.thread == self.found => self.look(served, LOOK_EVERY),
             (_, true) => self.look(served, Duration::ZERO),
             (_, false) if is_crowded => Verdict::Crowded,
@@ -94,6 +130,33 @@ impl Callers {
         self.follows
     }
 
+    /// Whether the reader is to give its CPU to its caller: to nobody but one that makes requests one soon after
+    /// the other.
+    pub(super) fn want_yielding(&self, now: Instant) -> bool {
+        self.follows && self.is_lone && self.resume.is_none_or(|resume| now >= resume)
+    }
+
+    /// The reader gave its CPU away and did not get it back soon: somebody else wanted it as well.
+    pub(super) fn back_off(&mut self, now: Instant) {
+        let was_calm = self.resume.is_none_or(|resume| now > resume + CALM);
+        self.pause = match was_calm {
+            true => PAUSE,
+            false => (self.pause * 2).min(PAUSE_MAX),
+        };
+        self.resume = Some(now + self.pause);
+    }
+
+    /// Notes whether the reader does.
+    pub(super) fn note_yielding(&mut self, yields: bool) {
+        self.yields = yields;
+    }
+
+    /// Whether somebody is to look if requests are queued. One that comes while the reader is not
+    /// running is there when it is: how long it waited says nothing.
+    pub(super) fn wants_sample(&self) -> bool {
+        self.yields && self.requests.is_multiple_of(SAMPLE)
+    }
+
     /// Asks where the caller is, unless that was done within this time.
     fn look(&mut self, served: Served, every: Duration) -> Verdict {
         let since = self.looked.map(|looked| served.arrived - looked);
@@ -101,7 +164,17 @@ impl Callers {
             return Verdict::Stay;
         }
         (self.looked, self.found) = (Some(served.arrived), served.thread);
+        self.is_lone = true;
         Verdict::With(served.thread)
+    }
+
+    /// How often the caller is looked for while the reader gives way to it. Where both share a CPU, its next
+    /// request is there by the time the reader runs again; where the reader has to wait, they do not.
+    fn look_yielding(&self, served: Served) -> Duration {
+        match served.waited < AT_HAND {
+            true => LOOK_TOGETHER,
+            false => LOOK_APART,
+        }
     }
 
     /// Whether one caller waits for one answer. Programs that follow each other, as a script's, are
@@ -136,6 +209,7 @@ mod tests {
                 thread,
                 arrived: now,
                 waited,
+                is_queued: None,
                 bytes: 100,
             };
             change(&mut served);
@@ -193,6 +267,64 @@ mod tests {
             judged(&mut callers, of(7, 320), deep),
             [Verdict::Crowded; 10]
         );
+    }
+
+    #[test]
+    fn way_is_given_to_one_quick_caller_alone() {
+        let mut callers = Callers::default();
+        let start = Instant::now();
+        judged(&mut callers, of(7, 31), |_| {});
+        assert!(!callers.want_yielding(start), "not known yet");
+        judged(&mut callers, of(7, 1), |_| {});
+        assert!(callers.want_yielding(start));
+        judged(&mut callers, of(8, 1), |_| {});
+        assert!(!callers.want_yielding(start), "another one waits");
+        judged(&mut callers, of(7, 3200), |_| {});
+        assert!(callers.want_yielding(start));
+        let slow = |served: &mut Served| served.waited = Duration::from_millis(1);
+        judged(&mut callers, of(7, 1), slow);
+        assert!(!callers.want_yielding(start), "it has other things to do");
+    }
+
+    #[test]
+    fn a_reader_that_starved_keeps_its_cpu_for_longer_and_longer() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 32), |_| {});
+        let start = Instant::now();
+        callers.back_off(start);
+        assert!(!callers.want_yielding(start + PAUSE / 2));
+        assert!(callers.want_yielding(start + PAUSE));
+        callers.back_off(start + PAUSE);
+        assert!(!callers.want_yielding(start + PAUSE * 2));
+        assert!(callers.want_yielding(start + PAUSE * 3));
+        for _ in 0..20 {
+            callers.back_off(start + PAUSE);
+        }
+        assert!(callers.want_yielding(start + PAUSE + PAUSE_MAX));
+        callers.back_off(start + PAUSE * 2 + PAUSE_MAX + CALM);
+        assert_eq!(callers.pause, PAUSE, "long ago");
+    }
+
+    #[test]
+    fn while_way_is_given_a_queue_is_what_was_seen_of_it() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 32), |_| {});
+        callers.note_yielding(true);
+        assert!(callers.wants_sample());
+        // Its next request is there whenever the reader runs again.
+        let together = |served: &mut Served| served.waited = Duration::from_micros(1);
+        let asked = judged(&mut callers, of(7, 320), together);
+        assert!(
+            asked.iter().all(|verdict| *verdict == Verdict::With(7)),
+            "{asked:?}"
+        );
+        let number = std::cell::Cell::new(0);
+        let deep = |served: &mut Served| {
+            served.waited = Duration::from_micros(1);
+            served.is_queued = (number.replace(number.get() + 1) % SAMPLE == 0).then_some(true);
+        };
+        let verdicts = judged(&mut callers, of(7, 64), deep);
+        assert_eq!(verdicts.last(), Some(&Verdict::Crowded));
     }
 
     #[test]

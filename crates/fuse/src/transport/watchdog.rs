@@ -102,6 +102,10 @@ pub(super) fn watch(worker_pool: &Arc<WorkerPool>) {
         let word = reader.word();
         let same = matches!(&seen, Some((worker_state, last)) if Arc::ptr_eq(worker_state, &reader) && *last == word);
         smooth = if same { 0 } else { smooth + 1 };
+        if same {
+            // A caller that goes on without asking, or somebody else, may have its CPU for long.
+            reader.revive();
+        }
         if !same {
             (quiet, stuck) = (0, 0);
         } else if WorkerState::is_handling(word) {

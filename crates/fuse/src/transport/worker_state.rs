@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::Pid;
 
 use super::placement::{Placement, Role};
 use crate::affinity;
+use crate::sys;
 use crate::traffic::Counts;
 
 /// Reading, or waiting to: no request is being carried out.
@@ -60,6 +62,12 @@ pub(super) struct WorkerState {
     tid: AtomicU32,
     /// The CPU that the thread is bound to, and 1 more; 0: none.
     bound: AtomicU32,
+    /// Whether it gives its CPU to whoever wants it.
+    yields: AtomicBool,
+    /// Held while that changes, here and in the kernel: the thread and the watchdog both do it.
+    changing: Mutex<()>,
+    /// Whether that kept it from running, since it was asked last.
+    starved: AtomicBool,
     /// Threads are numbered as they start.
     number: usize,
     /// Its requests.
@@ -81,6 +89,9 @@ impl WorkerState {
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
             bound: AtomicU32::new(0),
+            yields: AtomicBool::new(false),
+            changing: Mutex::new(()),
+            starved: AtomicBool::new(false),
             number,
             counts,
         }
@@ -278,10 +289,49 @@ impl WorkerState {
         }
     }
 
+    /// Has the thread, which is the calling one and bound, give its CPU to whoever wants it, or not.
+    pub(super) fn set_yielding(&self, yields: bool) {
+        let may = || self.bound_to().is_some() && sys::can_yield();
+        if self.yields() != yields && (!yields || may()) {
+            self.change_yielding(yields);
+        }
+    }
+
+    /// For another thread: this one, which gives its CPU away, has done nothing for a while. It runs as
+    /// others do again; if it was not asleep, that is noted.
+    pub(super) fn revive(&self) {
+        if self.yields() {
+            let is_starved = !self.is_sleeping();
+            self.change_yielding(false);
+            self.starved.store(is_starved, Ordering::Release);
+        }
+    }
+
+    /// Whether giving its CPU away has kept the thread from running; told once.
+    pub(super) fn was_starved(&self) -> bool {
+        self.starved.load(Ordering::Acquire) && self.starved.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether it does.
+    pub(super) fn yields(&self) -> bool {
+        self.yields.load(Ordering::Acquire)
+    }
+
+    fn change_yielding(&self, yields: bool) {
+        let _changing = self.changing.lock();
+        match sys::set_yielding(self.kernel_thread(), yields) {
+            Ok(()) => self.yields.store(yields, Ordering::Release),
+            Err(errno) => tracing::debug!(%errno, yields, "the priority of a thread stays"),
+        }
+    }
+
     /// Lets the thread run anywhere, if it is bound.
     pub(super) fn release(&self) {
         let bound = self.bound_to();
         if bound.is_some() {
+            if self.yields() {
+                self.change_yielding(false);
+            }
             affinity::release(self.kernel_thread(), bound);
             self.bound.store(0, Ordering::Release);
         }
@@ -299,7 +349,7 @@ impl WorkerState {
     /// Makes a blocked system call of the thread return EINTR.
     pub(super) fn signal(&self) {
         if let Some(thread) = self.kernel_thread()
-            && let Err(errno) = crate::sys::wake_thread(thread)
+            && let Err(errno) = sys::wake_thread(thread)
         {
             tracing::debug!(%errno, "waking a thread");
         }

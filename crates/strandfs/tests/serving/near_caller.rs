@@ -44,6 +44,19 @@ fn bound(pool: &Pool) -> Vec<String> {
     cpus.filter(|cpus| cpus.parse::<usize>().is_ok()).collect()
 }
 
+/// How many of the server's threads run only when their CPU has nothing else to do (`SCHED_IDLE`).
+fn yielding(pool: &Pool) -> usize {
+    /// Fields of `/proc/TID/stat` between the name of the program and the policy (proc_pid_stat(5): 41).
+    const BEFORE_POLICY: usize = 38;
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
+    let policies = tasks.filter_map(|task| {
+        let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_whitespace().nth(BEFORE_POLICY)?.parse().ok()
+    });
+    policies.filter(|policy: &u32| *policy == 5).count()
+}
+
 /// Runs on a thread of its own, which stays on the CPU.
 fn on<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
@@ -70,6 +83,69 @@ fn the_reader_runs_where_its_only_caller_runs() {
             })
         });
     }
+}
+
+/// Else the kernel, which finds the CPU of the caller taken when it wakes the caller, moves it away.
+#[test]
+fn the_reader_gives_way_to_its_only_caller_and_to_nobody_else() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("func.readdir=cor:4");
+    let mut asked = 0;
+    // On a machine that is busy with other things few callers ask quickly.
+    eventually("the reader to give way", PATIENCE * 3, || {
+        asked += 1;
+        let (pool, series) = (Arc::clone(&pool), format!("{asked}"));
+        on(cpus[0], move || {
+            ask(&pool, &series);
+            yielding(&pool) == 1
+        })
+    });
+    // What is started meanwhile does not.
+    let started = Arc::clone(&pool);
+    on(cpus[0], move || {
+        for round in 0..20 {
+            ask(&started, &format!("r{round}"));
+            fs::create_dir(started.path(format!("d{round}"))).unwrap();
+            assert_eq!(fs::read_dir(started.path("")).unwrap().count(), round + 1);
+        }
+        assert!(yielding(&started) <= 1);
+    });
+    let nobody = || yielding(&pool) == 0;
+    eventually("the reader to run as others do again", PATIENCE, nobody);
+}
+
+/// How many names a caller asks for within this time on a CPU that somebody else uses all the time.
+fn asked_beside_a_hog(options: &str, cpu: usize, time: Duration) -> usize {
+    let pool = pool(options);
+    let until = Instant::now() + time;
+    let hog = std::thread::spawn(move || {
+        stay_on(cpu);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    });
+    let asked = on(cpu, move || {
+        let names = (0..).take_while(|number| {
+            assert!(!pool.path(format!("{number}")).exists());
+            Instant::now() < until
+        });
+        names.count()
+    });
+    hog.join().unwrap();
+    asked
+}
+
+#[test]
+fn a_reader_that_gives_way_does_not_starve_where_others_use_the_cpu() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let asked = |options| asked_beside_a_hog(options, cpus[0], Duration::from_secs(2));
+    eventually("both ways to be about as fast", PATIENCE, || {
+        let (anywhere, near) = (asked("pin-threads=anywhere"), asked(""));
+        println!("{near} names beside {anywhere}");
+        near * 4 > anywhere
+    });
 }
 
 #[test]
