@@ -318,10 +318,13 @@ mod tests {
             asked.iter().all(|verdict| *verdict == Verdict::With(7)),
             "{asked:?}"
         );
-        let number = std::cell::Cell::new(0);
+        let number = std::cell::Cell::new(0_u32);
         let deep = |served: &mut Served| {
             served.waited = Duration::from_micros(1);
-            served.is_queued = (number.replace(number.get() + 1) % SAMPLE == 0).then_some(true);
+            served.is_queued = number
+                .replace(number.get() + 1)
+                .is_multiple_of(SAMPLE)
+                .then_some(true);
         };
         let verdicts = judged(&mut callers, of(7, 64), deep);
         assert_eq!(verdicts.last(), Some(&Verdict::Crowded));
