@@ -3,8 +3,10 @@
 //! taken.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::FromBytes;
 
 use super::interrupt::has_to_be_done;
@@ -19,6 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const TIME_EACH: Duration = Duration::from_millis(1);
 /// What keeping a request costs beside its bytes, roughly.
 const OVERHEAD_BYTES: usize = 256;
+/// The clock looks again after this long: a wake-up that came before the wait is made good by then.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// A request as it was read.
 pub(super) struct KeptRequest {
@@ -62,7 +66,58 @@ enum Place {
 /// Requests in the order they came.
 type Queue = BTreeMap<u64, KeptRequest>;
 
-/// All of them.
+/// All of them, and the clock: the thread that looks when they are due.
+#[derive(Default)]
+pub(super) struct KeptAndClock {
+    kept: Mutex<Kept>,
+    due_changed: Condvar,
+    clock_runs: AtomicBool,
+}
+
+impl KeptAndClock {
+    /// The requests. Locked after the worker table.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock()
+    }
+
+    /// A request was kept for a time: has the clock look again. True if no clock runs: the caller
+    /// starts one, or says that it could not ([`Self::clock_ended`]).
+    pub(super) fn needs_clock(&self) -> bool {
+        // Nothing but the flag itself: what the clock reads is under a lock.
+        if self.clock_runs.swap(true, Ordering::Relaxed) {
+            self.due_changed.notify_one();
+            return false;
+        }
+        true
+    }
+
+    /// No clock runs: the next request that is kept starts one.
+    pub(super) fn clock_ended(&self) {
+        self.clock_runs.store(false, Ordering::Relaxed);
+    }
+
+    /// Has the clock see that the mount has ended.
+    pub(super) fn wake_clock(&self) {
+        self.due_changed.notify_all();
+    }
+
+    /// One look of the clock: how many requests became ready. At none, sleeps until the next is due,
+    /// half a second at most.
+    pub(super) fn ripen_or_sleep(&self) -> usize {
+        let mut kept = self.kept.lock();
+        let ripe = kept.ripen(Instant::now());
+        if ripe == 0 {
+            let sleep = kept.next_due().map_or(LONGEST_SLEEP, |due| {
+                due.saturating_duration_since(Instant::now())
+                    .min(LONGEST_SLEEP)
+            });
+            self.due_changed.wait_for(&mut kept, sleep);
+        }
+        ripe
+    }
+}
+
+/// The requests themselves.
 #[derive(Default)]
 pub(super) struct Kept {
     places: HashMap<u64, Place>,
@@ -157,7 +212,7 @@ impl Kept {
     }
 
     /// Whose time has come is for any thread now: how many those are.
-    pub(super) fn ripen(&mut self, now: Instant) -> usize {
+    fn ripen(&mut self, now: Instant) -> usize {
         let mut ripe = 0;
         while let Some(first) = self.due.first_entry() {
             if first.key().0 > now {
@@ -171,7 +226,7 @@ impl Kept {
     }
 
     /// When the next one is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 

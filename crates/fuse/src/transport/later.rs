@@ -105,9 +105,7 @@ impl WorkerPool {
 
     /// Starts the thread that looks when kept requests are due, or has it look again.
     fn wake_clock(self: &Arc<Self>) {
-        // Nothing but the flag itself: what the clock reads is under a lock.
-        if self.clock_runs.swap(true, Ordering::Relaxed) {
-            self.due_changed.notify_one();
+        if !self.kept.needs_clock() {
             return;
         }
         let worker_pool = self.clone();
@@ -120,27 +118,17 @@ impl WorkerPool {
         if let Err(error) = clock {
             // What is kept goes on when the next thread is done, or with the next that is kept.
             tracing::warn!(%error, "no thread to look when requests are due");
-            self.clock_runs.store(false, Ordering::Relaxed);
+            self.kept.clock_ended();
         }
     }
 
     /// Until the end of the mount.
     fn keep_time(self: &Arc<Self>) {
-        /// A wake-up that came before the wait is made good by then.
-        const LONGEST_SLEEP: Duration = Duration::from_millis(500);
         while !self.life.has_ended() {
-            let mut kept = self.kept.lock();
-            let ripe = kept.ripen(Instant::now());
-            if ripe == 0 {
-                let sleep = kept.next_due().map_or(LONGEST_SLEEP, |due| {
-                    due.saturating_duration_since(Instant::now())
-                        .min(LONGEST_SLEEP)
-                });
-                self.due_changed.wait_for(&mut kept, sleep);
-                continue;
+            let ripe = self.kept.ripen_or_sleep();
+            if ripe > 0 {
+                self.put_to_work(ripe);
             }
-            drop(kept);
-            self.put_to_work(ripe);
         }
     }
 

@@ -14,7 +14,7 @@ use super::buffer::{ReplyBuffer, RequestBuffer};
 use super::caller;
 use super::device;
 use super::further::FurtherReaders;
-use super::kept::Kept;
+use super::kept::KeptAndClock;
 use super::later::OverDevice;
 use super::placement::{Placement, Role};
 use super::ring::RingWorkerPool;
@@ -51,9 +51,7 @@ pub(crate) struct WorkerPool {
     /// So many threads are blocked that it matters who asks.
     pub(super) crowded: AtomicBool,
     /// Requests that no thread stays with; locked after the worker table.
-    pub(super) kept: Mutex<Kept>,
-    pub(super) due_changed: Condvar,
-    pub(super) clock_runs: AtomicBool,
+    pub(super) kept: KeptAndClock,
     /// Who reads beside the reader.
     pub(super) further: FurtherReaders,
     /// Where callers are.
@@ -115,9 +113,7 @@ impl WorkerPool {
             whereabouts: Arc::default(),
             further: FurtherReaders::new(further_readers),
             crowded: AtomicBool::new(false),
-            kept: Mutex::default(),
-            due_changed: Condvar::new(),
-            clock_runs: AtomicBool::new(false),
+            kept: KeptAndClock::default(),
             watchdog: Watchdog::new(),
             worker_table: Mutex::default(),
             can_follow: placement.is_near_caller() && may_bind() && caller::proc_is_own(),
@@ -362,7 +358,7 @@ impl WorkerPool {
             worker_state.hand(WakeReason::Leave);
         }
         self.watchdog.wake();
-        self.due_changed.notify_all();
+        self.kept.wake_clock();
         while !worker_table.worker_states.is_empty() && start.elapsed() < patience {
             // The reader may be reading from a connection that could not be aborted.
             let impatient = start.elapsed() >= END_IN_PEACE;
