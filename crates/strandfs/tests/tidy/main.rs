@@ -8,6 +8,7 @@ mod links;
 mod rooms;
 mod rules;
 mod source;
+mod types;
 
 use std::fs;
 use std::path::{Path, PathBuf};
