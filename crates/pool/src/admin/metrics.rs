@@ -11,10 +11,12 @@ use rustix::fs::StatVfs;
 
 use crate::admin::Admin;
 use crate::admin::status::{self, mode_word};
-use crate::base::branch::BranchHealth;
+use crate::base::branch::{BranchHealth, IDLE_MINUTES};
 use crate::base::calls::{self, Call};
 use crate::base::errno_name::errno_name;
-use crate::base::metrics::{Branch, Cache, Calls, Metrics, Operation, Threads, bucket_bounds_ns};
+use crate::base::metrics::{
+    Branch, Cache, Calls, IdlePeriods, Metrics, Operation, Threads, bucket_bounds_ns,
+};
 use crate::base::status::count;
 use crate::mover::{ahead, held};
 use crate::state::State;
@@ -135,9 +137,18 @@ fn of(health: &BranchHealth, space: Option<&StatVfs>) -> Branch {
         io_errors: condition.io_errors,
         available_bytes: available.and_then(bytes),
         total_bytes: total.and_then(bytes),
+        disk_idle_ms: health.disk().time().map(milliseconds),
+        disk_idle_periods: idle_periods(health),
         calls: calls.collect(),
         ..Branch::default()
     }
+}
+
+fn idle_periods(health: &BranchHealth) -> Vec<IdlePeriods> {
+    let ended = health.disk().ended().into_iter().flatten();
+    let all = IDLE_MINUTES.into_iter().zip(ended);
+    all.map(|(minutes, ended)| IdlePeriods { minutes, ended })
+        .collect()
 }
 
 fn calls_of(calls: &calls::Calls, call: Call) -> Calls {

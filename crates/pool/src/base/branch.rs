@@ -3,6 +3,7 @@
 mod dead_server;
 mod drive;
 mod health;
+mod idle;
 mod mark;
 mod medium;
 mod missing;
@@ -27,6 +28,7 @@ use crate::base::hash::stable_hash;
 use crate::base::{magic, sys};
 pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
 pub use health::{BranchHealth, BranchState, is_dead_server, is_failure};
+pub use idle::{DiskIdle, MINUTES as IDLE_MINUTES};
 pub use mark::{Found, Mark, is_marked, open};
 pub use medium::{Latency, Medium};
 pub use missing::Missing;

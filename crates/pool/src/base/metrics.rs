@@ -135,8 +135,22 @@ pub struct Branch {
     pub available_bytes: Option<u64>,
     /// Free and used together, when that was last asked; none before.
     pub total_bytes: Option<u64>,
+    /// How long its disk has not been read or written by anybody; none where that is not known.
+    pub disk_idle_ms: Option<u64>,
+    /// How often that came to an end after at least so long; empty where that is not known.
+    pub disk_idle_periods: Vec<IdlePeriods>,
     /// What it was asked for, by kind.
     pub calls: BTreeMap<String, Calls>,
+}
+
+/// Periods in which a disk had nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IdlePeriods {
+    /// At least so long.
+    pub minutes: u64,
+    /// How many were ended by a read or write.
+    pub ended: u64,
 }
 
 /// The calls of one kind to one branch.

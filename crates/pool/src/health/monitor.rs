@@ -177,9 +177,11 @@ impl Monitor {
         let stuck = self.stuck(pool, view, now);
         for branch in &view.branches {
             self.look_at(pool, view, branch, &stuck, now);
+            branch.health().look_at_disk(branch.mark().disk(), now);
         }
         for missing in &view.missing {
             self.look_for(pool, &view.settings, missing, &stuck, now);
+            missing.health.look_at_disk(None, now);
         }
         let known = |id: &BranchId| {
             view.branch(*id).is_some() || view.missing.iter().any(|missing| missing.id == *id)

@@ -330,6 +330,35 @@ pub const FAMILIES: &[Family] = &[
         |pool| of_branches(pool, |branch| Some(Value::Number(branch.io_errors)))
     ),
     family!(
+        Gauge,
+        "branch_disk_idle",
+        Seconds,
+        ["branch"],
+        "For how long nothing has been read from or written to the branch's disk, by anybody; looked at \
+         every five seconds",
+        |pool| of_branches(pool, |branch| branch.disk_idle_ms.map(Value::Milliseconds))
+    ),
+    family!(
+        Counter,
+        "branch_disk_idle_periods",
+        None,
+        ["branch", "minutes"],
+        "How often the branch's disk was read or written, by anybody, after it had had nothing to do for \
+         at least so many minutes",
+        |pool| {
+            let all = pool.branches.iter().flat_map(|branch| {
+                branch.disk_idle_periods.iter().map(|periods| {
+                    let labels = vec![
+                        ("branch", branch.path.clone()),
+                        ("minutes", periods.minutes.to_string()),
+                    ];
+                    (labels, Value::Number(periods.ended))
+                })
+            });
+            all.collect()
+        }
+    ),
+    family!(
         Counter,
         "branch_calls",
         None,

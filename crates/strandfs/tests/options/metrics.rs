@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::need_root;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Kind, Pool, eventually, strandfs};
+use crate::support::{Kind, Pool, eventually, mounts, strandfs};
 
 /// Far more than anything here takes.
 const IN_TIME: Duration = Duration::from_secs(25);
@@ -292,4 +292,39 @@ fn who_is_no_pool_has_no_metrics() {
     let ran = strandfs(["metrics", dir.path().to_str().unwrap()]);
     assert_eq!((ran.code(), ran.stdout.as_str()), (5, ""), "{ran:?}");
     assert!(ran.stderr.contains("is not a strandfs mount"), "{ran:?}");
+}
+
+/// From the kernel's counts of the branch's disk, which are read without a request to it.
+#[test]
+fn for_how_long_a_disk_has_had_nothing_to_do_is_known_where_there_is_one_disk() {
+    need_root!();
+    if !mounts::loop_works("ext4") {
+        return;
+    }
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "32M"), "")
+        .branch(Kind::Tmpfs("8m"), "")
+        .option("category.create=ff,minfreespace=0")
+        .mount();
+    let disk = pool.branch_status(0).path;
+    let idle = format!("strandfs_branch_disk_idle_seconds{{branch=\"{disk}\"}}");
+    let seconds = || counted(&pool).get(&idle).copied();
+    // It is looked at every five seconds, and mounting has used it.
+    eventually("it has nothing to do", IN_TIME, || {
+        seconds().is_some_and(|seconds| seconds >= 5.0)
+    });
+    let all = counted(&pool);
+    for minutes in [5, 10, 20, 30, 60] {
+        let labels = format!("{{branch=\"{disk}\",minutes=\"{minutes}\"}}");
+        let what = format!("strandfs_branch_disk_idle_periods_total{labels}");
+        assert_eq!(value(&all, &what), 0.0);
+    }
+    let of_others = |what: &&String| what.contains("_disk_idle") && !what.contains(&disk);
+    assert_eq!(all.keys().find(of_others), None);
+    let was = seconds().unwrap();
+    put(pool.path("f"), "f");
+    fs::File::open(pool.path("f")).unwrap().sync_all().unwrap();
+    eventually("its use is seen", IN_TIME, || {
+        seconds().is_some_and(|seconds| seconds < was)
+    });
 }

@@ -10,7 +10,7 @@ use crate::base::branch::{Medium, open_to_ask};
 use crate::base::sys;
 
 /// Where the kernel lists block devices by number.
-const DEVICES: &str = "/sys/dev/block";
+pub(super) const DEVICES: &str = "/sys/dev/block";
 
 /// The block device below a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,11 @@ impl Drive {
             sequence: read(&disk.join("diskseq")).and_then(|text| text.parse().ok()),
             name: name.map(|name| name + &part),
         })
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> (u32, u32) {
+        self.number
     }
 
     /// Whether the kernel still lists it, and not another one by its number.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::base::branch::DiskIdle;
 use crate::base::calls::Calls;
 use crate::base::status::{Condition, rfc3339};
 
@@ -65,6 +66,7 @@ pub struct BranchHealth {
     suspected: AtomicBool,
     io_errors: AtomicU64,
     calls: Calls,
+    disk: DiskIdle,
     told: Mutex<Told>,
 }
 
@@ -87,6 +89,7 @@ impl BranchHealth {
             suspected: AtomicBool::new(false),
             io_errors: AtomicU64::new(0),
             calls: Calls::default(),
+            disk: DiskIdle::default(),
             told: Mutex::new(Told {
                 state: BranchState::Ok,
                 reason: String::new(),
@@ -95,6 +98,16 @@ impl BranchHealth {
                 last_error: None,
             }),
         }
+    }
+
+    /// How long its disk has had nothing to do.
+    pub fn disk(&self) -> &DiskIdle {
+        &self.disk
+    }
+
+    /// Looks how much the disk with this number has been used, if it is time to. Asks the kernel alone.
+    pub fn look_at_disk(&self, device: Option<(u32, u32)>, now: Instant) {
+        self.disk.look(device, now);
     }
 
     /// Whether a call has been waiting for the branch for long: leave it alone if you can.

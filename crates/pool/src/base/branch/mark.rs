@@ -82,6 +82,11 @@ impl Mark {
         }
     }
 
+    /// The number of the block device that it lies on; none without one, or with several.
+    pub fn disk(&self) -> Option<(u32, u32)> {
+        self.drive.as_ref().map(Drive::number)
+    }
+
     /// What is written to disk of it.
     pub fn id(&self) -> &RootId {
         &self.id
