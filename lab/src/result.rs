@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -345,14 +346,20 @@ impl Report {
     /// Reads a file that [`Report::write`] wrote.
     ///
     /// # Errors
-    /// [`BenchError::Io`] when it cannot be read, [`BenchError::Usage`] when it is no result or one
+    /// [`BenchError::Io`] when it cannot be read, [`BenchError::Usage`] when it is not there, no result or one
     /// of another version.
     pub fn read(path: &Path) -> Result<Self, BenchError> {
         #[derive(Deserialize)]
         struct Stamp {
             version: u32,
         }
-        let text = fs::read_to_string(path).map_err(BenchError::io("reading", path))?;
+        let text = fs::read_to_string(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => BenchError::Usage(format!(
+                "{} does not exist: name a file that --json wrote",
+                path.display()
+            )),
+            _ => BenchError::io("reading", path)(error),
+        })?;
         let no_result = |error: serde_json::Error| {
             BenchError::Usage(format!(
                 "{} is no result of a benchmark ({error}): name a file that --json wrote",

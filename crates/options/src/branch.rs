@@ -81,7 +81,9 @@ pub enum BranchError {
     Commas { path: PathBuf, parts: Vec<String> },
     #[error("branch {path:?} is not a directory: name a directory")]
     NotADirectory { path: PathBuf },
-    #[error("branch {path:?} is in the list twice: name it once")]
+    #[error(
+        "branch {path:?} is in the list already, perhaps by another path that leads to it: name it once"
+    )]
     Duplicate { path: PathBuf },
     #[error("branch {path:?} cannot be reached ({why}): make it readable or remove it")]
     Unreachable { path: PathBuf, why: String },

@@ -125,8 +125,8 @@ pub enum Failure {
     },
     /// A word that names neither branches nor a configuration.
     #[error(
-        "{name} is no directory, there is no {file}, and it is no command: name the branches, or \
-         write that file"
+        "{name} is neither a directory nor a pool (there is no {file}): name the branches, or write \
+         that file"
     )]
     NoSource {
         /// As written.

@@ -96,7 +96,7 @@ fn take(branch: &Path, name: &str, yes: bool) -> Result<ExitCode, Failure> {
     let record = record.ok_or_else(|| {
         refused(
             branch,
-            format!("there is no record {name} that no server is at; see `strandfs records list`"),
+            format!("there is no record named {name}, or a server is at work on it; `strandfs records list` shows those that wait"),
         )
     })?;
     let Some(about) = record.about else {

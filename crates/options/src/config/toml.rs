@@ -161,10 +161,21 @@ fn scalar(value: &Value) -> Result<String, Wrong> {
         Value::Integer(number) => Ok(number.value().to_string()),
         Value::Boolean(truth) => Ok(truth.value().to_string()),
         other => Err(wrong(format!(
-            "a text, a whole number or true or false is expected, not a {}",
-            other.type_name()
+            "a text, a whole number or true or false is expected, not {}",
+            kind_of(other)
         ))),
     }
+}
+
+/// With its article.
+fn kind_of(value: &Value) -> String {
+    let name = value.type_name();
+    let article = if name.starts_with(['a', 'i']) {
+        "an"
+    } else {
+        "a"
+    };
+    format!("{article} {name}")
 }
 
 fn names(array: &Array) -> Result<String, Wrong> {
@@ -189,8 +200,8 @@ fn branch(value: &Value) -> Result<String, Wrong> {
         Value::String(path) => branch_text(path.value(), false, None, None),
         Value::InlineTable(table) => branch_table(table),
         other => Err(wrong(format!(
-            "a branch is a path or a table like {{ path = \"/mnt/a\", mode = \"RO\" }}, not a {}",
-            other.type_name()
+            "a branch is a path or a table like {{ path = \"/mnt/a\", mode = \"RO\" }}, not {}",
+            kind_of(other)
         ))),
     };
     found.map_err(|wrong| Wrong {

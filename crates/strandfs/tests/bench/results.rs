@@ -116,7 +116,7 @@ fn what_is_no_result_is_refused_by_name() {
     assert_eq!(refused.code(), 2, "{refused:?}");
     assert!(refused.stderr.contains("other.json"), "{refused:?}");
     let missing = compare(Path::new("/no such file"), &other, &[]);
-    assert_eq!(missing.code(), 1, "{missing:?}");
+    assert_eq!(missing.code(), 2, "{missing:?}");
     let threshold = compare(&other, &other, &["--threshold=100"]);
     assert!(threshold.stderr.contains("--threshold"), "{threshold:?}");
 }
