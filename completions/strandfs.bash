@@ -46,6 +46,9 @@ _strandfs() {
             strandfs,mount)
                 cmd="strandfs__subcmd__mount"
                 ;;
+            strandfs,notify-test)
+                cmd="strandfs__subcmd__notify__subcmd__test"
+                ;;
             strandfs,options)
                 cmd="strandfs__subcmd__options"
                 ;;
@@ -164,7 +167,7 @@ _strandfs() {
 
     case "${cmd}" in
         strandfs)
-            opts="-h -V --help --version mount umount unmount status metrics top config import-fstab explain doctor get set branch reload records volume options bench completions"
+            opts="-h -V --help --version mount umount unmount status metrics top config import-fstab explain doctor get set branch reload notify-test records volume options bench completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1110,6 +1113,20 @@ _strandfs() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        strandfs__subcmd__notify__subcmd__test)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use crate::ops::Ops;
 use control::reconfigure::Watcher;
-use control::request::Reload;
+use control::request::{Reload, TryNotify};
 use explain::Parts;
 use status::AskGuardian;
 
@@ -24,6 +24,7 @@ pub struct Admin {
     socket: OnceLock<String>,
     reload: OnceLock<Reload>,
     guardian: OnceLock<AskGuardian>,
+    try_notify: OnceLock<TryNotify>,
     watcher: OnceLock<Watcher>,
     explained: Parts,
     /// When the pool was made.
@@ -38,6 +39,7 @@ impl Admin {
             socket: OnceLock::new(),
             reload: OnceLock::new(),
             guardian: OnceLock::new(),
+            try_notify: OnceLock::new(),
             watcher: OnceLock::new(),
             explained: Parts::default(),
             began: Instant::now(),

@@ -10,7 +10,7 @@ use strandfs_fuse::{FileKind, NodeId};
 use strandfs_options::Settings;
 
 use crate::admin::control::reconfigure::{self, Changed, Watcher};
-use crate::admin::control::request::{self, Reload};
+use crate::admin::control::request::{self, Reload, TryNotify};
 use crate::admin::control::socket;
 use crate::admin::status::{self, AskGuardian};
 use crate::admin::{Admin, metrics};
@@ -139,6 +139,11 @@ impl Pool {
     /// Has `notifier` told of branches in trouble. Once.
     pub fn set_notifier(&self, notifier: Notifier) {
         self.health_monitor.set_notifier(notifier);
+    }
+
+    /// How `notify.command` is tried. Once.
+    pub fn set_try_notify(&self, try_notify: TryNotify) {
+        request::set_try_notify(self, try_notify);
     }
 
     /// What the pool has counted so far: from memory, whatever its branches do.

@@ -56,6 +56,8 @@ pub enum Command {
     Branch(control::BranchArgs),
     /// Have a mounted pool read its configuration again, as SIGHUP does: all of it or nothing.
     Reload(control::ReloadArgs),
+    /// Try `notify.command` of a mounted pool: run it for an event named `test`, and say how it ended.
+    NotifyTest(control::NotifyTestArgs),
     /// Show, accept or discard records of interrupted moves that no mount follows.
     #[command(subcommand)]
     Records(records::RecordsCommand),

@@ -1,4 +1,4 @@
-//! `strandfs get`, `set`, `branch` and `reload`: acting on a mounted pool.
+//! `strandfs get`, `set`, `branch`, `reload` and `notify-test`: acting on a mounted pool.
 
 pub mod client;
 mod save;
@@ -17,7 +17,9 @@ use strandfs_pool::admin::control::request::{Answer, Request};
 use strandfs_pool::status::{SCHEMA, Status};
 
 use crate::answers::{Values, typed};
-use crate::args::control::{BranchArgs, BranchCommand, GetArgs, ReloadArgs, SetArgs};
+use crate::args::control::{
+    BranchArgs, BranchCommand, GetArgs, NotifyTestArgs, ReloadArgs, SetArgs,
+};
 use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::output::print_json;
@@ -224,17 +226,7 @@ fn ask(
     request: &Request,
     save: Option<Vec<&'static str>>,
 ) -> Result<ExitCode, Failure> {
-    let mountpoint = mounted(mountpoint)?;
-    let stranger = mounts::stranger(&mountpoint);
-    if let Some(user) = stranger.map_err(Failure::system("reading /proc/self/mountinfo"))? {
-        return Err(Failure::NotPermitted {
-            path: mountpoint,
-            why: format!(
-                "it was mounted by user {user}, whose server is not trusted with changes: run this as \
-                 that user"
-            ),
-        });
-    }
+    let mountpoint = trusted(mountpoint)?;
     let target = match &save {
         Some(_) => Some(save::Target::of(&mountpoint)?),
         None => None,
@@ -262,6 +254,48 @@ fn ask(
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `strandfs notify-test`.
+///
+/// # Errors
+/// No pool is mounted there, it has no `notify.command`, or that did not run or failed.
+pub fn notify_test(args: &NotifyTestArgs) -> Result<ExitCode, Failure> {
+    let mountpoint = trusted(&args.mountpoint)?;
+    let answer = client::ask(&mountpoint, &Request::NotifyTest)?;
+    if let Some(error) = answer.error {
+        return Err(Failure::Refused(error));
+    }
+    match answer.notified {
+        Some(Ok(())) => {
+            tell!("notify.command ran and ended with exit code 0");
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Err(why)) => Err(Failure::Tool {
+            program: "notify.command".to_owned(),
+            why: one_line(&why),
+        }),
+        None => Err(Failure::NoAnswer {
+            mountpoint,
+            why: "its server is of another version".to_owned(),
+        }),
+    }
+}
+
+/// The pool mounted exactly here, if its server is not one of another user, who could answer anything.
+fn trusted(given: &Path) -> Result<PathBuf, Failure> {
+    let mountpoint = mounted(given)?;
+    let stranger = mounts::stranger(&mountpoint);
+    match stranger.map_err(Failure::system("reading /proc/self/mountinfo"))? {
+        None => Ok(mountpoint),
+        Some(user) => Err(Failure::NotPermitted {
+            path: mountpoint,
+            why: format!(
+                "it was mounted by user {user}, whose server is not trusted with changes: run this as \
+                 that user"
+            ),
+        }),
+    }
 }
 
 /// The pool mounted exactly here.

@@ -96,6 +96,7 @@ fn main() -> ExitCode {
         Command::Set(set) => control::set(&set),
         Command::Branch(branch) => control::branch(&branch),
         Command::Reload(reload) => control::reload(&reload),
+        Command::NotifyTest(args) => control::notify_test(&args),
         Command::Records(command) => records::run(&command),
         Command::Volume(command) => volume::run(&command),
     };

@@ -9,6 +9,8 @@ mod message;
 mod notifier;
 mod program;
 mod run;
+mod spare;
+mod trial;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -16,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
@@ -26,8 +29,9 @@ use strandfs_pool::health::events::Event;
 
 use crate::failure::Failure;
 use crate::logging::one_line;
-use message::Message;
+use message::{Answer, Message};
 pub use notifier::{is_called, main};
+use trial::Trials;
 
 /// What the process is called, by `ps` too.
 const NAME: &str = "strandfs-notify";
@@ -115,8 +119,14 @@ impl Started {
         drop(self.life);
         let (give, take) = mpsc::sync_channel(QUEUED_MAX);
         let (to, says, child) = (self.to, self.says, self.child);
+        let trials = Arc::new(Trials::default());
+        let answers = Arc::clone(&trials);
         thread("strandfs-events", move || send(to, &take))?;
-        thread("strandfs-notices", move || listen(says, child))?;
+        thread("strandfs-notices", move || listen(says, child, &answers))?;
+        let tell = give.clone();
+        pool.set_try_notify(Box::new(move || {
+            trials.run(|number| tell.try_send(Task::Tell(Message::Trial(number))).is_ok())
+        }));
         let _ = give.try_send(Task::Tell(Message::Mounted));
         let events = give.clone();
         pool.set_notifier(Box::new(move |event: Event| {
@@ -158,16 +168,22 @@ fn send(to: ChildStdin, tasks: &Receiver<Task>) {
     }
 }
 
-/// Logs what the notifier says, until it ends: before the server does that is an error.
-fn listen(says: ChildStderr, mut child: Child) {
+/// Logs what the notifier says, and whoever takes its place: that the last of them ends before the
+/// server does is an error.
+fn listen(says: ChildStderr, mut child: Child, trials: &Trials) {
     let lines = BufReader::new(says).lines();
     for line in lines.map_while(Result::ok) {
-        tracing::warn!("{}", one_line(&line));
+        match Answer::read(&line) {
+            Some(answer) => trials.note(answer),
+            None => tracing::warn!("{}", one_line(&line)),
+        }
+        // It may have been killed, and nobody else takes note of that.
+        let _ = child.try_wait();
     }
     let status = child.wait().map(|status| status.to_string());
     tracing::error!(
         status = status.unwrap_or_default(),
-        "nobody is notified any more: the process that runs notify.command has ended; mount again"
+        "nobody is notified any more: the process that runs notify.command has ended, and its spare; mount again"
     );
 }
 

@@ -78,13 +78,16 @@ pub enum BranchCommand {
         save: bool,
     },
     /// Change a branch in place.
+    #[command(group(
+        clap::ArgGroup::new("change").args(["mode", "minfreespace"]).required(true).multiple(true)
+    ))]
     Set {
         /// Where the pool is mounted.
         mountpoint: PathBuf,
         /// The branch.
         path: PathBuf,
         /// RW, RO or NC.
-        #[arg(long, required_unless_present = "minfreespace")]
+        #[arg(long)]
         mode: Option<String>,
         /// Free space this branch needs to receive new files, or `default` for the pool's.
         #[arg(long, value_name = "SIZE")]
@@ -98,6 +101,13 @@ pub enum BranchCommand {
 /// Arguments of `reload`.
 #[derive(Args)]
 pub struct ReloadArgs {
+    /// Where the pool is mounted.
+    pub mountpoint: PathBuf,
+}
+
+/// Arguments of `notify-test`.
+#[derive(Args)]
+pub struct NotifyTestArgs {
     /// Where the pool is mounted.
     pub mountpoint: PathBuf,
 }

@@ -7,6 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use serde::{Deserialize, Serialize};
 use strandfs_pool::health::events::Event;
 
+use crate::logging::one_line;
+
 /// A message.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -14,6 +16,8 @@ pub enum Message {
     Mounted,
     /// The server is about to end because it was asked to.
     Unmounted,
+    /// Somebody asks whether the program runs: the answer has this number.
+    Trial(u64),
     /// Something happened to a branch.
     Branch {
         /// The event's name.
@@ -60,6 +64,39 @@ impl Message {
     }
 }
 
+/// How a trial went, as the notifier answers: a line that nothing else that it says begins like, since
+/// that is said without control characters.
+pub struct Answer {
+    /// Of [`Message::Trial`].
+    pub number: u64,
+    /// A clause for people if the program did not run or failed.
+    pub outcome: Result<(), String>,
+}
+
+const ANSWER: &str = "\u{1}";
+
+impl Answer {
+    /// As it is sent.
+    pub fn line(&self) -> String {
+        let why = self.outcome.as_ref().err();
+        let why = why.map_or_else(String::new, |why| format!(" {}", one_line(why)));
+        format!("{ANSWER}{}{why}\n", self.number)
+    }
+
+    /// As it was sent; none if the line is no answer.
+    pub fn read(line: &str) -> Option<Answer> {
+        let line = line.strip_prefix(ANSWER)?;
+        let (number, why) = match line.split_once(' ') {
+            Some((number, why)) => (number, Err(why.to_owned())),
+            None => (line, Ok(())),
+        };
+        Some(Answer {
+            number: number.parse().ok()?,
+            outcome: why,
+        })
+    }
+}
+
 /// The variables that the program finds in its environment.
 pub type Variables = Vec<(&'static str, OsString)>;
 
@@ -90,6 +127,21 @@ fn text(value: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_are_known_from_what_is_said() {
+        for outcome in [Ok(()), Err("it cannot be started: no\nway".to_owned())] {
+            let answer = Answer { number: 7, outcome };
+            let line = answer.line();
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            let read = Answer::read(line.trim_end_matches('\n')).unwrap();
+            assert_eq!(read.number, 7);
+            assert_eq!(read.outcome.is_ok(), answer.outcome.is_ok());
+        }
+        let said = one_line("\u{1}7");
+        assert!(Answer::read(&said).is_none(), "{said}");
+        assert!(Answer::read("7").is_none());
+    }
 
     #[test]
     fn any_path_and_reason_comes_through() {

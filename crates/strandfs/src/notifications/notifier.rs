@@ -2,22 +2,24 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::PidfdFlags;
+use rustix::process::{Pid, PidfdFlags};
 
 use super::NAME;
 use super::message::{self, Message};
 use super::run::Runner;
+use super::spare::{self, Spare};
 use crate::deaths;
+use crate::exit::Exit;
 use crate::logging::one_line;
 
 /// How long it may take until it is known how a dead server has ended.
@@ -27,9 +29,9 @@ const LINE_MAX_BYTES: usize = 64 << 10;
 /// A datagram of facility "daemon", severity "warning".
 const SYSLOG: (&str, &str) = ("/dev/log", "<28>strandfs: ");
 
-/// Whether the program was started as a notifier.
+/// Whether the program was started as a notifier, or as its spare.
 pub fn is_called(program: Option<&OsString>) -> bool {
-    program.is_some_and(|name| name == NAME)
+    program.is_some_and(|name| name == NAME || name == spare::NAME)
 }
 
 /// What it is started with.
@@ -40,7 +42,7 @@ struct Arguments {
 }
 
 fn arguments(arguments: Vec<OsString>) -> Option<Arguments> {
-    let mut arguments = arguments.into_iter().skip(1);
+    let mut arguments = arguments.into_iter();
     let limit = arguments.next()?.to_str()?.parse().ok()?;
     Some(Arguments {
         limit: Duration::from_millis(limit),
@@ -49,35 +51,100 @@ fn arguments(arguments: Vec<OsString>) -> Option<Arguments> {
     })
 }
 
+/// The server, whose end is told.
+pub struct Server {
+    /// Its number, if it lived when this process began.
+    pub pid: Option<Pid>,
+    handle: Option<OwnedFd>,
+}
+
+impl Server {
+    /// The server with this number, which is another's once the server has ended.
+    pub fn of(pid: Option<Pid>) -> Server {
+        let handle = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        let is_it = !wait_for_end(Duration::ZERO);
+        Server {
+            pid: pid.filter(|_| is_it),
+            handle: handle.filter(|_| is_it),
+        }
+    }
+
+    fn cause_of_end(&self) -> String {
+        let handle = self.handle.as_ref();
+        let status = handle.and_then(|server| strandfs_fuse::end_of(server.as_fd(), KNOWN_WITHIN));
+        deaths::cause(status)
+    }
+}
+
+/// Waits for the server's end, for so long. Returns whether it has come.
+pub fn wait_for_end(limit: Duration) -> bool {
+    let life = std::io::stdout();
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&life, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome != Ok(0),
+        }
+    }
+}
+
 /// In the notifier: runs the program for each event, and for the server's end.
 pub fn main(given: Vec<OsString>) -> ExitCode {
+    let _ = strandfs_fuse::close_inherited();
+    outlive_signals();
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    if given.first().is_some_and(|name| name == spare::NAME) {
+        let _ = rustix::thread::set_name(c"strandfs-spare");
+        let Some(waiting) = spare::arguments(given) else {
+            return Exit::Usage.into();
+        };
+        // There is a spare only once the pool is mounted.
+        let mail = Mail {
+            mounted: true,
+            ..Mail::default()
+        };
+        let pause = waiting.until_needed();
+        return serve(waiting.server, mail, pause, waiting.words);
+    }
+    let server = Server::of(rustix::process::getppid());
+    let words = given.into_iter().skip(1).collect();
+    serve(server, Mail::default(), Duration::ZERO, words)
+}
+
+/// `pause`: how long this process has waited before it took the place of another.
+fn serve(server: Server, mut mail: Mail, pause: Duration, given: Vec<OsString>) -> ExitCode {
     let Some(Arguments {
         limit,
         mountpoint,
         words,
-    }) = arguments(given)
+    }) = arguments(given.clone())
     else {
-        return crate::exit::Exit::Usage.into();
+        return Exit::Usage.into();
     };
-    let _ = strandfs_fuse::close_inherited();
-    let server = rustix::process::getppid()
-        .and_then(|server| rustix::process::pidfd_open(server, PidfdFlags::empty()).ok());
-    outlive_signals();
-    let _ = rustix::process::setsid();
-    let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"strandfs-notify");
     let Ok(runner) = Runner::start(words, limit, Arc::new(say)) else {
-        return crate::exit::Exit::Failed.into();
+        return Exit::Failed.into();
     };
     let pool = mountpoint.into_os_string();
-    let mut mail = Mail::default();
+    // Ends with this function: until then whatever is left to be told is told by the spare if this
+    // process is killed.
+    let keep_spare = || Spare::keep(server.pid, pause, given.clone());
+    let mut spare = mail.mounted.then(keep_spare);
     while mail.wait() {
         mail.take(|message| tell(&runner, &pool, message));
+        if mail.mounted != spare.is_some() {
+            spare = mail.mounted.then(keep_spare);
+        }
     }
     if mail.mounted {
-        let status = server.and_then(|server| strandfs_fuse::end_of(server.as_fd(), KNOWN_WITHIN));
-        let reason = deaths::cause(status);
-        runner.run(message::variables(&pool, "ended", &reason));
+        let reason = server.cause_of_end();
+        runner.run(message::variables(&pool, "ended", &reason), None);
     }
     // Four at once, one of which may have begun just now.
     runner.finish(limit * 2 + KNOWN_WITHIN);
@@ -98,17 +165,27 @@ fn outlive_signals() {
 }
 
 fn tell(runner: &Runner, pool: &OsString, message: &Message) {
-    if let Message::Branch {
-        event,
-        branch,
-        was,
-        reason,
-        left_out,
-    } = message
-    {
-        let mut variables = message::variables(pool, event, reason);
-        variables.extend(message::of_branch(branch, was, *left_out));
-        runner.run(variables);
+    match message {
+        Message::Branch {
+            event,
+            branch,
+            was,
+            reason,
+            left_out,
+        } => {
+            let mut variables = message::variables(pool, event, reason);
+            variables.extend(message::of_branch(branch, was, *left_out));
+            runner.run(variables, None);
+        }
+        Message::Trial(number) => {
+            let number = *number;
+            let variables = message::variables(pool, "test", "somebody tries notify.command");
+            runner.run(
+                variables,
+                Some(Box::new(move |outcome| answer(number, outcome))),
+            );
+        }
+        Message::Mounted | Message::Unmounted => {}
     }
 }
 
@@ -182,8 +259,14 @@ impl Mail {
     }
 }
 
+/// To the server. One that has ended needs none.
+fn answer(number: u64, outcome: Result<(), String>) {
+    let answer = message::Answer { number, outcome };
+    let _ = std::io::stderr().write_all(answer.line().as_bytes());
+}
+
 /// To the server, which logs it; after its end to the system's log.
-fn say(what: &str) {
+pub fn say(what: &str) {
     let line = format!("{}\n", one_line(what));
     if std::io::stderr().write_all(line.as_bytes()).is_ok() {
         return;

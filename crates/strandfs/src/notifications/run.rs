@@ -23,6 +23,15 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Where what goes wrong is said.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Told how the run for an event went.
+pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// What the program is to run for.
+struct Event {
+    variables: Variables,
+    done: Option<Done>,
+}
+
 /// Runs a program for each event.
 pub struct Runner {
     queue: Arc<Queue>,
@@ -36,7 +45,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    events: VecDeque<Variables>,
+    events: VecDeque<Event>,
     busy: usize,
     /// Events that found no room since one did.
     left_out: u64,
@@ -69,17 +78,21 @@ impl Runner {
     }
 
     /// Has the program run for an event; one too many is left out.
-    pub fn run(&self, event: Variables) {
+    pub fn run(&self, variables: Variables, done: Option<Done>) {
         let mut state = self.queue.lock();
         if state.events.len() >= QUEUED_MAX {
             state.left_out += 1;
             if state.left_out == 1 {
                 (self.say)("events are left out: notify.command does not come to its end");
             }
+            drop(state);
+            if let Some(done) = done {
+                done(Err("too many events wait for it".to_owned()));
+            }
             return;
         }
         state.left_out = 0;
-        state.events.push_back(event);
+        state.events.push_back(Event { variables, done });
         self.queue.news.notify_all();
     }
 
@@ -103,8 +116,12 @@ fn work(queue: &Queue, words: &[OsString], limit: Duration, say: &Say) {
         };
         state.busy += 1;
         drop(state);
-        if let Err(why) = run(words, event, limit) {
+        let outcome = run(words, event.variables, limit);
+        if let Err(why) = &outcome {
             say(&format!("notify.command: {why}"));
+        }
+        if let Some(done) = event.done {
+            done(outcome);
         }
         state = queue.lock();
         state.busy -= 1;
@@ -116,7 +133,7 @@ fn work(queue: &Queue, words: &[OsString], limit: Duration, say: &Say) {
 ///
 /// # Errors
 /// It cannot be run, took too long or failed; a clause for people.
-fn run(words: &[OsString], event: Variables, limit: Duration) -> Result<(), String> {
+fn run(words: &[OsString], variables: Variables, limit: Duration) -> Result<(), String> {
     let (path, arguments) = words.split_first().ok_or("there is no program")?;
     // It may have been replaced since the mount.
     program::check(path.as_ref(), None)?;
@@ -125,7 +142,7 @@ fn run(words: &[OsString], event: Variables, limit: Duration) -> Result<(), Stri
         .args(arguments)
         .env_clear()
         .env("PATH", PATH)
-        .envs(event)
+        .envs(variables)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

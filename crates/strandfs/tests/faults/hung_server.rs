@@ -44,6 +44,7 @@ fn all_say(pool: &Pool, said: &str) {
         &["set", root, "cache.attr=2"],
         &["branch", "list", root],
         &["reload", root],
+        &["notify-test", root],
         &["metrics", root],
         &[
             "mount",

@@ -242,16 +242,116 @@ fn a_server_that_is_killed_is_told_of_and_one_that_ends_in_order_is_not() {
     told.pool.bury();
 }
 
-/// The notifier of this server.
+/// The notifier of this server, once it calls itself so.
+#[track_caller]
 fn notifier(server: u32) -> u32 {
-    let children = format!("/proc/{server}/task/{server}/children");
-    let children = fs::read_to_string(children).unwrap();
-    let is_it = |pid: &u32| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name == "strandfs-notify\n")
+    let find = || {
+        let children = format!("/proc/{server}/task/{server}/children");
+        let children = fs::read_to_string(children).unwrap();
+        let mut pids = children
+            .split_ascii_whitespace()
+            .map(|pid| pid.parse().unwrap());
+        pids.find(|pid| name_of(*pid) == "strandfs-notify")
     };
-    let pids = children.split_ascii_whitespace();
-    pids.map(|pid| pid.parse().unwrap()).find(is_it).unwrap()
+    eventually("a notifier", SOON, || find().is_some());
+    find().unwrap()
+}
+
+/// The spare of a notifier.
+fn spare(notifier: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{notifier}/task")).ok()?;
+    let children = tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children = children.collect::<String>();
+    let mut pids = children
+        .split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    pids.find(|pid| name_of(*pid) == "strandfs-spare")
+}
+
+#[track_caller]
+fn await_spare(notifier: u32) -> u32 {
+    eventually("a spare", SOON, || spare(notifier).is_some());
+    spare(notifier).unwrap()
+}
+
+fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.unwrap_or_default().trim().to_owned()
+}
+
+fn is_gone(pid: u32) -> bool {
+    is_zombie(pid) || File::open(format!("/proc/{pid}/status")).is_err()
+}
+
+#[test]
+fn a_notifier_that_is_killed_is_followed_by_its_spare_and_that_has_another() {
+    need_root!();
+    let mut told = Told::new(with_a_disk(), TELL).start();
+    let log = |told: &Told, what: &str| {
+        eventually(what, SOON, || told.pool.log().contains(what));
+    };
+    let first = notifier(told.pool.pid());
+    let second = await_spare(first);
+    signal(first, Signal::KILL);
+    // The pipe keeps it until somebody reads again.
+    pull(&told.pool);
+    told.expect(1, "missing b1 ok");
+    log(
+        &told,
+        "the process that runs notify.command was killed: another takes its place in 1 s",
+    );
+    assert_eq!(name_of(second), "strandfs-notify");
+    eventually("the killed one is no zombie", SOON, || !is_zombie(first));
+    // Not what the server is left with.
+    let rights = |pid: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("Cap"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(rights(&second.to_string()), rights("self"));
+    let third = await_spare(second);
+    signal(third, Signal::KILL);
+    log(&told, "has ended (signal: 9 (SIGKILL)): another is started");
+    eventually("another spare", SOON, || {
+        spare(second).is_some_and(|fourth| fourth != third)
+    });
+    let fourth = await_spare(second);
+    signal(told.pool.pid(), Signal::KILL);
+    told.expect(2, "ended");
+    assert!(told.event(2).contains("killed"), "{}", told.event(2));
+    told.pool.bury();
+    eventually("both end with the server", SOON, || {
+        is_gone(second) && is_gone(fourth)
+    });
+    // Told once.
+    told.event(2);
+}
+
+#[test]
+fn a_server_that_dies_while_nobody_runs_the_command_is_told_of() {
+    need_root!();
+    let mut told = Told::new(Pool::tmpfs(1).prepare(), TELL).start();
+    let first = notifier(told.pool.pid());
+    let second = await_spare(first);
+    for dead in [first, told.pool.pid()] {
+        signal(dead, Signal::KILL);
+    }
+    told.expect(1, "ended");
+    told.pool.bury();
+    eventually("it ends with the server", SOON, || is_gone(second));
+    told.event(1);
+
+    // One that ends in order leaves nobody, whoever runs the command.
+    told.pool.start();
+    let first = notifier(told.pool.pid());
+    let second = await_spare(first);
+    signal(first, Signal::KILL);
+    let third = await_spare(second);
+    told.pool.stop();
+    eventually("nobody is left", SOON, || is_gone(second) && is_gone(third));
+    told.event(1);
 }
 
 #[test]
@@ -265,11 +365,7 @@ fn what_ends_a_service_leaves_the_notifier_until_the_server_has_ended() {
     signal(told.pool.pid(), Signal::KILL);
     told.expect(1, "ended");
     told.pool.bury();
-    eventually("it ends with the server", SOON, || {
-        !PathBuf::from(format!("/proc/{notifier}/fd")).exists()
-            || File::open(format!("/proc/{notifier}/status")).is_err()
-            || is_zombie(notifier)
-    });
+    eventually("it ends with the server", SOON, || is_gone(notifier));
 }
 
 fn is_zombie(pid: u32) -> bool {
@@ -342,12 +438,9 @@ fn a_command_that_hangs_is_killed_with_what_it_started_and_holds_up_nobody() {
     // The pool answers meanwhile.
     assert!(fs::read_dir(told.pool.root()).unwrap().next().is_none());
     eventually("all were told", SOON, || told.events().len() == branches);
-    let is_gone = |line: &String| {
-        let pid: u32 = line.rsplit(' ').next().unwrap().parse().unwrap();
-        is_zombie(pid) || File::open(format!("/proc/{pid}/status")).is_err()
-    };
+    let is_killed = |line: &String| is_gone(line.rsplit(' ').next().unwrap().parse().unwrap());
     eventually("they are killed", SOON, || {
-        told.events().iter().all(is_gone)
+        told.events().iter().all(is_killed)
     });
     let log = || told.pool.log();
     eventually("it is said", SOON, || {
@@ -393,7 +486,12 @@ fn a_notifier_that_does_not_read_or_is_gone_holds_up_nothing() {
 
     plug_in(&told.pool, "disk");
     told.pool.start();
-    signal(notifier(told.pool.pid()), Signal::KILL);
+    let process = notifier(told.pool.pid());
+    let spare = await_spare(process);
+    signal(process, Signal::STOP);
+    for both in [spare, process] {
+        signal(both, Signal::KILL);
+    }
     let log = || told.pool.log();
     eventually("it is said", SOON, || {
         log().contains("nobody is notified any more")
@@ -448,4 +546,39 @@ fn a_command_that_others_could_change_is_refused_and_none_is_set_at_run_time() {
         rustix::fs::XattrFlags::empty(),
     );
     assert!(set.is_err());
+}
+
+#[test]
+fn a_trial_runs_the_command_as_an_event_does_and_says_how_it_ended() {
+    need_root!();
+    let told = Told::new(Pool::tmpfs(1).prepare(), TELL).start();
+    let root = told.pool.root().to_str().unwrap().to_owned();
+    let run = strandfs(["notify-test", &root]).ok();
+    assert!(run.stdout.contains("ended with exit code 0"), "{run:?}");
+    told.expect(1, "test   left-out=");
+
+    let program = told.pool.outside("tell");
+    let failed = |script: &str, why: &str| {
+        put(&program, format!("#!/bin/sh\n{script}\n"));
+        let run = strandfs(["notify-test", &root]);
+        assert_eq!(run.code(), 1, "{run:?}");
+        assert!(run.stderr.contains("notify.command failed: "), "{run:?}");
+        assert!(run.stderr.contains(why), "{run:?}");
+    };
+    failed("exit 7", "it ended with exit status: 7");
+    failed("kill -9 $$", "SIGKILL");
+    chown(&program, Some(1000), None).unwrap();
+    failed("exit 0", "can be changed by user 1000");
+    fs::remove_file(&program).unwrap();
+    let run = strandfs(["notify-test", &root]);
+    assert!(
+        run.code() == 1 && run.stderr.contains("No such file"),
+        "{run:?}"
+    );
+    drop(told);
+
+    let without = Pool::tmpfs(1).mount();
+    let run = strandfs(["notify-test", without.root().to_str().unwrap()]);
+    assert_eq!(run.code(), 2, "{run:?}");
+    assert!(run.stderr.contains("has no notify.command"), "{run:?}");
 }

@@ -60,6 +60,8 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Have `notify.command` run once, to see whether it does.
+    NotifyTest,
 }
 
 /// The answer: one line of JSON.
@@ -84,7 +86,13 @@ pub struct Answer {
     pub metrics: Option<Metrics>,
     /// Who has files open, where it was asked for.
     pub users: Option<Users>,
+    /// How a trial of `notify.command` went, where it was asked for; an error says what failed.
+    pub notified: Option<Result<(), String>>,
 }
+
+/// Has `notify.command` run for an event that says it is a test, and waits for its end for a bounded
+/// time; a clause for people if it did not run or failed.
+pub type TryNotify = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Reads the configuration again and applies it; a sentence if it is refused.
 pub type Reload = Box<dyn Fn(&Admin) -> Result<Changed, String> + Send + Sync>;
@@ -120,6 +128,7 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
                 },
             );
         }
+        Request::NotifyTest => return signed(pool, try_notify(pool)),
         Request::Reload => reload(pool),
         Request::Set { options } => {
             reconfigure::reconfigure(pool, |settings| set_all(settings, options))
@@ -164,6 +173,27 @@ fn signed(pool: &State, answer: Answer) -> Answer {
         pid: std::process::id(),
         mountpoint: pool.mountpoint.get().cloned(),
         ..answer
+    }
+}
+
+/// Says how `notify.command` is tried; once.
+pub fn set_try_notify(pool: &Admin, try_notify: TryNotify) {
+    let _ = pool.try_notify.set(try_notify);
+}
+
+fn try_notify(pool: &Admin) -> Answer {
+    match pool.try_notify.get() {
+        Some(try_notify) => Answer {
+            notified: Some(try_notify()),
+            ..Answer::default()
+        },
+        None => Answer {
+            error: Some(
+                "this pool has no notify.command: set it, then unmount the pool and mount it again"
+                    .to_owned(),
+            ),
+            ..Answer::default()
+        },
     }
 }
 
@@ -244,6 +274,7 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
         | Request::Metrics
         | Request::Users
         | Request::Set { .. }
+        | Request::NotifyTest
         | Request::Reload => {}
     }
     Ok(Vec::new())
