@@ -338,7 +338,8 @@ fn write_past_direct(
     if !flags.contains(OFlags::DIRECT) {
         return Err(refused);
     }
-    let kept = OFlags::RWMODE | OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC;
+    // Not O_APPEND, with which pwrite(2) has no offset.
+    let kept = OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC;
     let plain = rustix::fs::open(
         sys::ProcPath::new(fd).as_c_str(),
         (flags & kept) | OFlags::CLOEXEC | OFlags::LARGEFILE,
