@@ -18,6 +18,7 @@ mod watchdog;
 mod whereabouts;
 mod worker_pool;
 mod worker_state;
+mod yielding;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::process::Pid;
 
 use super::placement::{Placement, Role};
+use super::yielding::Yielding;
 use crate::affinity;
 use crate::sys;
 use crate::traffic::Counts;
@@ -63,11 +63,7 @@ pub(super) struct WorkerState {
     /// The CPU that the thread is bound to, and 1 more; 0: none.
     bound: AtomicU32,
     /// Whether it gives its CPU to whoever wants it.
-    yields: AtomicBool,
-    /// Held while that changes, here and in the kernel: the thread and the watchdog both do it.
-    changing: Mutex<()>,
-    /// Whether that kept it from running, since it was asked last.
-    starved: AtomicBool,
+    yielding: Yielding,
     /// Threads are numbered as they start.
     number: usize,
     /// Its requests.
@@ -89,9 +85,7 @@ impl WorkerState {
             thread: OnceLock::new(),
             tid: AtomicU32::new(0),
             bound: AtomicU32::new(0),
-            yields: AtomicBool::new(false),
-            changing: Mutex::new(()),
-            starved: AtomicBool::new(false),
+            yielding: Yielding::default(),
             number,
             counts,
         }
@@ -303,26 +297,22 @@ impl WorkerState {
         if self.yields() {
             let is_starved = !self.is_sleeping();
             self.change_yielding(false);
-            self.starved.store(is_starved, Ordering::Release);
+            self.yielding.note_starved(is_starved);
         }
     }
 
     /// Whether giving its CPU away has kept the thread from running; told once.
     pub(super) fn was_starved(&self) -> bool {
-        self.starved.load(Ordering::Acquire) && self.starved.swap(false, Ordering::AcqRel)
+        self.yielding.was_starved()
     }
 
     /// Whether it does.
     pub(super) fn yields(&self) -> bool {
-        self.yields.load(Ordering::Acquire)
+        self.yielding.is_on()
     }
 
     fn change_yielding(&self, yields: bool) {
-        let _changing = self.changing.lock();
-        match sys::set_yielding(self.kernel_thread(), yields) {
-            Ok(()) => self.yields.store(yields, Ordering::Release),
-            Err(errno) => tracing::debug!(%errno, yields, "the priority of a thread stays"),
-        }
+        self.yielding.set(self.kernel_thread(), yields);
     }
 
     /// Lets the thread run anywhere, if it is bound.
