@@ -285,8 +285,9 @@ impl WorkerState {
 
     /// Has the thread, which is the calling one and bound, give its CPU to whoever wants it, or not.
     pub(super) fn set_yielding(&self, yields: bool) {
-        let may = || self.bound_to().is_some() && sys::can_yield();
-        if self.yields() != yields && (!yields || may()) {
+        // Somebody else may have given it other CPUs since.
+        let yields = yields && self.bound_to().is_some() && sys::can_yield();
+        if self.yields() != yields {
             self.change_yielding(yields);
         }
     }
@@ -317,11 +318,11 @@ impl WorkerState {
 
     /// Lets the thread run anywhere, if it is bound.
     pub(super) fn release(&self) {
+        if self.yields() {
+            self.change_yielding(false);
+        }
         let bound = self.bound_to();
         if bound.is_some() {
-            if self.yields() {
-                self.change_yielding(false);
-            }
             affinity::release(self.kernel_thread(), bound);
             self.bound.store(0, Ordering::Release);
         }
@@ -425,6 +426,34 @@ mod tests {
         worker_state.become_reader();
         worker_state.enter(12);
         assert!(!worker_state.is_interrupted() && !worker_state.wants_signal());
+    }
+
+    /// As when `taskset -p` has put it elsewhere.
+    #[test]
+    fn a_thread_that_is_bound_no_more_does_not_give_way() {
+        if !sys::can_yield() {
+            return;
+        }
+        affinity::note_allowed();
+        let cpu = rustix::thread::sched_getcpu();
+        let worker_state = worker_state();
+        worker_state.take();
+        let give_way = || {
+            affinity::run_anywhere();
+            worker_state.bind(cpu);
+            worker_state.set_yielding(true);
+            let yields = worker_state.yields();
+            worker_state.bound.store(0, Ordering::Release);
+            yields
+        };
+        if !give_way() {
+            return; // There is one CPU alone.
+        }
+        worker_state.set_yielding(true);
+        assert!(!worker_state.yields());
+        assert!(give_way());
+        worker_state.release();
+        assert!(!worker_state.yields());
     }
 
     #[test]
