@@ -236,6 +236,8 @@ fn a_server_that_is_killed_is_told_of_and_one_that_ends_in_order_is_not() {
     told.pool.start();
     // One that was asked to end by a signal to all of the service.
     assert_eq!(told.events(), [""; 0]);
+    // A server that is killed before the notifier knows that a pool is mounted has mounted none.
+    await_spare(notifier(told.pool.pid()));
     signal(told.pool.pid(), Signal::KILL);
     told.expect(1, "ended");
     assert!(told.event(1).contains("killed"), "{}", told.event(1));

@@ -108,7 +108,7 @@ fn branches_are_listed_added_changed_and_removed() {
     assert!(get(&pool, "branches").contains("=NC,1M"));
     branch("set", 1, &["--minfreespace", "default"]).ok();
     assert!(!get(&pool, "branches").contains(','));
-    refused(branch("add", 1, &[]), "twice");
+    refused(branch("add", 1, &[]), "is in the list already");
     refused(branch("set", 1, &["--mode", "XX"]), "RW, RO or NC");
     refused(branch("set", 1, &["--minfreespace", "1Q"]), "minfreespace");
     branch("remove", 1, &[]).ok();
