@@ -3,10 +3,11 @@
 //! A thread starts on the CPUs of the one that starts it, and a session's threads may be bound to
 //! one: who starts a thread while it carries out a request would bind it there for good.
 
-use crate::sys;
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::sys;
 
 /// What the process may use, as far as anybody bound a thread.
 static ALLOWED: Mutex<Option<CpuSet>> = Mutex::new(None);
@@ -14,7 +15,7 @@ static ALLOWED: Mutex<Option<CpuSet>> = Mutex::new(None);
 /// Lets the calling thread run on every CPU that the process may use. For a thread that was started
 /// by one that carries out a request. Without a session nothing is changed.
 pub fn run_anywhere() {
-    if let Err(errno) = sys::run_as_others(None) {
+    if let Err(errno) = sys::run_as_others() {
         tracing::debug!(%errno, "a thread gives way to others");
     }
     let allowed = *ALLOWED.lock();

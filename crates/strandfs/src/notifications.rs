@@ -20,8 +20,10 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use strandfs_options::{OptionError, Settings};
 use strandfs_pool::Pool;
@@ -41,6 +43,25 @@ const PROGRAM: &str = "/proc/self/exe";
 const QUEUED_MAX: usize = 64;
 /// How long the end of the mount waits for the notifier to hear of it.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Waits until a descriptor has something to be read, or its other end is gone; for so long.
+///
+/// # Errors
+/// As of `poll(2)`, but never EINTR.
+fn is_ready_within(descriptor: impl AsFd, limit: Duration) -> Result<bool, Errno> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome.map(|ready| ready > 0),
+        }
+    }
+}
 
 /// A notifier that was started and knows of no mount yet.
 pub struct Started {

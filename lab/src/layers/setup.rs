@@ -339,11 +339,7 @@ impl Levels {
     ) -> Result<(), BenchError> {
         let options = pool_options(way.mode.options(), Some(way.transport), &plan.options);
         let name = pool_name(way, place);
-        progress(&Step {
-            what: &format!("mounting {name}"),
-            subject: &name,
-            ..Step::default()
-        });
+        tell_mounting(&name, progress);
         self.serve(plan, &name, options, place, group, own_tmpfs)
     }
 
@@ -359,11 +355,7 @@ impl Levels {
     ) -> Result<(), BenchError> {
         for &branches in &plan.branches {
             let name = name_of_several(way, branches, place);
-            progress(&Step {
-                what: &format!("mounting {name}"),
-                subject: &name,
-                ..Step::default()
-            });
+            tell_mounting(&name, progress);
             let mode = format!("{},{FIRST_BRANCH}", way.mode.options());
             let options = pool_options(&mode, Some(way.transport), &plan.options);
             let newest = self.scratches.len().saturating_sub(1);
@@ -500,6 +492,14 @@ impl Levels {
             trial::WorkPlace::Memory => None,
         }
     }
+}
+
+fn tell_mounting(name: &str, progress: &mut Progress<'_>) {
+    progress(&Step {
+        what: &format!("mounting {name}"),
+        subject: name,
+        ..Step::default()
+    });
 }
 
 fn throws_away(mounted: &Mounted) -> bool {

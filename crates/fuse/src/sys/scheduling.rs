@@ -45,20 +45,20 @@ pub(crate) fn can_yield() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     let attempt = || set_yielding(None, true).and_then(|()| set_yielding(None, false));
     *CAN.get_or_init(|| {
-        let tried = std::thread::spawn(attempt).join();
-        tried.is_ok_and(|tried| tried.is_ok())
+        // Where no thread can be had nothing is tried: the reader goes on as it is.
+        let tried = std::thread::Builder::new().spawn(attempt);
+        tried.is_ok_and(|tried| tried.join().is_ok_and(|tried| tried.is_ok()))
     })
 }
 
-/// Has a thread (`None`: the calling one) run as others do, whatever it was started as.
+/// Has the calling thread run as others do, whatever it was started as.
 ///
 /// # Errors
 /// As of [`set_yielding`].
-pub(crate) fn run_as_others(thread: Option<Pid>) -> Result<(), Errno> {
-    let tid = thread.map_or(0, |thread| thread.as_raw_nonzero().get());
+pub(crate) fn run_as_others() -> Result<(), Errno> {
     // SAFETY: no memory is passed.
-    match unsafe { libc::sched_getscheduler(tid) } {
-        libc::SCHED_IDLE => set_yielding(thread, false),
+    match unsafe { libc::sched_getscheduler(0) } {
+        libc::SCHED_IDLE => set_yielding(None, false),
         _ => Ok(()),
     }
 }
@@ -66,15 +66,13 @@ pub(crate) fn run_as_others(thread: Option<Pid>) -> Result<(), Errno> {
 /// Writes down as a thread's own I/O priority what follows from its nice value.
 fn keep_io_priority(tid: libc::pid_t) -> Result<(), Errno> {
     let nice = rustix::process::getpriority_process(Pid::from_raw(tid))?;
-    let level = (nice + 20) / 5;
+    let wanted = (BEST_EFFORT << CLASS_SHIFT) | ((nice + 20) / 5);
     // SAFETY: no memory is passed.
     let own = unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) };
-    let is_none = libc::c_int::try_from(own).is_ok_and(|own| own >> CLASS_SHIFT == 0);
-    let follows = own == libc::c_long::from(BEST_EFFORT << CLASS_SHIFT | level);
-    if !is_none && !follows {
+    // Newer kernels tell of a thread without one what follows, which may not be its own yet.
+    if own >> CLASS_SHIFT != 0 && own != libc::c_long::from(wanted) {
         return Ok(());
     }
-    let wanted = BEST_EFFORT << CLASS_SHIFT | level;
     // SAFETY: no memory is passed.
     if unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, wanted) } == 0 {
         Ok(())
@@ -107,7 +105,7 @@ mod tests {
         assert_eq!(io_class(), BEST_EFFORT.into(), "not the idle class");
         let child = std::thread::spawn(|| {
             let inherited = policy();
-            run_as_others(None).unwrap();
+            run_as_others().unwrap();
             (inherited, policy())
         });
         assert_eq!(child.join().unwrap(), (libc::SCHED_IDLE, libc::SCHED_OTHER));

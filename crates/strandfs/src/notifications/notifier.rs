@@ -7,9 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
@@ -78,19 +78,8 @@ impl Server {
 
 /// Waits for the server's end, for so long. Returns whether it has come.
 pub fn wait_for_end(limit: Duration) -> bool {
-    let life = std::io::stdout();
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        match poll(&mut [PollFd::new(&life, PollFlags::IN)], Some(&left)) {
-            Err(Errno::INTR) => {}
-            outcome => return outcome != Ok(0),
-        }
-    }
+    // An error is no life to wait for.
+    super::is_ready_within(std::io::stdout(), limit) != Ok(false)
 }
 
 /// In the notifier: runs the program for each event, and for the server's end.
