@@ -21,7 +21,7 @@ use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, follow};
 use crate::state::State;
 use crate::state::identity::{Identity, Presented};
-use crate::state::node::{DirEntry, Node};
+use crate::state::node::{DirEntry, DirSet, Node};
 
 /// An inode found on its branch.
 pub(crate) struct Located {
@@ -175,6 +175,25 @@ pub(crate) fn stat_file(pool: &Directories, node: &Arc<Node>) -> Result<Statx> {
             let located = locate_nameless(pool, node, &identity)?;
             Ok((located.branch).call(Call::Stat, || sys::statx_fd(located.fd()))?)
         }
+    }
+}
+
+/// Whether a name in a directory leads to the file's own inode, as far as its branch can tell.
+pub(crate) fn leads_to(pool: &Directories, node: &Node, set: &DirSet, name: &OsStr) -> bool {
+    let Some(identity) = node.primary() else {
+        return false;
+    };
+    let Some(dir) = set.on(identity.branch) else {
+        return false;
+    };
+    if follows(node, &identity) {
+        return follow::target_of(pool, dir, name, &identity, node.kind).is_some();
+    }
+    match sys::statx_name(dir.fd.as_fd(), name) {
+        Ok(stat) => pool.volumes.same(&identity, &stat),
+        Err(Errno::NOENT | Errno::NOTDIR) => false,
+        // A branch that fails says nothing against it: another copy is to be read then.
+        Err(_) => true,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, choose};
 use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::state::identity::kind_of;
-use crate::state::node::Node;
+use crate::state::node::{DirSet, Name, Node};
 use crate::state::view::View;
 
 /// One copy of a node.
@@ -95,30 +95,48 @@ pub(crate) fn holder_of_link(pool: &Directories, node: &Arc<Node>) -> Result<Hol
     Ok(smallvec![Holder::new(&own.branch, own.fd, true)])
 }
 
-/// Files of the node's newest name and kind on branches other than its own.
+/// Files of the node's newest name and kind on branches other than its own. A name that leads to
+/// another file by now is none of the node's: whatever bears it elsewhere is not its copy.
 pub(crate) fn namesakes(
     pool: &Directories,
     view: &View,
     node: &Arc<Node>,
     own: BranchId,
 ) -> Holders {
-    let mut found = Holders::new();
     if view.branches.len() < 2 {
-        return found;
+        return Holders::new();
     }
-    let Some(name) = node.name() else {
-        return found;
-    };
-    let Some(set) = pool.nodes.get(name.parent).and_then(|parent| {
-        set::dir_set_of(pool, &parent, Freshness::Trusted, SlowBranches::Ask).ok()
-    }) else {
-        return found;
-    };
+    let names: SmallVec<[Name; 1]> = node.place().names.iter().cloned().collect();
+    for (index, name) in names.iter().enumerate() {
+        let Some(set) = pool.nodes.get(name.parent).and_then(|parent| {
+            set::dir_set_of(pool, &parent, Freshness::Trusted, SlowBranches::Ask).ok()
+        }) else {
+            continue;
+        };
+        let found = files_named(pool, view, node, &set, (&name.name, own));
+        // Most files have one name, and no other branch has it: nothing depends on the name then.
+        let is_last = index + 1 == names.len();
+        if (found.is_empty() && is_last) || locate::leads_to(pool, node, &set, &name.name) {
+            return found;
+        }
+    }
+    Holders::new()
+}
+
+/// Files of that name, and the node's kind, in a directory on other branches than its own.
+fn files_named(
+    pool: &Directories,
+    view: &View,
+    node: &Node,
+    set: &DirSet,
+    (name, own): (&OsStr, BranchId),
+) -> Holders {
+    let mut found = Holders::new();
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let remembered = remembered::remembered(pool, view, &set);
+    let remembered = remembered::remembered(pool, view, set);
     let others = set.entries.iter().filter(|entry| entry.branch.id != own);
-    for entry in others.filter(|entry| !remembered.lacks(entry, &name.name)) {
-        let Ok(fd) = rustix::fs::openat(&entry.fd, &*name.name, flags, Mode::empty()) else {
+    for entry in others.filter(|entry| !remembered.lacks(entry, name)) {
+        let Ok(fd) = rustix::fs::openat(&entry.fd, name, flags, Mode::empty()) else {
             continue;
         };
         let Ok(stat) = sys::statx_fd(fd.as_fd()) else {

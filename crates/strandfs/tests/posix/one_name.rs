@@ -2,10 +2,12 @@
 //! a branch keeps nothing from being made on the others.
 
 use crate::need_root;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::support::files::{errno, get, put};
 use crate::support::{Pool, eventually};
@@ -86,6 +88,51 @@ fn a_file_with_a_directorys_name_on_one_branch_leaves_the_others_to_be_used() {
     let linked = fs::hard_link(pool.path("moved"), pool.path("d/linked"));
     assert_eq!(errno(linked), Errno::XDEV);
     assert_eq!(get(pool.path("moved")), b"x");
+}
+
+/// A program has a file open whose name somebody gave to another file, on another branch, behind the
+/// pool: what it does to its file was done to that one as well.
+#[test]
+fn what_is_done_to_an_open_file_reaches_no_file_that_took_its_name() {
+    need_root!();
+    let pool = Pool::tmpfs(2).option("coherence=timeout").mount();
+    put(pool.on(1, "name"), "its own");
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(true)
+        .open(pool.path("name"))
+        .unwrap();
+    fs::rename(pool.on(1, "name"), pool.on(1, "renamed")).unwrap();
+    put(pool.on(0, "name"), "of another");
+    fs::set_permissions(pool.on(0, "name"), Permissions::from_mode(0o600)).unwrap();
+    let before = fs::metadata(pool.on(0, "name")).unwrap();
+
+    file.set_permissions(Permissions::from_mode(0o666)).unwrap();
+    std::os::unix::fs::fchown(&file, Some(4711), Some(4711)).unwrap();
+    rustix::fs::fsetxattr(&file, "user.of", b"it", rustix::fs::XattrFlags::empty()).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    file.set_len(3).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+    let cwd = rustix::fs::CWD;
+    rustix::fs::linkat(cwd, &by_descriptor, cwd, pool.path("further"), follow).unwrap();
+
+    assert_eq!(get(pool.on(0, "name")), b"of another");
+    let after = fs::metadata(pool.on(0, "name")).unwrap();
+    let seen = |of: &fs::Metadata| {
+        (
+            of.mode(),
+            of.uid(),
+            of.gid(),
+            of.mtime(),
+            of.nlink(),
+            of.ctime_nsec(),
+        )
+    };
+    assert_eq!(seen(&after), seen(&before));
+    assert_eq!(pool.holders("further"), [1]);
+    assert_eq!(get(pool.on(1, "renamed")), b"its");
 }
 
 /// The kernel keeps what a listing says of names for long, and the rest of a long listing is told
