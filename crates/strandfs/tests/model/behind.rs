@@ -166,7 +166,8 @@ impl Worker {
         self.read_back(id, &file, 0, len)
     }
 
-    /// Waits until the pool shows the model's state of these names.
+    /// Waits until the pool shows the model's state of these names, in listings as well: the kernel
+    /// keeps those, and drops them when the change is reported, which a look at a name may be ahead of.
     pub fn until_shown(&mut self, names: impl IntoIterator<Item = PathBuf>) -> Step {
         let names: Vec<PathBuf> = names.into_iter().collect();
         let start = Instant::now();
@@ -187,6 +188,11 @@ impl Worker {
                         complaint = Some(what);
                         break;
                     }
+                }
+            }
+            for dir in names.iter().filter_map(|name| name.parent()) {
+                if complaint.is_none() && !self.is_listed_right(dir)? {
+                    complaint = Some(format!("the listing of {}", dir.display()));
                 }
             }
             let Some(what) = complaint else { break };

@@ -234,11 +234,7 @@ impl Worker {
             Err(code) => return self.wrong_node(id, &format!("list: error {code}")),
         };
         listed.sort();
-        let mut expected: Vec<(String, char)> = children(&self.names, dir)
-            .into_iter()
-            .map(|(name, id)| (name, letter(self.nodes[&id].what)))
-            .collect();
-        expected.sort();
+        let expected = self.expected_listing(dir);
         if listed == expected {
             return Ok(());
         }
@@ -264,6 +260,25 @@ impl Worker {
             text += &self.on_branches(&dir.join(name));
         }
         self.wrong_node(id, &text)
+    }
+
+    fn expected_listing(&self, dir: &Path) -> Vec<(String, char)> {
+        let mut expected: Vec<(String, char)> = children(&self.names, dir)
+            .into_iter()
+            .map(|(name, id)| (name, letter(self.nodes[&id].what)))
+            .collect();
+        expected.sort();
+        expected
+    }
+
+    /// Whether a directory that is there is listed as it has to be.
+    pub fn is_listed_right(&self, dir: &Path) -> Step<bool> {
+        let id = self.names.get(dir).copied().unwrap_or(0);
+        let listed = self.sort("list", id, list(&self.path(dir)))?;
+        Ok(listed.is_ok_and(|mut listed| {
+            listed.sort();
+            listed == self.expected_listing(dir)
+        }))
     }
 
     /// Every name, in the order of chance; the branches too.
