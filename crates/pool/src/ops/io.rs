@@ -275,6 +275,7 @@ fn allocate(
 ) -> Result<()> {
     let end = offset_bytes.saturating_add(len_bytes);
     let mut had = false;
+    refuse_hopeless(fd, mode, len_bytes)?;
     if !mode.contains(FallocateFlags::KEEP_SIZE)
         && end > rustix::fs::fstat(fd)?.st_size.unsigned_abs()
     {
@@ -290,6 +291,25 @@ fn allocate(
         // XFS wants as much free again, for what it has given by now.
         Err(Errno::NOSPC) if had => lengthen(fd, end),
         other => Ok(other?),
+    }
+}
+
+/// Refuses what a branch cannot have room for. ext4 begins all the same, and keeps what it gave when it
+/// ran out, so that the call that failed leaves the disk full.
+///
+/// # Errors
+/// ENOSPC where the range is longer than all that is free and all that the file occupies already.
+fn refuse_hopeless(fd: BorrowedFd<'_>, mode: FallocateFlags, len_bytes: u64) -> Result<()> {
+    if !FallocateFlags::KEEP_SIZE.contains(mode) {
+        return Ok(());
+    }
+    let stat = rustix::fs::fstatvfs(fd)?;
+    let free = stat.f_bfree.saturating_mul(stat.f_frsize);
+    let occupied = sys::statx_fd(fd)?.stx_blocks.saturating_mul(512);
+    // A filesystem that does not tell (0 blocks in all) has to try.
+    match stat.f_blocks > 0 && len_bytes > free.saturating_add(occupied) {
+        true => Err(Errno::NOSPC.into()),
+        false => Ok(()),
     }
 }
 

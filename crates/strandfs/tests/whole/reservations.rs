@@ -54,3 +54,33 @@ fn a_file_that_moves_from_a_disk_keeps_the_room_that_was_reserved_for_it() {
         }
     }
 }
+
+/// ext4 keeps what it had given when it ran out: a call that failed left the disk full.
+#[test]
+fn a_refused_allocation_takes_no_room() {
+    need_root!();
+    for kind in [Kind::Loop("ext4", "24m"), Kind::Tmpfs("24m")] {
+        if matches!(kind, Kind::Loop(..)) && !loop_works("ext4") {
+            continue;
+        }
+        let pool = Pool::build().branch(kind, "").mount();
+        let free = || {
+            let stat = rustix::fs::statvfs(pool.on(0, "")).unwrap();
+            stat.f_bfree * stat.f_frsize
+        };
+        let file = open_with(pool.path("f"), 0).unwrap();
+        file.write_all_at(b"some", 0).unwrap();
+        file.sync_all().unwrap();
+        let before = free();
+        for flags in [FallocateFlags::empty(), FallocateFlags::KEEP_SIZE] {
+            let refused = rustix::fs::fallocate(&file, flags, 1000, 60 << 20);
+            assert_eq!(refused, Err(rustix::io::Errno::NOSPC));
+            let taken = before.saturating_sub(free());
+            assert!(taken < 1 << 20, "{taken} bytes are taken");
+        }
+        // What is there already needs no room again.
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, before / 8 * 5).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, before / 8 * 6).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4);
+    }
+}
