@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use strandfs_fuzz::FaultRun;
 
 use crate::held::{
-    CLOSED, LONG, MIB, assert_closed, assert_mib, block, builder, filesystems, fill, stamp, start,
-    write_mib,
+    CLOSED, LONG, MIB, assert_closed, assert_mib, available, block, builder, filesystems, fill,
+    stamp, start, write_mib,
 };
 use crate::support::files::{errno, open_with, put};
 use crate::support::traffic::requests_of;
@@ -236,6 +236,34 @@ fn where_only_the_file_itself_is_left_the_error_comes_at_once() {
         let outcome = rustix::fs::fallocate(&file, none, 0, 900 << 20);
         assert_eq!(errno(outcome), Errno::NOSPC);
     }
+}
+
+/// What is kept free on a branch as small as that was less than what a write needs to go on: it waited for
+/// room, and the room was there.
+#[test]
+fn nobody_waits_on_a_small_branch_where_nothing_can_move() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branch(Kind::Loop("ext4", "10m"), "")
+        .branch(Kind::Tmpfs("64m"), "")
+        .option("category.create=ff,minfreespace=0")
+        .prepare();
+    // Open for writing, so that this one does not move.
+    let ballast = File::create(pool.on(0, "ballast")).unwrap();
+    let taken = available(&pool.on(0, "")) - (1900 << 10);
+    rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
+    pool.start();
+    if !pool.branch_status(0).holds.is_on() {
+        return;
+    }
+    let file = open_with(pool.path("w"), 0).unwrap();
+    let begun = Instant::now();
+    for at in 0..10 {
+        file.write_all_at(&[7; 80_000], at * 80_000).unwrap();
+    }
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    assert_eq!(pool.holders("w"), [0]);
+    assert!(pool.status().held_writes.held > 0);
 }
 
 #[test]

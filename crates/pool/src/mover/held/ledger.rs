@@ -95,13 +95,17 @@ impl Ledger {
     }
 }
 
+/// What has to be available for `need_bytes` more to fit where so much is promised.
+pub(super) fn sufficient_bytes(need_bytes: u64, outstanding_bytes: u64) -> u64 {
+    let margin = MARGIN_BYTES.saturating_add(need_bytes / 32);
+    need_bytes
+        .saturating_add(outstanding_bytes)
+        .saturating_add(margin)
+}
+
 /// Whether `need_bytes` more fit where so much is available and so much promised.
 pub(super) fn fits(need_bytes: u64, available_bytes: u64, outstanding_bytes: u64) -> bool {
-    let margin = MARGIN_BYTES.saturating_add(need_bytes / 32);
-    let wanted = need_bytes
-        .saturating_add(outstanding_bytes)
-        .saturating_add(margin);
-    available_bytes >= wanted
+    available_bytes >= sufficient_bytes(need_bytes, outstanding_bytes)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use strandfs_options::Policy;
 
 use super::available;
+use super::ledger;
 use super::queue::Queue;
 use crate::base::branch::Branch;
 use crate::base::policy::Space;
@@ -280,6 +281,8 @@ fn wanted_bytes(queue: &Queue, branch: &Branch) -> Option<u64> {
     let need = queue.need_bytes();
     let beyond = BEYOND_BYTES.min(total / BEYOND_PART);
     let goal = need.saturating_add(need / 16).saturating_add(beyond);
+    // On a small branch that part of it is less than what lets anybody go on.
+    let goal = goal.max(ledger::sufficient_bytes(need, 0));
     let missing = goal.saturating_sub(available);
     // Beyond what is needed nobody waits for it.
     match missing == 0 && queue.len() == 0 {
