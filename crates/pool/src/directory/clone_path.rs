@@ -164,6 +164,10 @@ fn ensure_dir_once(
         }
         let (above, name) = (Some(&*at), place.name);
         let model = set.entries.first().cloned().ok_or(Errno::NOENT)?;
+        if !is_named(pool, &at, &set, &name) {
+            tracing::debug!(branch = %branch.path.display(), ?name, "a directory that has another name by now is not made on a further branch");
+            return Err(Errno::XDEV.into());
+        }
         if is_immutable(&set)? {
             // Nothing may come into it; what lies deeper may, but not where it would first
             // have to be made.
@@ -278,6 +282,19 @@ fn is_empty(dir: &DirEntry) -> sys::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Whether a copy of a directory still has its name in the directory above. Where each was renamed behind
+/// the pool the name is another's, who would get what is made there.
+fn is_named(pool: &Directories, above: &Arc<Node>, set: &DirSet, name: &OsStr) -> bool {
+    let Ok(above) = set::dir_set(pool, above) else {
+        return false;
+    };
+    set.entries.iter().any(|copy| {
+        let stat = |dir: &DirEntry| sys::statx_name(dir.fd.as_fd(), name);
+        let found = above.on(copy.branch.id).map(stat);
+        found.is_some_and(|found| found.is_ok_and(|stat| pool.volumes.same(&copy.identity, &stat)))
+    })
 }
 
 /// Whether one of the copies is immutable (`chattr +i`).
