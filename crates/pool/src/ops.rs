@@ -11,6 +11,7 @@ mod create_existing;
 mod durable;
 mod exdev;
 pub(crate) mod export;
+mod hidden_copies;
 pub(crate) mod io;
 pub(crate) mod io_nowait;
 pub(crate) mod ioctl;

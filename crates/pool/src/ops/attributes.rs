@@ -20,6 +20,7 @@ use crate::coherence::{remembered, validity};
 use crate::directory::{Directories, attr, do_without, locate, set};
 use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::alteration::{ToMode, ToOwner, ToTimes};
+use crate::ops::hidden_copies::Power;
 use crate::ops::{change, io};
 use crate::state::attr::{bare_root, extended_attr, file_attr};
 use crate::state::node::Node;
@@ -119,7 +120,7 @@ fn setattr_where_there_is_room(
     loop {
         let held = node.share_move_lock(cx);
         let place = node.primary();
-        let refusal = match setattr_held(pool, node, change) {
+        let refusal = match setattr_held(pool, cx, node, change) {
             Err(errno) if is_full(errno.errno) && !node.is_dir() => errno,
             outcome => return outcome,
         };
@@ -139,7 +140,12 @@ fn setattr_where_there_is_room(
 }
 
 /// SETATTR while the file stays where it is.
-fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Result<AttrReply> {
+fn setattr_held(
+    pool: &Directories,
+    cx: &Context<'_>,
+    node: &Arc<Node>,
+    change: &SetAttr,
+) -> Result<AttrReply> {
     let view = pool.view();
     let rules = &view.settings.policies;
     if let Some(mode) = change.mode {
@@ -149,7 +155,14 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
         if mode.contains(Mode::SGID) {
             sys::want_fsetid(true)?;
         }
-        change::change_copies(pool, &view, node, rules.get(Function::Chmod), &ToMode(mode))?;
+        change::change_copies(
+            pool,
+            &view,
+            node,
+            rules.get(Function::Chmod),
+            (cx, Power::Own),
+            &ToMode(mode),
+        )?;
     }
     if change.uid.is_some() || change.gid.is_some() {
         let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
@@ -159,12 +172,13 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
             &view,
             node,
             rules.get(Function::Chown),
+            (cx, Power::Own),
             &ToOwner(uid, gid),
         )?;
     }
     if let Some(size_bytes) = change.size_bytes {
         sys::want_fsetid(!change.kill_suidgid)?;
-        truncate(pool, node, change.handle, size_bytes)?;
+        truncate(pool, cx, node, change.handle, size_bytes)?;
     }
     if change.atime.is_some() || change.mtime.is_some() {
         let times = Timestamps {
@@ -176,6 +190,7 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
             &view,
             node,
             rules.get(Function::Utimens),
+            (cx, Power::Write),
             &ToTimes(times),
         )?;
     }
@@ -188,6 +203,7 @@ fn setattr_held(pool: &Directories, node: &Arc<Node>, change: &SetAttr) -> Resul
 /// Through a handle only the open file changes; by name every copy the policy picks.
 fn truncate(
     pool: &Directories,
+    cx: &Context<'_>,
     node: &Arc<Node>,
     handle: Option<Handle>,
     size_bytes: u64,
@@ -205,7 +221,13 @@ fn truncate(
         )?);
     }
     let view = pool.view();
-    let copies = change::copies_to_change(pool, &view, node, view.policy(Function::Truncate))?;
+    let copies = change::copies_to_change(
+        pool,
+        &view,
+        node,
+        view.policy(Function::Truncate),
+        (cx, Power::Write),
+    )?;
     // What is cut off cannot be put back: all must be writable before one is cut. And while they
     // are open for writing nobody gets a lease that the truncation would wait for.
     let mut writable = SmallVec::<[OwnedFd; 1]>::new();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
+use strandfs_fuse::Context;
 use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
@@ -19,6 +20,7 @@ use crate::directory::locate::{self, Located};
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, choose};
 use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
+use crate::ops::hidden_copies::{self, Power};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Name, Node};
 use crate::state::view::View;
@@ -155,7 +157,7 @@ fn files_named(
     found
 }
 
-/// The copies that the policy picks for a change, the one that users see first.
+/// The copies that the policy picks for a change by a caller of that power, the one that users see first.
 ///
 /// # Errors
 /// EROFS if none may be changed, or not the one that users see where the policy means all; as
@@ -165,14 +167,18 @@ pub(crate) fn picked_copies(
     view: &View,
     node: &Arc<Node>,
     rule: Policy,
+    (cx, power): (&Context<'_>, Power),
 ) -> Result<Holders> {
     node.counts()?;
-    let holders = self::holders(
+    let mut holders = self::holders(
         pool,
         view,
         node,
         policy::needs(rule, Category::Action).mtime,
     )?;
+    if !node.is_dir() {
+        hidden_copies::leave_out_those_of_others(view, cx, power, &mut holders)?;
+    }
     let listed: SmallVec<[(Arc<Branch>, Option<Statx>); 2]> = holders
         .iter()
         .map(|holder| (Arc::clone(&holder.branch), holder.stat))
@@ -202,8 +208,9 @@ pub(crate) fn copies_to_change(
     view: &View,
     node: &Arc<Node>,
     rule: Policy,
+    asks: (&Context<'_>, Power),
 ) -> Result<Holders> {
-    let mut copies = picked_copies(pool, view, node, rule)?;
+    let mut copies = picked_copies(pool, view, node, rule, asks)?;
     if copies.len() > 1 {
         for copy in &mut copies {
             let stat = sys::statx_fd(copy.fd.as_fd())?;
@@ -226,10 +233,11 @@ pub(crate) fn change_copies(
     view: &View,
     node: &Arc<Node>,
     rule: Policy,
+    asks: (&Context<'_>, Power),
     change: &dyn Alteration,
 ) -> Result<()> {
     let _held = node.is_dir().then(|| node.hold_attributes());
-    change_each(&copies_to_change(pool, view, node, rule)?, change)
+    change_each(&copies_to_change(pool, view, node, rule, asks)?, change)
 }
 
 /// The copy of a node that the search policy `rule` picks.

@@ -18,6 +18,7 @@ use crate::directory::{Directories, attr, set};
 use crate::health::Health;
 use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::ops::change::{self, change_each};
+use crate::ops::hidden_copies::Power;
 use crate::ops::privilege::Changer;
 use crate::ops::{open, preload, retry};
 use crate::state::node::Node;
@@ -242,7 +243,13 @@ fn change_by_ioctl(
     let view = pool.view();
     if args.directory {
         let _held = node.hold_attributes();
-        let copies = change::picked_copies(pool, &view, node, view.policy(Function::Chmod))?;
+        let copies = change::picked_copies(
+            pool,
+            &view,
+            node,
+            view.policy(Function::Chmod),
+            (cx, Power::Own),
+        )?;
         change_each(&copies, change)?;
         remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
     } else {

@@ -16,6 +16,7 @@ use crate::base::policy::{self, Category};
 use crate::base::sys;
 use crate::directory::{Directories, choose, clone_path, lookup, set};
 use crate::ops::change::{self, Holder};
+use crate::ops::hidden_copies::{self, Power};
 use crate::ops::{create, exdev};
 use crate::state::State;
 use crate::state::node::{DirEntry, Node};
@@ -38,7 +39,7 @@ pub(crate) fn link(
         return Err(Errno::EXIST.into());
     }
     let rule = view.policy(Function::Link);
-    let holders = if node.follows() {
+    let mut holders = if node.follows() {
         change::holder_of_link(pool, &node)?
     } else {
         change::holders(
@@ -48,6 +49,7 @@ pub(crate) fn link(
             policy::needs(rule, Category::Action).mtime,
         )?
     };
+    hidden_copies::leave_out_those_of_others(&view, cx, Power::Own, &mut holders)?;
     let listed: Vec<_> = holders
         .iter()
         .map(|holder| (Arc::clone(&holder.branch), None))

@@ -20,7 +20,9 @@ use crate::base::policy::same_search;
 use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
 use crate::directory::{Directories, choose, forget, locate};
-use crate::ops::{Ops, admission, change, io, link_cow, open_hack, privilege, running};
+use crate::ops::{
+    Ops, admission, change, hidden_copies, io, link_cow, open_hack, privilege, running,
+};
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
 use crate::state::held_writers;
@@ -100,16 +102,16 @@ pub(crate) fn open(
     let _held = node.share_move_lock(cx);
     let wanted = server_flags(&view, flags);
     let mut stands_in_for = None;
-    let (branch, file, mode) = match open_wanted(pool, &view, &node, wanted) {
+    let (branch, file, mode) = match open_wanted(pool, cx, (&view, &node), wanted) {
         // An append-only file (chattr +a) opens in no other way.
         Err(Error {
             errno: Errno::PERM, ..
         }) if flags & libc::O_APPEND != 0 => {
-            open_wanted(pool, &view, &node, wanted | OFlags::APPEND)?
+            open_wanted(pool, cx, (&view, &node), wanted | OFlags::APPEND)?
         }
         Err(error) if is_failure(error.errno) => {
             stands_in_for = Some(error);
-            open_stand_in(pool, &view, &node, flags, error)?
+            open_stand_in(pool, cx, (&view, &node), flags, error)?
         }
         other => other?,
     };
@@ -149,11 +151,11 @@ pub(crate) fn open(
 /// The copy that `func.open` names, or else the node's own inode.
 fn open_wanted(
     pool: &Directories,
-    view: &View,
-    node: &Arc<Node>,
+    cx: &Context<'_>,
+    (view, node): (&View, &Arc<Node>),
     wanted: OFlags,
 ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
-    match open_by_policy(pool, view, node, wanted)? {
+    match open_by_policy(pool, cx, (view, node), wanted)? {
         Some(opened) => Ok(opened),
         None => match locate::open_inode(pool, node, wanted) {
             Err(Error {
@@ -169,8 +171,8 @@ fn open_wanted(
 /// writing: the failed copy, if it came back, would hide what was written to the other.
 fn open_stand_in(
     pool: &Directories,
-    view: &View,
-    node: &Arc<Node>,
+    cx: &Context<'_>,
+    (view, node): (&View, &Arc<Node>),
     flags: i32,
     mut failure: Error,
 ) -> Result<(Arc<Branch>, OwnedFd, u32)> {
@@ -182,6 +184,10 @@ fn open_stand_in(
         return Err(failure);
     }
     for copy in change::namesakes(pool, view, node, own.branch) {
+        // The kernel has judged by the copy that failed.
+        if !hidden_copies::may_open(cx, &sys::statx_fd(copy.fd.as_fd())?, OFlags::RDONLY) {
+            continue;
+        }
         let wanted = server_flags(view, flags);
         let reopen = || crate::base::open::reopen(copy.fd.as_fd(), wanted);
         let Ok(file) = copy.branch.call(Call::Open, reopen) else {
@@ -205,8 +211,8 @@ fn open_stand_in(
 /// open anywhere, all opens share one inode.
 fn open_by_policy(
     pool: &Directories,
-    view: &View,
-    node: &Arc<Node>,
+    cx: &Context<'_>,
+    (view, node): (&View, &Arc<Node>),
     flags: OFlags,
 ) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
     let rule = view.policy(Function::Open);
@@ -222,6 +228,12 @@ fn open_by_policy(
         return Ok(Some((branch, file, mode)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
+    let is_shown = node
+        .primary()
+        .is_some_and(|own| own.branch == located.branch.id);
+    if !is_shown && !hidden_copies::may_open(cx, &sys::statx_fd(located.fd())?, flags) {
+        return Err(Error::at(&located.branch, Errno::ACCESS));
+    }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;
     let mode = rustix::fs::fstat(&file)?.st_mode;

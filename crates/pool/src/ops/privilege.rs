@@ -32,6 +32,24 @@ pub(crate) fn is_administrator(cx: &Context<'_>) -> bool {
     has_capability(cx, CAP_SYS_ADMIN)
 }
 
+/// Whether the caller may do to a user's files what only their owner may: root, as the branches know it, or
+/// with CAP_FOWNER where that counts for the user. Only asked where a file is somebody else's.
+pub(crate) fn acts_for_owner(cx: &Context<'_>, owner: u32) -> bool {
+    const CAP_FOWNER: u32 = 3;
+    acts_for(cx, owner, CAP_FOWNER)
+}
+
+/// Whether the caller may read and write a user's files whatever their modes say, with CAP_DAC_OVERRIDE.
+pub(crate) fn overrides_mode(cx: &Context<'_>, owner: u32) -> bool {
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    acts_for(cx, owner, CAP_DAC_OVERRIDE)
+}
+
+fn acts_for(cx: &Context<'_>, owner: u32, capability: u32) -> bool {
+    let has = |task: Task| task.has(capability) && task.knows_user(owner);
+    caller_uid(cx) == Some(0) || Task::of(cx).is_some_and(has)
+}
+
 /// Who asks for a change of inode flags, with what of that person's powers.
 pub(crate) struct Changer {
     uid: u32,
@@ -83,13 +101,18 @@ impl Changer {
 /// Whether the caller may leave set-group-id on an inode of this group when its access list goes:
 /// with CAP_FSETID, and as a member. Asked of `/proc` as in [`keeps_set_id`].
 pub(crate) fn keeps_set_group_id(cx: &Context<'_>, gid: u32) -> bool {
+    keeps_set_id(cx) || is_in_group(cx, gid)
+}
+
+/// Whether the caller is known to be in a group. Asked of `/proc` as in [`keeps_set_id`].
+pub(crate) fn is_in_group(cx: &Context<'_>, gid: u32) -> bool {
     let among = |line: Option<String>, skipped: usize| {
         let line = line.unwrap_or_default();
         let mut listed = line.split_whitespace().skip(skipped);
         listed.any(|listed| listed.parse() == Ok(gid))
     };
     // Of real, effective and saved, only the last counts for files.
-    keeps_set_id(cx) || among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
+    among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
 }
 
 /// Who stands for users that have no number here.

@@ -18,7 +18,7 @@ use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, follow, set};
 use crate::ops::create::unlink_flags;
-use crate::ops::{change, remove_shown, removed_dirs};
+use crate::ops::{change, hidden_copies, remove_shown, removed_dirs};
 use crate::state::State;
 use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
@@ -59,10 +59,29 @@ pub(crate) fn unlink(
         // A directory that the file hides is none of its copies.
         found.retain(|(_, stat)| kind_of(stat) != FileKind::Directory);
     }
+    check_owners(cx, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
     forget_name(&nodes, &parent, name);
+    Ok(())
+}
+
+/// Of several copies the kernel has judged by the one that is shown.
+///
+/// # Errors
+/// EPERM if the sticky bit of its directory keeps another from the caller.
+pub(crate) fn check_owners(
+    cx: &Context<'_>,
+    set: &DirSet,
+    found: &[(Arc<Branch>, Statx)],
+) -> Result<()> {
+    if found.len() < 2 {
+        return Ok(());
+    }
+    for (branch, stat) in found {
+        hidden_copies::may_take_name(cx, set.on(branch.id).ok_or(Errno::STALE)?, stat)?;
+    }
     Ok(())
 }
 
@@ -86,7 +105,12 @@ pub(crate) fn hold_found<'a>(
 }
 
 /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
-pub(crate) fn rmdir(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<()> {
+pub(crate) fn rmdir(
+    pool: &Directories,
+    cx: &Context<'_>,
+    parent: NodeId,
+    name: &OsStr,
+) -> Result<()> {
     let parent = pool.node_to_change(parent)?;
     let view = pool.view();
     let set = set::dir_set(pool, &parent)?;
@@ -101,6 +125,7 @@ pub(crate) fn rmdir(pool: &Directories, parent: NodeId, name: &OsStr) -> Result<
         }
         Some(_) => {}
     }
+    check_owners(cx, &set, &found)?;
     let nodes = nodes_named(pool, &parent, &set, name, &found);
     let opened = removed_dirs::open_before_removal(pool, &view, &set, name, &found, &nodes);
     let removed = remove_dirs(pool, &view, &set, name, &found);

@@ -19,6 +19,7 @@ use crate::base::sys;
 use crate::directory::{Directories, deadline, set};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::change;
+use crate::ops::hidden_copies::Power;
 use crate::ops::privilege::{is_administrator, keeps_set_group_id};
 use crate::state::attr::has_set_id;
 use crate::state::mounts::Forbids;
@@ -186,7 +187,14 @@ pub(crate) fn setxattr(
         value: args.value,
         flags: args.flags,
     };
-    change::change_copies(pool, &view, &node, rule, &change)
+    change::change_copies(
+        pool,
+        &view,
+        &node,
+        rule,
+        (cx, power_for(args.name)),
+        &change,
+    )
 }
 
 /// REMOVEXATTR.
@@ -216,7 +224,15 @@ pub(crate) fn removexattr(
         name,
         before: &before,
     };
-    change::change_copies(pool, &view, &node, rule, &change)
+    change::change_copies(pool, &view, &node, rule, (cx, power_for(name)), &change)
+}
+
+/// Access lists are their owner's to change, all else is whoever's may write.
+fn power_for(name: &OsStr) -> Power {
+    match name.as_bytes().starts_with(b"system.") {
+        true => Power::Own,
+        false => Power::Write,
+    }
 }
 
 fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {

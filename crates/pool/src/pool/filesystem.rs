@@ -183,7 +183,7 @@ impl Filesystem for Pool {
     fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<()> {
         answer::told(self, cx, ("rmdir", parent, Some(name)), || {
             refuse_control_name(parent, name)?;
-            retry::changing_names(self, cx, || remove::rmdir(self, parent, name))
+            retry::changing_names(self, cx, || remove::rmdir(self, cx, parent, name))
         })
     }
 

@@ -184,7 +184,7 @@ impl Worker {
             match self.sort("unlink", 0, fs::remove_file(&path))? {
                 Ok(()) => break,
                 // Its branch will take changes again.
-                Err(_) if coarse_now() - since < 20_000_000_000 => {
+                Err(_) if coarse_now() - since < 60_000_000_000 => {
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
                 Err(code) => return wrong(format!("unlink: error {code}")),

@@ -13,6 +13,7 @@ mod exdev;
 mod execve;
 mod forgery;
 mod held;
+mod hidden_copies;
 mod ioctls;
 mod leases;
 mod listings;

@@ -1,0 +1,147 @@
+//! What a caller may do to the copies of a file that are not shown. The kernel has judged by the one that
+//! is; another may be somebody else's, and the server, which is root, would be refused nothing.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{OFlags, Statx};
+use rustix::io::Errno;
+
+use crate::base::error::{Error, Result};
+use crate::base::rights::Rights;
+use crate::base::sys;
+use crate::ops::change::Holders;
+use crate::ops::privilege::{self, caller_uid};
+use crate::state::node::DirEntry;
+use crate::state::view::View;
+use strandfs_fuse::Context;
+
+/// What a change takes, as the kernel asks for it (fs/attr.c, `setattr_prepare`; fs/xattr.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Power {
+    /// To own the file.
+    Own,
+    /// To be allowed to write to it.
+    Write,
+}
+
+/// Leaves out the copies that the caller may not change: a mergerfs, which acts as its callers, is
+/// refused them by the branch. The one that is shown stays.
+///
+/// # Errors
+/// Those of `statx(2)` on the branches.
+pub(crate) fn leave_out_those_of_others(
+    view: &View,
+    cx: &Context<'_>,
+    power: Power,
+    holders: &mut Holders,
+) -> Result<()> {
+    // With `uid=` all files are shown as one user's, and are meant to be.
+    if holders.len() < 2 || view.settings.presentation.uid.is_some() {
+        return Ok(());
+    }
+    let mut rights = Vec::with_capacity(holders.len());
+    for holder in holders.iter() {
+        let stat = sys::statx_fd(holder.fd.as_fd());
+        let stat = stat.map_err(|errno| Error::at(&holder.branch, errno))?;
+        rights.push((holder.primary, Rights::of(&stat)));
+    }
+    let Some((_, shown)) = rights.iter().find(|(primary, _)| *primary).copied() else {
+        return Ok(());
+    };
+    let is_open = |hidden: &Rights| match power {
+        Power::Own => hidden.uid == shown.uid || privilege::acts_for_owner(cx, hidden.uid),
+        Power::Write => {
+            is_open_to_writers_of(&shown, hidden, caller_uid(cx))
+                || privilege::acts_for_owner(cx, hidden.uid)
+                || privilege::overrides_mode(cx, hidden.uid)
+        }
+    };
+    let mut rights = rights.into_iter();
+    holders.retain(|holder| {
+        let open = rights.next().is_some_and(|(_, hidden)| is_open(&hidden));
+        if !open {
+            tracing::debug!(branch = %holder.branch.path.display(), "a copy that is somebody else's is left as it is");
+        }
+        open
+    });
+    Ok(())
+}
+
+/// Whether whoever may write to what is shown may write to the hidden copy.
+fn is_open_to_writers_of(shown: &Rights, hidden: &Rights, caller: Option<u32>) -> bool {
+    const WRITE: u32 = 0o222;
+    if hidden.uid != shown.uid {
+        return false;
+    }
+    let granted = |rights: &Rights| rights.mode & WRITE;
+    caller == Some(shown.uid) || hidden.gid == shown.gid && granted(shown) & !granted(hidden) == 0
+}
+
+/// Whether the caller may take a name away from a file on a branch, as far as the sticky bit of its
+/// directory says (fs/namei.c, `__check_sticky`). The kernel has asked for the copy that is shown.
+///
+/// # Errors
+/// EPERM for what is another user's, in a directory that is another user's.
+pub(crate) fn may_take_name(cx: &Context<'_>, dir: &DirEntry, stat: &Statx) -> Result<()> {
+    let home = sys::statx_fd(dir.fd.as_fd()).map_err(|errno| Error::at(&dir.branch, errno))?;
+    let is_sticky = u32::from(home.stx_mode) & libc::S_ISVTX != 0;
+    let owners = [stat.stx_uid, home.stx_uid];
+    let owns = || caller_uid(cx).is_some_and(|uid| owners.contains(&uid));
+    match is_sticky && !owns() && !privilege::acts_for_owner(cx, stat.stx_uid) {
+        true => Err(Error::at(&dir.branch, Errno::PERM)),
+        false => Ok(()),
+    }
+}
+
+/// Whether the caller may open a copy in this way, by its mode.
+pub(crate) fn may_open(cx: &Context<'_>, stat: &Statx, flags: OFlags) -> bool {
+    const READ: u32 = 0o4;
+    const WRITE: u32 = 0o2;
+    let wanted = match flags & OFlags::RWMODE {
+        OFlags::RDONLY => READ,
+        OFlags::WRONLY => WRITE,
+        _ => READ | WRITE,
+    };
+    let rights = Rights::of(stat);
+    let (owner, group, others) = rights.classes();
+    let granted = match () {
+        () if caller_uid(cx) == Some(rights.uid) => owner,
+        () if group == others || privilege::is_in_group(cx, rights.gid) => group,
+        () => others,
+    };
+    wanted & !granted == 0 || privilege::overrides_mode(cx, rights.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rights(uid: u32, gid: u32, mode: u32) -> Rights {
+        Rights { uid, gid, mode }
+    }
+
+    #[test]
+    fn who_may_write_to_one_file_may_write_to_another_that_is_no_more_closed() {
+        let shown = rights(1, 2, 0o664);
+        let (owner, member) = (Some(1), Some(9));
+        for (hidden, to_owner, to_member) in [
+            (rights(1, 2, 0o664), true, true),
+            (rights(1, 2, 0o666), true, true),
+            (rights(1, 2, 0o644), true, false),
+            (rights(1, 3, 0o664), true, false),
+            (rights(0, 2, 0o666), false, false),
+        ] {
+            assert_eq!(
+                is_open_to_writers_of(&shown, &hidden, owner),
+                to_owner,
+                "{hidden:?}"
+            );
+            assert_eq!(
+                is_open_to_writers_of(&shown, &hidden, member),
+                to_member,
+                "{hidden:?}"
+            );
+            assert!(!is_open_to_writers_of(&shown, &hidden, None) || to_member);
+        }
+    }
+}
