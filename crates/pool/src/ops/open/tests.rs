@@ -32,7 +32,13 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     let view = Arc::clone(&pool.view());
     let stands_in_for = Some(Errno::IO.into());
     let open = || {
-        let found = open::open_stand_in(&pool, &view, &node, libc::O_RDONLY, Errno::IO.into());
+        let found = open::open_stand_in(
+            &pool,
+            &request_of(0),
+            (&view, &node),
+            libc::O_RDONLY,
+            Errno::IO.into(),
+        );
         let (branch, file, mode) = found.unwrap();
         assert!(node.open.lock().is_none(), "open without a handle");
         let found = OpenedCopy {
