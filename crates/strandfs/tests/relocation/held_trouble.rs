@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strandfs_fuzz::FaultRun;
 
-use crate::held::{
-    CLOSED, LONG, MIB, assert_closed, assert_mib, block, builder, filesystems, fill, stamp, start,
-    write_mib,
+use crate::held_scene::{
+    Filesystem, LONG, MIB, SMALL, assert_mib, available, block, stamp, write_mib,
 };
 use crate::support::files::{errno, open_with, put};
 use crate::support::traffic::requests_of;
@@ -48,7 +47,7 @@ fn while_one_is_held(pool: &Pool, act: impl FnOnce(&mut Child)) {
 /// Keeps the closed files from coming of age.
 fn keep_fresh(pool: &Pool, on: &AtomicBool) {
     while on.load(Ordering::Relaxed) {
-        for file in 0..CLOSED {
+        for file in 0..SMALL.closed {
             let path = pool.on(0, format!("c{file}"));
             if let Ok(file) = OpenOptions::new().append(true).open(path) {
                 let _ = file.set_modified(std::time::SystemTime::now());
@@ -61,8 +60,8 @@ fn keep_fresh(pool: &Pool, on: &AtomicBool) {
 #[test]
 fn who_keeps_changing_files_keeps_nobody_waiting() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         let on = AtomicBool::new(true);
@@ -78,15 +77,15 @@ fn who_keeps_changing_files_keeps_nobody_waiting() {
             held.longest_ms < 20_000 && held.moved_files == 0,
             "{held:?}"
         );
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_write_is_held_no_longer_than_the_deadline() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "relocate.hold=3s") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "relocate.hold=3s") else {
             return;
         };
         let target = pool.on(1, "");
@@ -106,15 +105,15 @@ fn a_write_is_held_no_longer_than_the_deadline() {
         let log = pool.log();
         assert!(log.contains("the time of relocate.hold is over"), "{log}");
         drop(file);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         while_one_is_held(&pool, |writer| {
@@ -128,21 +127,21 @@ fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
         });
         // But for one that was on its way.
         assert!(pool.status().held_writes.moved_files <= 1);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn others_are_served_while_one_is_held() {
     need_root!();
-    for kind in filesystems() {
-        let mut pool = builder(kind, "").prepare();
+    for kind in SMALL.filesystems() {
+        let mut pool = SMALL.builder(kind, "").prepare();
         put(pool.on(0, "both"), vec![7; 3 * MIB]);
         File::create(pool.on(0, "holes"))
             .unwrap()
             .set_len(64 << 20)
             .unwrap();
-        fill(&pool, 60);
+        SMALL.fill(&pool, 60);
         pool.start();
         if !pool.branch_status(0).holds.is_on() {
             return;
@@ -171,7 +170,7 @@ fn others_are_served_while_one_is_held() {
             assert!(fs::metadata(pool.path("w")).unwrap().len() > 0);
             let held = File::open(pool.path("w")).unwrap();
             held.read_exact_at(&mut read, 0).unwrap();
-            fs::rename(pool.path("immovable"), pool.path("x")).unwrap_err();
+            fs::rename(pool.path("immovable0"), pool.path("x")).unwrap_err();
             fs::create_dir(pool.path("d")).unwrap();
             assert_eq!(fs::read(pool.path("c0")).unwrap().len(), 30 * MIB);
             assert!(
@@ -188,8 +187,8 @@ fn others_are_served_while_one_is_held() {
 #[test]
 fn a_held_file_that_is_removed_stops_nobody() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         let remover = std::cell::RefCell::new(None);
@@ -202,19 +201,19 @@ fn a_held_file_that_is_removed_stops_nobody() {
         // The files are free to move now, and the writer was killed.
         remover.take().unwrap().join().unwrap().unwrap();
         assert!(!pool.path("w").exists());
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn where_only_the_file_itself_is_left_the_error_comes_at_once() {
     need_root!();
-    for kind in filesystems() {
-        let mut pool = builder(kind, "").prepare();
+    for kind in SMALL.filesystems() {
+        let mut pool = SMALL.builder(kind, "").prepare();
         let begun_with = 40;
         put(pool.on(0, "w"), "");
-        fill(&pool, begun_with);
-        for file in 0..CLOSED {
+        SMALL.fill(&pool, begun_with);
+        for file in 0..SMALL.closed {
             fs::remove_file(pool.on(0, format!("c{file}"))).unwrap();
         }
         pool.start();
@@ -241,13 +240,13 @@ fn where_only_the_file_itself_is_left_the_error_comes_at_once() {
 #[test]
 fn where_no_branch_has_room_the_error_comes_at_once() {
     need_root!();
-    for (kind, size) in filesystems() {
+    for (kind, size) in SMALL.filesystems() {
         let mut pool = Pool::build()
             .branch(Kind::Loop(kind, size), "")
             .branch(Kind::Tmpfs("16m"), "")
             .option("category.create=ff")
             .prepare();
-        fill(&pool, 60);
+        SMALL.fill(&pool, 60);
         pool.start();
         if !pool.branch_status(0).holds.is_on() {
             return;
@@ -256,15 +255,15 @@ fn where_no_branch_has_room_the_error_comes_at_once() {
         assert_eq!(errno(write_mib(&file, 1, 0, 200)), Errno::NOSPC);
         let held = pool.status().held_writes;
         assert!(held.longest_ms < 3000 && held.moved_files == 0, "{held:?}");
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch() {
     need_root!();
-    for (kind, _) in filesystems() {
-        let Some(pool) = start((kind, "700m"), 420, "") else {
+    for (kind, _) in SMALL.filesystems() {
+        let Some(pool) = SMALL.start((kind, "700m"), 420, "") else {
             return;
         };
         let file = open_with(pool.path("w"), 0).unwrap();
@@ -275,7 +274,7 @@ fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch()
         write_mib(&file, 1, 0, 1).unwrap();
         // Behind the pool, all at once.
         let other = File::create(pool.on(0, "other")).unwrap();
-        let rest = crate::held::available(&pool.on(0, "")) - (3 << 20);
+        let rest = available(&pool.on(0, "")) - (3 << 20);
         let none = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&other, none, 0, rest).unwrap();
         eventually("the branch to be armed", LONG, || {
@@ -284,7 +283,7 @@ fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch()
         write_mib(&file, 1, 1, 40).unwrap();
         assert_mib(&pool.path("w"), 1, 0, 41);
         assert_eq!(requests_of(&pool, "write"), 0);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
@@ -300,8 +299,8 @@ fn write_on(file: &File) -> usize {
     0
 }
 
-fn killed_while_held(kind: (&'static str, &'static str), delay: Duration) -> Option<(bool, usize)> {
-    let mut pool = start(kind, 60, "")?;
+fn killed_while_held(kind: Filesystem, delay: Duration) -> Option<(bool, usize)> {
+    let mut pool = SMALL.start(kind, 60, "")?;
     let files = ["w0", "w1"].map(|name| open_with(pool.path(name), 0).unwrap());
     let (written, was_held) = std::thread::scope(|scope| {
         let writers: Vec<_> = files
@@ -325,7 +324,7 @@ fn killed_while_held(kind: (&'static str, &'static str), delay: Duration) -> Opt
     for (name, written) in ["w0", "w1"].iter().zip(&written) {
         assert_mib(&pool.path(name), 9, 0, *written);
     }
-    assert_closed(&pool);
+    SMALL.assert_closed(&pool);
     Some((was_held, written.iter().sum()))
 }
 
@@ -334,7 +333,7 @@ fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
     need_root!();
     let mut result = FaultRun::new("server killed", "while writers are held");
     for (round, delay_ms) in [0, 20, 60, 150].into_iter().enumerate() {
-        for kind in filesystems() {
+        for kind in SMALL.filesystems() {
             let delay = Duration::from_millis(delay_ms + round as u64);
             let Some((held, mib)) = killed_while_held(kind, delay) else {
                 return;
@@ -383,14 +382,14 @@ fn branches_that_cannot_hold_say_why() {
 #[test]
 fn writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slow() {
     need_root!();
-    for kind in filesystems() {
+    for kind in SMALL.filesystems() {
         for (rule, passes) in [
             ("off", Some(false)),
             ("headroom", Some(true)),
             ("auto", None),
         ] {
             let options = format!("relocate.hold=0,passthrough.unheld={rule}");
-            let pool = builder(kind, &options).mount();
+            let pool = SMALL.builder(kind, &options).mount();
             if !pool.status().passthrough.is_on() {
                 return;
             }
@@ -406,8 +405,8 @@ fn writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slo
 #[test]
 fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 90, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 90, "") else {
             return;
         };
         let set = |name: &str, value: &str| {
@@ -422,6 +421,6 @@ fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on()
         write_mib(&file, 1, 0, 150).unwrap();
         assert_mib(&pool.path("w"), 1, 0, 150);
         assert_eq!(fs::metadata(pool.path("w")).unwrap().size(), 150 << 20);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
