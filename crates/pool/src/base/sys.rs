@@ -4,13 +4,14 @@
 
 use rustix::fs::Statx;
 
+pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
 pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,
 };
-pub use filesystem_id::{btrfs_devices, filesystem_uuid};
+pub use filesystem_id::filesystem_uuid;
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
 pub use hold::{
@@ -26,6 +27,7 @@ pub use raw::{
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
 
+mod btrfs;
 mod credentials;
 mod extents;
 mod fanotify;

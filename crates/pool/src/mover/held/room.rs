@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use strandfs_options::Policy;
 
-use super::available;
 use super::queue::Queue;
 use crate::base::branch::Branch;
 use crate::base::policy::Space;
@@ -252,6 +251,7 @@ impl Worker {
         let begun = Instant::now();
         match move_closed(pool, view, branch, rule, &candidate, &mut haste) {
             Ok((to, bytes)) => {
+                self.make_freed_usable(branch);
                 let counts = &pool.held.counts;
                 counts.moved_files.fetch_add(1, Ordering::Relaxed);
                 counts.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -269,6 +269,15 @@ impl Worker {
         }
         pool.held_writers.kick();
     }
+
+    /// Without this it would look as if more files had to go.
+    fn make_freed_usable(&self, branch: &Branch) {
+        // Meanwhile it is the disk that is waited for.
+        self.runner().rests();
+        if let Err(errno) = branch.commit_freed() {
+            tracing::warn!(branch = %branch.path.display(), %errno, "what a moved file occupied may not be free yet");
+        }
+    }
 }
 
 /// What is to be made free: `None` if nobody wants it, 0 if it is free already.
@@ -276,11 +285,11 @@ fn wanted_bytes(queue: &Queue, branch: &Branch) -> Option<u64> {
     if !queue.is_wanted() {
         return None;
     }
-    let (available, total) = available(branch)?;
+    let room = branch.usable().ok()?;
     let need = queue.need_bytes();
-    let beyond = BEYOND_BYTES.min(total / BEYOND_PART);
+    let beyond = BEYOND_BYTES.min(room.total_bytes / BEYOND_PART);
     let goal = need.saturating_add(need / 16).saturating_add(beyond);
-    let missing = goal.saturating_sub(available);
+    let missing = goal.saturating_sub(room.available_bytes);
     // Beyond what is needed nobody waits for it.
     match missing == 0 && queue.len() == 0 {
         true => None,
