@@ -26,6 +26,7 @@ pub use raw::{
     MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
+pub use xfs::xfs_reclaim;
 
 mod btrfs;
 mod credentials;
@@ -40,6 +41,7 @@ mod lease;
 mod lock;
 mod own_table;
 mod raw;
+mod xfs;
 
 /// Result of a system call.
 pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

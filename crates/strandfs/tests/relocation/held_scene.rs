@@ -39,7 +39,7 @@ pub struct Scale {
 
 /// The scenes as they run with all other tests.
 pub const SMALL: Scale = Scale {
-    filesystems: &[("ext4", "256m"), ("xfs", "320m")],
+    filesystems: &[("ext4", "256m"), ("xfs", "320m"), ("btrfs", "512m")],
     beside: "1500m",
     closed: 4,
     closed_mib: 30,

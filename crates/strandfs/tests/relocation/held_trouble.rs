@@ -1,9 +1,10 @@
 //! Held writes where something is in the way: no room anywhere, deadlines, deaths, disks that stand
 //! still, and branches that cannot hold.
 
-use crate::need_root;
+use crate::{need_root, need_tool};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use crate::held_scene::{
     Filesystem, LONG, MIB, SMALL, assert_mib, available, block, stamp, write_mib,
 };
 use crate::support::files::{errno, open_with, put};
+use crate::support::mounts::loop_works;
 use crate::support::traffic::requests_of;
-use crate::support::{Kind, Pool, eventually, run};
+use crate::support::{Kind, Pool, eventually, run, say};
 
 /// Acts while nothing can be moved, because the other branch stands still, and a program that writes to
 /// `w` without end is held by that.
@@ -328,21 +330,113 @@ fn killed_while_held(kind: Filesystem, delay: Duration) -> Option<(bool, usize)>
     Some((was_held, written.iter().sum()))
 }
 
+/// `STRANDFS_CRASH_ROUNDS=50` makes it long.
 #[test]
 fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
     need_root!();
-    let mut result = FaultRun::new("server killed", "while writers are held");
-    for (round, delay_ms) in [0, 20, 60, 150].into_iter().enumerate() {
-        for kind in SMALL.filesystems() {
-            let delay = Duration::from_millis(delay_ms + round as u64);
+    let rounds = std::env::var("STRANDFS_CRASH_ROUNDS");
+    let rounds: u64 = rounds.map_or(4, |text| text.parse().expect("a number of rounds"));
+    for kind in SMALL.filesystems() {
+        let configuration = format!("while writers are held, {}", kind.0);
+        let mut result = FaultRun::new("server killed", &configuration);
+        for (round, delay_ms) in (0..rounds).zip([0, 20, 60, 150].into_iter().cycle()) {
+            let delay = Duration::from_millis(delay_ms + round % 20);
             let Some((held, mib)) = killed_while_held(kind, delay) else {
                 return;
             };
-            assert!(held);
+            assert!(held, "round {round}");
             result.injected += 1;
             result.verified_bytes += (mib * MIB) as u64;
         }
+        say(&format!(
+            "{configuration}: {} kills, {} bytes verified",
+            result.injected, result.verified_bytes
+        ));
     }
+}
+
+/// A btrfs, beside another branch, whose figures in /sys are files of the test's own, if there are any.
+fn btrfs_with_figures(figures: &[&str]) -> Option<(Pool, PathBuf)> {
+    let kind = ("btrfs", "512m");
+    if !loop_works(kind.0) {
+        return None;
+    }
+    let mut pool = SMALL.builder(kind, "").prepare();
+    SMALL.fill(&pool, SMALL.free_mib);
+    let shown = run("findmnt", ["-no", "UUID", pool.on(0, "").to_str().unwrap()]).ok();
+    let uuid = shown.stdout.trim().to_owned();
+    assert!(Path::new("/sys/fs/btrfs").join(&uuid).is_dir(), "{uuid}");
+    // Seen by the server alone, and by this test.
+    run("mount", ["-t", "tmpfs", "none", "/sys/fs/btrfs"]).ok();
+    let dir = Path::new("/sys/fs/btrfs")
+        .join(uuid)
+        .join("allocation/data");
+    fs::create_dir_all(&dir).unwrap();
+    for figure in figures {
+        put(dir.join(figure), "0\n");
+    }
+    pool.start();
+    Some((pool, dir))
+}
+
+const FIGURES: [&str; 5] = [
+    "bytes_may_use",
+    "bytes_reserved",
+    "bytes_pinned",
+    "bytes_readonly",
+    "bytes_zone_unusable",
+];
+
+#[test]
+fn a_btrfs_that_does_not_tell_what_it_has_promised_holds_nobody_and_says_what_is_missing() {
+    need_root!();
+    need_tool!("findmnt");
+    let Some((pool, dir)) = btrfs_with_figures(&FIGURES[1..]) else {
+        return;
+    };
+    let reason = pool.branch_status(0).holds.reason.unwrap_or_default();
+    let missing = format!("{}/bytes_may_use cannot be read", dir.display());
+    assert!(reason.starts_with(&missing), "{reason}");
+    for command in ["explain", "doctor"] {
+        let said = crate::support::strandfs([command, pool.root().to_str().unwrap()]);
+        assert!(said.stdout.contains(&missing), "{}", said.stdout);
+    }
+    // A file is written to in some other way.
+    let file = open_with(pool.path("w"), 0).unwrap();
+    write_mib(&file, 1, 0, 20).unwrap();
+    assert_mib(&pool.path("w"), 1, 0, 20);
+    assert_eq!(pool.status().held_writes.open_files, 0);
+}
+
+#[test]
+fn a_btrfs_whose_promises_cannot_be_read_any_more_holds_nobody_and_says_so_once() {
+    need_root!();
+    need_tool!("findmnt");
+    let Some((pool, dir)) = btrfs_with_figures(&FIGURES) else {
+        return;
+    };
+    let holds = pool.branch_status(0).holds;
+    assert!(holds.is_on(), "{holds}");
+    let file = open_with(pool.path("w"), 0).unwrap();
+    write_mib(&file, 1, 0, 1).unwrap();
+    // All there is is promised: whoever writes waits, and files move in vain.
+    put(dir.join("bytes_may_use"), "1000000000000\n");
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_mib(&file, 1, 1, 20).unwrap());
+        eventually("a write to be held", LONG, || {
+            pool.status().held_writes.held > 0
+        });
+        put(dir.join("bytes_may_use"), "");
+    });
+    assert_mib(&pool.path("w"), 1, 0, 21);
+    eventually("the branch not to be one that holds", LONG, || {
+        pool.branch_status(0).holds.is_off()
+    });
+    let reason = pool.branch_status(0).holds.reason.unwrap_or_default();
+    assert!(reason.contains("promised to writers"), "{reason}");
+    let said = "writes in passthrough are not held any more";
+    assert_eq!(pool.log().matches(said).count(), 1, "{}", pool.log());
+    SMALL.assert_closed(&pool);
 }
 
 #[test]

@@ -1,13 +1,17 @@
-//! What a filesystem counts as free although nobody can write to it.
+//! What a filesystem counts as free although nobody can write to it, and what it keeps although nobody has
+//! asked for it.
 //!
 //! btrfs gives a place to what lies in the page cache only as it is written, and to what was removed at its
 //! next commit. statfs(2) counts both as free; `/sys/fs/btrfs/UUID/allocation` says how much there is of
 //! them. They are the figures by which the kernel decides on ENOSPC (`btrfs_reserve_data_bytes`).
+//!
+//! XFS frees what was removed a while later, and reserves room ahead of writers; it does both at once when it is
+//! asked to.
 
 use std::fmt::Write;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -94,8 +98,7 @@ impl Branch {
     /// # Errors
     /// What is missing, for people.
     pub(crate) fn find_reserved(&self) -> Result<(), String> {
-        let kind = rustix::fs::fstatfs(self.root()).map_or(0, |fs| fs.f_type as u64);
-        if kind != magic::BTRFS || self.learnt.reserved.get().is_some() {
+        if self.kind() != magic::BTRFS || self.learnt.reserved.get().is_some() {
             return Ok(());
         }
         let uuid = open_to_ask(self.root()).and_then(|root| sys::btrfs_uuid(root.as_fd()));
@@ -139,16 +142,36 @@ impl Branch {
         })
     }
 
-    /// Waits until what was removed from the branch can be written over.
+    /// Waits until what was removed from the branch is free to be written to, where its filesystem takes its
+    /// time with that.
     ///
     /// # Errors
     /// Those of the filesystem.
     pub(crate) fn commit_freed(&self) -> sys::Result<()> {
-        if self.learnt.reserved.get().is_none() {
-            return Ok(());
+        match self.kind() {
+            magic::BTRFS => sys::btrfs_commit(self.open_to_ask()?.as_fd()),
+            magic::XFS => sys::xfs_reclaim(self.open_to_ask()?.as_fd(), false),
+            _ => Ok(()),
         }
-        let root = open_to_ask(self.root()).ok_or(Errno::IO)?;
-        sys::btrfs_commit(root.as_fd())
+    }
+
+    /// Has the filesystem give back what it has reserved for writers who have not asked for it.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    pub(crate) fn reclaim(&self) -> sys::Result<()> {
+        match self.kind() {
+            magic::XFS => sys::xfs_reclaim(self.open_to_ask()?.as_fd(), true),
+            _ => Ok(()),
+        }
+    }
+
+    fn kind(&self) -> u64 {
+        rustix::fs::fstatfs(self.root()).map_or(0, |fs| fs.f_type as u64)
+    }
+
+    fn open_to_ask(&self) -> sys::Result<OwnedFd> {
+        open_to_ask(self.root()).ok_or(Errno::IO)
     }
 }
 

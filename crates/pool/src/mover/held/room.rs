@@ -162,6 +162,11 @@ impl Worker {
                 // Who keeps changing files keeps nobody waiting.
                 let too_long = self.last_move.elapsed() > FRESH_FOR;
                 if self.fresh.is_empty() || too_long {
+                    if !too_long && self.has_reclaimed(&branch) {
+                        pool.held_writers.kick();
+                        self.queue.pause(COMING_OF_AGE);
+                        continue;
+                    }
                     self.give_up(pool, "no file can move");
                     return;
                 }
@@ -276,6 +281,20 @@ impl Worker {
         self.runner().rests();
         if let Err(errno) = branch.commit_freed() {
             tracing::warn!(branch = %branch.path.display(), %errno, "what a moved file occupied may not be free yet");
+        }
+    }
+
+    /// Whether the filesystem had room put by that it gives back.
+    fn has_reclaimed(&self, branch: &Branch) -> bool {
+        self.runner().rests();
+        let available = || branch.usable().map(|it| it.available_bytes);
+        let before = available();
+        match branch.reclaim() {
+            Ok(()) => matches!((before, available()), (Ok(before), Ok(now)) if now > before),
+            Err(errno) => {
+                tracing::warn!(branch = %branch.path.display(), %errno, "what is reserved ahead of writers stays");
+                false
+            }
         }
     }
 }
