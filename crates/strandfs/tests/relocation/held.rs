@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use crate::held_scene::{
-    MIB, Scale, assert_made_way, assert_mib, block, scale, stamp, tell, write_mib,
+    MIB, Scale, assert_made_way, assert_mib, assert_moved, block, scale, stamp, tell, write_mib,
 };
 use crate::support::files::{Aligned, open_with, put};
 use crate::support::{Pool, run};
@@ -190,7 +190,11 @@ fn room_is_made_for_fallocate_and_what_has_it_waits_no_more() {
         write_mib(&file, 71, written, 10).unwrap();
         assert_mib(&pool.path("w"), 71, written, 10);
         tell("fallocate first", kind, &pool);
-        assert_made_way(&pool);
+        match kind.0 {
+            // It wants room for what is written to a reserved place, too, and does without where there is none.
+            "btrfs" => assert_moved(&pool),
+            _ => assert_made_way(&pool),
+        }
         scale.assert_closed(&pool);
     }
 }
