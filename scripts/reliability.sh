@@ -3,7 +3,8 @@
 #
 #   reliability.sh            everything that `make conformance` runs, every permission case, and
 #                             the races and parsers for a minute each, a hundred thousand changes
-#                             behind the pool, hundreds of crashes (hours)
+#                             behind the pool, hundreds of crashes, writers held on branches of
+#                             1.2 and 2 GiB (hours)
 #   reliability.sh --quick    what `make test` runs of it
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -18,10 +19,10 @@ case ${1:-} in
         export STRANDFS_PERMISSIONS_ALL=1 STRANDFS_RACE_SECONDS=60 STRANDFS_FUZZ_SECONDS=60
         export STRANDFS_COHERENCE_ROUNDS=100000 STRANDFS_CRASH_ROUNDS=100 STRANDFS_VOLUME_KILLS=10
         export STRANDFS_MODEL_CASES=2000 STRANDFS_MANY_ENTRIES=1000000
-        export STRANDFS_RELOAD_CHANGES=10000 STRANDFS_POWER_CUTS=60
+        export STRANDFS_RELOAD_CHANGES=10000 STRANDFS_POWER_CUTS=60 STRANDFS_HELD_FULL=1
         model_seconds=${STRANDFS_MODEL_SECONDS:-1800}
         ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
 is_root || die 'the suites need root'
 
@@ -58,16 +59,16 @@ cargo nextest run -p strandfs --profile long --locked --no-fail-fast \
 cargo nextest run -p strandfs-fuzz --profile long --locked --no-fail-fast </dev/null || failed=1
 count_tests 'faults and crashes' coherence::stuck faults::{clocks,crash_absent,crash_full,crash_rename} \
     faults::{crash_under_load,frozen_disk,guardian,health,hung_server,multi_branch_changes,power_cut} \
-    faults::slow_branch options::reload_load posix::limits relocation::{ahead,limits,on_full} \
+    faults::slow_branch options::reload_load posix::limits relocation::{ahead,held,held_trouble,limits,on_full} \
     volume::{crash,data,errors,life,precautions}
 # Hours: not by nextest, which would end it.
 if scripts/model.sh "$model_seconds"; then model_failed=0; else model_failed=1 failed=1; fi
 printf '{"suite":"faults and crashes","configuration":"model, %s s each theme","cases":10,"unit":"themes","failed":%d}\n' \
     "$model_seconds" "$model_failed" >>"$STRANDFS_RESULTS"
-count_tests 'known defects of mergerfs' defects
-count_tests 'POSIX and the bare filesystem' listings locks_unreported one_name posix_basic posix_data \
-    posix_meta posix_names
-count_tests 'nothing outside the branches' confinement security_server
+count_tests 'known defects of mergerfs' options::defects
+count_tests 'POSIX and the bare filesystem' posix::{basic,data,listings,metadata,names,one_name} \
+    serving::locks_unreported
+count_tests 'nothing outside the branches' posix::confinement security::server
 
 build=release
 [[ -n ${STRANDFS_BIN:-} ]] && build="$STRANDFS_BIN"

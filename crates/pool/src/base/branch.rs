@@ -7,6 +7,7 @@ mod idle;
 mod mark;
 mod medium;
 mod missing;
+mod reserved;
 mod root_id;
 mod space;
 
@@ -14,7 +15,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -32,6 +33,8 @@ pub use idle::{DiskIdle, MINUTES as IDLE_MINUTES};
 pub use mark::{Found, Mark, is_marked, open};
 pub use medium::{Latency, Medium};
 pub use missing::Missing;
+use reserved::Reserved;
+pub use reserved::Usable;
 pub use root_id::{FilesystemId, RootId, open_to_ask};
 pub use space::SpaceCache;
 
@@ -84,6 +87,7 @@ struct Learnt {
     space: SpaceCache,
     passthrough: Mutex<PassthroughState>,
     holds: Mutex<HoldState>,
+    reserved: OnceLock<Reserved>,
     reports_at_close: bool,
     open_dirs_are_free: bool,
     medium: Medium,
@@ -132,6 +136,7 @@ impl Branch {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
                 holds: Mutex::new(HoldState::Untried),
+                reserved: OnceLock::new(),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
@@ -265,6 +270,16 @@ impl Branch {
     /// Notes whether writes can be held here.
     pub fn note_holds(&self, state: HoldState) {
         *self.learnt.holds.lock() = state;
+    }
+
+    /// Has no more writes held; a new reason is logged.
+    pub fn refuse_holds(&self, reason: &str) {
+        let mut state = self.learnt.holds.lock();
+        let next = HoldState::Refused(reason.to_owned());
+        if *state != next {
+            tracing::warn!(branch = %self.path.display(), reason, "writes in passthrough are not held any more");
+        }
+        *state = next;
     }
 
     /// The path of something in the branch, for messages and the path xattrs.

@@ -4,13 +4,14 @@
 
 use rustix::fs::Statx;
 
+pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
 pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,
 };
-pub use filesystem_id::{btrfs_devices, filesystem_uuid};
+pub use filesystem_id::filesystem_uuid;
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
 pub use hold::{
@@ -25,7 +26,9 @@ pub use raw::{
     MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
 };
+pub use xfs::xfs_reclaim;
 
+mod btrfs;
 mod credentials;
 mod extents;
 mod fanotify;
@@ -38,6 +41,7 @@ mod lease;
 mod lock;
 mod own_table;
 mod raw;
+mod xfs;
 
 /// Result of a system call.
 pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

@@ -28,7 +28,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use strandfs_fuse::Context;
 
 use crate::base::blocking_pool::BlockingPool;
-use crate::base::branch::{Branch, BranchId};
+use crate::base::branch::BranchId;
 use crate::base::error::Result;
 use crate::base::status::HeldWrites;
 use crate::base::sys;
@@ -171,11 +171,4 @@ pub(crate) fn held_status(pool: &Mover) -> HeldWrites {
         moved_files: read(&counts.moved_files),
         moved_bytes: read(&counts.moved_bytes),
     }
-}
-
-/// Free for everybody on a branch, without a look into memory.
-fn available(branch: &Branch) -> Option<(u64, u64)> {
-    let stat = rustix::fs::fstatvfs(branch.root()).ok()?;
-    let bytes = |blocks: u64| stat.f_frsize.saturating_mul(blocks);
-    Some((bytes(stat.f_bavail), bytes(stat.f_blocks)))
 }

@@ -398,9 +398,10 @@ pub(crate) fn enrol(
     }
 }
 
-/// Finds out whether writes to the files of a branch can be held: one to this nameless file is.
+/// Finds out whether writes to the files of a branch can be held: one to this nameless file is, and the branch
+/// tells its room.
 pub(crate) fn probe(branch: &Branch, file: &OwnedFd) {
-    let state = match try_on(file) {
+    let state = match try_on(file).and_then(|()| branch.find_reserved()) {
         Ok(()) => HoldState::Works,
         Err(reason) => HoldState::Refused(reason),
     };

@@ -1,9 +1,10 @@
 //! Held writes where something is in the way: no room anywhere, deadlines, deaths, disks that stand
 //! still, and branches that cannot hold.
 
-use crate::need_root;
+use crate::{need_root, need_tool};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strandfs_fuzz::FaultRun;
 
-use crate::held::{
-    CLOSED, LONG, MIB, assert_closed, assert_mib, available, block, builder, filesystems, fill,
-    stamp, start, write_mib,
+use crate::held_scene::{
+    Filesystem, LONG, MIB, SMALL, assert_mib, available, block, stamp, sync, write_mib,
 };
 use crate::support::files::{errno, open_with, put};
+use crate::support::mounts::loop_works;
 use crate::support::traffic::requests_of;
-use crate::support::{Kind, Pool, eventually, run};
+use crate::support::{Kind, Pool, eventually, run, say};
 
 /// Acts while nothing can be moved, because the other branch stands still, and a program that writes to
 /// `w` without end is held by that.
@@ -48,7 +49,7 @@ fn while_one_is_held(pool: &Pool, act: impl FnOnce(&mut Child)) {
 /// Keeps the closed files from coming of age.
 fn keep_fresh(pool: &Pool, on: &AtomicBool) {
     while on.load(Ordering::Relaxed) {
-        for file in 0..CLOSED {
+        for file in 0..SMALL.closed {
             let path = pool.on(0, format!("c{file}"));
             if let Ok(file) = OpenOptions::new().append(true).open(path) {
                 let _ = file.set_modified(std::time::SystemTime::now());
@@ -61,8 +62,8 @@ fn keep_fresh(pool: &Pool, on: &AtomicBool) {
 #[test]
 fn who_keeps_changing_files_keeps_nobody_waiting() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         let on = AtomicBool::new(true);
@@ -78,15 +79,15 @@ fn who_keeps_changing_files_keeps_nobody_waiting() {
             held.longest_ms < 20_000 && held.moved_files == 0,
             "{held:?}"
         );
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_write_is_held_no_longer_than_the_deadline() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "relocate.hold=3s") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "relocate.hold=3s") else {
             return;
         };
         let target = pool.on(1, "");
@@ -106,15 +107,15 @@ fn a_write_is_held_no_longer_than_the_deadline() {
         let log = pool.log();
         assert!(log.contains("the time of relocate.hold is over"), "{log}");
         drop(file);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         while_one_is_held(&pool, |writer| {
@@ -128,21 +129,21 @@ fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
         });
         // But for one that was on its way.
         assert!(pool.status().held_writes.moved_files <= 1);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn others_are_served_while_one_is_held() {
     need_root!();
-    for kind in filesystems() {
-        let mut pool = builder(kind, "").prepare();
+    for kind in SMALL.filesystems() {
+        let mut pool = SMALL.builder(kind, "").prepare();
         put(pool.on(0, "both"), vec![7; 3 * MIB]);
         File::create(pool.on(0, "holes"))
             .unwrap()
             .set_len(64 << 20)
             .unwrap();
-        fill(&pool, 60);
+        SMALL.fill(&pool, 60);
         pool.start();
         if !pool.branch_status(0).holds.is_on() {
             return;
@@ -166,12 +167,15 @@ fn others_are_served_while_one_is_held() {
             assert_eq!(both.read_at(&mut read, 3 << 20).unwrap(), 0);
             holes.read_exact_at(&mut read, 32 << 20).unwrap();
             assert_eq!(read, vec![0; MIB]);
-            both.write_all_at(&[8; 5000], 77).unwrap();
+            if kind.0 != "btrfs" {
+                // Which writes it elsewhere.
+                both.write_all_at(&[8; 5000], 77).unwrap();
+            }
             // The held file itself: looked at and read, but for what its writer has locked.
             assert!(fs::metadata(pool.path("w")).unwrap().len() > 0);
             let held = File::open(pool.path("w")).unwrap();
             held.read_exact_at(&mut read, 0).unwrap();
-            fs::rename(pool.path("immovable"), pool.path("x")).unwrap_err();
+            fs::rename(pool.path("immovable0"), pool.path("x")).unwrap_err();
             fs::create_dir(pool.path("d")).unwrap();
             assert_eq!(fs::read(pool.path("c0")).unwrap().len(), 30 * MIB);
             assert!(
@@ -188,8 +192,8 @@ fn others_are_served_while_one_is_held() {
 #[test]
 fn a_held_file_that_is_removed_stops_nobody() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 60, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 60, "") else {
             return;
         };
         let remover = std::cell::RefCell::new(None);
@@ -202,21 +206,22 @@ fn a_held_file_that_is_removed_stops_nobody() {
         // The files are free to move now, and the writer was killed.
         remover.take().unwrap().join().unwrap().unwrap();
         assert!(!pool.path("w").exists());
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn where_only_the_file_itself_is_left_the_error_comes_at_once() {
     need_root!();
-    for kind in filesystems() {
-        let mut pool = builder(kind, "").prepare();
+    for kind in SMALL.filesystems() {
+        let mut pool = SMALL.builder(kind, "").prepare();
         let begun_with = 40;
         put(pool.on(0, "w"), "");
-        fill(&pool, begun_with);
-        for file in 0..CLOSED {
+        SMALL.fill(&pool, begun_with);
+        for file in 0..SMALL.closed {
             fs::remove_file(pool.on(0, format!("c{file}"))).unwrap();
         }
+        sync(&pool.on(0, ""));
         pool.start();
         if !pool.branch_status(0).holds.is_on() {
             return;
@@ -267,15 +272,47 @@ fn nobody_waits_on_a_small_branch_where_nothing_can_move() {
 }
 
 #[test]
+fn what_xfs_reserves_ahead_of_others_is_given_back_before_a_write_goes_on_without_room() {
+    need_root!();
+    let xfs = |kind: &Filesystem| kind.0 == "xfs";
+    let Some(kind) = SMALL.filesystems().into_iter().find(xfs) else {
+        return;
+    };
+    let mut pool = SMALL.builder(kind, "").prepare();
+    SMALL.fill(&pool, 60);
+    // Nothing is left that could move.
+    for file in 0..SMALL.closed {
+        fs::remove_file(pool.on(0, format!("c{file}"))).unwrap();
+    }
+    sync(&pool.on(0, ""));
+    pool.start();
+    if !pool.branch_status(0).holds.is_on() {
+        return;
+    }
+    let [other, file] = ["other", "w"].map(|name| open_with(pool.path(name), 0).unwrap());
+    write_mib(&other, 1, 0, 33).unwrap();
+    let allocated = fs::metadata(pool.on(0, "other")).unwrap().blocks() * 512;
+    let ahead_mib = (allocated as usize / MIB).saturating_sub(33);
+    assert!(ahead_mib > 20, "{ahead_mib}");
+    let free_mib = available(&pool.on(0, "")) as usize / MIB;
+    let count = free_mib + ahead_mib / 2;
+    write_mib(&file, 2, 0, count).unwrap();
+    let held = pool.status().held_writes;
+    assert!(held.held > 0 && held.without_room == 0, "{held:?}");
+    assert_mib(&pool.path("w"), 2, 0, count);
+    assert_mib(&pool.path("other"), 1, 0, 33);
+}
+
+#[test]
 fn where_no_branch_has_room_the_error_comes_at_once() {
     need_root!();
-    for (kind, size) in filesystems() {
+    for (kind, size) in SMALL.filesystems() {
         let mut pool = Pool::build()
             .branch(Kind::Loop(kind, size), "")
             .branch(Kind::Tmpfs("16m"), "")
             .option("category.create=ff")
             .prepare();
-        fill(&pool, 60);
+        SMALL.fill(&pool, 60);
         pool.start();
         if !pool.branch_status(0).holds.is_on() {
             return;
@@ -284,15 +321,15 @@ fn where_no_branch_has_room_the_error_comes_at_once() {
         assert_eq!(errno(write_mib(&file, 1, 0, 200)), Errno::NOSPC);
         let held = pool.status().held_writes;
         assert!(held.longest_ms < 3000 && held.moved_files == 0, "{held:?}");
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
 #[test]
 fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch() {
     need_root!();
-    for (kind, _) in filesystems() {
-        let Some(pool) = start((kind, "700m"), 420, "") else {
+    for (kind, _) in SMALL.filesystems() {
+        let Some(pool) = SMALL.start((kind, "700m"), 420, "") else {
             return;
         };
         let file = open_with(pool.path("w"), 0).unwrap();
@@ -303,7 +340,7 @@ fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch()
         write_mib(&file, 1, 0, 1).unwrap();
         // Behind the pool, all at once.
         let other = File::create(pool.on(0, "other")).unwrap();
-        let rest = crate::held::available(&pool.on(0, "")) - (3 << 20);
+        let rest = available(&pool.on(0, "")) - (3 << 20);
         let none = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&other, none, 0, rest).unwrap();
         eventually("the branch to be armed", LONG, || {
@@ -312,7 +349,7 @@ fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch()
         write_mib(&file, 1, 1, 40).unwrap();
         assert_mib(&pool.path("w"), 1, 0, 41);
         assert_eq!(requests_of(&pool, "write"), 0);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }
 
@@ -328,8 +365,8 @@ fn write_on(file: &File) -> usize {
     0
 }
 
-fn killed_while_held(kind: (&'static str, &'static str), delay: Duration) -> Option<(bool, usize)> {
-    let mut pool = start(kind, 60, "")?;
+fn killed_while_held(kind: Filesystem, delay: Duration) -> Option<(bool, usize)> {
+    let mut pool = SMALL.start(kind, 60, "")?;
     let files = ["w0", "w1"].map(|name| open_with(pool.path(name), 0).unwrap());
     let (written, was_held) = std::thread::scope(|scope| {
         let writers: Vec<_> = files
@@ -353,25 +390,117 @@ fn killed_while_held(kind: (&'static str, &'static str), delay: Duration) -> Opt
     for (name, written) in ["w0", "w1"].iter().zip(&written) {
         assert_mib(&pool.path(name), 9, 0, *written);
     }
-    assert_closed(&pool);
+    SMALL.assert_closed(&pool);
     Some((was_held, written.iter().sum()))
 }
 
+/// `STRANDFS_CRASH_ROUNDS=50` makes it long.
 #[test]
 fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
     need_root!();
-    let mut result = FaultRun::new("server killed", "while writers are held");
-    for (round, delay_ms) in [0, 20, 60, 150].into_iter().enumerate() {
-        for kind in filesystems() {
-            let delay = Duration::from_millis(delay_ms + round as u64);
+    let rounds = std::env::var("STRANDFS_CRASH_ROUNDS");
+    let rounds: u64 = rounds.map_or(4, |text| text.parse().expect("a number of rounds"));
+    for kind in SMALL.filesystems() {
+        let configuration = format!("while writers are held, {}", kind.0);
+        let mut result = FaultRun::new("server killed", &configuration);
+        for (round, delay_ms) in (0..rounds).zip([0, 20, 60, 150].into_iter().cycle()) {
+            let delay = Duration::from_millis(delay_ms + round % 20);
             let Some((held, mib)) = killed_while_held(kind, delay) else {
                 return;
             };
-            assert!(held);
+            assert!(held, "round {round}");
             result.injected += 1;
             result.verified_bytes += (mib * MIB) as u64;
         }
+        say(&format!(
+            "{configuration}: {} kills, {} bytes verified",
+            result.injected, result.verified_bytes
+        ));
     }
+}
+
+/// A btrfs, beside another branch, whose figures in /sys are files of the test's own, if there are any.
+fn btrfs_with_figures(figures: &[&str]) -> Option<(Pool, PathBuf)> {
+    let kind = ("btrfs", "512m");
+    if !loop_works(kind.0) {
+        return None;
+    }
+    let mut pool = SMALL.builder(kind, "").prepare();
+    SMALL.fill(&pool, SMALL.free_mib);
+    let shown = run("findmnt", ["-no", "UUID", pool.on(0, "").to_str().unwrap()]).ok();
+    let uuid = shown.stdout.trim().to_owned();
+    assert!(Path::new("/sys/fs/btrfs").join(&uuid).is_dir(), "{uuid}");
+    // Seen by the server alone, and by this test.
+    run("mount", ["-t", "tmpfs", "none", "/sys/fs/btrfs"]).ok();
+    let dir = Path::new("/sys/fs/btrfs")
+        .join(uuid)
+        .join("allocation/data");
+    fs::create_dir_all(&dir).unwrap();
+    for figure in figures {
+        put(dir.join(figure), "0\n");
+    }
+    pool.start();
+    Some((pool, dir))
+}
+
+const FIGURES: [&str; 5] = [
+    "bytes_may_use",
+    "bytes_reserved",
+    "bytes_pinned",
+    "bytes_readonly",
+    "bytes_zone_unusable",
+];
+
+#[test]
+fn a_btrfs_that_does_not_tell_what_it_has_promised_holds_nobody_and_says_what_is_missing() {
+    need_root!();
+    need_tool!("findmnt");
+    let Some((pool, dir)) = btrfs_with_figures(&FIGURES[1..]) else {
+        return;
+    };
+    let reason = pool.branch_status(0).holds.reason.unwrap_or_default();
+    let missing = format!("{}/bytes_may_use cannot be read", dir.display());
+    assert!(reason.starts_with(&missing), "{reason}");
+    for command in ["explain", "doctor"] {
+        let said = crate::support::strandfs([command, pool.root().to_str().unwrap()]);
+        assert!(said.stdout.contains(&missing), "{}", said.stdout);
+    }
+    // A file is written to in some other way.
+    let file = open_with(pool.path("w"), 0).unwrap();
+    write_mib(&file, 1, 0, 20).unwrap();
+    assert_mib(&pool.path("w"), 1, 0, 20);
+    assert_eq!(pool.status().held_writes.open_files, 0);
+}
+
+#[test]
+fn a_btrfs_whose_promises_cannot_be_read_any_more_holds_nobody_and_says_so_once() {
+    need_root!();
+    need_tool!("findmnt");
+    let Some((pool, dir)) = btrfs_with_figures(&FIGURES) else {
+        return;
+    };
+    let holds = pool.branch_status(0).holds;
+    assert!(holds.is_on(), "{holds}");
+    let file = open_with(pool.path("w"), 0).unwrap();
+    write_mib(&file, 1, 0, 1).unwrap();
+    // All there is is promised: whoever writes waits, and files move in vain.
+    put(dir.join("bytes_may_use"), "1000000000000\n");
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_mib(&file, 1, 1, 20).unwrap());
+        eventually("a write to be held", LONG, || {
+            pool.status().held_writes.held > 0
+        });
+        put(dir.join("bytes_may_use"), "");
+    });
+    assert_mib(&pool.path("w"), 1, 0, 21);
+    eventually("the branch not to be one that holds", LONG, || {
+        pool.branch_status(0).holds.is_off()
+    });
+    let reason = pool.branch_status(0).holds.reason.unwrap_or_default();
+    assert!(reason.contains("promised to writers"), "{reason}");
+    let said = "writes in passthrough are not held any more";
+    assert_eq!(pool.log().matches(said).count(), 1, "{}", pool.log());
+    SMALL.assert_closed(&pool);
 }
 
 #[test]
@@ -411,14 +540,14 @@ fn branches_that_cannot_hold_say_why() {
 #[test]
 fn writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slow() {
     need_root!();
-    for kind in filesystems() {
+    for kind in SMALL.filesystems() {
         for (rule, passes) in [
             ("off", Some(false)),
             ("headroom", Some(true)),
             ("auto", None),
         ] {
             let options = format!("relocate.hold=0,passthrough.unheld={rule}");
-            let pool = builder(kind, &options).mount();
+            let pool = SMALL.builder(kind, &options).mount();
             if !pool.status().passthrough.is_on() {
                 return;
             }
@@ -434,8 +563,8 @@ fn writers_go_through_the_server_where_writes_cannot_be_held_and_the_disk_is_slo
 #[test]
 fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on() {
     need_root!();
-    for kind in filesystems() {
-        let Some(pool) = start(kind, 90, "") else {
+    for kind in SMALL.filesystems() {
+        let Some(pool) = SMALL.start(kind, 90, "") else {
             return;
         };
         let set = |name: &str, value: &str| {
@@ -450,6 +579,6 @@ fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on()
         write_mib(&file, 1, 0, 150).unwrap();
         assert_mib(&pool.path("w"), 1, 0, 150);
         assert_eq!(fs::metadata(pool.path("w")).unwrap().size(), 150 << 20);
-        assert_closed(&pool);
+        SMALL.assert_closed(&pool);
     }
 }

@@ -7,9 +7,6 @@ const GET_UUID: u32 = 0x8011_1500;
 /// `XFS_IOC_FSGEOMETRY_V1`, of `struct xfs_fsop_geom_v1`.
 const XFS_GEOMETRY: u32 = 0x8070_5864;
 const XFS_UUID_AT: usize = 64;
-/// `BTRFS_IOC_FS_INFO`, of `struct btrfs_ioctl_fs_info_args`.
-const BTRFS_INFO: u32 = 0x8400_941f;
-const BTRFS_DEVICES_AT: usize = 8;
 
 /// The UUID of the filesystem of an open directory (not `O_PATH`), which any caller may ask for. A
 /// shorter one ends in zeros; none if the filesystem has none or the kernel does not tell.
@@ -25,20 +22,13 @@ pub fn filesystem_uuid(dir: BorrowedFd<'_>) -> Option<[u8; 16]> {
     (uuid != [0; 16]).then_some(uuid)
 }
 
-/// How many devices the btrfs of an open directory consists of; none if it is another filesystem.
-pub fn btrfs_devices(dir: BorrowedFd<'_>) -> Option<u64> {
-    let answer = answer::<1024>(dir, BTRFS_INFO)?;
-    let count = answer.get(BTRFS_DEVICES_AT..BTRFS_DEVICES_AT + 8)?;
-    Some(u64::from_ne_bytes(count.try_into().ok()?))
-}
-
-/// What an ioctl of these three says, whose number has the size of its answer in it.
-fn answer<const SIZE: usize>(dir: BorrowedFd<'_>, command: u32) -> Option<[u8; SIZE]> {
+/// What an ioctl says whose number has the size of its answer in it.
+pub(super) fn answer<const SIZE: usize>(dir: BorrowedFd<'_>, command: u32) -> Option<[u8; SIZE]> {
     if (command >> 16 & 0x3fff) as usize != SIZE {
         return None;
     }
     let mut space = [0u8; SIZE];
-    // SAFETY: each command transfers as many bytes as its number says, and `space` holds them.
+    // SAFETY: such a command transfers as many bytes as its number says, and `space` holds them.
     let result =
         unsafe { libc::ioctl(dir.as_raw_fd(), command as libc::Ioctl, space.as_mut_ptr()) };
     (result == 0).then_some(space)
@@ -54,6 +44,5 @@ mod tests {
     fn what_has_no_uuid_says_so() {
         let proc = std::fs::File::open("/proc").unwrap();
         assert_eq!(filesystem_uuid(proc.as_fd()), None);
-        assert_eq!(btrfs_devices(proc.as_fd()), None);
     }
 }

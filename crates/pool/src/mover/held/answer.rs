@@ -15,8 +15,8 @@ use strandfs_options::Settings;
 
 use super::ledger::{self, Facts, Ledger};
 use super::queue::{Fate, Queue, Waiting, Who, Why};
-use super::{available, caller, room};
-use crate::base::branch::{Branch, BranchId};
+use super::{caller, room};
+use crate::base::branch::{Branch, BranchId, Usable};
 use crate::base::magic;
 use crate::base::sys::{self, HeldAccess};
 use crate::mover::Mover;
@@ -247,7 +247,11 @@ impl Guarded {
     }
 
     fn judge(&mut self, pool: &Mover, now: Instant, cpu_rate: u64) {
-        let Some((available, total)) = available(&self.branch) else {
+        let Ok(Usable {
+            available_bytes: available,
+            total_bytes: total,
+        }) = self.branch.usable()
+        else {
             self.next_look = now + LOOK.1;
             return;
         };
@@ -356,11 +360,11 @@ impl Guarded {
     }
 
     fn fits(&mut self, facts: &Facts, need_bytes: u64) -> bool {
-        let Some((available, _)) = available(&self.branch) else {
+        let Ok(room) = self.branch.usable() else {
             return true;
         };
         let outstanding = self.outstanding(facts.inode);
-        ledger::fits(need_bytes, available, outstanding)
+        ledger::fits(need_bytes, room.available_bytes, outstanding)
     }
 
     fn outstanding(&mut self, but: u64) -> u64 {
@@ -383,7 +387,8 @@ impl Guarded {
         let (now, hopeless) = (Instant::now(), self.queue.is_hopeless());
         let queue = Arc::clone(&self.queue);
         let (mut full, mut kept_by_promises) = (false, false);
-        let mut room = available(&self.branch).map(|(available, _)| available);
+        let usable = self.branch.usable();
+        let mut room = usable.ok().map(|it| it.available_bytes);
         let mut outstanding = None;
         let mut gone = Vec::new();
         let decide = |waiting: &Waiting| {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use strandfs_options::Policy;
 
-use super::available;
 use super::ledger;
 use super::queue::Queue;
 use crate::base::branch::Branch;
@@ -164,6 +163,11 @@ impl Worker {
                 // Who keeps changing files keeps nobody waiting.
                 let too_long = self.last_move.elapsed() > FRESH_FOR;
                 if self.fresh.is_empty() || too_long {
+                    if !too_long && self.has_reclaimed(&branch) {
+                        pool.held_writers.kick();
+                        self.queue.pause(COMING_OF_AGE);
+                        continue;
+                    }
                     self.give_up(pool, "no file can move");
                     return;
                 }
@@ -253,6 +257,7 @@ impl Worker {
         let begun = Instant::now();
         match move_closed(pool, view, branch, rule, &candidate, &mut haste) {
             Ok((to, bytes)) => {
+                self.make_freed_usable(branch);
                 let counts = &pool.held.counts;
                 counts.moved_files.fetch_add(1, Ordering::Relaxed);
                 counts.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -270,6 +275,29 @@ impl Worker {
         }
         pool.held_writers.kick();
     }
+
+    /// Without this it would look as if more files had to go.
+    fn make_freed_usable(&self, branch: &Branch) {
+        // Meanwhile it is the disk that is waited for.
+        self.runner().rests();
+        if let Err(errno) = branch.commit_freed() {
+            tracing::warn!(branch = %branch.path.display(), %errno, "what a moved file occupied may not be free yet");
+        }
+    }
+
+    /// Whether the filesystem had room put by that it gives back.
+    fn has_reclaimed(&self, branch: &Branch) -> bool {
+        self.runner().rests();
+        let available = || branch.usable().map(|it| it.available_bytes);
+        let before = available();
+        match branch.reclaim() {
+            Ok(()) => matches!((before, available()), (Ok(before), Ok(now)) if now > before),
+            Err(errno) => {
+                tracing::warn!(branch = %branch.path.display(), %errno, "what is reserved ahead of writers stays");
+                false
+            }
+        }
+    }
 }
 
 /// What is to be made free: `None` if nobody wants it, 0 if it is free already.
@@ -277,13 +305,13 @@ fn wanted_bytes(queue: &Queue, branch: &Branch) -> Option<u64> {
     if !queue.is_wanted() {
         return None;
     }
-    let (available, total) = available(branch)?;
+    let room = branch.usable().ok()?;
     let need = queue.need_bytes();
-    let beyond = BEYOND_BYTES.min(total / BEYOND_PART);
+    let beyond = BEYOND_BYTES.min(room.total_bytes / BEYOND_PART);
     let goal = need.saturating_add(need / 16).saturating_add(beyond);
     // On a small branch that part of it is less than what lets anybody go on.
     let goal = goal.max(ledger::sufficient_bytes(need, 0));
-    let missing = goal.saturating_sub(available);
+    let missing = goal.saturating_sub(room.available_bytes);
     // Beyond what is needed nobody waits for it.
     match missing == 0 && queue.len() == 0 {
         true => None,
