@@ -85,6 +85,9 @@ impl Second {
 /// Calls a second reader, if there is none, may be one and a thread can be had. For a reader that
 /// is at rest and bound to no CPU. Whether there may be one.
 pub(super) fn call(worker_pool: &Arc<WorkerPool>, now: Instant) -> bool {
+    if worker_pool.further.together.are_two() {
+        return true;
+    }
     if !worker_pool.placement.is_near_caller() {
         return false;
     }

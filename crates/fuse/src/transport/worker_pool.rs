@@ -193,6 +193,7 @@ impl WorkerPool {
         if worker_table.closed {
             return false;
         }
+        // The other one reads already.
         if worker_table.second.get().is_some() {
             if !worker_state.hand_off(word) {
                 return false;
