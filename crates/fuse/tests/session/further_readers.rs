@@ -183,15 +183,17 @@ fn a_signal_ends_a_blocked_read_while_several_read() {
     }
     note_signal(libc::SIGUSR2);
     for (further, callers) in [(1, 2), (3, 6)] {
-        interrupt_while_several_read(further, callers);
+        interrupt_while_several_read("stuck", further, callers);
     }
+    // It is a reader's still when the message comes.
+    interrupt_while_several_read("busy-then-stuck", 1, 2);
 }
 
-fn interrupt_while_several_read(further: usize, callers: usize) {
+fn interrupt_while_several_read(name: &str, further: usize, callers: usize) {
     let bench = bench(further);
     let crowd = Crowd::new(&bench, callers);
     for round in 0..100 {
-        let path = bench.mountpoint.file("stuck");
+        let path = bench.mountpoint.file(name);
         let reader = thread::spawn(move || {
             let file = std::fs::File::open(path).unwrap();
             rustix::io::read(&file, &mut [0; 16])
