@@ -44,6 +44,11 @@ pub(crate) fn allowed_cpus() -> usize {
     ALLOWED.lock().map_or(0, |allowed| allowed.count() as usize)
 }
 
+/// How many CPUs the calling thread may use; 0 if that is not known.
+pub(crate) fn own_cpus() -> usize {
+    sched_getaffinity(None).map_or(0, |own| own.count() as usize)
+}
+
 /// Binds the calling thread to a CPU, if it may use that and others; `bound`: where it was bound to
 /// before. Where it is bound to now.
 pub(crate) fn bind(bound: Option<usize>, cpu: usize) -> Option<usize> {

@@ -31,9 +31,10 @@ pub struct SessionConfig {
     pub max_threads: usize,
     /// On which CPUs they run.
     pub placement: Placement,
-    /// So many of them read `/dev/fuse` beside the first, at most, while requests wait for it. `None`:
-    /// one for each CPU beyond two, up to seven, for the first one and a caller have a CPU each then. Over
-    /// io_uring there are none.
+    /// So many of them read `/dev/fuse` beside the first, at most: one while several callers take turns, a
+    /// second reader, where threads run near their callers and on two CPUs or more; the others while requests
+    /// wait for who reads. `None`: one for each CPU beyond two, up to seven, for the first one and a caller
+    /// have a CPU each then, and the second in any case. 0: none. Over io_uring there are none.
     pub further_readers: Option<usize>,
     /// How requests are to come. Over io_uring each thread has one such buffer, and each queue one
     /// from the beginning.

@@ -1,4 +1,4 @@
-//! How requests come and answers go: [`device`], `/dev/fuse` with a single reader whose role is
+//! How requests come and answers go: [`device`], `/dev/fuse` with a reader, or two, whose role is
 //! handed on, and [`ring`], io_uring with a queue for each CPU.
 
 mod buffer;
@@ -12,6 +12,7 @@ mod later;
 mod link;
 mod placement;
 mod ring;
+mod second;
 mod shares;
 mod undo;
 mod watchdog;

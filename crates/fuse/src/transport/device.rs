@@ -10,6 +10,7 @@ use super::follow::{Callers, Served, Verdict};
 use super::further;
 use super::kept::KeptRequest;
 use super::placement::Role;
+use super::second;
 use super::shares::user_of;
 use super::undo;
 use super::worker_pool::{Next, WorkerPool};
@@ -58,6 +59,7 @@ pub(super) fn work(
                 worker_state.become_reader();
                 match read_and_answer(worker_pool, worker_state, &mut request, &mut reply) {
                     Step::HandedOff(deferred) => return_worker(worker_pool, worker_state, deferred),
+                    Step::SteppedBack(next) => next,
                     Step::Ended => break,
                 }
             }
@@ -120,6 +122,8 @@ impl Drop for Departure<'_> {
 enum Step {
     /// Another thread has the role; the request, if it is answered later.
     HandedOff(Option<u64>),
+    /// Another one reads, which is enough: what the thread does then.
+    SteppedBack(Next),
     /// The mount has ended.
     Ended,
 }
@@ -157,7 +161,7 @@ fn is_forget(bytes: &[u8]) -> bool {
         .is_ok_and(|(header, _)| FORGETS.iter().any(|own| *own as u32 == header.opcode))
 }
 
-/// The reader's loop.
+/// A reader's loop.
 fn read_and_answer(
     worker_pool: &Arc<WorkerPool>,
     worker_state: &Arc<WorkerState>,
@@ -180,19 +184,23 @@ fn read_and_answer(
                 if !worker_state.leave() {
                     return Step::HandedOff(answered.deferred);
                 }
+                // Where two read, the other one may have been told.
+                pass_interrupt_on(worker_pool, worker_state, answered.deferred);
                 if worker_pool.carries_all() {
-                    follow(
-                        worker_pool,
-                        worker_state,
-                        &mut callers,
-                        Served {
-                            thread: worker_state.asker().1,
-                            arrived,
-                            waited: arrived - began,
-                            is_queued,
-                            bytes: len.max(reply.sent_bytes()),
-                        },
-                    );
+                    let thread = worker_state.asker().1;
+                    let together = &worker_pool.further.together;
+                    let served = Served {
+                        thread,
+                        before: together.note_asker(thread),
+                        are_two: together.are_two(),
+                        arrived,
+                        waited: arrived - began,
+                        is_queued,
+                        bytes: len.max(reply.sent_bytes()),
+                    };
+                    if let Some(next) = follow(worker_pool, worker_state, &mut callers, served) {
+                        return Step::SteppedBack(next);
+                    }
                 }
                 gathering.after(worker_pool, request.message(len), began);
                 began = answered.at;
@@ -256,26 +264,42 @@ fn assist(
 /// Who has read a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// The reader.
+    /// The reader, or the second.
     First,
-    /// One beside it.
+    /// One beside them.
     Further,
 }
 
-/// Puts the reader, which is at rest, where its requests come from.
+/// Puts the reader, which is at rest, where its requests come from, and has others read as well where they
+/// are many. What it does if it is one too many.
 fn follow(
     worker_pool: &Arc<WorkerPool>,
-    worker_state: &WorkerState,
+    worker_state: &Arc<WorkerState>,
     callers: &mut Callers,
     served: Served,
-) {
+) -> Option<Next> {
+    let together = &worker_pool.further.together;
     match callers.note(served) {
         Verdict::Stay => {}
         Verdict::Anywhere => worker_state.release(),
         Verdict::Crowded => {
+            together.note_alone(false);
             worker_state.release();
             further::call(worker_pool);
         }
+        Verdict::TakingTurns { are_crowded } => {
+            together.note_alone(false);
+            worker_state.release();
+            if !second::call(worker_pool, served.arrived) && are_crowded {
+                further::call(worker_pool);
+            }
+        }
+        Verdict::Alone if together.note_alone(true) => {
+            if let Some(next) = second::step_back(worker_pool, worker_state) {
+                return Some(next);
+            }
+        }
+        Verdict::Alone => {}
         Verdict::With(_) if !worker_pool.can_follow => {}
         Verdict::With(thread) => {
             if !worker_pool.whereabouts.ask(thread) {
@@ -293,6 +317,7 @@ fn follow(
     }
     worker_state.set_yielding(callers.want_yielding(served.arrived));
     callers.note_yielding(worker_state.yields());
+    None
 }
 
 /// A request that its thread is done with.
@@ -460,12 +485,15 @@ fn carry_out(
 }
 
 /// Has a request interrupted. Where others read as well, the request may have been read by one of them
-/// and not be known yet: the kernel says so once more (EAGAIN in fuse_dev_do_write, fs/fuse/dev.c).
+/// and not be known yet: the kernel says so once more (EAGAIN in fuse_dev_do_write, fs/fuse/dev.c). It does
+/// not of a request that is answered by now. So this waits only while another reader is between its read and
+/// `WorkerState::enter`, where it waits for nothing but a CPU.
 fn interrupt(worker_pool: &WorkerPool, whose: u64, message: u64) {
-    if !worker_pool.interrupt(whose) && worker_pool.further.are_there() {
+    if !worker_pool.interrupt(whose)
+        && worker_pool.further.are_there()
+        && answer_with_error(&worker_pool.server, message, Errno::AGAIN)
+    {
         std::thread::sleep(further::SETTLE);
-        // It may be answered by now.
-        answer_with_error(&worker_pool.server, message, Errno::AGAIN);
     }
 }
 

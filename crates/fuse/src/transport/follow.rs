@@ -42,6 +42,10 @@ const LARGE_BYTES: usize = 32 << 10;
 pub(super) struct Served {
     /// Who asked; 0 if nobody waits, or nobody that can be seen.
     pub thread: u32,
+    /// Who asked before, whoever read that.
+    pub before: u32,
+    /// Whether two read.
+    pub are_two: bool,
     /// When it was read.
     pub arrived: Instant,
     /// How long the reader waited for it.
@@ -63,12 +67,16 @@ pub(super) enum Verdict {
     Anywhere,
     /// Anywhere, and others read as well: requests wait for the reader.
     Crowded,
+    /// Anywhere, and a second reads as well: several callers wait for their answers; whether requests
+    /// wait for the readers.
+    TakingTurns { are_crowded: bool },
+    /// Anywhere. Two read, and one caller is alone.
+    Alone,
 }
 
 /// The requests since the last judgement.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    last: u32,
     requests: u32,
     /// How often another caller's came than the one before.
     changes: u32,
@@ -95,14 +103,13 @@ impl Callers {
             return Verdict::Stay;
         }
         self.requests += 1;
-        self.changes += u32::from(served.thread != self.last);
+        self.changes += u32::from(served.thread != served.before);
         self.at_hand += match served.is_queued {
             Some(is_queued) => u32::from(is_queued) * SAMPLE,
             None => u32::from(served.waited < AT_HAND && !self.yields),
         };
         self.is_lone &= served.thread == self.found && served.waited < SOON;
         self.large += u32::from(served.bytes >= LARGE_BYTES);
-        self.last = served.thread;
         if self.requests < WINDOW {
             return match (self.follows, self.yields) {
                 (true, true) => self.look(served, self.look_yielding(served)),
@@ -110,10 +117,19 @@ impl Callers {
                 (false, _) => Verdict::Stay,
             };
         }
-        let (before, is_one, is_crowded) = (self.follows, self.is_one(), self.is_crowded());
-        self.follows = is_one;
+        let (before, is_crowded) = (self.follows, self.is_crowded());
+        let (is_one, is_alone, take_turns) = (self.is_one(), self.is_alone(), self.take_turns());
+        self.follows = is_one && !served.are_two;
         (self.requests, self.changes, self.at_hand, self.large) = (0, 0, 0, 0);
         match (before, self.follows) {
+            (_, false) if served.are_two => match is_crowded {
+                _ if is_alone => Verdict::Alone,
+                true => Verdict::Crowded,
+                false => Verdict::TakingTurns { are_crowded: false },
+            },
+            (_, false) if take_turns => Verdict::TakingTurns {
+                are_crowded: is_crowded,
+            },
             (true, true) if self.yields && served.thread == self.found => {
                 self.look(served, self.look_yielding(served))
             }
@@ -181,7 +197,17 @@ impl Callers {
     /// one caller; so is one that closes files, which is told to the server while it goes on.
     fn is_one(&self) -> bool {
         let few = |count: u32| count * 4 <= self.requests;
-        few(self.changes) && few(self.large) && !few(self.requests - self.at_hand)
+        !self.take_turns() && few(self.large) && !few(self.requests - self.at_hand)
+    }
+
+    /// Whether several callers wait for their answers.
+    fn take_turns(&self) -> bool {
+        self.changes * 4 > self.requests
+    }
+
+    /// Whether a second reader is of no use: another caller may have asked once.
+    fn is_alone(&self) -> bool {
+        self.changes * 16 <= self.requests
     }
 
     /// Whether requests come faster than they are carried out. What is long to copy keeps the other
@@ -202,11 +228,17 @@ mod tests {
         change: impl Fn(&mut Served),
     ) -> Vec<Verdict> {
         let mut now = callers.looked.unwrap_or_else(Instant::now);
+        let mut before = 0;
         let note = |thread| {
             let waited = Duration::from_micros(20);
             now += waited;
             let mut served = Served {
                 thread,
+                before: match thread {
+                    0 => before,
+                    _ => std::mem::replace(&mut before, thread),
+                },
+                are_two: false,
                 arrived: now,
                 waited,
                 is_queued: None,
@@ -248,8 +280,39 @@ mod tests {
         let mut callers = Callers::default();
         judged(&mut callers, of(7, 32), |_| {});
         let two = (0..320).map(|number| 7 + number % 2);
-        assert_eq!(judged(&mut callers, two, |_| {}), [Verdict::Anywhere]);
+        let are_crowded = false;
+        let turns = Verdict::TakingTurns { are_crowded };
+        assert_eq!(judged(&mut callers, two, |_| {}), [turns; 10]);
         assert_eq!(judged(&mut callers, of(7, 32), |_| {}), [Verdict::With(7)]);
+    }
+
+    #[test]
+    fn nobody_is_followed_by_two() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 32), |_| {});
+        let by_two = |served: &mut Served| served.are_two = true;
+        let alone = judged(&mut callers, of(7, 96), by_two);
+        assert_eq!(alone, [Verdict::Alone; 3]);
+        assert!(!callers.are_followed() && !callers.want_yielding(Instant::now()));
+        let two = (0..96).map(|number| 7 + number % 2);
+        let are_crowded = false;
+        let turns = Verdict::TakingTurns { are_crowded };
+        assert_eq!(judged(&mut callers, two, by_two), [turns; 3]);
+        let (another, deep) = (
+            (0..32).map(|number| 7 + u32::from(number == 9)),
+            |served: &mut Served| {
+                (served.are_two, served.waited) = (true, Duration::ZERO);
+            },
+        );
+        assert_eq!(
+            judged(&mut callers, another, by_two),
+            [turns],
+            "two changes, and the first"
+        );
+        assert_eq!(
+            judged(&mut callers, (0..32).map(|number| 7 + number % 2), deep),
+            [Verdict::Crowded]
+        );
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! The reader finds its requests at hand then, of several callers or of one that does not wait. While
 //! that lasts, other threads read as well, if there are CPUs for them beside one for the reader and one
 //! for a caller. They take what is there and leave as soon as nothing is: a further reader that waited
-//! would be woken for a request that the first one would have carried out where its caller runs.
+//! would be woken for a request that the first one would have carried out where its caller runs. Of several
+//! callers that is not so: while they take turns one does wait, the [second](super::second) reader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::second::Together;
 use super::worker_pool::WorkerPool;
 use super::worker_state::WakeReason;
 
@@ -28,12 +30,14 @@ pub(super) const SETTLE: Duration = Duration::from_micros(200);
 pub(super) struct FurtherReaders {
     /// How many there may be; `None`: as the CPUs say.
     most: Option<usize>,
-    /// Called and not gone yet.
+    /// Called and not gone yet, the second reader among them.
     running: AtomicUsize,
     /// Judgements that pass until the next one is called.
     pause: AtomicU32,
     /// How many pass after one more that was not worth it.
     next_pause: AtomicU32,
+    /// Of the reader and the second.
+    pub(super) together: Together,
 }
 
 impl FurtherReaders {
@@ -51,10 +55,45 @@ impl FurtherReaders {
         self.running.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether there may be a second reader at all; `cpus`: on which the reader may run.
+    pub(super) fn may_have_second(&self, cpus: usize) -> bool {
+        self.most_with_second(cpus) > 0
+    }
+
+    /// Whether a second reader is to be called, which then counts.
+    pub(super) fn admit_second(&self, cpus: usize) -> bool {
+        self.admit_up_to(self.most_with_second(cpus))
+    }
+
+    fn admit_up_to(&self, most: usize) -> bool {
+        let one_more = |running| (running < most).then_some(running + 1);
+        let order = Ordering::SeqCst;
+        self.running.fetch_update(order, order, one_more).is_ok()
+    }
+
+    /// The second reader is gone, or never came.
+    pub(super) fn second_is_gone(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many there may be while callers take turns. On two CPUs the reader and the second share them
+    /// with the callers, each of which waits while it is served.
+    fn most_with_second(&self, cpus: usize) -> usize {
+        match cpus {
+            0 | 1 => 0,
+            _ => self.most.unwrap_or_else(|| Self::beside(cpus).max(1)),
+        }
+    }
+
+    /// How many there are beside the reader and a caller, which have a CPU each.
+    fn beside(cpus: usize) -> usize {
+        cpus.saturating_sub(2).min(MOST)
+    }
+
     /// Whether one more is to be called, which then counts; `cpus`: on which threads may run. For the
     /// reader, once for each judgement that there is too much to do.
     fn admit(&self, cpus: usize) -> bool {
-        let most = self.most.unwrap_or(cpus.saturating_sub(2).min(MOST));
+        let most = self.most.unwrap_or_else(|| Self::beside(cpus));
         if self.running.load(Ordering::Relaxed) >= most {
             return false;
         }
@@ -63,8 +102,7 @@ impl FurtherReaders {
             self.pause.store(pause - 1, Ordering::Relaxed);
             return false;
         }
-        self.running.fetch_add(1, Ordering::SeqCst);
-        true
+        self.admit_up_to(most)
     }
 
     /// One is gone, or never came; it carried out so many requests.
@@ -125,6 +163,22 @@ mod tests {
         assert!(!further.admit(256));
         let asked_for = FurtherReaders::new(Some(1));
         assert!(asked_for.admit(1) && !asked_for.admit(256));
+    }
+
+    #[test]
+    fn the_second_is_one_of_them() {
+        let further = FurtherReaders::default();
+        assert!(!further.may_have_second(1) && further.may_have_second(2));
+        assert!(further.admit_second(2) && !further.admit_second(3));
+        assert!(!further.admit(3), "the only one on three CPUs");
+        assert!(further.admit(4));
+        further.second_is_gone();
+        assert!(!further.admit_second(3) && further.admit_second(4));
+        let none = FurtherReaders::new(Some(0));
+        assert!(!none.may_have_second(256));
+        let asked_for = FurtherReaders::new(Some(1));
+        assert!(asked_for.admit_second(2) && !asked_for.admit(256));
+        assert!(!asked_for.admit_second(1));
     }
 
     #[test]

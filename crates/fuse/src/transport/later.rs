@@ -139,7 +139,7 @@ impl WorkerPool {
             if worker_table.closed {
                 return;
             }
-            let Some(worker_state) = self.successor(&mut worker_table) else {
+            let Some(worker_state) = self.successor_for_kept(&mut worker_table) else {
                 return;
             };
             worker_state.hand(WakeReason::Work);

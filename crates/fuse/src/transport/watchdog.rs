@@ -1,4 +1,4 @@
-//! Notices a reader stuck in a request that did not say it may block, and hands its role on.
+//! Notices a reader, or the second, stuck in a request that did not say it may block, and hands its role on.
 //!
 //! While requests come it looks every millisecond whether the reader is still at the same one, and
 //! every four while it never was: each look wakes a CPU. After a pause it sleeps until the reader
@@ -85,10 +85,80 @@ impl Watchdog {
     }
 }
 
-/// Watches the reader of `/dev/fuse`.
+/// A thread that reads, as it was at the last look.
+struct Watched {
+    worker_state: Arc<WorkerState>,
+    word: u64,
+    /// Looks that found it in the same request.
+    stuck: u32,
+}
+
+impl Watched {
+    fn new(worker_state: Arc<WorkerState>) -> Self {
+        Self {
+            word: worker_state.word(),
+            worker_state,
+            stuck: 0,
+        }
+    }
+
+    fn is(&self, worker_state: &Arc<WorkerState>) -> bool {
+        Arc::ptr_eq(&self.worker_state, worker_state)
+    }
+
+    /// Looks at it, and hands its role on if it is stuck.
+    fn look(&mut self, worker_pool: &Arc<WorkerPool>) -> Seen {
+        let word = self.worker_state.word();
+        if self.word != word {
+            (self.word, self.stuck) = (word, 0);
+            return Seen::Moving;
+        }
+        // A caller that goes on without asking, or somebody else, may have its CPU for long.
+        self.worker_state.revive();
+        if !WorkerState::is_handling(word) {
+            return Seen::AtRest;
+        }
+        self.stuck += 1;
+        if self.stuck >= BUSY_TICKS || self.worker_state.is_sleeping() {
+            worker_pool.hand_off(&self.worker_state, word);
+        }
+        Seen::Stuck
+    }
+
+    /// Whether nothing has happened since the last look.
+    fn is_unchanged(&self) -> bool {
+        self.worker_state.word() == self.word
+    }
+}
+
+/// What a look at a thread finds, the least first: it has not read anything since the last one, it is with
+/// the same request, it is not.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    AtRest,
+    Stuck,
+    Moving,
+}
+
+/// Looks at the reader, and the second if there is one: the least and the most that was seen. `None`: there
+/// is no reader.
+fn look(worker_pool: &Arc<WorkerPool>, watched: &mut Vec<Watched>) -> Option<[Seen; 2]> {
+    let worker_table = worker_pool.worker_table.lock();
+    let readers = [&worker_table.reader, &worker_table.second.get().cloned()].map(Option::clone);
+    drop(worker_table);
+    let mut readers: Vec<_> = readers.into_iter().flatten().collect();
+    watched.retain(|it| readers.iter().any(|reader| it.is(reader)));
+    readers.retain(|reader| !watched.iter().any(|it| it.is(reader)));
+    let mut all: Vec<Seen> = watched.iter_mut().map(|it| it.look(worker_pool)).collect();
+    all.extend(readers.iter().map(|_| Seen::Moving));
+    watched.extend(readers.into_iter().map(Watched::new));
+    Some([*all.iter().min()?, *all.iter().max()?])
+}
+
+/// Watches those who read `/dev/fuse`.
 pub(super) fn watch(worker_pool: &Arc<WorkerPool>) {
-    let mut seen: Option<(Arc<WorkerState>, u64)> = None;
-    let (mut quiet, mut stuck, mut smooth) = (0, 0, 0);
+    let mut watched: Vec<Watched> = Vec::new();
+    let (mut quiet, mut smooth) = (0, 0);
     let mut ticks: u32 = 0;
     while !worker_pool.life.has_ended() {
         let is_smooth = smooth >= SMOOTH_TICKS;
@@ -96,31 +166,21 @@ pub(super) fn watch(worker_pool: &Arc<WorkerPool>) {
         ticks = ticks.wrapping_add(1);
         let pressing =
             ticks.is_multiple_of(INTERRUPT_EVERY_TICKS) && worker_pool.press_interrupts();
-        let Some(reader) = worker_pool.worker_table.lock().reader.clone() else {
+        let Some([least, most]) = look(worker_pool, &mut watched) else {
             continue;
         };
-        let word = reader.word();
-        let same = matches!(&seen, Some((worker_state, last)) if Arc::ptr_eq(worker_state, &reader) && *last == word);
-        smooth = if same { 0 } else { smooth + 1 };
-        if same {
-            // A caller that goes on without asking, or somebody else, may have its CPU for long.
-            reader.revive();
-        }
-        if !same {
-            (quiet, stuck) = (0, 0);
-        } else if WorkerState::is_handling(word) {
-            stuck += 1;
-            if stuck >= BUSY_TICKS || reader.is_sleeping() {
-                worker_pool.hand_off(&reader, word);
-            }
-        } else if !pressing {
-            quiet += 1;
-        }
-        seen = Some((reader, word));
+        smooth = match least {
+            Seen::Moving => smooth + 1,
+            _ => 0,
+        };
+        quiet = match most {
+            Seen::Moving => 0,
+            Seen::AtRest if !pressing => quiet + 1,
+            _ => quiet,
+        };
         if quiet >= QUIET_TICKS {
             worker_pool.watchdog.sleep(|| {
-                let unchanged =
-                    matches!(&seen, Some((worker_state, word)) if worker_state.word() == *word);
+                let unchanged = watched.iter().all(Watched::is_unchanged);
                 unchanged && !worker_pool.press_interrupts() && !worker_pool.life.has_ended()
             });
             quiet = 0;

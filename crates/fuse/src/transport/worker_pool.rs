@@ -1,5 +1,5 @@
-//! The threads of a session. Exactly one is the reader; the others carry out requests they read
-//! while they were, or are parked. The lock is taken only when a role changes.
+//! The threads of a session. One is the reader, and one may be the second; the others carry out requests they
+//! read while they were, or are parked. The lock is taken only when a role changes.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +18,7 @@ use super::kept::KeptAndClock;
 use super::later::OverDevice;
 use super::placement::{Placement, Role};
 use super::ring::RingWorkerPool;
+use super::second::{self, Second};
 use super::shares::Blocked;
 use super::watchdog::{self, Watchdog};
 use super::whereabouts::Whereabouts;
@@ -65,6 +66,8 @@ pub(crate) struct WorkerPool {
 pub(super) struct WorkerTable {
     /// The reader.
     pub(super) reader: Option<Arc<WorkerState>>,
+    /// Who reads as well while callers take turns.
+    pub(super) second: Second,
     /// Threads without work, the one parked last on top: its caches are warmest.
     parked: Vec<Arc<WorkerState>>,
     /// Every thread.
@@ -182,12 +185,23 @@ impl WorkerPool {
         Ok(worker_state)
     }
 
-    /// Hands the reader's role on while the request of `word` runs on `worker_state`. False if that
-    /// request is over or nobody can take the role; the next thread without work then does.
+    /// Hands the role of a reader on while the request of `word` runs on `worker_state`. False if that
+    /// request is over or nobody can take the role; the next thread without work then does. Of two
+    /// readers the other one goes on, and callers that still take turns have it call a second again.
     pub(super) fn hand_off(self: &Arc<Self>, worker_state: &WorkerState, word: u64) -> bool {
         let mut worker_table = self.worker_table.lock();
         if worker_table.closed {
             return false;
+        }
+        // The other one reads already.
+        if worker_table.second.get().is_some() {
+            if !worker_state.hand_off(word) {
+                return false;
+            }
+            if let Some(other) = second::take_away(self, &mut worker_table, worker_state) {
+                self.note_handed_off(&mut worker_table, worker_state, &other);
+            }
+            return true;
         }
         let Some(next) = self.successor(&mut worker_table) else {
             worker_table.starved = true;
@@ -213,20 +227,40 @@ impl WorkerPool {
         worker_state.place(&self.placement, Role::Working);
         self.server.connection.counter().count_relief();
         self.note_blocked(worker_table, worker_state);
+        self.interrupt_handed_off(worker_table, worker_state);
         worker_table.reader = Some(next.clone());
         worker_table.starved = false;
     }
 
+    /// A thread without work, perhaps a new one.
     pub(super) fn successor(
         self: &Arc<Self>,
         worker_table: &mut WorkerTable,
+    ) -> Option<Arc<WorkerState>> {
+        self.successor_beyond(worker_table, 0)
+    }
+
+    /// The same for a request that was kept. A second reader cannot be told to carry it out while it
+    /// waits in its read: where no other thread is left it is stood in for.
+    pub(super) fn successor_for_kept(
+        self: &Arc<Self>,
+        worker_table: &mut WorkerTable,
+    ) -> Option<Arc<WorkerState>> {
+        let seconds = usize::from(worker_table.second.get().is_some());
+        self.successor_beyond(worker_table, seconds)
+    }
+
+    fn successor_beyond(
+        self: &Arc<Self>,
+        worker_table: &mut WorkerTable,
+        further: usize,
     ) -> Option<Arc<WorkerState>> {
         if let Some(parked) = worker_table.parked.pop() {
             return Some(parked);
         }
         // Who hangs is stood in for, though not without end.
         let most = self.max_threads.load(Ordering::Relaxed);
-        if worker_table.worker_states.len() >= most + worker_table.lost.min(most) {
+        if worker_table.worker_states.len() >= most + worker_table.lost.min(most) + further {
             return None;
         }
         match self.spawn_worker(worker_table) {
@@ -254,7 +288,7 @@ impl WorkerPool {
             return;
         }
         if self.kept.lock().is_ready()
-            && let Some(next) = self.successor(&mut worker_table)
+            && let Some(next) = self.successor_for_kept(&mut worker_table)
         {
             next.hand(WakeReason::Work);
         }
@@ -308,6 +342,19 @@ impl WorkerPool {
         Self::park(&mut worker_table, worker_state)
     }
 
+    /// What a reader does next that gave its role up at rest.
+    pub(super) fn next_without_role(
+        &self,
+        worker_table: &mut WorkerTable,
+        worker_state: &Arc<WorkerState>,
+    ) -> Next {
+        if worker_table.closed {
+            return Next::Leave;
+        }
+        let needed = self.next_kept();
+        needed.unwrap_or_else(|| Self::park(worker_table, worker_state))
+    }
+
     fn park(worker_table: &mut WorkerTable, worker_state: &Arc<WorkerState>) -> Next {
         let surplus = worker_table.parked.len() >= KEPT;
         worker_table.parked.push(worker_state.clone());
@@ -335,6 +382,7 @@ impl WorkerPool {
     /// A thread ends.
     pub(super) fn depart(&self, worker_state: &Arc<WorkerState>) {
         let mut worker_table = self.worker_table.lock();
+        second::depart(self, &mut worker_table, worker_state);
         worker_table
             .worker_states
             .retain(|it| !Arc::ptr_eq(it, worker_state));

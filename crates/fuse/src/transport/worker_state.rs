@@ -15,7 +15,7 @@ use crate::traffic::Counts;
 
 /// Reading, or waiting to: no request is being carried out.
 const READING: u64 = 0;
-/// Carrying a request out, and the reader of the worker pool still.
+/// Carrying a request out, and a reader of the worker pool still.
 const HANDLING: u64 = 1;
 /// Carrying a request out while another thread reads, or parked.
 const RELIEVED: u64 = 2;
@@ -99,13 +99,13 @@ impl WorkerState {
         self.tid.store(tid.cast_unsigned(), Ordering::Release);
     }
 
-    /// The thread becomes the reader.
+    /// The thread becomes a reader.
     pub(super) fn become_reader(&self) {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word & !PHASE | READING, Ordering::Release);
     }
 
-    /// The reader starts a request. The store is ordered before the look at the watchdog's
+    /// A reader starts a request. The store is ordered before the look at the watchdog's
     /// sleep, which therefore is to be SeqCst as well.
     pub(super) fn enter(&self, unique: u64) {
         self.unique.store(unique, Ordering::Relaxed);
@@ -135,7 +135,15 @@ impl WorkerState {
         (user.load(Ordering::Relaxed), thread.load(Ordering::Relaxed))
     }
 
-    /// The request is done: true if the thread is the reader still.
+    /// The reader, at rest, reads no more: under the worker pool's lock.
+    pub(super) fn step_back(&self) {
+        self.unique.store(0, Ordering::Release);
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(word & !PHASE | RELIEVED, Ordering::Release);
+    }
+
+    /// The request is done: true if the thread is a reader still. SeqCst: a thread that finds it at its
+    /// request says so before it looks again, and this thread looks after this.
     pub(super) fn leave(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         if word & PHASE != HANDLING {
@@ -143,7 +151,7 @@ impl WorkerState {
         }
         let reading = word & !PHASE | READING;
         self.word
-            .compare_exchange(word, reading, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(word, reading, Ordering::SeqCst, Ordering::Acquire)
             .is_ok()
     }
 
@@ -153,7 +161,7 @@ impl WorkerState {
         self.word.load(Ordering::SeqCst)
     }
 
-    /// Whether a word says that the reader is carrying a request out.
+    /// Whether a word says that a reader is carrying a request out.
     pub(super) fn is_handling(word: u64) -> bool {
         word & PHASE == HANDLING
     }
@@ -217,9 +225,9 @@ impl WorkerState {
         unique != 0 && self.was_interrupted(unique)
     }
 
-    /// Whether this request was to be interrupted, the last one that was.
+    /// Whether this request was to be interrupted, the last one that was. SeqCst: see [`leave`](Self::leave).
     pub(super) fn was_interrupted(&self, unique: u64) -> bool {
-        self.interrupted.load(Ordering::Acquire) == unique
+        self.interrupted.load(Ordering::SeqCst) == unique
     }
 
     /// The thread's request says it may block: interrupting it is worth a signal.
@@ -233,9 +241,9 @@ impl WorkerState {
         self.tid.load(Ordering::Acquire) == tid
     }
 
-    /// Marks the request as interrupted; false if it was already.
+    /// Marks the request as interrupted; false if it was already. SeqCst: see [`leave`](Self::leave).
     pub(super) fn interrupt(&self, unique: u64) -> bool {
-        self.interrupted.swap(unique, Ordering::AcqRel) != unique
+        self.interrupted.swap(unique, Ordering::SeqCst) != unique
     }
 
     /// Whether the thread's own request is to be interrupted.
@@ -272,7 +280,7 @@ impl WorkerState {
         }
     }
 
-    /// Binds the thread, which is the calling one, to a CPU. Only while it is the reader at rest: who
+    /// Binds the thread, which is the calling one, to a CPU. Only while it is a reader at rest: who
     /// takes that role from it lets it run anywhere.
     pub(super) fn bind(&self, cpu: usize) {
         let bound = self.bound_to();

@@ -46,6 +46,27 @@ fn bench(further: usize) -> Bench {
     Bench::with(TransportChoice::Device, 16, Some(further))
 }
 
+/// Whether there are two CPUs: on one there is no second reader.
+fn has_two_cpus() -> bool {
+    thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= 2)
+}
+
+/// Who has looked names up since this was asked last.
+fn readers(bench: &Bench) -> usize {
+    std::mem::take(&mut *bench.lab.threads.lock().unwrap()).len()
+}
+
+/// Two callers at the same time, until two threads serve them.
+fn call_a_second(bench: &Bench) {
+    let crowd = Crowd::new(bench, 2);
+    readers(bench);
+    eventually("a second reader", || {
+        thread::sleep(Duration::from_millis(10));
+        readers(bench) == 2
+    });
+    crowd.end();
+}
+
 #[test]
 fn requests_that_wait_are_read_by_several_and_each_is_answered_once() {
     if !can_mount() {
@@ -72,6 +93,75 @@ fn requests_that_wait_are_read_by_several_and_each_is_answered_once() {
 }
 
 #[test]
+fn two_callers_are_served_by_two() {
+    if !can_mount() || !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::new(2);
+    for _ in 0..3 {
+        call_a_second(&bench);
+        eventually("one reader", || {
+            readers(&bench);
+            for number in 0..200 {
+                assert!(!bench.mountpoint.file(&format!("one-{number}")).exists());
+            }
+            readers(&bench) == 1
+        });
+    }
+    call_a_second(&bench);
+    // Both wait for requests.
+    assert_eq!(bench.finish(), End::Unmounted);
+}
+
+#[test]
+fn two_callers_are_served_by_one_where_no_thread_can_be_had() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(1);
+    let crowd = Crowd::new(&bench, 2);
+    thread::sleep(Duration::from_millis(300));
+    let asked = crowd.end();
+    assert_eq!(bench.lab.lookups.load(Ordering::SeqCst), asked);
+    assert_eq!(readers(&bench), 1);
+    assert_eq!(bench.finish(), End::Unmounted);
+}
+
+/// Each request that waits takes a reader away, the second as well.
+#[test]
+fn a_second_reader_whose_request_waits_is_replaced() {
+    if !can_mount() || !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::new(16);
+    let mut waiting = Vec::new();
+    for count in 1..=8 {
+        call_a_second(&bench);
+        waiting.push(bench.read("gate"));
+        bench.wait_for_blocked(count);
+    }
+    call_a_second(&bench);
+    bench.open_gate();
+    for read in waiting {
+        assert_eq!(read.join().unwrap().0.unwrap(), b"content");
+    }
+    assert_eq!(bench.finish(), End::Unmounted);
+}
+
+/// Nobody asks who would end the read of one of the two.
+#[test]
+fn what_is_carried_out_later_finds_a_thread_though_two_read() {
+    if !can_mount() || !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::new(2);
+    call_a_second(&bench);
+    let (read, _) = bench.read("later").join().unwrap();
+    assert_eq!(read.unwrap(), b"content");
+    assert_eq!(bench.finish(), End::Unmounted);
+}
+
+#[test]
 fn where_none_is_wanted_one_reads() {
     if !can_mount() {
         return;
@@ -92,10 +182,18 @@ fn a_signal_ends_a_blocked_read_while_several_read() {
         return;
     }
     note_signal(libc::SIGUSR2);
-    let bench = bench(3);
-    let crowd = Crowd::new(&bench, 6);
+    for (further, callers) in [(1, 2), (3, 6)] {
+        interrupt_while_several_read("stuck", further, callers);
+    }
+    // It is a reader's still when the message comes.
+    interrupt_while_several_read("busy-then-stuck", 1, 2);
+}
+
+fn interrupt_while_several_read(name: &str, further: usize, callers: usize) {
+    let bench = bench(further);
+    let crowd = Crowd::new(&bench, callers);
     for round in 0..100 {
-        let path = bench.mountpoint.file("stuck");
+        let path = bench.mountpoint.file(name);
         let reader = thread::spawn(move || {
             let file = std::fs::File::open(path).unwrap();
             rustix::io::read(&file, &mut [0; 16])

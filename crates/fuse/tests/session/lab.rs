@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{
@@ -41,6 +41,8 @@ pub const CACHED: NodeId = NodeId(8);
 const BROKEN: NodeId = NodeId(9);
 /// Has its first read carried out again after a while.
 const LATER: NodeId = NodeId(10);
+/// Works for a moment before it says that it may block, and blocks as the stuck one does.
+const BUSY_THEN_STUCK: NodeId = NodeId(11);
 
 /// After this while.
 pub const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -50,7 +52,7 @@ thread_local! {
     static SLEPT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-const NAMES: [(&str, NodeId); 9] = [
+const NAMES: [(&str, NodeId); 10] = [
     ("fast", FAST),
     ("slow", SLOW_SILENT),
     ("polite", SLOW_POLITE),
@@ -60,6 +62,7 @@ const NAMES: [(&str, NodeId); 9] = [
     ("cached", CACHED),
     ("broken", BROKEN),
     ("later", LATER),
+    ("busy-then-stuck", BUSY_THEN_STUCK),
 ];
 
 /// The filesystem.
@@ -108,6 +111,13 @@ impl Lab {
                 return Err(Errno::AGAIN);
             }
             STUCK => self.block_for_ever(cx)?,
+            BUSY_THEN_STUCK => {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_millis(2) {
+                    std::hint::spin_loop();
+                }
+                self.block_for_ever(cx)?;
+            }
             GATE => self.wait_for_gate(cx),
             BROKEN => panic!("as it should"),
             _ => {}
@@ -298,7 +308,7 @@ impl Bench {
     pub fn read(&self, name: &str) -> JoinHandle<(std::io::Result<Vec<u8>>, Duration)> {
         let path = self.mountpoint.file(name);
         thread::spawn(move || {
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             (std::fs::read(path), start.elapsed())
         })
     }

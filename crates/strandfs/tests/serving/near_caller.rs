@@ -57,6 +57,40 @@ fn yielding(pool: &Pool) -> usize {
     policies.filter(|policy: &u32| *policy == 5).count()
 }
 
+/// The system calls that the server's threads for `/dev/fuse` wait in, or `running`.
+fn calls(pool: &Pool) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
+    let calls = tasks.filter_map(|task| {
+        let task = task.ok()?.path();
+        let name = fs::read_to_string(task.join("comm")).ok()?;
+        let call = fs::read_to_string(task.join("syscall")).ok()?;
+        (name.trim() == "strandfs-device").then_some(call)
+    });
+    calls.collect()
+}
+
+fn is_call(call: &str, number: libc::c_long) -> bool {
+    call.split(' ').next() == Some(&number.to_string())
+}
+
+/// How many of the server's threads wait in a read of `/dev/fuse`.
+fn reading(pool: &Pool) -> usize {
+    let calls = calls(pool);
+    calls
+        .iter()
+        .filter(|it| is_call(it, libc::SYS_read))
+        .count()
+}
+
+/// How many of them are not parked.
+fn awake(pool: &Pool) -> usize {
+    let calls = calls(pool);
+    calls
+        .iter()
+        .filter(|it| !is_call(it, libc::SYS_futex))
+        .count()
+}
+
 /// Runs on a thread of its own, which stays on the CPU.
 fn on<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
@@ -174,6 +208,72 @@ fn callers_on_several_cpus_are_served_from_anywhere() {
         })
     });
     assert!(callers.into_iter().any(|caller| caller.join().unwrap()));
+}
+
+/// Two callers ask at the same time, a while.
+fn ask_at_the_same_time(pool: &Arc<Pool>, cpus: [usize; 2], round: usize) {
+    let callers = cpus.map(|cpu| {
+        let pool = Arc::clone(pool);
+        std::thread::spawn(move || {
+            stay_on(cpu);
+            for part in 0..5 {
+                ask(&pool, &format!("{round}-{cpu}-{part}"));
+            }
+        })
+    });
+    for caller in callers {
+        caller.join().unwrap();
+    }
+}
+
+/// One reader would serve them in turn, and half of the machine would be idle.
+#[test]
+fn two_callers_at_the_same_time_have_two_readers_and_one_alone_has_one() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let pool = pool("");
+    on(cpus[0], {
+        let pool = Arc::clone(&pool);
+        move || ask(&pool, "one")
+    });
+    let is_one = || awake(&pool) == 1 && reading(&pool) == 1;
+    eventually("the reader", PATIENCE, is_one);
+    for round in 0..3 {
+        let mut asked = 0;
+        // Where the machine is busy one may be done before the other begins.
+        eventually("two readers", PATIENCE * 3, || {
+            asked += 1;
+            ask_at_the_same_time(&pool, cpus, 100 * round + asked);
+            reading(&pool) == 2
+        });
+        eventually("one reader", PATIENCE * 3, || {
+            asked += 1;
+            let (pool, series) = (Arc::clone(&pool), format!("alone-{round}-{asked}"));
+            on(cpus[round % 2], move || ask(&pool, &series));
+            is_one()
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_confined_has_one_reader() {
+    need_root!();
+    let Some(cpus) = two_cpus() else { return };
+    let mut confined = vec![
+        ("a list of CPUs", pool("pin-threads=R1L")),
+        ("no choice of ours", pool("pin-threads=anywhere")),
+        ("one thread", pool("threads=1")),
+    ];
+    // A server starts with the CPUs of who mounts.
+    stay_on(cpus[0]);
+    confined.push(("one CPU", pool("")));
+    for (what, pool) in confined {
+        for round in 0..5 {
+            ask_at_the_same_time(&pool, cpus, round);
+            eventually(what, PATIENCE, || reading(&pool) > 0);
+            assert_eq!(reading(&pool), 1, "{what}");
+        }
+    }
 }
 
 /// What is started while the reader is bound is not.
