@@ -299,17 +299,19 @@ impl<'a> RenamePlan<'a> {
     fn undo(&self, mut done: Done<'_, '_>) {
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let ends = step.ends();
-            let outcome = match (step, stage) {
-                (_, Stage::Begun) => continue,
+            if matches!(stage, Stage::Begun) {
+                continue;
+            }
+            let outcome = undone_in_the_end(&ends.from.branch, || match (step, stage) {
                 (Step::Behind(..), _) => ends.unlink_new(),
                 (Step::Swap(_), _) | (Step::Replace(..), Stage::Made) => {
                     ends.rename(libc::RENAME_EXCHANGE)
                 }
-                (Step::Move(_), _) | (_, Stage::Cleared(None)) => ends.rename_back(),
                 (_, Stage::Cleared(Some(dir))) => ends
                     .rename_back()
                     .and_then(|()| put_back(&ends.to, ends.to_name, dir)),
-            };
+                _ => ends.rename_back(),
+            });
             if let Err(errno) = outcome {
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
             }
@@ -455,6 +457,26 @@ impl<'a> RenamePlan<'a> {
         done.files_gone |= removed.is_none();
         Ok(removed)
     }
+}
+
+/// Takes a change back. btrfs at its quota refuses even that, until a commit has given back what was set
+/// apart for the changes before it.
+fn undone_in_the_end(
+    branch: &Branch,
+    mut undo: impl FnMut() -> sys::Result<()>,
+) -> sys::Result<()> {
+    const TRIES: usize = 4;
+    let mut outcome = undo();
+    for _ in 1..TRIES {
+        if !matches!(outcome, Err(Errno::NOSPC | Errno::DQUOT)) {
+            break;
+        }
+        if let Err(errno) = branch.commit_freed() {
+            tracing::debug!(branch = %branch.path.display(), %errno, "nothing is given back");
+        }
+        outcome = undo();
+    }
+    outcome
 }
 
 /// Makes an empty directory again.
