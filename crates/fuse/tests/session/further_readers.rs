@@ -156,8 +156,9 @@ fn what_is_carried_out_later_finds_a_thread_though_two_read() {
     }
     let bench = Bench::new(2);
     call_a_second(&bench);
-    let (read, _) = bench.read("later").join().unwrap();
-    assert_eq!(read.unwrap(), b"content");
+    let read = bench.read("later");
+    eventually("an answer", || read.is_finished());
+    assert_eq!(read.join().unwrap().0.unwrap(), b"content");
     assert_eq!(bench.finish(), End::Unmounted);
 }
 
