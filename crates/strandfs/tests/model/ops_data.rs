@@ -175,9 +175,21 @@ impl Worker {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
         let opened = self.sort("open with O_TRUNC", id, options.open(self.path(&name)))?;
-        let Ok(mut file) = opened else {
-            self.forget();
-            return Ok(());
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(code) => {
+                self.note(id, &format!("refused: {code}"));
+                if !self.config.has_quota() {
+                    self.forget();
+                    return Ok(());
+                }
+                self.note_torn(id, 0);
+                let found = open_plain(&self.path(&name), 0);
+                return match self.sort("open what was not truncated", id, found)? {
+                    Ok(found) => self.adopt(id, &found, "open with O_TRUNC"),
+                    Err(code) => self.wrong_node(id, &format!("open: error {code}")),
+                };
+            }
         };
         self.commit();
         self.touched(id, since);
