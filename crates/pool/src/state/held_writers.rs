@@ -26,9 +26,10 @@ use crate::state::view::View;
 
 /// Opens noted at once.
 const OPENED_MAX: usize = 4096;
-/// With less the first writer waits until somebody looks after the branch's room, no longer than that.
+/// With less the first writer waits until somebody looks after the branch's room, no longer than that: far more
+/// than it takes where many threads want the CPUs.
 const LITTLE_BYTES: u64 = 4 << 30;
-const LOOKED_WITHIN: Duration = Duration::from_millis(50);
+const LOOKED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a try waits for the kernel to tell of a write. Where it does, it has long done so.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 

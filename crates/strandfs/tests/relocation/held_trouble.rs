@@ -304,6 +304,40 @@ fn what_xfs_reserves_ahead_of_others_is_given_back_before_a_write_goes_on_withou
 }
 
 #[test]
+fn a_file_that_was_closed_after_all_others_had_moved_makes_room_for_the_next_who_waits() {
+    need_root!();
+    for kind in SMALL.filesystems() {
+        let mut pool = SMALL.builder(kind, "").prepare();
+        let late = File::create(pool.on(0, "late")).unwrap();
+        write_mib(&late, 2, 0, 30).unwrap();
+        drop(late);
+        SMALL.fill(&pool, 60);
+        pool.start();
+        if !pool.branch_status(0).holds.is_on() {
+            return;
+        }
+        let file = open_with(pool.path("w"), 0).unwrap();
+        let late = File::open(pool.path("late")).unwrap();
+        let first = 165;
+        write_mib(&file, 1, 0, first).unwrap();
+        assert_eq!(pool.status().held_writes.without_room, 0, "{kind:?}");
+        eventually("the others to have moved", LONG, || {
+            pool.status().held_writes.moved_files == SMALL.closed
+        });
+        // The thread that makes room looks for more, in vain.
+        std::thread::sleep(Duration::from_millis(500));
+        drop(late);
+        write_mib(&file, 1, first, 40).unwrap();
+        let held = pool.status().held_writes;
+        assert_eq!(held.without_room, 0, "{kind:?} {held:?}");
+        assert_eq!(pool.holders("late"), [1]);
+        assert_mib(&pool.path("w"), 1, 0, first + 40);
+        assert_mib(&pool.path("late"), 2, 0, 30);
+        SMALL.assert_closed(&pool);
+    }
+}
+
+#[test]
 fn where_no_branch_has_room_the_error_comes_at_once() {
     need_root!();
     for (kind, size) in SMALL.filesystems() {

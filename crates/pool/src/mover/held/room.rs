@@ -124,6 +124,10 @@ impl Worker {
     /// Makes room until nobody wants it, or another thread does.
     fn work(&mut self, pool: &Arc<Mover>) {
         self.last_move = Instant::now();
+        if self.search.as_ref().is_some_and(Search::is_over) {
+            // What could not move then may have been closed since.
+            (self.search, self.moved) = (None, 0);
+        }
         while !pool.held.ended() && self.runner().has_turn() {
             self.runner().beat();
             let view = Arc::clone(&pool.view());
@@ -268,8 +272,14 @@ impl Worker {
             }
             Err(stay) => {
                 tracing::debug!(path = %candidate.path.display(), %stay, "a file does not make room");
-                if matches!(stay, MoveError::Fresh) {
-                    self.fresh.push(candidate);
+                match stay {
+                    MoveError::Fresh => self.fresh.push(candidate),
+                    // It is not what kept it: the next who waits may have it.
+                    MoveError::Called => {
+                        self.found.push(candidate);
+                        self.found.sort();
+                    }
+                    _ => {}
                 }
             }
         }
