@@ -99,6 +99,19 @@ fn can_run(config: &mut Config) -> bool {
     })
 }
 
+/// What the kernel has said last of bytes that a branch's own filesystem lost, as a full ext4 may.
+fn losses_of_filesystems() -> String {
+    const LINES: usize = 400;
+    let Ok(said) = std::process::Command::new("dmesg").output() else {
+        return String::new();
+    };
+    let said = String::from_utf8_lossy(&said.stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(LINES));
+    let lost = last.filter(|line| line.contains("lost") || line.contains("data loss"));
+    lost.map(|line| format!("the kernel: {line}\n")).collect()
+}
+
 /// One run; fails with everything there is to know.
 fn one(seed: u64, theme: Theme, length: Duration) {
     let mut config = Config::draw(seed, theme);
@@ -119,8 +132,9 @@ fn one(seed: u64, theme: Theme, length: Duration) {
         )),
         Err(what) => {
             keep(&config, &what);
+            let losses = losses_of_filesystems();
             panic!(
-                "VIOLATION\n{described}\n{what}\nagain: STRANDFS_MODEL_SEED={seed}, theme {theme:?}"
+                "VIOLATION\n{described}\n{what}\n{losses}again: STRANDFS_MODEL_SEED={seed}, theme {theme:?}"
             );
         }
     }
