@@ -28,8 +28,11 @@ use crate::state::inode_number::{self, Numbered};
 use crate::state::node::{DirEntry, DirSet, Names, Node};
 use crate::state::view::View;
 
-/// A name changed hands this often between two looks: give up rather than spin.
-const RACES_MAX: usize = 16;
+/// A name changed hands this often between two looks: give up rather than go on.
+const RACES_MAX: usize = 64;
+/// From so many on each look is put off, so that whoever is in the middle of a change gets a CPU.
+const RACES_AT_ONCE: usize = 8;
+const RACE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether names are shown as what they are on the branch, or as the options say
 /// (`follow-symlinks`, `symlinkify`).
@@ -75,7 +78,10 @@ fn look_up(
         return Err(Errno::NOENT.into());
     }
     let mut set = do_without::dir_set_quickly(pool, &parent)?;
-    for _ in 0..RACES_MAX {
+    for race in 0..RACES_MAX {
+        if race >= RACES_AT_ONCE {
+            std::thread::sleep(RACE_PAUSE);
+        }
         let moves = pool.moves();
         let wider;
         if set.skipped && !do_without::leads_to_dir(pool, &view, &set, name, presentations)? {
