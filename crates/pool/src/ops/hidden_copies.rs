@@ -51,7 +51,7 @@ pub(crate) fn leave_out_those_of_others(
     let is_open = |hidden: &Rights| match power {
         Power::Own => hidden.uid == shown.uid || privilege::acts_for_owner(cx, hidden.uid),
         Power::Write => {
-            is_open_to_writers_of(&shown, hidden, caller_uid(cx))
+            is_open_to_writers_of(&shown, hidden, || caller_uid(cx))
                 || privilege::acts_for_owner(cx, hidden.uid)
                 || privilege::overrides_mode(cx, hidden.uid)
         }
@@ -67,14 +67,17 @@ pub(crate) fn leave_out_those_of_others(
     Ok(())
 }
 
-/// Whether whoever may write to what is shown may write to the hidden copy.
-fn is_open_to_writers_of(shown: &Rights, hidden: &Rights, caller: Option<u32>) -> bool {
+/// Whether whoever may write to what is shown may write to the hidden copy; `caller` is asked for only
+/// where that decides.
+fn is_open_to_writers_of(
+    shown: &Rights,
+    hidden: &Rights,
+    caller: impl FnOnce() -> Option<u32>,
+) -> bool {
     const WRITE: u32 = 0o222;
-    if hidden.uid != shown.uid {
-        return false;
-    }
     let granted = |rights: &Rights| rights.mode & WRITE;
-    caller == Some(shown.uid) || hidden.gid == shown.gid && granted(shown) & !granted(hidden) == 0
+    let is_no_more_closed = hidden.gid == shown.gid && granted(shown) & !granted(hidden) == 0;
+    hidden.uid == shown.uid && (is_no_more_closed || caller() == Some(shown.uid))
 }
 
 /// Whether the caller may take a name away from a file on a branch, as far as the sticky bit of its
@@ -132,16 +135,16 @@ mod tests {
             (rights(0, 2, 0o666), false, false),
         ] {
             assert_eq!(
-                is_open_to_writers_of(&shown, &hidden, owner),
+                is_open_to_writers_of(&shown, &hidden, || owner),
                 to_owner,
                 "{hidden:?}"
             );
             assert_eq!(
-                is_open_to_writers_of(&shown, &hidden, member),
+                is_open_to_writers_of(&shown, &hidden, || member),
                 to_member,
                 "{hidden:?}"
             );
-            assert!(!is_open_to_writers_of(&shown, &hidden, None) || to_member);
+            assert!(!is_open_to_writers_of(&shown, &hidden, || None) || to_member);
         }
     }
 }
