@@ -55,6 +55,11 @@ pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy
     let ask = || deadline::statvfs(pool, view, branch);
     let mut space = branch.space().get(settings.caching.statfs, min_free, ask)?;
     space.read_only_fs |= branch.health().is_read_only();
+    // Where that cannot be read any more the branch says so, and is chosen by what statfs says.
+    let promised = branch.promised_bytes().unwrap_or(0);
+    let promised = promised.min(space.available_bytes);
+    space.available_bytes -= promised;
+    space.used_bytes = space.used_bytes.saturating_add(promised);
     Ok(space)
 }
 

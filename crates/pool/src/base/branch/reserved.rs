@@ -124,21 +124,30 @@ impl Branch {
     /// Those of statvfs(2), and of reading what is promised.
     pub(crate) fn usable(&self) -> sys::Result<Usable> {
         let ask = || rustix::fs::fstatvfs(self.root());
-        let (stat, promised_bytes) = match self.learnt.reserved.get() {
-            None => (ask()?, 0),
-            Some(reserved) => {
-                let (stat, promised_bytes) = reserved.around(ask).map_err(|error| {
-                    let what = Path::new("/sys/fs/btrfs");
-                    self.refuse_holds(&unreadable(what, &error));
-                    Errno::from_io_error(&error).unwrap_or(Errno::IO)
-                })?;
-                (stat?, promised_bytes)
-            }
-        };
+        let (stat, promised_bytes) = self.beside_promises(ask)?;
+        let stat = stat?;
         let bytes = |blocks: u64| stat.f_frsize.saturating_mul(blocks);
         Ok(Usable {
             available_bytes: bytes(stat.f_bavail).saturating_sub(promised_bytes),
             total_bytes: bytes(stat.f_blocks),
+        })
+    }
+
+    /// What a filesystem that says more than statvfs(2) has promised of what that calls free.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub(crate) fn promised_bytes(&self) -> sys::Result<u64> {
+        self.beside_promises(|| ()).map(|(_, bytes)| bytes)
+    }
+
+    fn beside_promises<T>(&self, look: impl FnOnce() -> T) -> sys::Result<(T, u64)> {
+        let Some(reserved) = self.learnt.reserved.get() else {
+            return Ok((look(), 0));
+        };
+        reserved.around(look).map_err(|error| {
+            self.refuse_holds(&unreadable(Path::new("/sys/fs/btrfs"), &error));
+            Errno::from_io_error(&error).unwrap_or(Errno::IO)
         })
     }
 
@@ -155,12 +164,14 @@ impl Branch {
         }
     }
 
-    /// Has the filesystem give back what it has reserved for writers who have not asked for it.
+    /// Has the filesystem give back what it has reserved for writers who have not asked for it, or was told only
+    /// now that nobody needs.
     ///
     /// # Errors
     /// Those of the filesystem.
     pub(crate) fn reclaim(&self) -> sys::Result<()> {
         match self.kind() {
+            magic::BTRFS => sys::btrfs_commit(self.open_to_ask()?.as_fd()),
             magic::XFS => sys::xfs_reclaim(self.open_to_ask()?.as_fd(), true),
             _ => Ok(()),
         }
