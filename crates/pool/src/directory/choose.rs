@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustix::fs::Statx;
+use rustix::fs::{StatVfs, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_options::Policy;
@@ -44,6 +44,15 @@ pub(crate) fn facts(
     }
 }
 
+/// What a filesystem has just said of its space, less what it has promised of that. Read only where it was
+/// asked, for every file that is made chooses by space; where it cannot be read any more the branch says so.
+fn unpromised(branch: &Branch, mut stat: StatVfs) -> StatVfs {
+    let promised = branch.promised_bytes().unwrap_or(0) / stat.f_frsize.max(1);
+    stat.f_bavail = stat.f_bavail.saturating_sub(promised);
+    stat.f_bfree = stat.f_bfree.saturating_sub(promised);
+    stat
+}
+
 /// A branch's free space.
 pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy::Space> {
     let settings = &view.settings;
@@ -52,14 +61,9 @@ pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy
         .as_ref()
         .unwrap_or(&settings.pool.minfreespace);
     let min_free = |total| min_free.bytes(total);
-    let ask = || deadline::statvfs(pool, view, branch);
+    let ask = || deadline::statvfs(pool, view, branch).map(|stat| unpromised(branch, stat));
     let mut space = branch.space().get(settings.caching.statfs, min_free, ask)?;
     space.read_only_fs |= branch.health().is_read_only();
-    // Where that cannot be read any more the branch says so, and is chosen by what statfs says.
-    let promised = branch.promised_bytes().unwrap_or(0);
-    let promised = promised.min(space.available_bytes);
-    space.available_bytes -= promised;
-    space.used_bytes = space.used_bytes.saturating_add(promised);
     Ok(space)
 }
 
