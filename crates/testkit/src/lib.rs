@@ -366,9 +366,19 @@ impl Pool {
     }
 
     /// Unmounts and waits for the server, which has to go: on a busy machine the kernel takes seconds
-    /// to take down what it held.
+    /// to take down what it held. Whoever looks at all mounts, as tests beside this one do, keeps this one busy
+    /// for a moment.
     pub fn stop(&mut self) {
-        mounts::unmount_cleanly(&self.mountpoint).ok();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let unmounted = mounts::unmount_cleanly(&self.mountpoint);
+            let is_busy = !unmounted.status.success() && unmounted.stderr.contains("busy");
+            if !is_busy || Instant::now() > deadline {
+                unmounted.ok();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let status = self.wait_for_exit(Duration::from_secs(10));
         assert!(
             status.is_some_and(|status| status.success()),
