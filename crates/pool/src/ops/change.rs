@@ -49,6 +49,17 @@ impl Holder {
         }
     }
 
+    /// Its attributes: as it was found, or asked for now.
+    ///
+    /// # Errors
+    /// Those of `statx(2)` on the branch.
+    pub(crate) fn attributes(&self) -> Result<Statx> {
+        match self.stat {
+            Some(stat) => Ok(stat),
+            None => sys::statx_fd(self.fd.as_fd()).map_err(|errno| Error::at(&self.branch, errno)),
+        }
+    }
+
     fn located(&self) -> Located {
         Located {
             branch: Arc::clone(&self.branch),

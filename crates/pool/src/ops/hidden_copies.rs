@@ -41,9 +41,7 @@ pub(crate) fn leave_out_those_of_others(
     }
     let mut rights = Vec::with_capacity(holders.len());
     for holder in holders.iter() {
-        let stat = sys::statx_fd(holder.fd.as_fd());
-        let stat = stat.map_err(|errno| Error::at(&holder.branch, errno))?;
-        rights.push((holder.primary, Rights::of(&stat)));
+        rights.push((holder.primary, Rights::of(&holder.attributes()?)));
     }
     let Some((_, shown)) = rights.iter().find(|(primary, _)| *primary).copied() else {
         return Ok(());

@@ -185,7 +185,8 @@ fn open_stand_in(
     }
     for copy in change::namesakes(pool, view, node, own.branch) {
         // The kernel has judged by the copy that failed.
-        if !hidden_copies::may_open(cx, &sys::statx_fd(copy.fd.as_fd())?, OFlags::RDONLY) {
+        let may_open = |stat| hidden_copies::may_open(cx, &stat, OFlags::RDONLY);
+        if !copy.attributes().is_ok_and(may_open) {
             continue;
         }
         let wanted = server_flags(view, flags);

@@ -14,6 +14,9 @@ use crate::ops::open;
 use crate::state::State;
 use crate::state::attr::has_set_id;
 
+/// To do to anybody's files what their owners may.
+const CAP_FOWNER: u32 = 3;
+
 /// Whether the caller has CAP_FSETID here. Asked of `/proc`, and only where a set-id file is at
 /// stake: the kernel no longer tells the server who calls (idmapped mounts), except for requests
 /// that create, and marks only writes and truncates. No answer means no.
@@ -35,7 +38,6 @@ pub(crate) fn is_administrator(cx: &Context<'_>) -> bool {
 /// Whether the caller may do to a user's files what only their owner may: root, as the branches know it, or
 /// with CAP_FOWNER where that counts for the user. Only asked where a file is somebody else's.
 pub(crate) fn acts_for_owner(cx: &Context<'_>, owner: u32) -> bool {
-    const CAP_FOWNER: u32 = 3;
     acts_for(cx, owner, CAP_FOWNER)
 }
 
@@ -46,8 +48,7 @@ pub(crate) fn overrides_mode(cx: &Context<'_>, owner: u32) -> bool {
 }
 
 fn acts_for(cx: &Context<'_>, owner: u32, capability: u32) -> bool {
-    let has = |task: Task| task.has(capability) && task.knows_user(owner);
-    caller_uid(cx) == Some(0) || Task::of(cx).is_some_and(has)
+    caller_uid(cx) == Some(0) || Task::of(cx).is_some_and(|task| task.has_over(capability, owner))
 }
 
 /// Who asks for a change of inode flags, with what of that person's powers.
@@ -66,14 +67,12 @@ impl Changer {
     /// # Errors
     /// EPERM for others.
     pub fn of(cx: &Context<'_>, shown_uid: u32, fixed_owner: bool) -> Result<Changer> {
-        const CAP_FOWNER: u32 = 3;
         const CAP_LINUX_IMMUTABLE: u32 = 9;
         let uid = caller_uid(cx);
         let task = Task::of(cx);
         let task = task.as_ref();
         let owns = uid == Some(shown_uid);
-        let acts_for_owner =
-            task.is_some_and(|task| task.has(CAP_FOWNER) && task.knows_user(shown_uid));
+        let acts_for_owner = task.is_some_and(|task| task.has_over(CAP_FOWNER, shown_uid));
         if !owns && !acts_for_owner {
             return Err(Errno::PERM.into());
         }
@@ -180,6 +179,11 @@ impl Task {
         self.line("CapEff:")
             .and_then(|line| u64::from_str_radix(line.trim(), 16).ok())
             .is_some_and(|effective| effective & 1 << number != 0)
+    }
+
+    /// Whether a capability counts for what a user owns.
+    fn has_over(&self, number: u32, owner: u32) -> bool {
+        self.has(number) && self.knows_user(owner)
     }
 
     /// Whether the caller's user namespace has this user, so that capabilities there count for

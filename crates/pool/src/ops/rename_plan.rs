@@ -299,28 +299,31 @@ impl<'a> RenamePlan<'a> {
     fn undo(&self, mut done: Done<'_, '_>) {
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let ends = step.ends();
-            if matches!(stage, Stage::Begun) {
-                continue;
-            }
-            let outcome = undone_in_the_end(&ends.from.branch, || match (step, stage) {
-                (Step::Behind(..), _) => ends.unlink_new(),
+            let branch = &ends.from.branch;
+            let outcome = match (step, stage) {
+                (_, Stage::Begun) => continue,
+                (Step::Behind(..), _) => undone_in_the_end(branch, || ends.unlink_new()),
                 (Step::Swap(_), _) | (Step::Replace(..), Stage::Made) => {
-                    ends.rename(libc::RENAME_EXCHANGE)
+                    undone_in_the_end(branch, || ends.rename(libc::RENAME_EXCHANGE))
                 }
-                (_, Stage::Cleared(Some(dir))) => ends
-                    .rename_back()
-                    .and_then(|()| put_back(&ends.to, ends.to_name, dir)),
-                _ => ends.rename_back(),
-            });
+                (Step::Move(_), _) | (_, Stage::Cleared(None)) => {
+                    undone_in_the_end(branch, || ends.rename_back())
+                }
+                // Each by itself: a name that is back cannot be taken back once more.
+                (_, Stage::Cleared(Some(dir))) => undone_in_the_end(branch, || ends.rename_back())
+                    .and_then(|()| {
+                        undone_in_the_end(branch, || put_back(&ends.to, ends.to_name, dir))
+                    }),
+            };
             if let Err(errno) = outcome {
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
             }
         }
         for (stale, dir) in &done.stale {
-            if let Some(Err(errno)) = dir
-                .as_ref()
-                .map(|dir| put_back(&stale.dir, stale.name, dir))
-            {
+            if let Some(Err(errno)) = dir.as_ref().map(|dir| {
+                let branch = &stale.dir.branch;
+                undone_in_the_end(branch, || put_back(&stale.dir, stale.name, dir))
+            }) {
                 tracing::error!(branch = %stale.dir.branch.path.display(), name = ?stale.name, %errno, "an empty directory could not be put back");
             }
         }
