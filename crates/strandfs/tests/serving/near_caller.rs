@@ -187,10 +187,7 @@ fn callers_on_several_cpus_are_served_from_anywhere() {
     need_root!();
     let Some(cpus) = two_cpus() else { return };
     let pool = pool("");
-    on(cpus[0], {
-        let pool = Arc::clone(&pool);
-        move || ask(&pool, "one")
-    });
+    ask_from(&pool, cpus[0], "one");
     let until = Instant::now() + PATIENCE;
     let callers = cpus.map(|cpu| {
         let pool = Arc::clone(&pool);
@@ -208,6 +205,12 @@ fn callers_on_several_cpus_are_served_from_anywhere() {
         })
     });
     assert!(callers.into_iter().any(|caller| caller.join().unwrap()));
+}
+
+/// One caller asks, on this CPU.
+fn ask_from(pool: &Arc<Pool>, cpu: usize, series: &str) {
+    let (pool, series) = (Arc::clone(pool), series.to_owned());
+    on(cpu, move || ask(&pool, &series));
 }
 
 /// Two callers ask at the same time, a while.
@@ -232,10 +235,7 @@ fn two_callers_at_the_same_time_have_two_readers_and_one_alone_has_one() {
     need_root!();
     let Some(cpus) = two_cpus() else { return };
     let pool = pool("");
-    on(cpus[0], {
-        let pool = Arc::clone(&pool);
-        move || ask(&pool, "one")
-    });
+    ask_from(&pool, cpus[0], "one");
     let is_one = || awake(&pool) == 1 && reading(&pool) == 1;
     eventually("the reader", PATIENCE, is_one);
     for round in 0..3 {
@@ -248,8 +248,7 @@ fn two_callers_at_the_same_time_have_two_readers_and_one_alone_has_one() {
         });
         eventually("one reader", PATIENCE * 3, || {
             asked += 1;
-            let (pool, series) = (Arc::clone(&pool), format!("alone-{round}-{asked}"));
-            on(cpus[round % 2], move || ask(&pool, &series));
+            ask_from(&pool, cpus[round % 2], &format!("alone-{round}-{asked}"));
             is_one()
         });
     }
