@@ -2,15 +2,15 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::error::BenchError;
 use crate::scratch::Scratch;
+use crate::tool;
 
 /// How long a server may take to mount or to end. Far above what any needs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -163,21 +163,19 @@ impl Subject {
             return Ok(mounted);
         }
         let log = scratch.path().join(format!("{name}.log"));
-        let mut command = self.command(branches, &mounted.root);
+        let command = self.command(branches, &mounted.root);
         mounted.command = Some(words(&command));
-        mounted.server = Some(self.start(&mut command, &log)?);
+        mounted.server = Some(self.start(&command, &log)?);
         mounted.is_mount = true;
         mounted.wait_until_served(&log)?;
         Ok(mounted)
     }
 
-    fn start(&self, command: &mut Command, log: &Path) -> Result<Child, BenchError> {
+    fn start(&self, command: &Command, log: &Path) -> Result<Child, BenchError> {
         let file = File::create(log).map_err(BenchError::io("making", log))?;
         let errors = file.try_clone().map_err(BenchError::io("sharing", log))?;
-        command
-            .stdin(Stdio::null())
-            // Ctrl-C is for the benchmark, which then ends its servers in order.
-            .process_group(0)
+        tool::server(command.get_program())?
+            .args(command.get_args())
             .stdout(file)
             .stderr(errors)
             .spawn()

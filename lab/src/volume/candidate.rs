@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -262,9 +262,8 @@ impl Serving {
     ) -> Result<Self, BenchError> {
         let out = File::create(log).map_err(BenchError::io("making", log))?;
         let errors = out.try_clone().map_err(BenchError::io("sharing", log))?;
-        let child = Command::new(program)
+        let child = tool::server(program.as_os_str())?
             .args(arguments)
-            .stdin(Stdio::null())
             .stdout(out)
             .stderr(errors)
             .spawn()
