@@ -19,7 +19,7 @@ pub use hold::{
     next_access, next_opened, thread_lives, unmark_able, unmark_armed,
 };
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
-pub use lease::{Own, without_own_leases, written_by_others};
+pub use lease::{Own, leases_ignore_readers, without_own_leases, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use own_table::spawn_with_own_table;
 pub use raw::{

@@ -31,7 +31,7 @@ const DENTS_BYTES: usize = 1024;
 
 /// The mode of a directory that is being made like another. Nobody but its owner gets in, so that the
 /// sticky bit is of no use: it says that a server died before the directory was finished.
-const UNFINISHED: Mode = Mode::RWXU.union(Mode::SVTX);
+pub(crate) const UNFINISHED: Mode = Mode::RWXU.union(Mode::SVTX);
 
 /// Whether a directory may never have been finished: only its owner gets in and it is sticky, or nobody
 /// does (see [`copy_metadata`]). It may have inherited a set-group-id bit, and fewer permissions.
@@ -79,7 +79,7 @@ pub(crate) fn finish_clones(pool: &Coherent, name: &OsStr, copies: &mut Copies<'
             let may_be = is_unfinished(&unfinished)
                 && !is_unfinished(&wanted)
                 && (!is_closed(&unfinished) || awaits_list((from, &wanted), (to, &unfinished)));
-            if !is_same || !ours || !may_be || !is_empty(&entry)? {
+            if !is_same || !ours || !may_be || !is_empty(entry.reader()?.as_fd())? {
                 return Err(Errno::NOTEMPTY);
             }
             copy_metadata((from, &wanted), (to, &unfinished))?;
@@ -234,11 +234,18 @@ pub(crate) fn clone_dir(
         readable,
         ..set::dir_entry_of(pool, branch, fd, &made)?
     };
+    if !is_just_made(entry.reader()?.as_fd(), &made)? {
+        tracing::warn!(branch = %branch.path.display(), ?name, "somebody put another directory where one was being made; it stays as it is");
+        return Err(Error::at(branch, Errno::STALE));
+    }
     if let Err(errno) = copy_metadata((model.fd.as_fd(), &stat), (entry.fd.as_fd(), &made)) {
         // Half-made directories would show wrong permissions: better none.
-        let _ = keeping_times(above, parent, || {
-            Ok(rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)?)
-        });
+        let is_it = |found: Statx| pool.volumes.same(&entry.identity, &found);
+        if sys::statx_name(parent.fd.as_fd(), name).is_ok_and(is_it) {
+            let _ = keeping_times(above, parent, || {
+                Ok(rustix::fs::unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)?)
+            });
+        }
         return Err(errno.into());
     }
     step();
@@ -247,6 +254,17 @@ pub(crate) fn clone_dir(
     // Most of what is about to be looked for here is on the branch it was cloned from.
     remembered::learn_new(pool, &entry);
     Ok(entry)
+}
+
+/// Whether a directory is one that the server has just made to be like another: whoever may rename names there
+/// can have put somebody else's in its place, which must not become theirs. What other machines and FAT make of owner
+/// and mode is theirs: there only an empty one counts.
+///
+/// # Errors
+/// Those of `getdents64(2)`.
+pub(crate) fn is_just_made(reader: BorrowedFd<'_>, made: &Statx) -> sys::Result<bool> {
+    let is_own = made.stx_uid == rustix::process::geteuid().as_raw();
+    Ok((!is_own || is_unfinished(made)) && is_empty(reader)?)
 }
 
 /// Adds a branch's directory to a node's, in branch order.
@@ -272,10 +290,9 @@ pub(crate) fn add_copy(pool: &Directories, node: &Arc<Node>, entry: DirEntry) {
     }
 }
 
-fn is_empty(dir: &DirEntry) -> sys::Result<bool> {
-    let reader = dir.reader()?;
+fn is_empty(reader: BorrowedFd<'_>) -> sys::Result<bool> {
     let mut room = Vec::with_capacity(DENTS_BYTES);
-    let mut entries = RawDir::new(reader.as_fd(), room.spare_capacity_mut());
+    let mut entries = RawDir::new(reader, room.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
             return Ok(false);

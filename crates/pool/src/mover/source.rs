@@ -58,7 +58,11 @@ impl Source {
         let identity = node.primary().ok_or(Errno::STALE)?;
         let located = locate::locate(pool, node)?;
         let writers = writers_of(node);
-        check_mappings(node, &writers)?;
+        check_writers(node, &writers)?;
+        // Who wrote past an earlier server may still do so; among several writers the kernel does not tell.
+        if matches!(writers, Writers::Several) && view.settings.passthrough.preload {
+            return Err(MoveError::Preload);
+        }
         let file = open_quietly(&located.fd)?;
         if matches!(writers, Writers::None) {
             check_unwritten(node, &file)?;
@@ -162,17 +166,35 @@ fn writers_of(node: &Node) -> Writers {
     }
 }
 
-/// A mapping made in passthrough holds the branch's file, not the handle it was made through.
-/// It would go on writing to the file that is left behind.
-fn check_mappings(node: &Node, writers: &Writers) -> Result<(), MoveError> {
+/// Somebody else who has the branch's file open for writing would go on writing to the file that is left behind,
+/// whether past the pool or through a mapping made in passthrough, which holds the branch's file and not the
+/// handle that it was made through. Of one writer of the pool's the kernel tells whether there are others.
+fn check_writers(node: &Node, writers: &Writers) -> Result<(), MoveError> {
     if let Writers::One(only) = writers {
-        node.look_for_mappings(only, Own::Writer);
+        match sys::written_by_others(only.as_fd(), Own::Writer) {
+            Ok(false) => {
+                node.mapped_perhaps.store(false, Ordering::Relaxed);
+                return Ok(());
+            }
+            // Where readers count as well, it may have been one of the pool's.
+            Ok(true) if sys::leases_ignore_readers() || !has_readers(node) => {
+                return Err(MoveError::Mapped);
+            }
+            Ok(true) | Err(_) => {}
+        }
     }
     if matches!(writers, Writers::None) || !node.mapped_perhaps.load(Ordering::Relaxed) {
         Ok(())
     } else {
         Err(MoveError::Mapped)
     }
+}
+
+/// Whether the pool has it open for reading only.
+fn has_readers(node: &Node) -> bool {
+    let open = node.open.lock();
+    let mut handles = open.iter().flat_map(|open| open.handles());
+    handles.any(|handle| handle.upgrade().is_some_and(|opened| !opened.writable))
 }
 
 /// Whether someone writes to a file that the pool has not open for writing: behind the pool, or

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Gid, Mode, Statx, Uid};
+use rustix::fs::{Mode, Statx};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::{Connection, Entry, NodeId};
@@ -18,8 +18,7 @@ use strandfs_options::{Function, LinkExdev, RenameExdev};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::{Error, Result};
-use crate::base::metadata::set_times;
-use crate::base::sys;
+use crate::base::sys::{self, Caller};
 use crate::base::thread;
 use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, locate, lookup, set};
@@ -409,20 +408,19 @@ fn put_back(aside: &[Displaced<'_>], name: &OsStr) -> bool {
     all
 }
 
+/// Makes a symbolic link as its owner: by its name it could be another's by the time that it is given away.
 fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> Result<()> {
-    let before = sys::statx_fd(dir.fd.as_fd())?;
-    rustix::fs::symlinkat(text, &dir.fd, name)?;
-    let (uid, gid) = (Uid::from_raw(owner.stx_uid), Gid::from_raw(owner.stx_gid));
-    let follow_not = AtFlags::SYMLINK_NOFOLLOW;
-    match rustix::fs::chownat(&dir.fd, name, Some(uid), Some(gid), follow_not) {
-        // A server that is not root: everything is its own.
-        Ok(()) | Err(Errno::PERM) => Ok(()),
-        Err(errno) => {
-            let _ = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
-            let _ = set_times(dir.fd.as_fd(), &before);
-            Err(errno.into())
-        }
-    }
+    let acting = sys::as_caller(Caller {
+        uid: owner.stx_uid,
+        gid: owner.stx_gid,
+        supplementary_gid: None,
+    });
+    let _acting = match acting {
+        // A server that knows no such user, in a user namespace: all that it makes is its own.
+        Err(Errno::PERM) => None,
+        acting => Some(acting?),
+    };
+    Ok(rustix::fs::symlinkat(text, &dir.fd, name)?)
 }
 
 /// The way from the directory `from` to `to`, both below the pool's root.

@@ -16,7 +16,8 @@ use crate::base::error::{Error, Result};
 use crate::base::metadata::copy_metadata;
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
-use crate::directory::{Directories, choose, follow, set};
+use crate::directory::{Directories, choose, clone_path, follow, set};
+use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::{change, hidden_copies, remove_shown, removed_dirs};
 use crate::state::State;
@@ -53,18 +54,21 @@ pub(crate) fn unlink(
         return Ok(());
     }
     let mut found = change::branches_with(pool, &set, name)?;
-    if let Some(seen) = found.first().map(|(_, stat)| kind_of(stat))
-        && seen != FileKind::Directory
-    {
-        // A directory that the file hides is none of its copies.
-        found.retain(|(_, stat)| kind_of(stat) != FileKind::Directory);
-    }
+    leave_out_hidden_dirs(&mut found);
     check_owners(cx, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
     forget_name(&nodes, &parent, name);
     Ok(())
+}
+
+/// A directory that a file hides is none of its copies.
+pub(crate) fn leave_out_hidden_dirs(found: &mut NameHolders) {
+    let is_dir = |(_, stat): &(Arc<Branch>, Statx)| kind_of(stat) == FileKind::Directory;
+    if found.first().is_some_and(|shown| !is_dir(shown)) {
+        found.retain(|holder| !is_dir(holder));
+    }
 }
 
 /// Of several copies the kernel has judged by the one that is shown.
@@ -382,10 +386,13 @@ pub(crate) fn restore_dir(
     kept: Option<&OwnedFd>,
 ) -> sys::Result<()> {
     // Closed to others until its owner and ACL are in place.
-    sys::for_owner_alone(|| rustix::fs::mkdirat(&dir.fd, name, Mode::RWXU))?;
+    sys::for_owner_alone(|| rustix::fs::mkdirat(&dir.fd, name, clone_path::UNFINISHED))?;
     let made = open_kept(dir, name).ok_or(Errno::NOENT)?;
     let model = kept.unwrap_or(&made);
     let bare = sys::statx_fd(made.as_fd())?;
+    if !clone_path::is_just_made(made.as_fd(), &bare)? {
+        return Err(Errno::EXIST);
+    }
     copy_metadata((model.as_fd(), stat), (made.as_fd(), &bare))
 }
 

@@ -139,7 +139,8 @@ fn both_sides<'a>(
 fn side<'a>(pool: &Directories, parent: NodeId, name: &'a OsStr) -> Result<Side<'a>> {
     let parent = pool.node_to_change(parent)?;
     let set = set::dir_set(pool, &parent)?;
-    let found = change::branches_with(pool, &set, name)?;
+    let mut found = change::branches_with(pool, &set, name)?;
+    remove::leave_out_hidden_dirs(&mut found);
     Ok(Side {
         parent,
         set,

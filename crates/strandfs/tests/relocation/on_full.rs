@@ -89,6 +89,32 @@ fn every_handle_follows_a_file_that_moves() {
     }
 }
 
+/// Its next bytes would go to the file that is left behind, and be lost though their `fsync` succeeds.
+#[test]
+fn a_file_that_somebody_writes_on_its_branch_stays_there() {
+    need_root!();
+    let pool = pool(&["4m", "32m"], "moveonenospc=mfs");
+    put(pool.path("f"), "first");
+    let mut outside = OpenOptions::new()
+        .append(true)
+        .open(pool.on(0, "f"))
+        .unwrap();
+    let inside = open_with(pool.path("f"), 0).unwrap();
+    let content = pattern(9, 8 * MIB);
+    let full = write_from(&inside, &content, 5).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    inside.set_len(5).unwrap();
+    outside.write_all(b"last").unwrap();
+    outside.sync_all().unwrap();
+    assert_eq!(get(pool.path("f")), b"firstlast");
+    // Once nobody does it moves as others do, whoever reads it in the pool.
+    let reader = File::open(pool.path("f")).unwrap();
+    drop(outside);
+    write_from(&inside, &content, 9).unwrap();
+    assert_eq!(pool.holders("f"), [1]);
+    assert!(read_all(&reader).unwrap()[9..] == content);
+}
+
 #[test]
 fn a_renamed_file_is_the_one_that_moves() {
     need_root!();

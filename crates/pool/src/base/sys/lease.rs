@@ -1,13 +1,15 @@
 //! Whether a file is open for writing anywhere on this machine, asked by way of a lease.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::Errno;
 
-use crate::base::sys::Result;
 use crate::base::sys::raw::last_errno;
+use crate::base::sys::{ProcPath, Result};
 
 /// From `asm-generic/fcntl.h`; not in `libc`.
 const F_SETSIG: libc::c_int = 10;
@@ -84,6 +86,24 @@ pub fn written_by_others(fd: BorrowedFd<'_>, own: Own) -> Result<bool> {
         Err(Errno::AGAIN) => Ok(true),
         Err(errno) => Err(errno),
     }
+}
+
+/// Whether a writer gets a lease though others have the file open for reading: not where the kernel counts readers
+/// (CONFIG_IMA). False where that cannot be tried.
+pub fn leases_ignore_readers() -> bool {
+    static IGNORE: OnceLock<bool> = OnceLock::new();
+    *IGNORE.get_or_init(|| {
+        let probe = || -> Result<bool> {
+            let writer = memfd_create("strandfs-lease", MemfdFlags::CLOEXEC)?;
+            let path = ProcPath::new(writer.as_fd());
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let reader = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+            let is_counted = written_by_others(writer.as_fd(), Own::Writer)?;
+            drop(reader);
+            Ok(!is_counted)
+        };
+        probe().unwrap_or(false)
+    })
 }
 
 fn control(fd: BorrowedFd<'_>, command: libc::c_int, value: libc::c_int) -> Result<()> {
