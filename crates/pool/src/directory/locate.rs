@@ -221,7 +221,11 @@ pub(crate) fn open_inode(
                     .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
             }
             Err(errno) => {
-                refusal = Some(errno);
+                // The name may be another's by now, who is refused.
+                let found = sys::statx_name(dir.fd.as_fd(), name);
+                if found.map_or(true, |stat| pool.volumes.same(&identity, &stat)) {
+                    refusal = Some(errno);
+                }
                 None
             }
         }

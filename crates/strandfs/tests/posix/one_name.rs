@@ -135,6 +135,30 @@ fn what_is_done_to_an_open_file_reaches_no_file_that_took_its_name() {
     assert_eq!(get(pool.on(1, "renamed")), b"its");
 }
 
+/// One name of a file went elsewhere and the other became another's, which refuses to be opened so.
+#[test]
+fn a_file_opens_though_one_of_its_names_became_a_directory() {
+    need_root!();
+    let pool = Pool::tmpfs(1).option("coherence=timeout").mount();
+    for taken in ["first", "second"] {
+        let other = if taken == "first" { "second" } else { "first" };
+        put(pool.path("first"), "content");
+        fs::hard_link(pool.path("first"), pool.path("second")).unwrap();
+        let path = rustix::fs::OFlags::PATH;
+        let held = rustix::fs::open(pool.path("first"), path, 0.into()).unwrap();
+        fs::rename(pool.on(0, other), pool.on(0, "away")).unwrap();
+        fs::remove_file(pool.on(0, taken)).unwrap();
+        fs::create_dir(pool.on(0, taken)).unwrap();
+        let by_descriptor = format!("/proc/self/fd/{}", held.as_raw_fd());
+        let mut file = OpenOptions::new().append(true).open(by_descriptor).unwrap();
+        std::io::Write::write_all(&mut file, b" and more").unwrap();
+        assert_eq!(get(pool.on(0, "away")), b"content and more");
+        drop(file);
+        fs::remove_file(pool.on(0, "away")).unwrap();
+        fs::remove_dir(pool.on(0, taken)).unwrap();
+    }
+}
+
 /// The kernel keeps what a listing says of names for long, and the rest of a long listing is told
 /// long after it was made.
 #[test]
