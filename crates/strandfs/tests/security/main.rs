@@ -21,6 +21,7 @@ mod locks;
 mod merged_dirs;
 mod mounts_below;
 mod names_shown;
+mod owners;
 mod preload;
 mod races;
 mod records;
