@@ -24,6 +24,7 @@ pub(crate) mod listing;
 pub(crate) mod locks;
 pub(crate) mod open;
 mod open_hack;
+mod owner;
 mod preload;
 pub(crate) mod privilege;
 pub(crate) mod readlink;

@@ -5,7 +5,9 @@
 use rustix::fs::Statx;
 
 pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
-pub use credentials::{Caller, as_caller, for_owner_alone, want_fsetid, with_powers, with_umask};
+pub use credentials::{
+    Caller, as_caller, as_owner, for_owner_alone, want_fsetid, with_powers, with_umask,
+};
 pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,

@@ -146,7 +146,7 @@ pub(crate) fn entry(
     place: Option<(&Arc<Node>, &OsStr)>,
     since: Epoch,
 ) -> Entry {
-    view.present(&mut attr);
+    view.tell(node, &mut attr);
     let entry_valid = match node.counts() {
         Ok(()) => validity::entry_valid(pool, view, node, place, since),
         Err(_) => Duration::ZERO,

@@ -36,6 +36,14 @@ pub(crate) trait Alteration {
     /// Those of the branch.
     fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()>;
 
+    /// Makes it for a caller who may not set these bits of a mode on the copy.
+    ///
+    /// # Errors
+    /// As for [`Alteration::make`].
+    fn make_without(&self, _bits: u32, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()> {
+        self.make(fd, role)
+    }
+
     /// Whether a copy that users do not see may be left as it is where its filesystem has no such
     /// thing.
     fn may_pass_over(&self) -> bool {
@@ -72,6 +80,10 @@ pub(crate) struct ToMode(pub Mode);
 impl Alteration for ToMode {
     fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
         set_mode(fd, self.0)
+    }
+
+    fn make_without(&self, bits: u32, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
+        set_mode(fd, self.0.difference(Mode::from_raw_mode(bits)))
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
@@ -162,13 +174,10 @@ impl Alteration for WithAttr<'_> {
 pub(crate) struct WithoutAttr<'a> {
     /// The attribute.
     pub name: &'a OsStr,
-    /// What each copy needs before.
-    pub before: &'a dyn Fn(BorrowedFd<'_>) -> sys::Result<()>,
 }
 
 impl Alteration for WithoutAttr<'_> {
     fn make(&self, fd: BorrowedFd<'_>, role: Role) -> sys::Result<()> {
-        (self.before)(fd)?;
         match sys::removexattr(fd, self.name) {
             Err(Errno::NODATA) if role == Role::Following => Ok(()),
             outcome => outcome,

@@ -34,10 +34,11 @@ pub(crate) fn getattr(pool: &Directories, id: NodeId, handle: Option<Handle>) ->
     }
     let mut attr = attr_by(pool, id, handle)?;
     let view = pool.view();
-    view.present(&mut attr);
+    let node = node?;
+    view.tell(&node, &mut attr);
     Ok(AttrReply {
         attr,
-        attr_valid: validity::attr_valid(pool, &view, &*node?, attr.mode, since),
+        attr_valid: validity::attr_valid(pool, &view, &node, attr.mode, since),
     })
 }
 
@@ -70,9 +71,11 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
     let (stat, mut attr) = if node.is_dir() {
         let set = do_without::dir_set_quickly(pool, &node)?;
         if set.entries.is_empty() {
+            let attr = bare_root();
+            node.owner_told.note(&attr);
             return Ok(StatxReply {
                 extended: ExtendedAttr {
-                    attr: bare_root(),
+                    attr,
                     ..ExtendedAttr::default()
                 },
                 attr_valid: validity::attr_valid(pool, &view, &node, 0, since),
@@ -88,7 +91,7 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
         };
         (stat, attr::shown_attr(pool, &view, &node, &stat)?)
     };
-    view.present(&mut attr);
+    view.tell(&node, &mut attr);
     let extended = extended_attr(&stat, attr);
     Ok(StatxReply {
         extended,
@@ -150,17 +153,12 @@ fn setattr_held(
     let rules = &view.settings.policies;
     if let Some(mode) = change.mode {
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        // The kernel has decided already whether the caller may set S_ISGID here. Nothing else
-        // in a mode needs the power.
-        if mode.contains(Mode::SGID) {
-            sys::want_fsetid(true)?;
-        }
         change::change_copies(
             pool,
             &view,
             node,
             rules.get(Function::Chmod),
-            (cx, Power::Own),
+            (cx, Power::Mode(mode.as_raw_mode())),
             &ToMode(mode),
         )?;
     }
@@ -172,7 +170,7 @@ fn setattr_held(
             &view,
             node,
             rules.get(Function::Chown),
-            (cx, Power::Own),
+            (cx, Power::Give(change.uid, change.gid)),
             &ToOwner(uid, gid),
         )?;
     }
@@ -190,14 +188,28 @@ fn setattr_held(
             &view,
             node,
             rules.get(Function::Utimens),
-            (cx, Power::Write),
+            (cx, power_for_times(change)),
             &ToTimes(times),
         )?;
     }
     if node.is_dir() {
         remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
     }
-    getattr(pool, node.id, change.handle)
+    let told = getattr(pool, node.id, change.handle)?;
+    if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
+        node.owner_told.settle(&told.attr);
+    }
+    Ok(told)
+}
+
+/// Whoever may write may set the present time; another is the owner's to give, but for the one that
+/// the kernel keeps of writes in its cache and brings in anybody's name.
+fn power_for_times(change: &SetAttr) -> Power {
+    let given = |time| matches!(time, Some(SetTime::At(_)));
+    match given(change.atime) || given(change.mtime) && change.ctime.is_none() {
+        true => Power::Own,
+        false => Power::Write,
+    }
 }
 
 /// Through a handle only the open file changes; by name every copy the policy picks.

@@ -15,12 +15,13 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::policy::{self, BranchFacts, Category, same_search};
 use crate::base::sys;
-use crate::coherence::{Coherent, remembered};
+use crate::coherence::{Coherent, invalidate, remembered};
 use crate::directory::locate::{self, Located};
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, choose};
 use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::ops::hidden_copies::{self, Power};
+use crate::ops::owner::{Actor, Asked};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Name, Node};
 use crate::state::view::View;
@@ -36,6 +37,8 @@ pub(crate) struct Holder {
     stat: Option<Statx>,
     /// Its attributes before a change, where no other request changes them meanwhile.
     before: Option<Statx>,
+    /// As whom it is changed, if only its owner may.
+    actor: Option<Actor>,
 }
 
 impl Holder {
@@ -46,7 +49,17 @@ impl Holder {
             primary,
             stat: None,
             before: None,
+            actor: None,
         }
+    }
+
+    /// Makes a change of it.
+    fn change(&self, change: &dyn Alteration, role: Role) -> sys::Result<()> {
+        let fd = self.fd.as_fd();
+        (self.branch).call(Call::Change, || match &self.actor {
+            Some(actor) => actor.act(|bits| change.make_without(bits, fd, role)),
+            None => change.make(fd, role),
+        })
     }
 
     /// Its attributes: as it was found, or asked for now.
@@ -232,7 +245,48 @@ pub(crate) fn copies_to_change(
             copy.before = node.is_dir().then_some(stat);
         }
     }
+    let (cx, power) = asks;
+    if power != Power::Write {
+        name_actors(pool, view, cx, (node, power), &mut copies)?;
+    }
     Ok(copies)
+}
+
+/// Finds out as whom each copy is changed.
+///
+/// # Errors
+/// EPERM for a caller who may not change one; the kernel, which took the caller for somebody who may,
+/// is told to look again.
+fn name_actors(
+    pool: &Directories,
+    view: &View,
+    cx: &Context<'_>,
+    (node, power): (&Arc<Node>, Power),
+    copies: &mut Holders,
+) -> Result<()> {
+    let mut stats = SmallVec::<[Statx; 2]>::new();
+    for copy in copies.iter() {
+        stats.push(copy.before.map_or_else(|| copy.attributes(), Ok)?);
+    }
+    let first = stats.first().map(|stat| stat.stx_uid);
+    let asked = Asked {
+        view,
+        cx,
+        told: node.owner_told.only(),
+        // Then the kernel was told that it is root's.
+        of_several_owners: stats.iter().any(|stat| Some(stat.stx_uid) != first),
+        power,
+    };
+    for (copy, stat) in copies.iter_mut().zip(&stats) {
+        match asked.actor_on(stat) {
+            Ok(actor) => copy.actor = Some(actor),
+            Err(errno) => {
+                invalidate::drop_attributes(pool, node);
+                return Err(Error::at(&copy.branch, errno));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Changes every copy the policy picks, or none, see [`change_each`].
@@ -311,8 +365,8 @@ pub(crate) fn branches_with(
 /// The first refusal.
 pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<()> {
     if let [only] = copies {
-        return (only.branch)
-            .call(Call::Change, || change.make(only.fd.as_fd(), Role::Leading))
+        return only
+            .change(change, Role::Leading)
             .map_err(|errno| Error::at(&only.branch, errno));
     }
     let mut done: SmallVec<[(&Holder, TakeBack<'_>); 2]> = SmallVec::new();
@@ -327,8 +381,7 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
             stat: copy.before.as_ref(),
         };
         let outcome = change.way_back(now).and_then(|way| {
-            let make = || change.make(copy.fd.as_fd(), role);
-            let outcome = copy.branch.call(Call::Change, make);
+            let outcome = copy.change(change, role);
             // btrfs at its quota makes the change, and then cannot note it.
             let is_made = matches!(outcome, Ok(()) | Err(Errno::NOSPC | Errno::DQUOT));
             if is_made {
@@ -426,6 +479,7 @@ mod tests {
                 primary: at == 0,
                 stat: None,
                 before: None,
+                actor: None,
             }
         };
         let copies = [holder(0), holder(1)];

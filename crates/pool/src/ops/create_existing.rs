@@ -56,7 +56,7 @@ fn entry_of_opened(pool: &State, found: Entry, handle: Handle) -> Entry {
     let attr = opened.and_then(|opened| {
         let stat = sys::statx_fd(opened.file().ok()?.as_fd()).ok()?;
         let mut attr = file_attr(&stat, opened.node.ino);
-        pool.view().present(&mut attr);
+        pool.view().tell(&opened.node, &mut attr);
         Some(attr)
     });
     Entry {

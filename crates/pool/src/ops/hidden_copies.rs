@@ -20,6 +20,17 @@ use strandfs_fuse::Context;
 pub(crate) enum Power {
     /// To own the file.
     Own,
+    /// The same, to give it this mode.
+    Mode(u32),
+    /// The same, to change an access list; whether the kernel would have set-group-id fall with it.
+    List {
+        /// By the group that the kernel knows.
+        clears_set_group_id: bool,
+    },
+    /// The same where the kernel asks for nothing.
+    Unasked,
+    /// To be allowed to give the file to this owner and group.
+    Give(Option<u32>, Option<u32>),
     /// To be allowed to write to it.
     Write,
 }
@@ -47,12 +58,13 @@ pub(crate) fn leave_out_those_of_others(
         return Ok(());
     };
     let is_open = |hidden: &Rights| match power {
-        Power::Own => hidden.uid == shown.uid || privilege::acts_for_owner(cx, hidden.uid),
+        Power::Give(..) => hidden.uid == shown.uid || privilege::gives_away(cx, hidden.uid),
         Power::Write => {
             is_open_to_writers_of(&shown, hidden, || caller_uid(cx))
                 || privilege::acts_for_owner(cx, hidden.uid)
                 || privilege::overrides_mode(cx, hidden.uid)
         }
+        _ => hidden.uid == shown.uid || privilege::acts_for_owner(cx, hidden.uid),
     };
     let mut rights = rights.into_iter();
     holders.retain(|holder| {

@@ -41,6 +41,12 @@ pub(crate) fn acts_for_owner(cx: &Context<'_>, owner: u32) -> bool {
     acts_for(cx, owner, CAP_FOWNER)
 }
 
+/// Whether the caller may give a user's files to others, with CAP_CHOWN.
+pub(crate) fn gives_away(cx: &Context<'_>, owner: u32) -> bool {
+    const CAP_CHOWN: u32 = 0;
+    acts_for(cx, owner, CAP_CHOWN)
+}
+
 /// Whether the caller may read and write a user's files whatever their modes say, with CAP_DAC_OVERRIDE.
 pub(crate) fn overrides_mode(cx: &Context<'_>, owner: u32) -> bool {
     const CAP_DAC_OVERRIDE: u32 = 1;
@@ -48,7 +54,9 @@ pub(crate) fn overrides_mode(cx: &Context<'_>, owner: u32) -> bool {
 }
 
 fn acts_for(cx: &Context<'_>, owner: u32, capability: u32) -> bool {
-    caller_uid(cx) == Some(0) || Task::of(cx).is_some_and(|task| task.has_over(capability, owner))
+    caller_uid(cx) == Some(0)
+        || Task::of(cx)
+            .is_some_and(|task| !task.acts_for_others() && task.has_over(capability, owner))
 }
 
 /// Who asks for a change of inode flags, with what of that person's powers.
@@ -125,7 +133,7 @@ pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
     if cx.uid != UNKNOWN {
         return Some(cx.uid);
     }
-    let task = Task::of(cx)?;
+    let task = Task::of(cx).filter(|task| !task.acts_for_others())?;
     // Real, effective, saved, and the one that counts for files. The kernel shows them as numbers
     // of the server's namespace, and who has none there as nobody.
     let uid = task.line("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
@@ -167,6 +175,12 @@ impl Task {
 
     fn in_own_namespace(&self) -> bool {
         self.foreign_users.is_none()
+    }
+
+    /// Whether it is a thread of the kernel (that serves NFS, for example): its own user and powers are
+    /// not those of whom it acts for. It has no memory of its own.
+    fn acts_for_others(&self) -> bool {
+        self.line("VmSize:").is_none()
     }
 
     /// A line of the status without its key.

@@ -11,17 +11,16 @@ use smallvec::SmallVec;
 use strandfs_fuse::{Context, NodeId, SetXattr};
 use strandfs_options::{Function, XattrMode};
 
-use crate::base::access_list::{self, ACCESS, AccessList};
+use crate::base::access_list::{self, ACCESS, AccessList, DEFAULT};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::rights::Rights;
 use crate::base::sys;
-use crate::directory::{Directories, deadline, set};
+use crate::directory::{Directories, deadline, locate, set};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::change;
 use crate::ops::hidden_copies::Power;
-use crate::ops::privilege::{is_administrator, keeps_set_group_id};
-use crate::state::attr::has_set_id;
+use crate::ops::privilege::is_administrator;
 use crate::state::mounts::Forbids;
 use crate::state::node::{DirEntry, Node};
 use crate::state::view::View;
@@ -179,22 +178,15 @@ pub(crate) fn setxattr(
     check_settable(pool, &view, args.name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
-    // The branch clears set-group-id itself for whom it does not trust to keep it.
-    sys::want_fsetid(!(args.kill_sgid && args.name == ACCESS))?;
     let rule = view.policy(Function::Setxattr);
     let change = WithAttr {
         name: args.name,
         value: args.value,
         flags: args.flags,
     };
-    change::change_copies(
-        pool,
-        &view,
-        &node,
-        rule,
-        (cx, power_for(args.name)),
-        &change,
-    )
+    let power = power_for(args.name, args.kill_sgid);
+    change::change_copies(pool, &view, &node, rule, (cx, power), &change)
+        .or_else(|refusal| unless_unknown(pool, &node, (args.name, power), refusal))
 }
 
 /// REMOVEXATTR.
@@ -210,28 +202,37 @@ pub(crate) fn removexattr(
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Removexattr);
-    let before = |fd: BorrowedFd<'_>| {
-        if name == ACCESS {
-            // The kernel does not say whether set-group-id is to fall, as it does for setting.
-            let stat = sys::statx_fd(fd)?;
-            let mode = u32::from(stat.stx_mode);
-            let keeps = !has_set_id(mode) || keeps_set_group_id(cx, stat.stx_gid);
-            sys::want_fsetid(keeps)?;
-        }
-        Ok(())
-    };
-    let change = WithoutAttr {
-        name,
-        before: &before,
-    };
-    change::change_copies(pool, &view, &node, rule, (cx, power_for(name)), &change)
+    // The kernel does not say whether set-group-id is to fall, as it does for setting.
+    let power = power_for(name, true);
+    change::change_copies(pool, &view, &node, rule, (cx, power), &WithoutAttr { name })
+        .or_else(|refusal| unless_unknown(pool, &node, (name, power), refusal))
 }
 
-/// Access lists are their owner's to change, all else is whoever's may write.
-fn power_for(name: &OsStr) -> Power {
-    match name.as_bytes().starts_with(b"system.") {
-        true => Power::Own,
-        false => Power::Write,
+/// A branch without such attributes says so to everybody, whomever they would be for.
+fn unless_unknown(
+    pool: &Directories,
+    node: &Arc<Node>,
+    (name, power): (&OsStr, Power),
+    refusal: Error,
+) -> Result<()> {
+    if power == Power::Unasked && refusal.errno == Errno::PERM {
+        let located = locate::locate(pool, node)?;
+        if let Err(Errno::OPNOTSUPP) = sys::getxattr(located.fd(), name, None) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+    }
+    Err(refusal)
+}
+
+/// Access lists are their owner's to change, as is what else the system keeps under such names, for which
+/// the kernel asks nobody; all other attributes are whoever's may write.
+fn power_for(name: &OsStr, clears_set_group_id: bool) -> Power {
+    match name.as_bytes() {
+        _ if name == ACCESS || name == DEFAULT => Power::List {
+            clears_set_group_id,
+        },
+        other if other.starts_with(b"system.") => Power::Unasked,
+        _ => Power::Write,
     }
 }
 

@@ -4,6 +4,7 @@ use rustix::fs::Statx;
 use strandfs_fuse::{ExtendedAttr, FileAttr, Timestamp};
 
 use crate::base::rights::{AllRights, Rights, strictest};
+use crate::state::node::Node;
 use crate::state::view::View;
 
 fn timestamp(time: rustix::fs::StatxTimestamp) -> Timestamp {
@@ -119,6 +120,12 @@ impl View {
         {
             attr.mode = attr.mode & libc::S_IFMT | 0o777 & !umask;
         }
+    }
+
+    /// The same for an answer to the kernel, which judges by it from then on.
+    pub(crate) fn tell(&self, node: &Node, attr: &mut FileAttr) {
+        self.present(attr);
+        node.owner_told.note(attr);
     }
 }
 

@@ -3,6 +3,7 @@
 mod high_water;
 mod kernel_cache;
 mod names;
+mod owner_told;
 mod table;
 
 use std::ffi::OsStr;
@@ -27,6 +28,7 @@ use crate::state::range_locks::NodeLocks;
 pub use high_water::HighWater;
 pub use kernel_cache::KernelCache;
 pub use names::{Name, Names};
+pub(crate) use owner_told::OwnerTold;
 pub use table::NodeTable;
 
 /// One inode of the pool. A file is one inode of one branch (its *primary* identity), whatever
@@ -46,6 +48,8 @@ pub struct Node {
     place: RwLock<Place, { rank::PLACE }>,
     /// What the kernel may hold of it.
     pub kernel_cache: KernelCache,
+    /// The owner that the kernel judges by.
+    pub(crate) owner_told: OwnerTold,
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.
     retired: AtomicBool,
@@ -221,6 +225,7 @@ impl Node {
                 dirs: None,
             }),
             kernel_cache: KernelCache::default(),
+            owner_told: OwnerTold::default(),
             retired: AtomicBool::new(false),
             mapped_perhaps: AtomicBool::new(false),
             stand_in: AtomicBool::new(false),

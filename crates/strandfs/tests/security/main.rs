@@ -22,6 +22,7 @@ mod merged_dirs;
 mod mounts_below;
 mod names_exchanged;
 mod names_shown;
+mod owners;
 mod preload;
 mod races;
 mod records;
