@@ -85,6 +85,7 @@ pub struct Session {
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
     ending: Option<Box<dyn FnOnce() + Send>>,
+    in_use: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Session {
@@ -132,6 +133,7 @@ impl Session {
             ready: None,
             hangup: None,
             ending: None,
+            in_use: None,
         })
     }
 
@@ -152,6 +154,13 @@ impl Session {
     /// waits for signals: it must be quick and ask nothing of the mount.
     pub fn on_ending(&mut self, ending: impl FnOnce() + Send + 'static) {
         self.ending = Some(Box::new(ending));
+    }
+
+    /// From now on a signal ends no mount that somebody uses: it is served on, and ends as soon as it is
+    /// free. Another signal, [`Unmounter::SAME_WISH`] after the first or later, ends it by force. Calls
+    /// `in_use` once, if a signal finds the mount in use; on a thread of its own.
+    pub fn serve_while_in_use(&mut self, in_use: impl FnOnce() + Send + 'static) {
+        self.in_use = Some(Box::new(in_use));
     }
 
     /// What INIT agreed.
@@ -191,7 +200,8 @@ impl Session {
 
     /// Like [`serve`](Self::serve); the first signal unmounts (see [`Unmounter::unmount`]), a
     /// second one does so by force at once. SIGHUP does something else after
-    /// [`on_hangup`](Self::on_hangup).
+    /// [`on_hangup`](Self::on_hangup), and signals have more patience after
+    /// [`serve_while_in_use`](Self::serve_while_in_use).
     pub fn serve_with_signals(self, signals: Signals) -> Result<End, SessionError> {
         serve::serve(self, Some(signals))
     }

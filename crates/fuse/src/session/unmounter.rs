@@ -10,6 +10,8 @@ use crate::types::Errno;
 
 /// Pause between attempts to unmount what is in use.
 const RETRY: Duration = Duration::from_millis(10);
+/// The same once it is certain to take long.
+const RETRY_LATER: Duration = Duration::from_millis(250);
 
 /// Ends a mount from elsewhere; clones share it. Not to be used by a request's handler, which
 /// the unmount may be waiting for.
@@ -24,6 +26,9 @@ impl Unmounter {
     pub const BUSY_GRACE: Duration = Duration::from_millis(200);
     /// How long it then is given before it is aborted.
     pub const DETACHED_GRACE: Duration = Duration::from_millis(200);
+
+    /// Signals that come so soon after the first one mean the same: a shutdown sends several.
+    pub const SAME_WISH: Duration = Duration::from_secs(3);
 
     pub(super) fn new(mount: Arc<Mount>, life: Arc<Life>) -> Self {
         Self { mount, life }
@@ -62,6 +67,36 @@ impl Unmounter {
             self.abandon(why);
         }
         Ok(())
+    }
+
+    /// Unmounts cleanly as soon as nobody uses the mount, and returns when it has ended. Calls `in_use`
+    /// once if that may take long.
+    pub(super) fn end_when_free(&self, why: End, in_use: impl FnOnce()) {
+        self.life.ask(why);
+        let mut outcome = self.unmount_when_free();
+        if outcome.is_err() {
+            in_use();
+        }
+        let mut told = None;
+        while let Err(error) = outcome {
+            let errno = Errno::from_io_error(&error);
+            if errno != Some(Errno::BUSY) && told != errno {
+                told = errno;
+                tracing::warn!(%error, "cannot unmount; trying again");
+            }
+            if self.life.wait(RETRY_LATER) {
+                return;
+            }
+            outcome = self.mount.unmount(UnmountMode::IfUnused);
+        }
+        // Out of sight here, it may be in use elsewhere: in another mount namespace, or by a block
+        // device whose file it holds.
+        if !self.life.wait(Self::DETACHED_GRACE) {
+            tracing::warn!(
+                "the mount is out of sight, and is served until its last user leaves it"
+            );
+        }
+        while !self.life.wait(RETRY_LATER) {}
     }
 
     /// As long as somebody uses it: tries again until the grace is over.

@@ -6,6 +6,7 @@ use strandfs_testkit::{need_root, need_tool};
 
 mod crash;
 mod data;
+mod ending;
 mod errors;
 mod ground;
 mod life;
