@@ -19,6 +19,7 @@ use strandfs_fuse::{Errno, SyncScope};
 use crate::error::VolumeError;
 use crate::{GRAIN_BYTES, check_size, loop_device};
 
+pub(crate) use health::lasting;
 pub(crate) use watch::Watch;
 
 /// Sectors are never smaller.

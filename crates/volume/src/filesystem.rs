@@ -12,7 +12,7 @@ use strandfs_fuse::{
 };
 
 use crate::FILE_NAME;
-use crate::backing::Backing;
+use crate::backing::{Backing, lasting};
 use crate::engine::Engine;
 use crate::status::{ATTRIBUTE, Status};
 
@@ -217,7 +217,12 @@ impl Filesystem for VolumeFs {
             cx.may_block();
         }
         self.backing.glance();
-        self.backing.write_at(args.data, args.offset_bytes)
+        let written = self.backing.write_at(args.data, args.offset_bytes)?;
+        if let Some(scope) = lasting(args.flags) {
+            cx.may_block();
+            self.backing.sync(scope)?;
+        }
+        Ok(written)
     }
 
     fn flush(&self, _: &Context<'_>, _: NodeId, _: Handle, _: LockOwner) -> Result<()> {
