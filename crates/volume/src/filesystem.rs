@@ -14,7 +14,7 @@ use strandfs_fuse::{
 use crate::FILE_NAME;
 use crate::backing::{Backing, lasting};
 use crate::engine::Engine;
-use crate::status::{ATTRIBUTE, Status};
+use crate::status::{ATTRIBUTE, MADE_ATTRIBUTE, Status};
 
 const FILE: NodeId = NodeId(2);
 /// Names never change. Sizes change through the mount, which tells the kernel.
@@ -326,10 +326,14 @@ impl Filesystem for VolumeFs {
         name: &OsStr,
         out: Option<&mut [u8]>,
     ) -> Result<usize> {
-        if name != ATTRIBUTE {
-            return Err(Errno::NODATA);
-        }
-        let text = self.describe()?;
+        let text = match name.to_str() {
+            Some(ATTRIBUTE) => self.describe()?,
+            Some(MADE_ATTRIBUTE) => {
+                let (device, inode) = self.backing.made().ok_or(Errno::NODATA)?;
+                format!("{device} {inode}").into_bytes()
+            }
+            _ => return Err(Errno::NODATA),
+        };
         if let Some(out) = out {
             let room = out.get_mut(..text.len()).ok_or(Errno::RANGE)?;
             room.copy_from_slice(&text);

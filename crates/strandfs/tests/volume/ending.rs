@@ -1,5 +1,6 @@
 //! Servers that are told to end while somebody uses the volume.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -9,14 +10,24 @@ use crate::support::files::{get, pattern, put};
 use crate::support::{Kind, eventually, mounts, run};
 use crate::{need_root, need_tool};
 
+/// The directory that `attach` made for a volume that was not detached in the end.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        std::fs::remove_dir(&self.0).ok();
+    }
+}
+
 /// A volume with ext4, mounted, and its server.
-fn in_use(args: &[&str]) -> (Ground, String, Pid) {
+fn in_use(args: &[&str]) -> (Place, Ground, String, Pid) {
     let ground = Ground::new(Kind::Tmpfs("100m"));
     let mounted = ground.mounted();
     let base = [text(&mounted), "--size", "64M", "--mkfs", "ext4"];
     let device = ground.attach(&[&base, args].concat()).ok().stdout;
     let pid = Pid::from_raw(ground.server()).unwrap();
-    (ground, device.trim().to_owned(), pid)
+    let place = Place(ground.listed().expect("it is served").mountpoint);
+    (place, ground, device.trim().to_owned(), pid)
 }
 
 /// The backing file has what was written, without any server.
@@ -39,7 +50,7 @@ fn a_signal_to_the_server_of_a_volume_in_use_loses_nothing_that_was_written() {
     need_tool!("mkfs.ext4", "fsck.ext4");
     let data = pattern(3, 20 << 20);
     for (way, args) in ways() {
-        let (ground, device, pid) = in_use(args);
+        let (_place, ground, device, pid) = in_use(args);
         let file = ground.mounted().join("file");
         put(&file, &data);
         // As systemd ends a session.
@@ -71,7 +82,7 @@ fn a_volume_whose_server_was_told_to_end_can_be_detached_as_ever() {
     need_tool!("mkfs.ext4", "fsck.ext4");
     let data = pattern(4, 5 << 20);
     for (way, args) in ways() {
-        let (ground, _, pid) = in_use(args);
+        let (_place, ground, _, pid) = in_use(args);
         put(ground.mounted().join("file"), &data);
         kill_process(pid, Signal::TERM).unwrap();
         ground.detach(&ground.mounted()).ok();
@@ -85,7 +96,7 @@ fn a_volume_whose_server_was_told_to_end_can_be_detached_as_ever() {
 fn only_a_later_second_signal_ends_the_server_of_a_volume_in_use() {
     need_root!();
     need_tool!("mkfs.ext4");
-    let (ground, device, pid) = in_use(&[]);
+    let (_place, ground, device, pid) = in_use(&[]);
     let begin = Instant::now();
     kill_process(pid, Signal::TERM).unwrap();
     eventually("a second signal ends it", Duration::from_secs(60), || {

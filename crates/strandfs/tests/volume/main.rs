@@ -10,4 +10,5 @@ mod ending;
 mod errors;
 mod ground;
 mod life;
+mod making;
 mod precautions;
