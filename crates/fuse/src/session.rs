@@ -85,7 +85,14 @@ pub struct Session {
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
     ending: Option<Box<dyn FnOnce() + Send>>,
-    in_use: Option<Box<dyn FnOnce() + Send>>,
+    users: Option<Users>,
+}
+
+/// Those who come before a signal.
+struct Users {
+    are_there: Box<dyn Fn() -> bool + Send>,
+    /// Says that they are.
+    told: Box<dyn FnOnce() + Send>,
 }
 
 impl Session {
@@ -133,7 +140,7 @@ impl Session {
             ready: None,
             hangup: None,
             ending: None,
-            in_use: None,
+            users: None,
         })
     }
 
@@ -156,11 +163,18 @@ impl Session {
         self.ending = Some(Box::new(ending));
     }
 
-    /// From now on a signal ends no mount that somebody uses: it is served on, and ends as soon as it is
+    /// From now on a signal ends no mount while `is_in_use`: it is served on, and ends as soon as it is
     /// free. Another signal, [`Unmounter::SAME_WISH`] after the first or later, ends it by force. Calls
-    /// `in_use` once, if a signal finds the mount in use; on a thread of its own.
-    pub fn serve_while_in_use(&mut self, in_use: impl FnOnce() + Send + 'static) {
-        self.in_use = Some(Box::new(in_use));
+    /// `told` once, if a signal finds the mount in use. Both run on a thread of their own.
+    pub fn serve_while_in_use(
+        &mut self,
+        is_in_use: impl Fn() -> bool + Send + 'static,
+        told: impl FnOnce() + Send + 'static,
+    ) {
+        self.users = Some(Users {
+            are_there: Box::new(is_in_use),
+            told: Box::new(told),
+        });
     }
 
     /// What INIT agreed.

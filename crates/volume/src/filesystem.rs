@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct VolumeFs {
     try_passthrough: bool,
     connection: OnceLock<Connection>,
     passthrough: OnceLock<std::result::Result<BackingId, Errno>>,
+    /// How often the file is open.
+    opens: AtomicUsize,
     /// What is said to those who ask; set before serving.
     status: OnceLock<Status>,
 }
@@ -46,6 +49,7 @@ impl VolumeFs {
             try_passthrough,
             connection: OnceLock::new(),
             passthrough: OnceLock::new(),
+            opens: AtomicUsize::new(0),
             status: OnceLock::new(),
         }
     }
@@ -65,6 +69,11 @@ impl VolumeFs {
             Some(Err(errno)) => Err(*errno),
             None => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    /// Whether somebody has the file open: a program, or a loop device that lies on it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn set_status(&self, status: Status) {
@@ -186,6 +195,7 @@ impl Filesystem for VolumeFs {
     fn open(&self, _: &Context<'_>, node: NodeId, _: &Open) -> Result<OpenReply> {
         only_file(node)?;
         let handle = Handle(0);
+        self.opens.fetch_add(1, Ordering::AcqRel);
         Ok(match self.passthrough.get() {
             Some(Ok(id)) => OpenReply {
                 handle,
@@ -229,7 +239,10 @@ impl Filesystem for VolumeFs {
         Err(Errno::NOSYS)
     }
 
-    fn release(&self, _: &Context<'_>, _: NodeId, _: &Release) -> Result<()> {
+    fn release(&self, _: &Context<'_>, node: NodeId, _: &Release) -> Result<()> {
+        only_file(node)?;
+        let fewer = |opens: usize| Some(opens.saturating_sub(1));
+        let _ = (self.opens).fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
         Ok(())
     }
 

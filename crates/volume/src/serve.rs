@@ -155,7 +155,8 @@ impl Volume {
         self.fs.set_status(self.status);
         let mountpoint = self.session.mountpoint().to_owned();
         // What a filesystem on the volume has yet to write would be lost with the server.
-        self.session.serve_while_in_use(move || {
+        let fs = self.fs.clone();
+        self.session.serve_while_in_use(move || fs.is_open(), move || {
             tracing::warn!(
                 mountpoint = %mountpoint.display(),
                 "told to end, but the volume is in use, and what is not yet written to it would be \

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{Session, Unmounter};
+use super::{Session, Unmounter, Users};
 use crate::life::{End, SessionError};
 use crate::mount::answers;
 use crate::report::{RingUnavailable, TransportReport};
@@ -68,9 +68,9 @@ fn until_the_end(
 ) -> Result<End, SessionError> {
     let mut ending = session.ending.take();
     let mut is_ending = || ending.take().into_iter().for_each(|ending| ending());
-    let in_use = session.in_use.take();
+    let users = session.users.take();
     let waited = announce(&mut session).and_then(|()| {
-        wait_for_end(&session, signals.as_ref(), &mut is_ending, in_use)
+        wait_for_end(&session, signals.as_ref(), &mut is_ending, users)
             .map_err(|errno| SessionError::Wait(errno.into()))
     });
     if let Err(error) = waited {
@@ -152,15 +152,15 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Session
 }
 
 /// Returns at the end of the mount, which signals bring about: `is_ending` is called at each of those.
-/// With `in_use` they leave a mount alone that somebody uses.
+/// With `users` they leave a mount alone as long as those are there.
 fn wait_for_end(
     session: &Session,
     signals: Option<&Signals>,
     is_ending: &mut dyn FnMut(),
-    mut in_use: Option<Box<dyn FnOnce() + Send>>,
+    mut users: Option<Users>,
 ) -> Result<(), Errno> {
     let (life, unmounter) = (&session.life, session.unmounter());
-    let is_patient = in_use.is_some();
+    let is_patient = users.is_some();
     let mut signalled: Option<Instant> = None;
     while !life.has_ended() {
         let end = PollFd::new(&**life, PollFlags::IN);
@@ -194,9 +194,9 @@ fn wait_for_end(
         signalled = Some(Instant::now());
         // Unmounting waits for the last data: a second signal must be heard meanwhile.
         let patient = unmounter.clone();
-        let in_use = in_use.take();
-        let unmount = move || match in_use {
-            Some(in_use) => patient.end_when_free(why, in_use),
+        let users = users.take();
+        let unmount = move || match users {
+            Some(users) => patient.end_when_free(why, users),
             None => {
                 if let Err(error) = patient.end(why) {
                     tracing::warn!(%error, "unmounting after a signal");

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Users;
 use crate::life::{End, Life};
 use crate::mount::{Mount, UnmountMode};
 use crate::types::Errno;
@@ -69,34 +70,37 @@ impl Unmounter {
         Ok(())
     }
 
-    /// Unmounts cleanly as soon as nobody uses the mount, and returns when it has ended. Calls `in_use`
-    /// once if that may take long.
-    pub(super) fn end_when_free(&self, why: End, in_use: impl FnOnce()) {
+    /// Ends the mount as [`end`](Self::end) does, but while `users` are there it only unmounts if it can
+    /// do so cleanly; says once that it waits for them.
+    pub(super) fn end_when_free(&self, why: End, users: Users) {
         self.life.ask(why);
-        let mut outcome = self.unmount_when_free();
-        if outcome.is_err() {
-            in_use();
-        }
-        let mut told = None;
-        while let Err(error) = outcome {
-            let errno = Errno::from_io_error(&error);
-            if errno != Some(Errno::BUSY) && told != errno {
-                told = errno;
-                tracing::warn!(%error, "cannot unmount; trying again");
+        let Users { are_there, told } = users;
+        let mut told = Some(told);
+        while let Err(error) = self.unmount_when_free() {
+            if !are_there() {
+                tracing::info!(%error, "cannot unmount cleanly; taking it out of sight");
+                if let Err(error) = self.mount.unmount(UnmountMode::Detach) {
+                    tracing::warn!(%error, "cannot even take it out of sight");
+                }
+                break;
+            }
+            if let Some(told) = told.take() {
+                told();
             }
             if self.life.wait(RETRY_LATER) {
                 return;
             }
-            outcome = self.mount.unmount(UnmountMode::IfUnused);
         }
-        // Out of sight here, it may be in use elsewhere: in another mount namespace, or by a block
-        // device whose file it holds.
-        if !self.life.wait(Self::DETACHED_GRACE) {
-            tracing::warn!(
-                "the mount is out of sight, and is served until its last user leaves it"
-            );
+        // Elsewhere it may still be seen, in another mount namespace, and be in use there.
+        while !self.life.wait(Self::DETACHED_GRACE) {
+            if !are_there() {
+                self.abandon(why);
+                return;
+            }
+            if let Some(told) = told.take() {
+                told();
+            }
         }
-        while !self.life.wait(RETRY_LATER) {}
     }
 
     /// As long as somebody uses it: tries again until the grace is over.
