@@ -203,7 +203,7 @@ impl Session {
 
     /// Ends the mount from elsewhere.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter::new(self.mount.clone(), self.life.clone())
+        Unmounter::new(self.mount.clone(), self.life.clone(), self.negotiated())
     }
 
     /// Serves requests; returns when the mount has ended, within a second after it even if
