@@ -85,6 +85,14 @@ pub struct Session {
     ready: Option<Box<dyn FnOnce() + Send>>,
     hangup: Option<Box<dyn Fn() + Send>>,
     ending: Option<Box<dyn FnOnce() + Send>>,
+    users: Option<Users>,
+}
+
+/// Those who come before a signal.
+struct Users {
+    are_there: Box<dyn Fn() -> bool + Send>,
+    /// Says that they are.
+    told: Box<dyn FnOnce() + Send>,
 }
 
 impl Session {
@@ -132,6 +140,7 @@ impl Session {
             ready: None,
             hangup: None,
             ending: None,
+            users: None,
         })
     }
 
@@ -152,6 +161,20 @@ impl Session {
     /// waits for signals: it must be quick and ask nothing of the mount.
     pub fn on_ending(&mut self, ending: impl FnOnce() + Send + 'static) {
         self.ending = Some(Box::new(ending));
+    }
+
+    /// From now on a signal ends no mount while `is_in_use`: it is served on, and ends as soon as it is
+    /// free. Another signal, [`Unmounter::SAME_WISH`] after the first or later, ends it by force. Calls
+    /// `told` once, if a signal finds the mount in use. Both run on a thread of their own.
+    pub fn serve_while_in_use(
+        &mut self,
+        is_in_use: impl Fn() -> bool + Send + 'static,
+        told: impl FnOnce() + Send + 'static,
+    ) {
+        self.users = Some(Users {
+            are_there: Box::new(is_in_use),
+            told: Box::new(told),
+        });
     }
 
     /// What INIT agreed.
@@ -180,7 +203,7 @@ impl Session {
 
     /// Ends the mount from elsewhere.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter::new(self.mount.clone(), self.life.clone())
+        Unmounter::new(self.mount.clone(), self.life.clone(), self.negotiated())
     }
 
     /// Serves requests; returns when the mount has ended, within a second after it even if
@@ -191,7 +214,8 @@ impl Session {
 
     /// Like [`serve`](Self::serve); the first signal unmounts (see [`Unmounter::unmount`]), a
     /// second one does so by force at once. SIGHUP does something else after
-    /// [`on_hangup`](Self::on_hangup).
+    /// [`on_hangup`](Self::on_hangup), and signals have more patience after
+    /// [`serve_while_in_use`](Self::serve_while_in_use).
     pub fn serve_with_signals(self, signals: Signals) -> Result<End, SessionError> {
         serve::serve(self, Some(signals))
     }

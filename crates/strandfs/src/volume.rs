@@ -1,5 +1,6 @@
 //! `strandfs volume`: one backing file as a block device.
 
+mod alone;
 mod attach;
 mod detach;
 mod found;

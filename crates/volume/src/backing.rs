@@ -1,6 +1,7 @@
 //! The backing file: made, locked, and read and written within the size of the volume.
 
 mod health;
+mod made;
 mod watch;
 
 use std::fs::File;
@@ -19,6 +20,8 @@ use strandfs_fuse::{Errno, SyncScope};
 use crate::error::VolumeError;
 use crate::{GRAIN_BYTES, check_size, loop_device};
 
+pub(crate) use health::lasting;
+pub use made::{FileId, Made};
 pub(crate) use watch::Watch;
 
 /// Sectors are never smaller.
@@ -41,7 +44,7 @@ pub struct Backing {
     /// Held while the size changes.
     growing: Mutex<()>,
     in_memory: bool,
-    made: bool,
+    made: Option<FileId>,
     /// Direct transfers were refused although they were aligned.
     direct_refused: AtomicBool,
     /// Where the file was once found to end, before the end of the volume; `u64::MAX` if never.
@@ -73,13 +76,13 @@ impl Backing {
         if let Some(size) = size_bytes {
             check_size(size)?;
         }
-        let (plain, made) = open_or_make(path, size_bytes)?;
+        let (plain, is_new) = open_or_make(path, size_bytes)?;
+        let made = is_new.then(|| made::id_of(&plain)).flatten();
         match Self::from_file(path, plain, size_bytes) {
             Ok(backing) => Ok(Backing { made, ..backing }),
             Err(error) => {
-                if made {
-                    // Ours and empty. An error of this does not matter beside the one at hand.
-                    let _ = rustix::fs::unlink(path);
+                if let Some(id) = made {
+                    made::remove_only(path, id);
                 }
                 Err(error)
             }
@@ -88,10 +91,14 @@ impl Backing {
 
     /// Removes the file if [`open`](Self::open) made it; for when it cannot be served after all.
     pub fn unmake(&self) {
-        if self.made {
-            // As above.
-            let _ = rustix::fs::unlink(&self.path);
+        if let Some(id) = self.made {
+            made::remove_only(&self.path, id);
         }
+    }
+
+    /// The file, if [`open`](Self::open) made it.
+    pub fn made(&self) -> Option<FileId> {
+        self.made
     }
 
     /// Like [`open`](Self::open), but does not make a file.
@@ -155,7 +162,7 @@ impl Backing {
         let backing = Backing {
             direct: open_direct(&plain),
             in_memory: MEMORY_FILESYSTEMS.contains(&statfs.f_type.cast_unsigned()),
-            made: false,
+            made: None,
             path: path.clone(),
             plain: Arc::new(plain),
             size_bytes: AtomicU64::new(stat.st_size.cast_unsigned()),

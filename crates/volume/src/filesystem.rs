@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use strandfs_fuse::{
 };
 
 use crate::FILE_NAME;
-use crate::backing::Backing;
+use crate::backing::{Backing, lasting};
 use crate::engine::Engine;
-use crate::status::{ATTRIBUTE, Status};
+use crate::status::{ATTRIBUTE, MADE_ATTRIBUTE, Status};
 
 const FILE: NodeId = NodeId(2);
 /// Names never change. Sizes change through the mount, which tells the kernel.
@@ -30,6 +31,8 @@ pub(crate) struct VolumeFs {
     try_passthrough: bool,
     connection: OnceLock<Connection>,
     passthrough: OnceLock<std::result::Result<BackingId, Errno>>,
+    /// How often the file is open.
+    opens: AtomicUsize,
     /// What is said to those who ask; set before serving.
     status: OnceLock<Status>,
 }
@@ -46,6 +49,7 @@ impl VolumeFs {
             try_passthrough,
             connection: OnceLock::new(),
             passthrough: OnceLock::new(),
+            opens: AtomicUsize::new(0),
             status: OnceLock::new(),
         }
     }
@@ -65,6 +69,11 @@ impl VolumeFs {
             Some(Err(errno)) => Err(*errno),
             None => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    /// Whether somebody has the file open: a program, or a loop device that lies on it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn set_status(&self, status: Status) {
@@ -186,6 +195,7 @@ impl Filesystem for VolumeFs {
     fn open(&self, _: &Context<'_>, node: NodeId, _: &Open) -> Result<OpenReply> {
         only_file(node)?;
         let handle = Handle(0);
+        self.opens.fetch_add(1, Ordering::AcqRel);
         Ok(match self.passthrough.get() {
             Some(Ok(id)) => OpenReply {
                 handle,
@@ -217,14 +227,22 @@ impl Filesystem for VolumeFs {
             cx.may_block();
         }
         self.backing.glance();
-        self.backing.write_at(args.data, args.offset_bytes)
+        let written = self.backing.write_at(args.data, args.offset_bytes)?;
+        if let Some(scope) = lasting(args.flags) {
+            cx.may_block();
+            self.backing.sync(scope)?;
+        }
+        Ok(written)
     }
 
     fn flush(&self, _: &Context<'_>, _: NodeId, _: Handle, _: LockOwner) -> Result<()> {
         Err(Errno::NOSYS)
     }
 
-    fn release(&self, _: &Context<'_>, _: NodeId, _: &Release) -> Result<()> {
+    fn release(&self, _: &Context<'_>, node: NodeId, _: &Release) -> Result<()> {
+        only_file(node)?;
+        let fewer = |opens: usize| Some(opens.saturating_sub(1));
+        let _ = (self.opens).fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
         Ok(())
     }
 
@@ -321,10 +339,14 @@ impl Filesystem for VolumeFs {
         name: &OsStr,
         out: Option<&mut [u8]>,
     ) -> Result<usize> {
-        if name != ATTRIBUTE {
-            return Err(Errno::NODATA);
-        }
-        let text = self.describe()?;
+        let text = match name.to_str() {
+            Some(ATTRIBUTE) => self.describe()?,
+            Some(MADE_ATTRIBUTE) => {
+                let (device, inode) = self.backing.made().ok_or(Errno::NODATA)?;
+                format!("{device} {inode}").into_bytes()
+            }
+            _ => return Err(Errno::NODATA),
+        };
         if let Some(out) = out {
             let room = out.get_mut(..text.len()).ok_or(Errno::RANGE)?;
             room.copy_from_slice(&text);

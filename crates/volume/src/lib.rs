@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod backing;
+mod blank;
 mod engine;
 pub mod error;
 mod filesystem;
@@ -17,6 +18,7 @@ pub mod steady;
 #[allow(unsafe_code)]
 mod sys;
 
+pub use blank::is_blank;
 pub use error::VolumeError;
 pub use serve::{Io, ServePlan, Transport, Volume};
 pub use status::Status;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{
     End, Errno, MountError, MountFlags, MountOptions, Session, SessionConfig, Signals,
-    TransportChoice, Wants,
+    TransportChoice, Unmounter, Wants,
 };
 
 use crate::SUBTYPE;
@@ -146,12 +146,26 @@ impl Volume {
         self.session.on_ready(ready);
     }
 
-    /// Serves until the mount ends. A signal unmounts.
+    /// Serves until the mount ends. A signal unmounts what nobody uses; what is in use ends when it is
+    /// free, or at another signal some time later.
     ///
     /// # Errors
     /// Those of [`Session::serve`].
-    pub fn serve(self, signals: Signals) -> Result<End, VolumeError> {
+    pub fn serve(mut self, signals: Signals) -> Result<End, VolumeError> {
         self.fs.set_status(self.status);
+        let mountpoint = self.session.mountpoint().to_owned();
+        // What a filesystem on the volume has yet to write would be lost with the server.
+        let fs = self.fs.clone();
+        self.session.serve_while_in_use(move || fs.is_open(), move || {
+            tracing::warn!(
+                mountpoint = %mountpoint.display(),
+                "told to end, but the volume is in use, and what is not yet written to it would be \
+                 lost: it is served until it is free; `strandfs volume detach {}` frees it, another \
+                 signal after {} seconds ends it with that loss",
+                mountpoint.display(),
+                Unmounter::SAME_WISH.as_secs()
+            );
+        });
         let backing = self.fs.backing();
         let _watch = Watch::start(backing).map_err(|errno| VolumeError::File {
             path: backing.path().to_owned(),

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Where [`Status`] is read, as JSON, on the mountpoint or the file in it.
 pub const ATTRIBUTE: &str = "user.strandfs.volume";
 
+/// Where the device and inode of the backing file are read, two numbers, if this server has made it.
+pub const MADE_ATTRIBUTE: &str = "user.strandfs.volume.made";
+
 /// A served volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::Session;
+use super::{Session, Unmounter, Users};
 use crate::life::{End, SessionError};
 use crate::mount::answers;
 use crate::report::{RingUnavailable, TransportReport};
@@ -68,8 +68,9 @@ fn until_the_end(
 ) -> Result<End, SessionError> {
     let mut ending = session.ending.take();
     let mut is_ending = || ending.take().into_iter().for_each(|ending| ending());
+    let users = session.users.take();
     let waited = announce(&mut session).and_then(|()| {
-        wait_for_end(&session, signals.as_ref(), &mut is_ending)
+        wait_for_end(&session, signals.as_ref(), &mut is_ending, users)
             .map_err(|errno| SessionError::Wait(errno.into()))
     });
     if let Err(error) = waited {
@@ -151,13 +152,16 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Session
 }
 
 /// Returns at the end of the mount, which signals bring about: `is_ending` is called at each of those.
+/// With `users` they leave a mount alone as long as those are there.
 fn wait_for_end(
     session: &Session,
     signals: Option<&Signals>,
     is_ending: &mut dyn FnMut(),
+    mut users: Option<Users>,
 ) -> Result<(), Errno> {
     let (life, unmounter) = (&session.life, session.unmounter());
-    let mut signalled = false;
+    let is_patient = users.is_some();
+    let mut signalled: Option<Instant> = None;
     while !life.has_ended() {
         let end = PollFd::new(&**life, PollFlags::IN);
         let mut descriptors = [end.clone(), end];
@@ -181,20 +185,29 @@ fn wait_for_end(
         is_ending();
         let why = End::Signal(signal);
         let unmounter = unmounter.clone();
-        if signalled {
-            unmounter.abandon(why);
+        if let Some(first) = signalled {
+            if !is_patient || first.elapsed() >= Unmounter::SAME_WISH {
+                unmounter.abandon(why);
+            }
             continue;
         }
-        signalled = true;
+        signalled = Some(Instant::now());
         // Unmounting waits for the last data: a second signal must be heard meanwhile.
         let patient = unmounter.clone();
-        let unmount = move || {
-            if let Err(error) = patient.end(why) {
-                tracing::warn!(%error, "unmounting after a signal");
+        let users = users.take();
+        let unmount = move || match users {
+            Some(users) => patient.end_when_free(why, users),
+            None => {
+                if let Err(error) = patient.end(why) {
+                    tracing::warn!(%error, "unmounting after a signal");
+                }
             }
         };
-        if spawn("strandfs-umount", unmount).is_err() {
-            unmounter.abandon(why);
+        match spawn("strandfs-umount", unmount) {
+            Ok(()) => {}
+            // Who uses it comes first; the next signal ends it.
+            Err(error) if is_patient => tracing::error!(%error, "the mount is served on"),
+            Err(_) => unmounter.abandon(why),
         }
     }
     Ok(())

@@ -1,72 +1,123 @@
-//! Asking a filesystem from a process that shares nothing with this one.
+//! Asking a filesystem for something from a process that shares nothing with this one.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::descriptors::leave_descriptors;
 use super::device::last_errno;
 use crate::types::Errno;
+
+/// What a child is for.
+#[derive(Clone, Copy)]
+enum Errand {
+    /// Ask for attributes, past all caches.
+    Attributes,
+    /// Have everything written out that the kernel keeps for the filesystem.
+    WriteOut,
+}
 
 /// Has a child process ask for the attributes of `path`, past all caches, and waits until it has;
 /// what it hears does not matter. Its number is in `asker` before it asks, and returned. The child has no
 /// descriptor and a memory of its own: neither keeps anything of this process alive, should this one
 /// be killed meanwhile. EAGAIN, ENOMEM: there can be no further process.
 pub(crate) fn ask_in_child(path: &CStr, asker: &AtomicU32) -> Result<u32, Errno> {
+    run_child(path, asker, Errand::Attributes)?;
+    Ok(asker.load(Ordering::Acquire))
+}
+
+/// Has such a child write out what the kernel keeps for the filesystem with the directory `path`, and
+/// waits until it has. Errors of open(2) and syncfs(2), and those of making a process.
+pub(crate) fn write_out_in_child(path: &CStr) -> Result<(), Errno> {
+    let number = AtomicU32::new(0);
+    match run_child(path, &number, Errand::WriteOut)? {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
+/// Starts a child and waits for it; how it has ended.
+fn run_child(path: &CStr, number: &AtomicU32, errand: Errand) -> Result<i32, Errno> {
     // The table of descriptors is shared until the child leaves it. Nothing is signalled at its end,
     // which is nobody else's to notice.
     let flags = libc::CLONE_FILES | libc::CLONE_PARENT_SETTID;
     // SAFETY: without CLONE_VM the child goes on with a copy of this memory and this stack; the
-    // kernel writes its number to `asker`, which lives on. The child comes to nothing but the system
+    // kernel writes its number to `number`, which lives on. The child comes to nothing but the system
     // calls below, which need no lock that another thread may have held.
     let child = unsafe {
         libc::syscall(
             libc::SYS_clone,
             flags as libc::c_ulong,
             std::ptr::null_mut::<libc::c_void>(),
-            asker.as_ptr(),
+            number.as_ptr(),
             std::ptr::null_mut::<libc::c_void>(),
             std::ptr::null_mut::<libc::c_void>(),
         )
     };
     match child {
-        0 => ask_and_end(path),
+        0 => run_and_end(path, errand),
         -1 => Err(last_errno()),
-        child => wait_for(child as libc::pid_t).map(|()| child as u32),
+        child => wait_for(child as libc::pid_t),
     }
 }
 
 /// The life of the child.
-fn ask_and_end(path: &CStr) -> ! {
-    let mut stat = MaybeUninit::<libc::statx>::uninit();
-    if leave_descriptors().is_ok() {
-        // SAFETY: the path ends with NUL, and the attributes have their room.
-        unsafe {
-            let flags = libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
-            libc::syscall(
-                libc::SYS_statx,
-                libc::AT_FDCWD,
-                path.as_ptr(),
-                flags,
-                libc::STATX_BASIC_STATS,
-                stat.as_mut_ptr(),
-            );
-        }
-    }
+fn run_and_end(path: &CStr, errand: Errand) -> ! {
+    let done = leave_descriptors().and_then(|()| match errand {
+        Errand::Attributes => ask(path),
+        Errand::WriteOut => write_out(path),
+    });
+    let status = done.map_or_else(Errno::raw_os_error, |()| 0);
     loop {
         // SAFETY: the process ends without running anything of the one it was copied from.
-        unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 }
 
-fn wait_for(child: libc::pid_t) -> Result<(), Errno> {
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    match result {
+        -1 => Err(last_errno()),
+        result => Ok(result),
+    }
+}
+
+fn ask(path: &CStr) -> Result<(), Errno> {
+    let mut stat = MaybeUninit::<libc::statx>::uninit();
+    let flags = libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: the path ends with NUL, and the attributes have their room.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            libc::STATX_BASIC_STATS,
+            stat.as_mut_ptr(),
+        )
+    };
+    check(result).map(drop)
+}
+
+fn write_out(path: &CStr) -> Result<(), Errno> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path ends with NUL.
+    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let directory = check(opened)?;
+    // SAFETY: no memory is passed; the descriptor goes with the process.
+    check(unsafe { libc::syscall(libc::SYS_syncfs, directory) }).map(drop)
+}
+
+/// How it has ended; a death by signal counts as EINTR.
+fn wait_for(child: libc::pid_t) -> Result<i32, Errno> {
+    let mut status = 0;
     loop {
-        // SAFETY: where it ended is not asked for.
-        let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+        // SAFETY: the status has its room.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) };
         match waited {
             -1 if last_errno() == Errno::INTR => {}
             -1 => return Err(last_errno()),
-            _ => return Ok(()),
+            _ if libc::WIFEXITED(status) => return Ok(libc::WEXITSTATUS(status)),
+            _ => return Err(Errno::INTR),
         }
     }
 }
@@ -87,5 +138,13 @@ mod tests {
         // It is over, and waited for.
         assert!(!std::path::Path::new(&format!("/proc/{child}")).exists());
         file.metadata().unwrap();
+    }
+
+    #[test]
+    fn what_the_child_cannot_do_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
+        assert_eq!(write_out_in_child(&name), Ok(()));
+        assert_eq!(write_out_in_child(c"/no/such"), Err(Errno::NOENT));
     }
 }

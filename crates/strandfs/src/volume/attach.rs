@@ -7,8 +7,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use strandfs_volume::{loop_device, sector};
+use strandfs_volume::{is_blank, loop_device, sector};
 
+use super::alone::Alone;
 use super::detach;
 use super::found::{self, MountedVolume};
 use super::serve;
@@ -19,8 +20,6 @@ use crate::failure::Failure;
 
 /// Where volumes are served that nobody chose a place for.
 const PLACES: &str = "/run/strandfs/volumes";
-/// How much of a volume must be zeros for a filesystem to be made on it.
-const BLANK_BYTES: usize = 1 << 20;
 
 /// Serves the volume, sets up the block device, mounts what is on it.
 ///
@@ -30,6 +29,12 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     check_mount(args)?;
     check_mkfs(args)?;
     loop_device::check()?;
+    let Some(_alone) = Alone::take(&found::backing_of(&args.backing)?)? else {
+        return Err(Failure::NotPermitted {
+            path: args.backing.clone(),
+            why: "no lock can be had against a second `volume attach`: run as root".to_owned(),
+        });
+    };
     found::is_unused(&args.backing)?;
     let known = found::find(&args.backing)?;
     if let Some(device) = known.as_ref().and_then(|found| found.devices.first()) {
@@ -42,8 +47,6 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         });
     }
     let started = known.is_none();
-    // What did not come about leaves no file behind.
-    let is_new = !args.backing.exists();
     let found = match known {
         Some(found) => found,
         None => match start(args)? {
@@ -58,17 +61,27 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Err(failure) => {
-            let now = found::find(&found.mountpoint)?;
-            if let Some(found) = now.filter(|_| started)
-                && let Err(error) = detach::undo(&found)
-            {
-                say!("{error}");
-            } else if started && is_new {
-                let _ = std::fs::remove_file(&args.backing);
+            if started {
+                take_back(&found, &failure)?;
             }
             Err(failure)
         }
     }
+}
+
+/// Ends the server that was started. What did not come about leaves no file behind; one that the
+/// server has not made, or that somebody has put something on, is not ours to remove.
+fn take_back(found: &MountedVolume, failure: &Failure) -> Result<(), Failure> {
+    let is_empty = !matches!(failure, Failure::VolumeUse { .. });
+    let made = found.made().filter(|_| is_empty);
+    if let Some(now) = found::find(&found.mountpoint)?
+        && let Err(error) = detach::undo(&now)
+    {
+        say!("{error}");
+    } else if let Some(made) = made {
+        made.remove();
+    }
+    Ok(())
 }
 
 /// What is certain to fail later fails before anything is done.
@@ -132,8 +145,13 @@ fn start(args: &AttachArgs) -> Result<Result<MountedVolume, Exit>, Failure> {
     })
 }
 
-/// One directory for each backing file: its path with the separators made harmless.
+/// One directory for each backing file.
 fn place_for(backing: &Path) -> PathBuf {
+    Path::new(PLACES).join(name_for(backing))
+}
+
+/// A name that stands for a backing file: its path with the separators made harmless.
+pub fn name_for(backing: &Path) -> String {
     let parent = backing.parent().filter(|dir| !dir.as_os_str().is_empty());
     let parent = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
     let real = std::fs::canonicalize(backing).unwrap_or_else(|_| {
@@ -152,7 +170,7 @@ fn place_for(backing: &Path) -> PathBuf {
     let name = name.trim_start_matches('-');
     // Longer names than a directory can have end alike rather than begin alike.
     let from = name.len().saturating_sub(255);
-    Path::new(PLACES).join(name.get(from..).unwrap_or(name))
+    name.get(from..).unwrap_or(name).to_owned()
 }
 
 /// Removes a directory that [`start`] made.
@@ -166,22 +184,25 @@ pub fn forget_directory(mountpoint: &Path) {
 /// The block device over a served volume, formatted and mounted as asked for.
 fn make_device(args: &AttachArgs, found: &MountedVolume) -> Result<PathBuf, Failure> {
     let file = found.file();
-    let mut start = vec![0; BLANK_BYTES];
-    let length = File::open(&file)
-        .and_then(|volume| volume.read_at(&mut start, 0))
+    let mut start = vec![0; sector::SAMPLE_BYTES];
+    let volume = File::open(&file).map_err(Failure::system("opening the volume"))?;
+    let length = volume
+        .read_at(&mut start, 0)
         .map_err(Failure::system("reading the start of the volume"))?;
     start.truncate(length);
-    if args.mkfs.is_some() && start.iter().any(|byte| *byte != 0) {
+    if args.mkfs.is_some()
+        && !is_blank(&volume).map_err(Failure::system("looking for what is on the volume"))?
+    {
         return Err(Failure::VolumeUse {
             path: args.backing.clone(),
             why: "there is something on it: --mkfs makes filesystems on blank volumes only"
                 .to_owned(),
         });
     }
-    let sample = start.get(..sector::SAMPLE_BYTES).unwrap_or(&start);
+    drop(volume);
     let sector_bytes = match args.sector_size.as_deref().map(str::parse) {
         Some(Ok(given)) => given,
-        _ => sector::choose(sample),
+        _ => sector::choose(&start),
     };
     let attached = loop_device::attach(&file, sector_bytes)?;
     let device = attached.path;

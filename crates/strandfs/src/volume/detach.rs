@@ -9,6 +9,7 @@ use rustix::mount::UnmountFlags;
 use strandfs_fuse::UnmountMode;
 use strandfs_volume::loop_device;
 
+use super::alone::Alone;
 use super::attach;
 use super::found::{self, MountedVolume};
 use crate::args::volume::DetachArgs;
@@ -28,6 +29,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Somebody uses it, or no volume goes by that name. What was undone until then stays undone.
 pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let target = &args.target;
+    let _alone = Alone::take(&found::backing_of(target)?)?;
     let Some(found) = found::find(target)? else {
         return Err(Failure::NoVolume {
             path: target.clone(),
@@ -54,8 +56,11 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
 pub fn undo(found: &MountedVolume) -> Result<(), Failure> {
     for device in found.devices.iter().rev() {
         for mount in device.mounts.iter().rev() {
-            rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW)
-                .map_err(|errno| refused(mount, errno))?;
+            match rustix::mount::unmount(mount, UnmountFlags::NOFOLLOW) {
+                // A shutdown unmounts, too, and may have been faster.
+                Err(Errno::INVAL) if found::is_unmounted(mount) => {}
+                outcome => outcome.map_err(|errno| refused(mount, errno))?,
+            }
         }
         loop_device::detach(&device.device, &found.file(), PATIENCE)
             .map_err(|errno| refused(&device.device, errno))?;
@@ -74,6 +79,10 @@ fn end_mount(mountpoint: &Path) -> Result<(), Errno> {
     loop {
         let outcome = strandfs_fuse::unmount(mountpoint, UnmountMode::IfUnused)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        // A server that was told to end does so when the volume is free, which it just became.
+        if outcome == Err(Errno::INVAL) && found::is_unmounted(mountpoint) {
+            return Ok(());
+        }
         if outcome != Err(Errno::BUSY) || Instant::now() > deadline {
             return outcome;
         }

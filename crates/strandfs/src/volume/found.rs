@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use strandfs_volume::backing::{FileId, Made};
 use strandfs_volume::{FILE_NAME, Status, loop_device, status};
 
 use crate::answers::VolumeDevice;
@@ -34,6 +35,16 @@ impl MountedVolume {
     /// The file that is served.
     pub fn file(&self) -> PathBuf {
         self.mountpoint.join(FILE_NAME)
+    }
+
+    /// The backing file, if this very server has made it.
+    pub fn made(&self) -> Option<Made> {
+        let mut answer = [0; 64];
+        let length = rustix::fs::getxattr(&self.mountpoint, status::MADE_ATTRIBUTE, &mut answer);
+        let answer = answer.get(..length.ok()?)?;
+        let (device, inode) = std::str::from_utf8(answer).ok()?.split_once(' ')?;
+        let id: FileId = (device.parse().ok()?, inode.parse().ok()?);
+        Made::find(&self.backing, id)
     }
 
     /// Whether a user who names `target` means this one.
@@ -90,13 +101,13 @@ pub fn is_unused(backing: &Path) -> Result<(), Failure> {
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
 pub fn all() -> Result<Vec<MountedVolume>, Failure> {
-    let mounted = mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))?;
-    let kind = format!("fuse.{}", strandfs_volume::SUBTYPE);
-    let volumes = mounted
-        .iter()
-        .filter(|it| it.kind == kind.as_bytes() && it.stranger().is_none());
+    let mounted = list_mounts()?;
     // All at once: those that do not answer take the same time.
-    let asked: Vec<_> = volumes.map(|it| (it, ask(&it.mountpoint))).collect();
+    let asked: Vec<_> = mounted
+        .iter()
+        .filter(|it| is_volume(it))
+        .map(|it| (it, ask(&it.mountpoint)))
+        .collect();
     let deadline = Instant::now() + PATIENCE;
     let found = asked.into_iter().map(|(volume, answer)| {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -104,6 +115,15 @@ pub fn all() -> Result<Vec<MountedVolume>, Failure> {
         look_at(volume, &mounted, status.unwrap_or_else(|_| Err(silent())))
     });
     Ok(found.collect())
+}
+
+fn list_mounts() -> Result<Vec<Mounted>, Failure> {
+    mounts::list().map_err(Failure::system("reading /proc/self/mountinfo"))
+}
+
+fn is_volume(mounted: &Mounted) -> bool {
+    let kind = mounted.kind.strip_prefix(b"fuse.");
+    kind == Some(strandfs_volume::SUBTYPE.as_bytes()) && mounted.stranger().is_none()
 }
 
 fn silent() -> String {
@@ -175,4 +195,25 @@ pub fn find(target: &Path) -> Result<Option<MountedVolume>, Failure> {
     // What is mounted over a dead server cannot be resolved; its name is taken as it is.
     let real = std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     Ok(all()?.into_iter().find(|found| found.is_meant(&real)))
+}
+
+/// The backing file that `target` stands for, as for [`find`]; itself if no volume goes by that name.
+/// Asks no server.
+///
+/// # Errors
+/// As [`all`].
+pub fn backing_of(target: &Path) -> Result<PathBuf, Failure> {
+    let real = std::fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    let mounted = list_mounts()?;
+    let mut volumes = mounted
+        .iter()
+        .filter(|it| is_volume(it))
+        .map(|it| look_at(it, &mounted, Err(String::new())));
+    let meant = volumes.find(|found| found.is_meant(&real));
+    Ok(meant.map_or(real, |found| found.backing))
+}
+
+/// Whether it is mounted there no more.
+pub fn is_unmounted(mountpoint: &Path) -> bool {
+    list_mounts().is_ok_and(|mounted| mounted.iter().all(|it| it.mountpoint != mountpoint))
 }

@@ -5,6 +5,7 @@ use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
 mod deep_queue;
+mod ending;
 mod locks_unreported;
 mod mount_again;
 mod near_caller;

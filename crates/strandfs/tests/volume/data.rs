@@ -196,3 +196,40 @@ fn a_volume_grows_under_the_filesystem_on_it() {
         );
     }
 }
+
+/// How often the disk that holds the backing file was told to make its cache last.
+fn flushes(ground: &Ground) -> u64 {
+    let source = run("findmnt", ["-n", "-o", "SOURCE", text(&ground.disk())]).ok();
+    let name = source.stdout.trim().trim_start_matches("/dev/").to_owned();
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    // The sixteenth figure: see Documentation/block/stat.rst of the kernel.
+    stat.split_whitespace().nth(15).unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_is_written_with_o_dsync_or_o_sync_lasts_before_the_write_returns() {
+    need_root!();
+    const WRITES: u64 = 10;
+    for (way, args) in ways() {
+        let ground = Ground::new(Kind::Loop("ext4", "64M"));
+        ground.serve(&[&["--size", "16M"], args].concat()).ok();
+        for flag in [0, libc::O_DSYNC, libc::O_SYNC] {
+            let volume = open_with(ground.file(), flag).unwrap();
+            volume.sync_all().unwrap();
+            let before = flushes(&ground);
+            for number in 0..WRITES {
+                let at = number * 65_536 + 512;
+                volume.write_all_at(&pattern(number, 1536), at).unwrap();
+            }
+            let flushed = flushes(&ground) - before;
+            match flag {
+                0 => assert!(
+                    flushed < WRITES,
+                    "{way}: {flushed} flushes nobody asked for"
+                ),
+                _ => assert!(flushed >= WRITES, "{way}, flag {flag:o}: {flushed} flushes"),
+            }
+        }
+        ground.detach(&ground.served()).ok();
+    }
+}

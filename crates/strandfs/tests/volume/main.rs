@@ -6,7 +6,9 @@ use strandfs_testkit::{need_root, need_tool};
 
 mod crash;
 mod data;
+mod ending;
 mod errors;
 mod ground;
 mod life;
+mod making;
 mod precautions;

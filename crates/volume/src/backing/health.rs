@@ -7,6 +7,17 @@ use strandfs_fuse::{Errno, SyncScope};
 
 use super::Backing;
 
+/// What must last before a write with these flags of open(2) is answered: the data and what is needed
+/// to read them back, or all that is known of the file.
+pub fn lasting(flags: i32) -> Option<SyncScope> {
+    // O_SYNC has the bit of O_DSYNC, too.
+    match flags & libc::O_SYNC {
+        libc::O_SYNC => Some(SyncScope::All),
+        libc::O_DSYNC => Some(SyncScope::DataOnly),
+        _ => None,
+    }
+}
+
 impl Backing {
     /// # Errors
     /// EIO for a transfer of what lies behind the place where the file was found to be cut off:

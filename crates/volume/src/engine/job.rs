@@ -5,7 +5,7 @@ use std::sync::Arc;
 use strandfs_fuse::ring::{Ring, RingEntry};
 use strandfs_fuse::{DecodeError, Errno, Link, Message, Outcome, Request, SyncScope, Worker};
 
-use crate::backing::Backing;
+use crate::backing::{Backing, lasting};
 use crate::filesystem::is_volume;
 
 /// Replies other than data: attributes, names, a listing.
@@ -39,6 +39,8 @@ struct Job {
     done: usize,
     /// The transfer under way goes past the page cache.
     direct: bool,
+    /// What is under way is no transfer: what was written is made to last.
+    syncs: bool,
 }
 
 impl Job {
@@ -50,6 +52,7 @@ impl Job {
             len,
             done: 0,
             direct: false,
+            syncs: false,
         }
     }
 }
@@ -57,9 +60,17 @@ impl Job {
 #[derive(Clone, Copy, Debug)]
 enum JobKind {
     Read,
-    Write,
-    Sync { scope: SyncScope },
-    Allocate { mode: u32, len_bytes: u64 },
+    /// Written as [`lasting`] says.
+    Write {
+        lasts: Option<SyncScope>,
+    },
+    Sync {
+        scope: SyncScope,
+    },
+    Allocate {
+        mode: u32,
+        len_bytes: u64,
+    },
 }
 
 /// What is to be said to the kernel: an error, or the start of the entry's payload.
@@ -164,7 +175,8 @@ impl Desk {
                 }
                 Ok(Request::Write(args)) => {
                     let (at, wanted) = (args.offset_bytes, args.data.len());
-                    return self.transfer(unique, JobKind::Write, at, wanted);
+                    let lasts = lasting(args.flags);
+                    return self.transfer(unique, JobKind::Write { lasts }, at, wanted);
                 }
                 Ok(Request::Fsync { scope, .. }) => {
                     return Asked::Job(Job::new(unique, JobKind::Sync { scope }, 0, 0));
@@ -191,7 +203,7 @@ impl Desk {
     /// file is looked at: written behind a cut, it would be as long as before, with zeros.
     fn transfer(&mut self, unique: u64, kind: JobKind, offset_bytes: u64, wanted: usize) -> Asked {
         let len = self.backing.within(offset_bytes, wanted);
-        if matches!(kind, JobKind::Write) {
+        if matches!(kind, JobKind::Write { .. }) {
             if len == 0 && wanted > 0 {
                 return Asked::Answered(Reply::error(unique, Errno::NOSPC));
             }
@@ -214,7 +226,10 @@ impl Desk {
         let payload = payload.get_mut(..len).unwrap_or_default();
         let outcome = match job.kind {
             JobKind::Read => self.backing.read_at(payload, offset_bytes).map(drop),
-            JobKind::Write => self.backing.write_at(payload, offset_bytes).map(drop),
+            JobKind::Write { lasts } => {
+                let written = self.backing.write_at(payload, offset_bytes);
+                written.and_then(|_| lasts.map_or(Ok(()), |scope| self.backing.sync(scope)))
+            }
             JobKind::Sync { scope } => self.backing.sync(scope),
             JobKind::Allocate { mode, len_bytes } => {
                 self.backing.allocate(mode, offset_bytes, len_bytes)
@@ -226,9 +241,19 @@ impl Desk {
     /// Starts what is left of a transfer.
     fn submit(&mut self, ring: &mut Ring, entry: RingEntry, mut job: Job) -> Outgoing {
         let (at, left) = (job.offset_bytes + job.done as u64, job.done..job.len);
+        let sync = match job.kind {
+            JobKind::Sync { scope } => Some(scope),
+            JobKind::Write { lasts: Some(scope) } if left.is_empty() => Some(scope),
+            JobKind::Read | JobKind::Write { .. } if left.is_empty() => {
+                return finish(entry, job, Ok(()));
+            }
+            _ => None,
+        };
+        job.syncs = sync.is_some();
         let memory = match job.kind {
-            JobKind::Read | JobKind::Write if left.is_empty() => return finish(entry, job, Ok(())),
-            JobKind::Read | JobKind::Write => entry.parts().1.get(left.clone()).unwrap_or_default(),
+            JobKind::Read | JobKind::Write { .. } => {
+                entry.parts().1.get(left.clone()).unwrap_or_default()
+            }
             JobKind::Sync { .. } | JobKind::Allocate { .. } => &[],
         };
         let backing = &self.backing;
@@ -237,12 +262,14 @@ impl Desk {
         if let Some(place) = place(&mut self.jobs, self.queue, &entry) {
             *place = Some(job);
         }
-        match job.kind {
-            JobKind::Read => ring.read_file(entry, file, at, left),
-            JobKind::Write => ring.write_file(entry, file, at, left),
-            JobKind::Sync { scope } => ring.sync_file(entry, backing.plain(), scope),
-            JobKind::Allocate { mode, len_bytes } => {
+        match (job.kind, sync) {
+            (_, Some(scope)) => ring.sync_file(entry, backing.plain(), scope),
+            (JobKind::Allocate { mode, len_bytes }, None) => {
                 ring.allocate_file(entry, backing.plain(), mode.cast_signed(), at, len_bytes);
+            }
+            (JobKind::Read, None) => ring.read_file(entry, file, at, left),
+            (JobKind::Write { .. } | JobKind::Sync { .. }, None) => {
+                ring.write_file(entry, file, at, left);
             }
         }
         Outgoing::Later
@@ -261,29 +288,25 @@ impl Desk {
             return Outgoing::Silence(entry);
         };
         let count = match outcome {
-            Ok(count) => count,
             Err(Errno::INTR | Errno::AGAIN) => return self.submit(ring, entry, job),
+            outcome if job.syncs => {
+                let outcome = self.backing.flushed(outcome.map(drop));
+                return finish(entry, job, outcome);
+            }
+            Ok(count) => count,
             Err(Errno::INVAL) if job.direct => {
                 self.backing.leave_direct();
                 return self.submit(ring, entry, job);
             }
-            Err(errno) if matches!(job.kind, JobKind::Sync { .. }) => {
-                let outcome = self.backing.flushed(Err(errno));
-                return finish(entry, job, outcome);
-            }
             Err(errno) => return finish(entry, job, Err(errno)),
         };
         match job.kind {
-            JobKind::Sync { .. } => {
-                let outcome = self.backing.flushed(Ok(()));
-                return finish(entry, job, outcome);
-            }
-            JobKind::Allocate { .. } => return finish(entry, job, Ok(())),
+            JobKind::Sync { .. } | JobKind::Allocate { .. } => return finish(entry, job, Ok(())),
             JobKind::Read if count == 0 => {
                 return finish(entry, job, Err(self.backing.cut_short()));
             }
-            JobKind::Write if count == 0 => return finish(entry, job, Err(Errno::IO)),
-            JobKind::Read | JobKind::Write => {}
+            JobKind::Write { .. } if count == 0 => return finish(entry, job, Err(Errno::IO)),
+            JobKind::Read | JobKind::Write { .. } => {}
         }
         job.done += count;
         self.submit(ring, entry, job)
@@ -327,7 +350,7 @@ fn finish(mut entry: RingEntry, job: Job, outcome: Result<(), Errno>) -> Outgoin
     }
     let len = match job.kind {
         JobKind::Read => job.len,
-        JobKind::Write => {
+        JobKind::Write { .. } => {
             let count = u32::try_from(job.len).unwrap_or(u32::MAX);
             let mut out = [0; WRITE_OUT_BYTES];
             for (to, from) in out.iter_mut().zip(count.to_ne_bytes()) {
