@@ -40,10 +40,18 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
     if out.len() >= LARGE_BYTES {
         cx.may_block();
     }
+    let direct = args.flags & libc::O_DIRECT != 0;
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let at = args.offset_bytes + done as u64;
-        match opened.call(Call::Read, |file| rustix::io::pread(file, rest, at)) {
+        let read = |file: &Arc<OwnedFd>| match rustix::io::pread(file, &mut *rest, at) {
+            Err(errno @ Errno::INVAL) if !direct => {
+                let plain = reopen_past_direct(file.as_fd(), errno)?;
+                rustix::io::pread(plain, &mut *rest, at)
+            }
+            other => other,
+        };
+        match opened.call(Call::Read, read) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(Errno::INTR) if !cx.interrupted() => {}
@@ -67,6 +75,7 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
         cx.may_block();
     }
     let how = write_flags(args);
+    let direct = args.flags & libc::O_DIRECT != 0 && !args.from_cache;
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
         let range = (args.offset_bytes + done as u64, rest.len() as u64);
@@ -74,7 +83,7 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
             sys::want_fsetid(!args.kill_suidgid)?;
             let at = args.offset_bytes + done as u64;
             match write_at(fd, rest, at, how) {
-                Err(errno @ Errno::INVAL) if args.from_cache => {
+                Err(errno @ Errno::INVAL) if !direct => {
                     let plain = reopen_past_direct(fd, errno)?;
                     Ok(write_at(plain.as_fd(), rest, at, how)?)
                 }
@@ -363,7 +372,8 @@ fn write_at(
     }
 }
 
-/// Opens a branch file anew that takes whole blocks only, for bytes that need not be such. The kernel writes
+/// Opens a branch file anew that takes whole blocks only, for bytes that need not be such. A file that is no
+/// longer open with `O_DIRECT` (`F_SETFL`) has the branch file that it was opened with. And the kernel writes
 /// its pages back through any handle of the file, and the last page ends where the file ends.
 ///
 /// # Errors
