@@ -8,7 +8,7 @@ mod change;
 pub(crate) mod control_names;
 pub(crate) mod create;
 mod create_existing;
-mod durable;
+pub(crate) mod durable;
 mod exdev;
 pub(crate) mod export;
 mod hidden_copies;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags as Flags;
 use strandfs_options::table::{self, Group, Kind, OptionDef, Status as OptionStatus, TABLE};
 use strandfs_options::{Settings, mount_items};
@@ -45,6 +46,12 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
     let live = mounts::status(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
     let before = present(&live);
     let mut after = before.clone();
+    // mount(8) hands back the flags that the kernel lists: without `sync` it is to be `async`, a word that
+    // mount(8) keeps to itself.
+    let listed = rustix::fs::statvfs(&mountpoint)
+        .map_err(|errno| Failure::system("asking for the flags of the mount")(errno.into()))?
+        .f_flag;
+    after.mount.flags.sync &= !listed.contains(StatVfsMountFlags::SYNCHRONOUS);
     for text in options {
         for (name, value) in mount_items(text)? {
             if value.is_none() && name == "rw" {
@@ -100,7 +107,11 @@ fn changes(before: &Settings, after: &Settings) -> Result<Vec<(String, Option<St
     for option in changeable() {
         let (old, new) = ((option.value.get)(before), (option.value.get)(after));
         // A category is the sum of its functions, which are all looked at.
-        if old == new || option.name.starts_with("category.") || is_flag(option) {
+        if old == new || option.name.starts_with("category.") {
+            continue;
+        }
+        // Some flags are the kernel's business alone.
+        if is_flag(option) && !option.run_time {
             continue;
         }
         if !option.run_time {

@@ -89,16 +89,32 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         ..OptionDef::BASE
     },
     flag!("noexec" / Some("exec"), noexec, "refuse to run programs"),
-    flag!(
-        "sync" / Some("async"),
-        sync,
-        "write everything synchronously"
-    ),
-    flag!(
-        "dirsync" / None,
-        dirsync,
-        "change directories synchronously"
-    ),
+    OptionDef {
+        name: "sync",
+        opposite: Some("async"),
+        group: Group::Mount,
+        value: value!(bool mount.flags.sync),
+        run_time: true,
+        default: "false",
+        example: "true",
+        help: "have writes on disk before they return",
+        help_full: "And changes of names, as with dirsync; those of attributes and of sizes alone follow in \
+            their time. What is written goes through the server, not in passthrough. Set while mounted, it \
+            holds for files that are opened from then on; `mount -o remount,sync` has the kernel list it, too.",
+        ..OptionDef::BASE
+    },
+    OptionDef {
+        name: "dirsync",
+        group: Group::Mount,
+        value: value!(bool mount.flags.dirsync),
+        run_time: true,
+        default: "false",
+        example: "true",
+        help: "have changes of names on disk before they return",
+        help_full: "Whatever makes, removes or renames something has its directory synced, on every branch \
+            that has that.",
+        ..OptionDef::BASE
+    },
     access_times!("noatime" / "atime", noatime, "never update access times"),
     access_times!(
         "relatime" / "norelatime",

@@ -1,11 +1,11 @@
 //! READ, WRITE and what else works on an open file's bytes.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
@@ -13,6 +13,7 @@ use strandfs_fuse::{
 
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
+use crate::base::open::reopen;
 use crate::base::sys;
 use crate::directory::{Directories, locate};
 use crate::mover::{self, Mover, Refused, is_full};
@@ -39,10 +40,18 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
     if out.len() >= LARGE_BYTES {
         cx.may_block();
     }
+    let direct = args.flags & libc::O_DIRECT != 0;
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let at = args.offset_bytes + done as u64;
-        match opened.call(Call::Read, |file| rustix::io::pread(file, rest, at)) {
+        let read = |file: &Arc<OwnedFd>| match rustix::io::pread(file, &mut *rest, at) {
+            Err(errno @ Errno::INVAL) if !direct => {
+                let plain = reopen_past_direct(file.as_fd(), errno)?;
+                rustix::io::pread(plain, &mut *rest, at)
+            }
+            other => other,
+        };
+        match opened.call(Call::Read, read) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(Errno::INTR) if !cx.interrupted() => {}
@@ -65,19 +74,20 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
     if args.data.len() >= LARGE_BYTES {
         cx.may_block();
     }
-    // The page cache writes where the pages belong, even through an O_APPEND handle.
-    let append = args.flags & libc::O_APPEND != 0 && !args.from_cache;
+    let how = write_flags(args);
+    let direct = args.flags & libc::O_DIRECT != 0 && !args.from_cache;
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
         let range = (args.offset_bytes + done as u64, rest.len() as u64);
         let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
             let at = args.offset_bytes + done as u64;
-            match write_at(fd, rest, at, append) {
-                Err(error) if error.errno == Errno::INVAL && args.from_cache => {
-                    write_past_direct(fd, rest, at, error)
+            match write_at(fd, rest, at, how) {
+                Err(errno @ Errno::INVAL) if !direct => {
+                    let plain = reopen_past_direct(fd, errno)?;
+                    Ok(write_at(plain.as_fd(), rest, at, how)?)
                 }
-                other => other,
+                other => Ok(other?),
             }
         });
         match outcome {
@@ -333,39 +343,49 @@ pub(super) fn proxy_io_priority(cx: &Context<'_>, view: &View) {
     }
 }
 
-fn write_at(fd: BorrowedFd<'_>, data: &[u8], offset: u64, append: bool) -> Result<usize> {
-    if append {
-        return Ok(rustix::io::pwritev2(
-            fd,
-            &[IoSlice::new(data)],
-            offset,
-            ReadWriteFlags::APPEND,
-        )?);
+/// How a write is to be carried out beyond its place. The flags are those of the open file now, and what the
+/// write itself or the mount (`sync`) asks for besides.
+fn write_flags(args: &Write<'_>) -> ReadWriteFlags {
+    let mut how = ReadWriteFlags::empty();
+    // The page cache writes where the pages belong, even through an O_APPEND handle.
+    if args.flags & libc::O_APPEND != 0 && !args.from_cache {
+        how |= ReadWriteFlags::APPEND;
     }
-    Ok(rustix::io::pwrite(fd, data, offset)?)
+    // O_SYNC is O_DSYNC and one bit more.
+    if args.flags & libc::O_SYNC == libc::O_SYNC {
+        how |= ReadWriteFlags::SYNC;
+    } else if args.flags & libc::O_DSYNC != 0 {
+        how |= ReadWriteFlags::DSYNC;
+    }
+    how
 }
 
-/// Writes what the page cache holds where a branch file refused it. The kernel writes its pages back
-/// through any handle of the file, and the last page ends where the file ends: a branch file that is
-/// open with `O_DIRECT` takes whole blocks only, so that the bytes have to go past it.
-fn write_past_direct(
+fn write_at(
     fd: BorrowedFd<'_>,
     data: &[u8],
     offset: u64,
-    refused: Error,
-) -> Result<usize> {
+    how: ReadWriteFlags,
+) -> sys::Result<usize> {
+    match how.is_empty() {
+        true => rustix::io::pwrite(fd, data, offset),
+        false => rustix::io::pwritev2(fd, &[IoSlice::new(data)], offset, how),
+    }
+}
+
+/// Opens a branch file anew that takes whole blocks only, for bytes that need not be such. A file that is no
+/// longer open with `O_DIRECT` (`F_SETFL`) has the branch file that it was opened with. And the kernel writes
+/// its pages back through any handle of the file, and the last page ends where the file ends.
+///
+/// # Errors
+/// The refusal that was met, if it has another reason.
+fn reopen_past_direct(fd: BorrowedFd<'_>, refusal: Errno) -> sys::Result<OwnedFd> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     if !flags.contains(OFlags::DIRECT) {
-        return Err(refused);
+        return Err(refusal);
     }
     // Not O_APPEND, with which pwrite(2) has no offset.
     let kept = OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC;
-    let plain = rustix::fs::open(
-        sys::ProcPath::new(fd).as_c_str(),
-        (flags & kept) | OFlags::CLOEXEC | OFlags::LARGEFILE,
-        Mode::empty(),
-    )?;
-    write_at(plain.as_fd(), data, offset, false)
+    reopen(fd, (flags & kept) | OFlags::LARGEFILE)
 }
 
 #[cfg(test)]

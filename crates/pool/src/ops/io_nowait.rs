@@ -7,6 +7,7 @@ use strandfs_fuse::{Context, Read, Write};
 
 use crate::base::calls::Call;
 use crate::base::error::Result;
+use crate::base::nowait::AtOnce;
 use crate::base::sys;
 use crate::ops::io::proxy_io_priority;
 use crate::ops::privilege;
@@ -41,7 +42,8 @@ pub(crate) fn read_nowait(
 
 /// All of it, as [`write`](crate::ops::io::write), or else a part that is to be written again. What
 /// goes to the end of the file would not be the same then: that is left alone, and all writes
-/// through handles of append-only files, whose branch file knows no other place.
+/// through handles of append-only files, whose branch file knows no other place. Nor does a write that
+/// has to be on a disk (`O_DSYNC`, which is part of `O_SYNC`) come back without waiting.
 pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> Option<usize> {
     if args.flags & libc::O_APPEND != 0 {
         return None;
@@ -53,6 +55,9 @@ pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> 
     }
     let _held = opened.node.try_share_move_lock()?;
     let (how, file) = opened.at_once()?;
+    if args.flags & libc::O_DSYNC != 0 && how != AtOnce::InMemory {
+        return None;
+    }
     sys::want_fsetid(!privilege::write_clears_set_id(pool, cx, args)).ok()?;
     proxy_io_priority(cx, &view);
     let moved = until_done(args.data.len(), |done| {

@@ -36,11 +36,14 @@ use fingerprint::fingerprint;
 
 /// The flags the branch file is opened with. `O_APPEND` is left to each write: the page cache
 /// writes at its own offsets through any handle. Under write-back the kernel reads through
-/// write-only handles too.
+/// write-only handles too. In a pool mounted `sync` everything that is written has to be on disk.
 pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
     let kept = libc::O_ACCMODE | libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC | libc::O_NOATIME;
     let mut flags =
         OFlags::from_bits_retain((flags & kept) as u32) | OFlags::CLOEXEC | OFlags::LARGEFILE;
+    if view.settings.mount.flags.sync && flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+        flags |= OFlags::DSYNC;
+    }
     if view.settings.caching.writeback && flags.contains(OFlags::WRONLY) {
         flags = flags.difference(OFlags::WRONLY) | OFlags::RDWR;
     }
@@ -300,6 +303,10 @@ fn register_in(
         IoMode::Passthrough(id) => {
             how = if !passes(view.settings.passthrough.io, flags) {
                 OpenedAs::OtherDirection
+            } else if writes_synchronously(view, flags) {
+                OpenedAs::Options
+            } else if may_stop_going_past_the_cache(flags) {
+                OpenedAs::Direct
             } else if writes_beside_set_id(cx, found.mode, flags) {
                 OpenedAs::SetId
             } else {
@@ -518,6 +525,20 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY
         && crate::state::attr::has_set_id(file_mode)
         && privilege::keeps_set_id(cx)
+}
+
+/// Whether the mount (`sync`) wants what this open writes to be on disk at once. What the kernel writes to the
+/// branch by itself goes by the flags of the open file alone.
+fn writes_synchronously(view: &View, flags: i32) -> bool {
+    view.settings.mount.flags.sync && access_mode(flags) != libc::O_RDONLY
+}
+
+/// Whether this open writes past the page cache and most likely stops doing so: `dd oflag=direct` does for a
+/// last block that is no whole one. What the kernel writes to the branch by itself goes by the flags that the
+/// file was opened with, for as long as it is open. Programs with many writes under way at once
+/// (databases, virtual machines) open for both directions, and keep passthrough.
+fn may_stop_going_past_the_cache(flags: i32) -> bool {
+    access_mode(flags) == libc::O_WRONLY && flags & libc::O_DIRECT != 0
 }
 
 /// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for

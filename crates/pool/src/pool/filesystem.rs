@@ -25,8 +25,8 @@ use crate::ops::control_names::{
 use crate::ops::open::{self, opens_for_change};
 use crate::ops::xattr::{self, give, is_status};
 use crate::ops::{
-    answer, attributes, create, export, io, io_nowait, ioctl, leases, link, link_cow, listing,
-    locks, privilege, readlink, remove, rename, retry, slow, statfs,
+    answer, attributes, create, durable, export, io, io_nowait, ioctl, leases, link, link_cow,
+    listing, locks, privilege, readlink, remove, rename, retry, slow, statfs,
 };
 use crate::pool::Pool;
 use crate::state::passthrough;
@@ -155,35 +155,41 @@ impl Filesystem for Pool {
     ) -> Answer<Entry> {
         answer::told(self, cx, ("symlink", parent, Some(name)), || {
             refuse_reserved(parent, name)?;
-            retry::changing_names(self, cx, || create::symlink(self, cx, parent, name, target))
+            let link =
+                retry::changing_names(self, cx, || create::symlink(self, cx, parent, name, target));
+            durable::made(self, cx, parent, link?)
         })
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Answer<Entry> {
         answer::told(self, cx, ("mknod", parent, Some(args.name)), || {
             refuse_reserved(parent, args.name)?;
-            retry::changing_names(self, cx, || create::mknod(self, cx, parent, args))
+            let node = retry::changing_names(self, cx, || create::mknod(self, cx, parent, args));
+            durable::made(self, cx, parent, node?)
         })
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, args: &MakeNode<'_>) -> Answer<Entry> {
         answer::told(self, cx, ("mkdir", parent, Some(args.name)), || {
             refuse_reserved(parent, args.name)?;
-            retry::changing_names(self, cx, || create::mkdir(self, cx, parent, args))
+            let dir = retry::changing_names(self, cx, || create::mkdir(self, cx, parent, args));
+            durable::made(self, cx, parent, dir?)
         })
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<()> {
         answer::told(self, cx, ("unlink", parent, Some(name)), || {
             refuse_control_name(parent, name)?;
-            retry::changing_names(self, cx, || remove::unlink(self, cx, parent, name))
+            retry::changing_names(self, cx, || remove::unlink(self, cx, parent, name))?;
+            durable::names_in(self, cx, &[parent])
         })
     }
 
     fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Answer<()> {
         answer::told(self, cx, ("rmdir", parent, Some(name)), || {
             refuse_control_name(parent, name)?;
-            retry::changing_names(self, cx, || remove::rmdir(self, cx, parent, name))
+            retry::changing_names(self, cx, || remove::rmdir(self, cx, parent, name))?;
+            durable::names_in(self, cx, &[parent])
         })
     }
 
@@ -191,7 +197,11 @@ impl Filesystem for Pool {
         answer::told(self, cx, ("rename", parent, Some(args.name)), || {
             refuse_control_name(parent, args.name)?;
             refuse_reserved(args.new_parent, args.new_name)?;
-            retry::changing_names(self, cx, || rename::rename(self, cx, parent, args))
+            retry::changing_names(self, cx, || rename::rename(self, cx, parent, args))?;
+            // The new name first: a file without a name is lost.
+            let both = [args.new_parent, parent];
+            let differ = usize::from(args.new_parent != parent);
+            durable::names_in(self, cx, both.get(..=differ).unwrap_or(&both))
         })
     }
 
@@ -205,9 +215,10 @@ impl Filesystem for Pool {
         answer::told(self, cx, ("link", new_parent, Some(new_name)), || {
             refuse_control_node(node)?;
             refuse_reserved(new_parent, new_name)?;
-            retry::changing_names(self, cx, || {
+            let name = retry::changing_names(self, cx, || {
                 link::link(self, cx, node, new_parent, new_name)
-            })
+            });
+            durable::made(self, cx, new_parent, name?)
         })
     }
 
@@ -247,7 +258,7 @@ impl Filesystem for Pool {
                     errno: Errno::AGAIN,
                     ..
                 }) if args.flags & libc::O_NONBLOCK == 0 => Err(Errno::STALE.into()),
-                made => made,
+                made => durable::created(self, cx, parent, made?),
             }
         })
     }

@@ -264,6 +264,41 @@ fn a_remount_changes_flags_and_what_can_change_while_mounted() {
     assert_eq!(pool.status().options["cache.entry"], "3s");
 }
 
+#[test]
+fn a_remount_with_sync_or_dirsync_reaches_the_server() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let line = format!(
+        "{} {} strandfs defaults 0 0\n",
+        pool.on(0, "").display(),
+        pool.root().display()
+    );
+    let _system = System::new(&pool, &line);
+    let _daemons = Daemons::at(pool.root());
+    run("mount", ["-a"]).ok();
+    let root = text(pool.root());
+    let shown = || {
+        let status = pool.status();
+        ["sync", "dirsync"].map(|name| status.options[name] == "true")
+    };
+    assert_eq!(shown(), [false, false]);
+    run("mount", ["-o", "remount,sync,dirsync", root]).ok();
+    assert_eq!(shown(), [true, true]);
+    // A remount leaves the kernel's own dirsync alone, of any filesystem.
+    assert!(
+        flags(pool.root()).contains(",sync"),
+        "{}",
+        flags(pool.root())
+    );
+    run("mount", ["-o", "remount,async", root]).ok();
+    assert_eq!(shown(), [false, true]);
+    assert!(!flags(pool.root()).contains(",sync"));
+    // What the server was told otherwise stays.
+    strandfs(["set", root, "sync=true"]).ok();
+    run("mount", ["-o", "remount,noexec", root]).ok();
+    assert_eq!(shown(), [true, true]);
+}
+
 /// Packages may install the helper as a copy or a hard link instead of a symlink.
 #[test]
 fn a_helper_that_is_a_copy_of_the_program_mounts() {

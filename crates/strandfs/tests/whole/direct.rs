@@ -1,11 +1,14 @@
-//! What the page cache holds of a file that is also open past it.
+//! Files that are open past the page cache: what the cache holds of them, and those that stop being so.
 
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use crate::need_root;
-use crate::support::files::{SharedMap, get, open_with, pattern, put};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::support::files::{Aligned, SharedMap, get, open_with, pattern, put};
 use crate::support::mounts::loop_works;
-use crate::support::{Kind, Pool};
+use crate::support::{Kind, Pool, run};
+use crate::{need_root, need_tool};
 
 /// No whole number of blocks of any disk.
 const SIZE: usize = 3 * 4096 + 1168;
@@ -66,4 +69,79 @@ fn what_one_stores_is_kept_while_another_has_the_file_open_with_o_direct() {
         drop((map, other, direct));
         assert!(get(pool.path("f")) == content);
     });
+}
+
+/// `fcntl(F_SETFL)` without `O_DIRECT`.
+fn stop_going_past_the_cache(file: &File) {
+    let flags = fcntl_getfl(file).unwrap();
+    fcntl_setfl(file, flags.difference(OFlags::DIRECT)).unwrap();
+}
+
+/// Every way a file's data may be served.
+const WAYS: [&str; 4] = [
+    "passthrough.io=auto",
+    "passthrough.io=off,cache.files=off",
+    "passthrough.io=off,cache.files=auto-full",
+    "passthrough.io=off,cache.files=off,transport=dev",
+];
+
+/// dd clears `O_DIRECT` for a last block that is no whole one.
+#[test]
+fn dd_writes_a_file_past_the_page_cache_to_its_last_byte() {
+    need_root!();
+    need_tool!("dd");
+    for way in WAYS {
+        on_each_disk(way, |pool| {
+            let content = pattern(3, SIZE);
+            put(pool.outside("source"), &content);
+            let ends = [
+                format!("if={}", pool.outside("source").display()),
+                format!("of={}", pool.path("f").display()),
+            ];
+            let how = ["bs=4096", "oflag=direct"];
+            run("dd", ends.iter().map(String::as_str).chain(how)).ok();
+            assert!(get(pool.on(0, "f")) == content);
+            assert!(get(pool.path("f")) == content);
+        });
+    }
+}
+
+#[test]
+fn what_is_no_longer_open_past_the_page_cache_takes_any_bytes_anywhere() {
+    need_root!();
+    for way in WAYS {
+        on_each_disk(way, |pool| {
+            let mut content = pattern(4, SIZE);
+            put(pool.path("f"), &content);
+            let writer = OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_DIRECT)
+                .open(pool.path("f"))
+                .unwrap();
+            let block = pattern(5, 4096);
+            (writer.write_all_at(Aligned::new(&block).slice(), 4096)).unwrap();
+            content[4096..8192].copy_from_slice(&block);
+            // As on the bare filesystem.
+            assert!(writer.write_at(b"odd", 1).is_err());
+            stop_going_past_the_cache(&writer);
+            for at in [1, 4095, SIZE - 2] {
+                writer.write_all_at(b"odd", at as u64).unwrap();
+                content.resize(content.len().max(at + 3), 0);
+                content[at..at + 3].copy_from_slice(b"odd");
+            }
+            assert!(get(pool.on(0, "f")) == content);
+            assert!(get(pool.path("f")) == content);
+            // What is written by a file of both directions in passthrough is the kernel's business.
+            if way.contains("passthrough.io=off") {
+                let both = open_with(pool.path("f"), libc::O_DIRECT).unwrap();
+                stop_going_past_the_cache(&both);
+                both.write_all_at(b"odd", 4097).unwrap();
+                content[4097..4100].copy_from_slice(b"odd");
+                let mut part = [0; 7];
+                both.read_exact_at(&mut part, 4095).unwrap();
+                assert!(part == content[4095..4102]);
+                assert!(get(pool.on(0, "f")) == content);
+            }
+        });
+    }
 }

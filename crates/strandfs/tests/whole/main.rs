@@ -24,4 +24,5 @@ mod renamed_dirs;
 mod reservations;
 mod set_id_bits;
 mod sizes;
+mod synchronous;
 mod times;

@@ -273,8 +273,11 @@ pub const EFFECTS: &[(&str, &str)] = &[
     ("ro", "a_read_only_pool_refuses_changes"),
     ("suid", "mount_flags_reach_the_kernel"),
     ("noexec", "mount_flags_reach_the_kernel"),
-    ("sync", "mount_flags_reach_the_kernel"),
-    ("dirsync", "mount_flags_reach_the_kernel"),
+    ("sync", "a_pool_mounted_sync_has_each_write_on_disk"),
+    (
+        "dirsync",
+        "a_pool_mounted_dirsync_or_sync_has_each_change_of_names_on_disk",
+    ),
     ("noatime", "mount_flags_reach_the_kernel"),
     ("nodiratime", "mount_flags_reach_the_kernel"),
     ("relatime", "mount_flags_reach_the_kernel"),
