@@ -24,8 +24,8 @@ use crate::state::preload_told::Told;
 ///
 /// # Errors
 /// ENOTTY where the option `preload` is off, EALREADY for a file in passthrough (nothing is to
-/// be gained), EBUSY where the page cache of the pool would not see what the program writes,
-/// ENAMETOOLONG, ESTALE for a removed file, ENOSPC for too many files told.
+/// be gained), EBUSY where the page cache of the pool would not see what the program writes, or keeps
+/// what others have written, ENAMETOOLONG, ESTALE for a removed file, ENOSPC for too many files told.
 pub(crate) fn tell_branch_file(
     pool: &State,
     cx: &Context<'_>,
@@ -43,8 +43,8 @@ pub(crate) fn tell_branch_file(
     if matches!(mode, Some(IoMode::Passthrough(_))) {
         return Err(Errno::ALREADY.into());
     }
-    let cached = view.settings.caching.files != CacheFiles::Off;
-    if view.settings.caching.writeback || (cached && opened.writable) {
+    // Readers, too: what others have stored through a mapping may be in the page cache alone.
+    if view.settings.caching.writeback || view.settings.caching.files != CacheFiles::Off {
         return Err(Errno::BUSY.into());
     }
     let file = opened.file()?;

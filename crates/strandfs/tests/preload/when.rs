@@ -68,14 +68,39 @@ fn what_passes_through_already_is_left_alone() {
 }
 
 #[test]
-fn writers_keep_to_a_pool_that_caches_and_readers_need_not() {
+fn a_pool_that_caches_keeps_all_its_files() {
     need_tool!("python3");
-    let pool = Pool::tmpfs(1)
-        .option("passthrough.io=off,cache.files=full,preload=true")
-        .mount();
-    fs::write(pool.path("f"), b"f").unwrap();
-    assert_eq!(opened(pool.root(), "f", "os.O_RDWR"), pool.path("f"));
-    assert_eq!(opened(pool.root(), "f", "os.O_RDONLY"), pool.on(0, "f"));
+    for cache in ["full", "auto-full", "partial", "per-process"] {
+        let pool = Pool::tmpfs(1)
+            .option(&format!(
+                "passthrough.io=off,cache.files={cache},preload=true"
+            ))
+            .mount();
+        fs::write(pool.path("f"), b"f").unwrap();
+        for flags in ["os.O_RDWR", "os.O_RDONLY"] {
+            assert_eq!(opened(pool.root(), "f", flags), pool.path("f"), "{cache}");
+        }
+    }
+}
+
+#[test]
+fn what_was_stored_through_a_mapping_is_read_at_once() {
+    need_tool!("python3");
+    let program = "\
+import mmap, os
+open('f', 'wb').write(b'old.' * 1024)
+fd = os.open('f', os.O_RDWR)
+mapping = mmap.mmap(fd, 4096)
+mapping[0:4] = b'NEW!'
+assert os.pread(os.open('f', os.O_RDONLY), 4, 0) == b'NEW!'";
+    for cache in ["off", "full", "auto-full"] {
+        let pool = Pool::tmpfs(1)
+            .option(&format!(
+                "passthrough.io=off,cache.files={cache},preload=true"
+            ))
+            .mount();
+        python(pool.root(), program).ok();
+    }
 }
 
 /// The program's mount namespace shows something else where the branch is.
