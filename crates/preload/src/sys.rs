@@ -3,6 +3,9 @@
 mod calls;
 mod exports;
 mod known;
+mod locks;
+mod real;
+mod sides;
 mod stats;
 mod streams;
 mod swap;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::{Pool, run};
+use crate::support::{Kind, Pool, run};
 use crate::{library, need_root, need_tool, opened, python, requests, server_pool};
 
 #[test]
@@ -197,6 +197,42 @@ print(os.readlink(f'/proc/self/fd/{fd}'))";
         PathBuf::from(said.trim_end()),
         pool.on(pool.holders("f")[0], "f")
     );
+}
+
+/// ext4 gives the number of a removed file to the next one.
+#[test]
+fn a_file_outside_the_pool_that_got_the_number_of_a_removed_one_is_itself() {
+    need_root!();
+    need_tool!("python3", "mkfs.ext4");
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "16m"), "")
+        .option("passthrough.io=off,cache.files=off,preload=true,minfreespace=0")
+        .mount();
+    let program = format!(
+        "\
+import os, time
+fd = os.open('f', os.O_CREAT | os.O_RDWR, 0o600)
+assert os.readlink(f'/proc/self/fd/{{fd}}').startswith({branch:?})
+os.close(fd)
+number = os.stat({branch:?} + 'f').st_ino
+os.unlink('f')
+for turn in range(500):
+    name = {branch:?} + f'outside{{turn}}'
+    fd = os.open(name, os.O_CREAT | os.O_RDWR, 0o600)
+    assert os.path.samestat(os.fstat(fd), os.stat(name)), (os.fstat(fd), os.stat(name))
+    os.close(fd)
+    if os.stat(name).st_ino == number:
+        break
+    os.unlink(name)
+    time.sleep(0.02)
+else:
+    raise SystemExit('the number was not given again')",
+        branch = format!(
+            "{}/",
+            pool.on(0, "").display().to_string().trim_end_matches('/')
+        ),
+    );
+    python(pool.root(), &program).ok();
 }
 
 #[test]
