@@ -5,6 +5,7 @@ mod exports;
 mod known;
 mod locks;
 mod real;
+mod shell;
 mod sides;
 mod stats;
 mod streams;

@@ -6,7 +6,7 @@ use strandfs_preload_abi::BranchFile;
 use super::calls::{self, Device, Identity};
 use super::known::{Id, remember};
 use super::sides::{self, Side};
-use super::trust;
+use super::{shell, trust};
 
 /// Flags of an open that has no data to speed up.
 const LEFT_ALONE: c_int = libc::O_PATH | libc::O_DIRECTORY;
@@ -48,7 +48,7 @@ fn candidate(fd: c_int) -> Option<(Identity, c_int)> {
 /// mount that somebody else made answers what it likes.
 #[inline(never)]
 fn may_ask(fd: c_int, pool: Id) -> bool {
-    sides::of(pool) != Some(Side::Pool) && trust::is_trusted(fd)
+    sides::of(pool) != Some(Side::Pool) && !shell::is_one() && trust::is_trusted(fd)
 }
 
 #[inline(never)]
