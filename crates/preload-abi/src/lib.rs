@@ -13,9 +13,9 @@ pub use mount::{MountSearch, number};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Changes whenever [`BranchFile`] does.
-pub const VERSION: u32 = 1;
-/// Longest path, as `PATH_MAX` with its final NUL.
-pub const PATH_BYTES: usize = 4096;
+pub const VERSION: u32 = 2;
+/// Longest path with its final NUL. The whole answer has to fit on the stack of a signal handler.
+pub const PATH_BYTES: usize = 992;
 
 /// The answer.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -31,6 +31,10 @@ pub struct BranchFile {
     pub device_minor: u32,
     /// Inode number of the branch file.
     pub inode: u64,
+    /// 0 if nobody else has the file open through the pool: no other open file description of it exists.
+    pub open_elsewhere: u32,
+    /// 0.
+    pub reserved: u32,
     /// Absolute path of the branch file where the server sees it, ended by NUL.
     pub path: [u8; PATH_BYTES],
 }
@@ -47,6 +51,8 @@ impl BranchFile {
         device_major: 0,
         device_minor: 0,
         inode: 0,
+        open_elsewhere: 0,
+        reserved: 0,
         path: [0; PATH_BYTES],
     };
 
@@ -66,8 +72,8 @@ mod tests {
 
     #[test]
     fn the_number_encodes_the_size() {
-        assert_eq!(size_of::<BranchFile>(), 4120);
-        assert_eq!(BRANCH_FILE, 0x9018_535f);
+        assert_eq!(size_of::<BranchFile>(), 1024);
+        assert_eq!(BRANCH_FILE, 0x8400_535f);
     }
 
     #[test]
@@ -78,7 +84,7 @@ mod tests {
         answer.path[..4].copy_from_slice(b"/a/b");
         answer.path_bytes = 4;
         assert_eq!(answer.path_with_nul().unwrap(), c"/a/b");
-        for wrong in [3, 5, 4096, u32::MAX] {
+        for wrong in [3, 5, 992, u32::MAX] {
             answer.path_bytes = wrong;
             assert!(answer.path_with_nul().is_none(), "{wrong}");
         }

@@ -3,7 +3,7 @@
 //! and users without FUSE passthrough.
 //!
 //! Every call is made as the program asked for it first: the pool chooses the branch, creates,
-//! truncates and checks rights. Only then is the branch file opened beside it and put in the place
-//! of the pool's descriptor, and only if everything fits; any doubt leaves the pool's own.
+//! truncates and checks rights. Only then is the branch file opened in the place of the pool's
+//! descriptor, and only if everything fits; any doubt leaves the pool's own.
 
 mod sys;

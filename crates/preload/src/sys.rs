@@ -3,6 +3,10 @@
 mod calls;
 mod exports;
 mod known;
+mod locks;
+mod real;
+mod shell;
+mod sides;
 mod stats;
 mod streams;
 mod swap;

@@ -194,7 +194,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help: "answer the preload library: data past the server",
         help_full: "Programs started with LD_PRELOAD=libstrandfs_preload.so then read and write \
             the branch files themselves, where the kernel cannot do passthrough. Needs \
-            cache.files=off for files that are written. A file opened so is not moved to another \
+            cache.files=off. A file opened so is not moved to another \
             branch as long as the server lives (moveonenospc). Who can open a file in the pool \
             learns where it lies.",
         ..OptionDef::BASE

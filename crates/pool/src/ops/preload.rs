@@ -24,8 +24,8 @@ use crate::state::preload_told::Told;
 ///
 /// # Errors
 /// ENOTTY where the option `preload` is off, EALREADY for a file in passthrough (nothing is to
-/// be gained), EBUSY where the page cache of the pool would not see what the program writes,
-/// ENAMETOOLONG, ESTALE for a removed file, ENOSPC for too many files told.
+/// be gained), EBUSY where the page cache of the pool would not see what the program writes, or keeps
+/// what others have written, ENAMETOOLONG, ESTALE for a removed file, ENOSPC for too many files told.
 pub(crate) fn tell_branch_file(
     pool: &State,
     cx: &Context<'_>,
@@ -39,12 +39,17 @@ pub(crate) fn tell_branch_file(
     let opened = open::opened(pool, handle)?;
     // Where it is told to be it must stay from now on.
     let _held = opened.node.share_move_lock(cx);
-    let mode = opened.node.open.lock().as_ref().map(|state| state.mode);
-    if matches!(mode, Some(IoMode::Passthrough(_))) {
+    let open = opened.node.open.lock();
+    let state = open
+        .as_ref()
+        .map(|state| (state.mode, state.handles().len()));
+    drop(open);
+    let (mode, handles) = state.ok_or(Errno::BADF)?;
+    if matches!(mode, IoMode::Passthrough(_)) {
         return Err(Errno::ALREADY.into());
     }
-    let cached = view.settings.caching.files != CacheFiles::Off;
-    if view.settings.caching.writeback || (cached && opened.writable) {
+    // Readers, too: what others have stored through a mapping may be in the page cache alone.
+    if view.settings.caching.writeback || view.settings.caching.files != CacheFiles::Off {
         return Err(Errno::BUSY.into());
     }
     let file = opened.file()?;
@@ -60,6 +65,7 @@ pub(crate) fn tell_branch_file(
         device_major: found.stx_dev_major,
         device_minor: found.stx_dev_minor,
         inode: found.stx_ino,
+        open_elsewhere: u32::from(handles > 1),
         ..BranchFile::EMPTY
     };
     if bytes.len() >= PATH_BYTES {

@@ -1,9 +1,11 @@
 //! System calls, without libc's own functions in between: those are the ones taken over.
+//!
+//! None of them is a point where a thread can be cancelled.
 
 use std::ffi::CStr;
 
 use libc::{c_char, c_int, c_long, mode_t};
-use strandfs_preload_abi::{BRANCH_FILE, BranchFile};
+use strandfs_preload_abi::{BRANCH_FILE, BranchFile, number as number_of};
 
 /// `openat(2)`. Sets `errno`.
 ///
@@ -83,13 +85,15 @@ fn statx_unasked(fd: c_int, wanted: u32) -> Option<libc::statx> {
 }
 
 /// Reads a file piece by piece, without memory of its own; false if that fails.
-pub fn read_pieces(path: &CStr, mut take: impl FnMut(&[u8])) -> bool {
+pub fn read_pieces(path: &CStr, take: impl FnMut(&[u8])) -> bool {
     // SAFETY: the path ends with NUL.
     let fd = unsafe { openat(libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC, 0) };
-    if fd < 0 {
-        return false;
-    }
-    let mut piece = [0u8; 2048];
+    fd >= 0 && read_all(fd, take)
+}
+
+/// Reads what is left, and closes the descriptor.
+fn read_all(fd: c_int, mut take: impl FnMut(&[u8])) -> bool {
+    let mut piece = [0u8; 512];
     let end = loop {
         // SAFETY: `piece` has room for as many bytes as are asked for.
         let got = unsafe { libc::syscall(libc::SYS_read, fd, piece.as_mut_ptr(), piece.len()) };
@@ -163,19 +167,28 @@ pub fn identity(fd: c_int) -> Option<Identity> {
     })
 }
 
+/// When the file of a descriptor was made, in nanoseconds; 0 where the filesystem does not say.
+pub fn born(fd: c_int) -> u64 {
+    let found = statx_unasked(fd, libc::STATX_BTIME);
+    let nanoseconds = |time: libc::statx_timestamp| {
+        let seconds = time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000);
+        seconds.wrapping_add(u64::from(time.tv_nsec))
+    };
+    found.map_or(0, |found| nanoseconds(found.stx_btime))
+}
+
 /// Asks the server of a pool for the branch file. Other filesystems answer ENOTTY.
-pub fn branch_file(fd: c_int) -> Option<BranchFile> {
-    let mut answer = BranchFile::EMPTY;
+pub fn branch_file(fd: c_int, answer: &mut BranchFile) -> bool {
     // SAFETY: the number encodes the size of `answer`, which is all that is written.
     let result = unsafe {
         libc::syscall(
             libc::SYS_ioctl,
             fd,
             c_long::from(BRANCH_FILE),
-            &raw mut answer,
+            std::ptr::from_mut(answer),
         )
     };
-    (result == 0).then_some(answer)
+    result == 0
 }
 
 /// The flags a descriptor's file was opened with.
@@ -192,29 +205,90 @@ pub fn closes_at_exec(fd: c_int) -> bool {
     flags >= 0 && narrow(flags) & libc::FD_CLOEXEC != 0
 }
 
-/// Where a descriptor's file stands.
-pub fn position(fd: c_int) -> Option<i64> {
+/// Moves to the end of the file.
+pub fn seek_to_end(fd: c_int) {
     // SAFETY: no pointers.
-    let at = unsafe { libc::lseek64(fd, 0, libc::SEEK_CUR) };
-    (at >= 0).then_some(at)
+    unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_END) };
 }
 
-/// Moves it.
-pub fn set_position(fd: c_int, at: i64) -> bool {
+/// One more descriptor of the same open file, the lowest free one.
+pub fn duplicate(fd: c_int, cloexec: bool) -> c_int {
+    let command = match cloexec {
+        true => libc::F_DUPFD_CLOEXEC,
+        false => libc::F_DUPFD,
+    };
     // SAFETY: no pointers.
-    unsafe { libc::lseek64(fd, at, libc::SEEK_SET) == at }
+    narrow(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, 0) })
 }
 
-/// Puts `from` in the place of `to`.
-pub fn replace(from: c_int, to: c_int, cloexec: bool) -> bool {
-    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: no pointers; `to` is a descriptor this call was asked to open.
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) >= 0 }
+/// Has a descriptor close at exec or not.
+pub fn close_at_exec(fd: c_int, cloexec: bool) {
+    let flags = if cloexec { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFD, flags) };
 }
 
-/// Closes a descriptor of this library's own.
+/// Where a symbolic link leads, as far as it fits.
+pub fn read_link<'a>(path: &CStr, room: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: the path ends with NUL, `room` is as large as is told.
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            room.as_mut_ptr(),
+            room.len(),
+        )
+    };
+    usize::try_from(got)
+        .ok()
+        .and_then(|got| room.get(..got))
+        .unwrap_or_default()
+}
+
+/// Whether one of this thread's descriptors is such; `None` if they cannot be listed.
+pub fn any_descriptor(mut is_such: impl FnMut(c_int) -> bool) -> Option<bool> {
+    /// `struct linux_dirent64` up to the name; its length is at 16.
+    const NAME_AT: usize = 19;
+    let path = c"/proc/thread-self/fd";
+    let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path ends with NUL.
+    let list = unsafe { openat(libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    if list < 0 {
+        return None;
+    }
+    let mut piece = [0u8; 512];
+    let outcome = 'all: loop {
+        // SAFETY: `piece` is as large as is told.
+        let got =
+            unsafe { libc::syscall(libc::SYS_getdents64, list, piece.as_mut_ptr(), piece.len()) };
+        let mut rest = match usize::try_from(got).ok().and_then(|got| piece.get(..got)) {
+            Some([]) => break Some(false),
+            Some(entries) => entries,
+            None => break None,
+        };
+        while let Some(&[low, high]) = rest.get(16..18) {
+            let bytes = usize::from(u16::from_ne_bytes([low, high]));
+            let Some((entry, after)) = rest.split_at_checked(bytes.max(NAME_AT)) else {
+                break 'all None;
+            };
+            rest = after;
+            let name = entry.get(NAME_AT..).unwrap_or_default();
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            let fd = number_of(name).and_then(|fd| c_int::try_from(fd).ok());
+            if fd.is_some_and(|fd| fd != list && is_such(fd)) {
+                break 'all Some(true);
+            }
+        }
+    };
+    close(list);
+    outcome
+}
+
+/// Closes a descriptor. The process loses the locks it has on this very file: never to be called for a
+/// branch file, unless opened with `O_PATH`.
 pub fn close(fd: c_int) {
-    // SAFETY: nobody else knows this descriptor.
+    // SAFETY: nobody else uses this descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 

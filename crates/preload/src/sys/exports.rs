@@ -3,10 +3,12 @@
 //! In C these take their mode as a variable argument. All 64-bit Linux calling conventions pass it
 //! where a third (or fourth) fixed argument is, and when the program left it out it is not looked
 //! at: the kernel uses it with `O_CREAT` and `O_TMPFILE` only, which require it.
+//!
+//! A thread that waits in one of them may be cancelled: `C-unwind`, and nothing here to be dropped.
 
 use libc::{c_char, c_int, mode_t};
 
-use super::calls;
+use super::real;
 use super::swap::improve;
 
 /// Whether the mode argument means anything.
@@ -17,9 +19,14 @@ fn mode_for(flags: c_int, mode: mode_t) -> mode_t {
 
 /// # Safety
 /// That of openat(2).
-unsafe fn open_and_improve(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+pub unsafe fn open_and_improve(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
     // SAFETY: the program's own arguments.
-    improve(unsafe { calls::openat(dir, path, flags, mode_for(flags, mode)) })
+    improve(unsafe { real::openat(dir, path, flags, mode_for(flags, mode)) })
 }
 
 macro_rules! exports {
@@ -29,7 +36,7 @@ macro_rules! exports {
         /// # Safety
         /// That of the function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe { open_and_improve(libc::AT_FDCWD, path, flags, mode) }
         }
@@ -39,7 +46,7 @@ macro_rules! exports {
         /// # Safety
         /// That of the function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $real(
+        pub unsafe extern "C-unwind" fn $real(
             dir: c_int,
             path: *const c_char,
             flags: c_int,
@@ -63,7 +70,7 @@ macro_rules! creators {
         /// # Safety
         /// That of the function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: mode_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
             // SAFETY: the program's own arguments.
             unsafe { open_and_improve(libc::AT_FDCWD, path, flags, mode) }
@@ -81,7 +88,7 @@ macro_rules! fortified {
         /// # Safety
         /// That of open(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe { open_and_improve(libc::AT_FDCWD, path, flags, 0) }
         }
@@ -91,7 +98,7 @@ macro_rules! fortified {
         /// # Safety
         /// That of openat(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $at(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $at(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe { open_and_improve(dir, path, flags, 0) }
         }

@@ -3,7 +3,7 @@
 //! A program that compares fstat of its descriptor with stat of the path (SQLite does, to notice a
 //! database that was moved away) must see one file. Entries are kept by the branch file's identity,
 //! so that dup, fork and close need no following, and never removed: the memory is touched only as
-//! far as it is used.
+//! far as it is used. The time the file was made tells it from a later one of the same number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -26,6 +26,8 @@ pub struct Id {
 struct Slot {
     state: AtomicU8,
     branch: AtomicId,
+    /// When the branch file was made.
+    born: AtomicU64,
     pool: AtomicId,
 }
 
@@ -59,6 +61,7 @@ static KNOWN: [Slot; SLOTS] = [const {
     Slot {
         state: AtomicU8::new(FREE),
         branch: AtomicId::new(),
+        born: AtomicU64::new(0),
         pool: AtomicId::new(),
     }
 }; SLOTS];
@@ -71,15 +74,19 @@ fn probe(branch: Id) -> impl Iterator<Item = &'static Slot> {
     (0..SLOTS).filter_map(move |step| KNOWN.get((first + step) % SLOTS))
 }
 
-/// The pool's identity of a branch file this process uses.
-pub fn pool_id(branch: Id) -> Option<Id> {
+/// The pool's identity of a branch file this process uses. `born` is asked when it was made, if the
+/// rest fits.
+pub fn pool_id(branch: Id, born: impl FnOnce() -> u64) -> Option<Id> {
     if USED.load(Ordering::Acquire) == 0 {
         return None;
     }
     for slot in probe(branch) {
         match slot.state.load(Ordering::Acquire) {
             FREE => return None,
-            FULL if slot.branch.get() == branch => return Some(slot.pool.get()),
+            FULL if slot.branch.get() == branch => {
+                let is_it = slot.born.load(Ordering::Relaxed) == born();
+                return is_it.then(|| slot.pool.get());
+            }
             _ => {}
         }
     }
@@ -87,11 +94,12 @@ pub fn pool_id(branch: Id) -> Option<Id> {
 }
 
 /// Remembers it; false if there is no room.
-pub fn remember(branch: Id, pool: Id) -> bool {
+pub fn remember(branch: Id, born: u64, pool: Id) -> bool {
     for slot in probe(branch) {
         let state = slot.state.load(Ordering::Acquire);
         if state == FULL && slot.branch.get() == branch {
             // The inode number may have been given to another file since.
+            slot.born.store(born, Ordering::Relaxed);
             slot.pool.set(pool);
             return true;
         }
@@ -107,6 +115,7 @@ pub fn remember(branch: Id, pool: Id) -> bool {
         // Another thread was faster: it may be the same file, and twice does no harm.
         if claimed.is_ok() {
             slot.branch.set(branch);
+            slot.born.store(born, Ordering::Relaxed);
             slot.pool.set(pool);
             slot.state.store(FULL, Ordering::Release);
             USED.fetch_add(1, Ordering::Release);

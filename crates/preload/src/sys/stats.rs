@@ -8,15 +8,15 @@ use super::known::{Id, pool_id};
 /// Shows the pool's identity in a result.
 ///
 /// # Safety
-/// `result` is what a successful call has just filled.
-unsafe fn translate(result: *mut stat) {
+/// `result` is what a successful call for `fd` has just filled.
+unsafe fn translate(fd: c_int, result: *mut stat) {
     // SAFETY: as the caller promises.
     let found = unsafe { &mut *result };
     let branch = Id {
         device: found.st_dev,
         inode: found.st_ino,
     };
-    if let Some(pool) = pool_id(branch) {
+    if let Some(pool) = pool_id(branch, || calls::born(fd)) {
         found.st_dev = pool.device;
         found.st_ino = pool.inode;
     }
@@ -38,7 +38,7 @@ unsafe fn stat_and_translate(
     // SAFETY: `path` was good enough for the kernel; `result` is filled.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || *path == 0) {
-            translate(result);
+            translate(dir, result);
         }
     }
     0
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn statx(
                 device: calls::number(device),
                 inode: found.stx_ino,
             };
-            if let Some(pool) = pool_id(branch) {
+            if let Some(pool) = pool_id(branch, || calls::born(dir)) {
                 found.stx_ino = pool.inode;
                 found.stx_dev_major = libc::major(pool.device);
                 found.stx_dev_minor = libc::minor(pool.device);

@@ -1,94 +1,93 @@
-//! fopen(3) and freopen(3): libc opens them by its own internal functions, so the descriptor is
-//! changed beneath the stream, which has read and written nothing yet.
+//! fopen(3): libc's own would open by an internal function, and the descriptor beneath a stream cannot
+//! be changed without closing the branch file once, which ends the locks of the process on it. So the
+//! file is opened here. What is asked of no other function (`,ccs=`) is left to libc, and so is
+//! freopen(3), which keeps its descriptor.
 
 use std::ffi::CStr;
 use std::mem::transmute;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, c_char, c_void};
+use libc::{FILE, c_char, c_int, c_void};
 
 use super::calls;
-use super::swap::improve;
+use super::exports::open_and_improve;
+use super::real::Real;
 
-/// libc's own function of a name this library takes over, found once.
-struct Real {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
+type Fopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
 
-impl Real {
-    const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            found: AtomicPtr::new(ptr::null_mut()),
+/// The flags of a mode; none for one that is libc's to judge.
+fn flags(mode: &[u8]) -> Option<c_int> {
+    let (first, rest) = mode.split_first()?;
+    let mut flags = match first {
+        b'r' => libc::O_RDONLY,
+        b'w' => libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+        b'a' => libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+        _ => return None,
+    };
+    // Further ones libc does not look at either.
+    for byte in rest.iter().take(6) {
+        match byte {
+            b'+' => flags = flags & !libc::O_ACCMODE | libc::O_RDWR,
+            b'x' => flags |= libc::O_EXCL,
+            b'e' => flags |= libc::O_CLOEXEC,
+            b'b' | b't' => {}
+            _ => return None,
         }
     }
-
-    /// Null if there is none, which no libc leads to.
-    fn address(&self) -> *mut c_void {
-        let known = self.found.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
-        }
-        // SAFETY: the name ends with NUL; the next definition after ours is libc's.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        self.found.store(found, Ordering::Release);
-        found
-    }
+    (rest.len() <= 6).then_some(flags)
 }
 
-type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
-type Freopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
-
-/// Improves the descriptor of a stream just opened.
-///
 /// # Safety
-/// `stream` is null or what fopen returned.
-unsafe fn improve_stream(stream: *mut FILE) -> *mut FILE {
-    if !stream.is_null() {
-        // SAFETY: an open stream.
-        let fd = unsafe { libc::fileno(stream) };
-        improve(fd);
+/// That of fopen(3).
+unsafe fn open_stream(path: *const c_char, mode: *const c_char, flags: c_int) -> *mut FILE {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { open_and_improve(libc::AT_FDCWD, path, flags, 0o666) };
+    if fd < 0 {
+        return ptr::null_mut();
+    }
+    if flags & libc::O_APPEND != 0 && flags & libc::O_ACCMODE == libc::O_WRONLY {
+        calls::seek_to_end(fd);
+    }
+    // SAFETY: the descriptor was just opened as the mode says.
+    let stream = unsafe { libc::fdopen(fd, mode) };
+    if stream.is_null() {
+        // No memory. Locks on this file end, as by the close of any descriptor.
+        let errno = calls::errno();
+        calls::close(fd);
+        calls::set_errno(errno);
     }
     stream
 }
 
-fn missing() -> *mut FILE {
-    calls::set_errno(libc::ENOSYS);
-    ptr::null_mut()
-}
-
-/// Functions that return a stream, by name, type and arguments.
 macro_rules! streams {
-    ($($name:ident: $type:ty = ($($argument:ident: $kind:ty),*);)*) => { $(
+    ($($name:ident, $text:literal;)*) => { $(
         #[doc = concat!("`", stringify!($name), "`, as libc has it.")]
         ///
         /// # Safety
-        /// That of the function of this name.
+        /// That of fopen(3).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> *mut FILE {
-            static REAL: Real = Real::new(match CStr::from_bytes_with_nul(
-                concat!(stringify!($name), "\0").as_bytes(),
-            ) {
-                Ok(name) => name,
-                Err(_) => c"",
-            });
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+        ) -> *mut FILE {
+            static REAL: Real = Real::new($text);
+            // SAFETY: a string ended by NUL.
+            if let Some(flags) = flags(unsafe { CStr::from_ptr(mode) }.to_bytes()) {
+                // SAFETY: the program's own arguments.
+                return unsafe { open_stream(path, mode, flags) };
+            }
             let real = REAL.address();
             if real.is_null() {
-                return missing();
+                calls::set_errno(libc::ENOSYS);
+                return ptr::null_mut();
             }
-            // SAFETY: libc's function of this name has this type.
-            let real = unsafe { transmute::<*mut c_void, $type>(real) };
-            // SAFETY: the program's own arguments; the result is a stream or null.
-            unsafe { improve_stream(real($($argument),*)) }
+            // SAFETY: libc's function of this name has this type; the program's own arguments.
+            unsafe { transmute::<*mut c_void, Fopen>(real)(path, mode) }
         }
     )* };
 }
 
 streams! {
-    fopen: Fopen = (path: *const c_char, mode: *const c_char);
-    fopen64: Fopen = (path: *const c_char, mode: *const c_char);
-    freopen: Freopen = (path: *const c_char, mode: *const c_char, stream: *mut FILE);
-    freopen64: Freopen = (path: *const c_char, mode: *const c_char, stream: *mut FILE);
+    fopen, c"fopen";
+    fopen64, c"fopen64";
 }

@@ -5,6 +5,8 @@
 use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool};
 
+mod calls;
+mod locks;
 mod programs;
 mod when;
 

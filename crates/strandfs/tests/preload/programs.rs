@@ -64,19 +64,16 @@ fn streams_keep_their_modes_and_positions() {
 }
 
 #[test]
-fn shells_and_dd_redirect_into_branches() {
+fn dd_writes_into_branches_and_what_a_shell_opened_is_the_pools() {
     need_tool!("dd");
     let pool = server_pool(2).mount();
-    let script = "echo one > f; echo two >> f; cat < f > g; \
-        dd if=/dev/zero of=zeros bs=512 count=100 conv=fdatasync 2>/dev/null; \
-        dd if=g of=f bs=1 seek=100 conv=notrunc 2>/dev/null";
-    let before = requests(&pool, "write");
+    let script = "echo one > f; echo two >> f; cat < f > g";
     preloaded(pool.root(), "sh", ["-c", script]).ok();
-    assert_eq!(
-        requests(&pool, "write"),
-        before,
-        "dd and sh wrote past the server"
-    );
+    let before = requests(&pool, "write");
+    let script = "dd if=/dev/zero of=zeros bs=512 count=100 conv=fdatasync; \
+        dd if=g of=f bs=1 seek=100 conv=notrunc";
+    preloaded(pool.root(), "sh", ["-c", script]).ok();
+    assert_eq!(requests(&pool, "write"), before, "dd wrote past the server");
     assert_eq!(fs::read(pool.path("g")).unwrap(), b"one\ntwo\n");
     assert_eq!(fs::read(pool.path("zeros")).unwrap(), [0; 51_200]);
     let whole = fs::read(pool.path("f")).unwrap();
@@ -84,6 +81,22 @@ fn shells_and_dd_redirect_into_branches() {
         (&whole[..8], &whole[100..]),
         (&b"one\ntwo\n"[..], &b"one\ntwo\n"[..])
     );
+}
+
+/// Programs find out that input and output are one file, or would read what they write for ever.
+#[test]
+fn what_a_shell_redirected_is_the_file_the_program_opens() {
+    let pool = server_pool(1).mount();
+    let input = "line needle\n".repeat(200);
+    fs::write(pool.path("f"), &input).unwrap();
+    // A limit ends what would go on for ever.
+    let script = "ulimit -f 20000; exec 2>said; cat f >> f; grep needle * > out; echo $? > code";
+    preloaded(pool.root(), "sh", ["-c", script]).ok();
+    assert_eq!(fs::read_to_string(pool.path("f")).unwrap(), input);
+    let said = fs::read_to_string(pool.path("said")).unwrap();
+    assert!(said.contains("input file is output file"), "{said}");
+    let found = fs::read_to_string(pool.path("out")).unwrap();
+    assert_eq!(found.lines().count(), 200);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::{Pool, run};
+use crate::support::{Kind, Pool, run};
 use crate::{library, need_root, need_tool, opened, python, requests, server_pool};
 
 #[test]
@@ -68,14 +68,39 @@ fn what_passes_through_already_is_left_alone() {
 }
 
 #[test]
-fn writers_keep_to_a_pool_that_caches_and_readers_need_not() {
+fn a_pool_that_caches_keeps_all_its_files() {
     need_tool!("python3");
-    let pool = Pool::tmpfs(1)
-        .option("passthrough.io=off,cache.files=full,preload=true")
-        .mount();
-    fs::write(pool.path("f"), b"f").unwrap();
-    assert_eq!(opened(pool.root(), "f", "os.O_RDWR"), pool.path("f"));
-    assert_eq!(opened(pool.root(), "f", "os.O_RDONLY"), pool.on(0, "f"));
+    for cache in ["full", "auto-full", "partial", "per-process"] {
+        let pool = Pool::tmpfs(1)
+            .option(&format!(
+                "passthrough.io=off,cache.files={cache},preload=true"
+            ))
+            .mount();
+        fs::write(pool.path("f"), b"f").unwrap();
+        for flags in ["os.O_RDWR", "os.O_RDONLY"] {
+            assert_eq!(opened(pool.root(), "f", flags), pool.path("f"), "{cache}");
+        }
+    }
+}
+
+#[test]
+fn what_was_stored_through_a_mapping_is_read_at_once() {
+    need_tool!("python3");
+    let program = "\
+import mmap, os
+open('f', 'wb').write(b'old.' * 1024)
+fd = os.open('f', os.O_RDWR)
+mapping = mmap.mmap(fd, 4096)
+mapping[0:4] = b'NEW!'
+assert os.pread(os.open('f', os.O_RDONLY), 4, 0) == b'NEW!'";
+    for cache in ["off", "full", "auto-full"] {
+        let pool = Pool::tmpfs(1)
+            .option(&format!(
+                "passthrough.io=off,cache.files={cache},preload=true"
+            ))
+            .mount();
+        python(pool.root(), program).ok();
+    }
 }
 
 /// The program's mount namespace shows something else where the branch is.
@@ -172,6 +197,42 @@ print(os.readlink(f'/proc/self/fd/{fd}'))";
         PathBuf::from(said.trim_end()),
         pool.on(pool.holders("f")[0], "f")
     );
+}
+
+/// ext4 gives the number of a removed file to the next one.
+#[test]
+fn a_file_outside_the_pool_that_got_the_number_of_a_removed_one_is_itself() {
+    need_root!();
+    need_tool!("python3", "mkfs.ext4");
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "16m"), "")
+        .option("passthrough.io=off,cache.files=off,preload=true,minfreespace=0")
+        .mount();
+    let program = format!(
+        "\
+import os, time
+fd = os.open('f', os.O_CREAT | os.O_RDWR, 0o600)
+assert os.readlink(f'/proc/self/fd/{{fd}}').startswith({branch:?})
+os.close(fd)
+number = os.stat({branch:?} + 'f').st_ino
+os.unlink('f')
+for turn in range(500):
+    name = {branch:?} + f'outside{{turn}}'
+    fd = os.open(name, os.O_CREAT | os.O_RDWR, 0o600)
+    assert os.path.samestat(os.fstat(fd), os.stat(name)), (os.fstat(fd), os.stat(name))
+    os.close(fd)
+    if os.stat(name).st_ino == number:
+        break
+    os.unlink(name)
+    time.sleep(0.02)
+else:
+    raise SystemExit('the number was not given again')",
+        branch = format!(
+            "{}/",
+            pool.on(0, "").display().to_string().trim_end_matches('/')
+        ),
+    );
+    python(pool.root(), &program).ok();
 }
 
 #[test]

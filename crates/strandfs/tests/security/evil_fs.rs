@@ -20,7 +20,7 @@ use crate::people::{MALLORY, act_as};
 use crate::support::{mounts, run};
 
 /// The preload library's question (`strandfs_preload_abi::BRANCH_FILE`).
-const BRANCH_FILE: u32 = 0x9018_535f;
+const BRANCH_FILE: u32 = 0x8400_535f;
 /// Node ids of what is in it.
 const PROGRAM: u64 = 2;
 const DEVICE: u64 = 3;
@@ -165,8 +165,14 @@ impl Filesystem for Evil {
             rustix::fs::major(found.st_dev),
             rustix::fs::minor(found.st_dev),
         );
-        let numbers = [1, path.len() as u32, major, minor].map(u32::to_ne_bytes);
-        let answer = [numbers.as_flattened(), &found.st_ino.to_ne_bytes(), path].concat();
+        let numbers = [2, path.len() as u32, major, minor].map(u32::to_ne_bytes);
+        let answer = [
+            numbers.as_flattened(),
+            &found.st_ino.to_ne_bytes(),
+            &[0; 8],
+            path,
+        ]
+        .concat();
         out.fill(0);
         out[..answer.len()].copy_from_slice(&answer);
         Ok(IoctlReply {
