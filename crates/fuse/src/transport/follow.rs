@@ -197,7 +197,7 @@ impl Callers {
     /// one caller; so is one that closes files, which is told to the server while it goes on.
     fn is_one(&self) -> bool {
         let few = |count: u32| count * 4 <= self.requests;
-        !self.take_turns() && few(self.large) && !few(self.requests - self.at_hand)
+        !self.take_turns() && few(self.large) && !few(self.requests.saturating_sub(self.at_hand))
     }
 
     /// Whether several callers wait for their answers.
@@ -391,6 +391,22 @@ mod tests {
         };
         let verdicts = judged(&mut callers, of(7, 64), deep);
         assert_eq!(verdicts.last(), Some(&Verdict::Crowded));
+    }
+
+    /// A sample stands for the requests after it, which may be looked at one by one again.
+    #[test]
+    fn samples_and_looks_at_hand_may_count_more_requests_than_there_were() {
+        let mut callers = Callers::default();
+        judged(&mut callers, of(7, 30), |served| {
+            served.waited = Duration::ZERO
+        });
+        callers.note_yielding(true);
+        let sampled = |served: &mut Served| served.is_queued = Some(true);
+        assert_eq!(
+            judged(&mut callers, of(7, 2), sampled),
+            [Verdict::Crowded],
+            "38 of 32"
+        );
     }
 
     #[test]

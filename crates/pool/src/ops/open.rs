@@ -305,8 +305,6 @@ fn register_in(
                 OpenedAs::OtherDirection
             } else if writes_synchronously(view, flags) {
                 OpenedAs::Options
-            } else if may_stop_going_past_the_cache(flags) {
-                OpenedAs::Direct
             } else if writes_beside_set_id(cx, found.mode, flags) {
                 OpenedAs::SetId
             } else {
@@ -531,14 +529,6 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
 /// branch by itself goes by the flags of the open file alone.
 fn writes_synchronously(view: &View, flags: i32) -> bool {
     view.settings.mount.flags.sync && access_mode(flags) != libc::O_RDONLY
-}
-
-/// Whether this open writes past the page cache and most likely stops doing so: `dd oflag=direct` does for a
-/// last block that is no whole one. What the kernel writes to the branch by itself goes by the flags that the
-/// file was opened with, for as long as it is open. Programs with many writes under way at once
-/// (databases, virtual machines) open for both directions, and keep passthrough.
-fn may_stop_going_past_the_cache(flags: i32) -> bool {
-    access_mode(flags) == libc::O_WRONLY && flags & libc::O_DIRECT != 0
 }
 
 /// `O_TRUNC` on an inode known to be the right one; Linux truncates even what is opened for

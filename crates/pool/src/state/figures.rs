@@ -30,8 +30,6 @@ named! {
         OtherDirection = "other-direction",
         /// It may write to a set-id file as root, which clears no bits.
         SetId = "set-id",
-        /// It writes past the page cache (`O_DIRECT`), for writing only: such a file may stop doing so.
-        Direct = "direct",
         /// The options exclude passthrough.
         Options = "options",
         /// The kernel has none, or it could not be agreed.
