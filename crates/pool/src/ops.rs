@@ -47,6 +47,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::health::Health;
 use admission::RefusalTold;
+use create_existing::SentToLook;
 use link_cow::LinkCow;
 use running::Programs;
 use walkers::Walkers;
@@ -59,6 +60,7 @@ pub struct Ops {
     pub(crate) relocated: AtomicU64,
     pub(crate) link_cow: LinkCow,
     pub(crate) walkers: Walkers,
+    sent_to_look: SentToLook,
     programs: Programs,
     pub(crate) mounted_at_seconds: i64,
 }
@@ -72,6 +74,7 @@ impl Ops {
             relocated: AtomicU64::new(0),
             link_cow: LinkCow::default(),
             walkers: Walkers::default(),
+            sent_to_look: SentToLook::default(),
             programs: Programs::default(),
             mounted_at_seconds: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         }

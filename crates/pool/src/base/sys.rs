@@ -6,7 +6,8 @@ use rustix::fs::Statx;
 
 pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{
-    Caller, as_caller, as_owner, for_owner_alone, want_fsetid, with_powers, with_umask,
+    Caller, all_but_owners_power, as_caller, as_owner, for_owner_alone, want_fsetid, with_powers,
+    with_umask,
 };
 pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{
@@ -24,6 +25,7 @@ pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, leases_ignore_readers, without_own_leases, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
 pub use own_table::spawn_with_own_table;
+pub use pidfd::file_user_of;
 pub use raw::{
     MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
@@ -42,6 +44,7 @@ mod io_priority;
 mod lease;
 mod lock;
 mod own_table;
+mod pidfd;
 mod raw;
 mod xfs;
 

@@ -1,16 +1,25 @@
 //! CREATE of a file that appeared since the kernel looked.
+//!
+//! The kernel takes the file for new, and asks nobody's permission. It is told to look again (ESTALE),
+//! which it does once for each `open(2)`, and then opens and checks what it finds. Should the file go and
+//! come once more meanwhile, the server judges the caller itself: no program is to see ESTALE.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, Open, OpenReply};
+use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, NodeId, Open, OpenReply};
 
+use crate::base::access_list::ACCESS;
 use crate::base::error::{Error, Result};
 use crate::base::sys;
-use crate::directory::{forget, lookup};
-use crate::ops::{Ops, open};
+use crate::directory::{forget, locate, lookup};
+use crate::ops::{Ops, hidden_copies, open, privilege};
 use crate::state::State;
 use crate::state::attr::file_attr;
 use crate::state::identity::kind_of_mode;
@@ -35,10 +44,14 @@ pub(super) fn open_existing(
         error
     };
     match kind_of_mode(entry.attr.mode) {
-        FileKind::Regular => {}
         FileKind::Directory => return Err(undo(Errno::ISDIR.into())),
-        // The kernel believed the name free: let it look again and open what is there.
-        _ => return Err(undo(Errno::STALE.into())),
+        FileKind::Regular if pool.sent_to_look.was_sent(cx.pid) => {
+            may_open(pool, cx, entry.node, args.flags).map_err(undo)?;
+        }
+        _ => {
+            pool.sent_to_look.send(cx.pid);
+            return Err(undo(Error::expected(Errno::STALE)));
+        }
     }
     let wanted = Open {
         flags: args.flags & !(libc::O_CREAT | libc::O_EXCL),
@@ -46,6 +59,62 @@ pub(super) fn open_existing(
     };
     let open = open::open(pool, cx, entry.node, &wanted).map_err(undo)?;
     Ok((entry_of_opened(pool, entry, open.handle), open))
+}
+
+/// The threads that were told to look again.
+#[derive(Default)]
+pub(crate) struct SentToLook {
+    since_ms: Mutex<HashMap<u32, u64>>,
+}
+
+impl SentToLook {
+    /// By then the kernel has come back, or has found the file.
+    const AWAITED_MS: u64 = 10_000;
+    /// So many threads at once are no accident: the oldest are forgotten, and looked at as new.
+    const THREADS_MAX: usize = 4096;
+
+    /// Notes a thread; one whose number is not known is always new.
+    fn send(&self, thread: u32) {
+        let now_ms = sys::mono_coarse_ms();
+        let mut since_ms = self.since_ms.lock();
+        if since_ms.len() >= SentToLook::THREADS_MAX {
+            since_ms.retain(|_, since| now_ms.saturating_sub(*since) < SentToLook::AWAITED_MS);
+        }
+        if thread != 0 && since_ms.len() < SentToLook::THREADS_MAX {
+            since_ms.insert(thread, now_ms);
+        }
+    }
+
+    /// Whether a thread is back from that.
+    fn was_sent(&self, thread: u32) -> bool {
+        let since = self.since_ms.lock().remove(&thread);
+        since.is_some_and(|since| {
+            sys::mono_coarse_ms().saturating_sub(since) < SentToLook::AWAITED_MS
+        })
+    }
+}
+
+/// Whether the caller may open a file so, as the kernel would judge.
+///
+/// # Errors
+/// EACCES if not, or if it takes more to know than the mode.
+fn may_open(pool: &Ops, cx: &Context<'_>, id: NodeId, flags: i32) -> Result<()> {
+    let node = pool.node(id)?;
+    let located = locate::locate(pool, &node)?;
+    let stat = sys::statx_fd(located.fd())?;
+    let mut wanted = OFlags::from_bits_retain(flags as u32);
+    if wanted.contains(OFlags::TRUNC) && wanted & OFlags::RWMODE == OFlags::RDONLY {
+        wanted |= OFlags::RDWR;
+    }
+    // What a list grants is not in the mode, but for the owner.
+    let has_list = sys::getxattr(located.fd(), OsStr::new(ACCESS), None).is_ok();
+    let is_judged = !has_list
+        || privilege::caller_uid(cx) == Some(stat.stx_uid)
+        || privilege::overrides_mode(cx, stat.stx_uid);
+    match is_judged && hidden_copies::may_open(cx, &stat, wanted) {
+        true => Ok(()),
+        false => Err(Errno::ACCESS.into()),
+    }
 }
 
 /// The entry of a file that was there and is open now, perhaps truncated by that. The kernel takes

@@ -91,19 +91,39 @@ fn is_open_to_writers_of(
 }
 
 /// Whether the caller may take a name away from a file on a branch, as far as the sticky bit of its
-/// directory says (fs/namei.c, `__check_sticky`). The kernel has asked for the copy that is shown.
+/// directory says (fs/namei.c, `__check_sticky`). The kernel has asked for the copy that is shown, by the
+/// owners and the mode that it remembers. True if the bit is set.
 ///
 /// # Errors
 /// EPERM for what is another user's, in a directory that is another user's.
-pub(crate) fn may_take_name(cx: &Context<'_>, dir: &DirEntry, stat: &Statx) -> Result<()> {
+pub(crate) fn may_take_name(
+    cx: &Context<'_>,
+    dir: &DirEntry,
+    stat: &Statx,
+    whose: Whose,
+) -> Result<bool> {
     let home = sys::statx_fd(dir.fd.as_fd()).map_err(|errno| Error::at(&dir.branch, errno))?;
-    let is_sticky = u32::from(home.stx_mode) & libc::S_ISVTX != 0;
-    let owners = [stat.stx_uid, home.stx_uid];
-    let owns = || caller_uid(cx).is_some_and(|uid| owners.contains(&uid));
-    match is_sticky && !owns() && !privilege::acts_for_owner(cx, stat.stx_uid) {
-        true => Err(Error::at(&dir.branch, Errno::PERM)),
-        false => Ok(()),
+    if u32::from(home.stx_mode) & libc::S_ISVTX == 0 {
+        return Ok(false);
     }
+    let owners = [stat.stx_uid, home.stx_uid];
+    let may = match whose {
+        Whose::Shown => !privilege::is_surely_none_of(cx, &owners),
+        Whose::Hidden => caller_uid(cx).is_some_and(|uid| owners.contains(&uid)),
+    };
+    match may || privilege::acts_for_owner(cx, stat.stx_uid) {
+        true => Ok(true),
+        false => Err(Error::at(&dir.branch, Errno::PERM)),
+    }
+}
+
+/// What a name on a branch leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// To what the kernel has judged: its word holds where nobody can tell who calls.
+    Shown,
+    /// To what the kernel knows nothing of, perhaps.
+    Hidden,
 }
 
 /// Whether the caller may open a copy in this way, by its mode.

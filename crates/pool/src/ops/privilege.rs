@@ -122,14 +122,14 @@ pub(crate) fn is_in_group(cx: &Context<'_>, gid: u32) -> bool {
     among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
 }
 
+/// What idmapped mounts put in place of ids.
+const UNKNOWN: u32 = u32::MAX;
 /// Who stands for users that have no number here.
 const NOBODY: u32 = 65_534;
 
 /// The user the caller acts as, as the kernel says it or else `/proc`; none if it is not known
 /// for certain.
 pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
-    /// What idmapped mounts put in place of ids.
-    const UNKNOWN: u32 = u32::MAX;
     if cx.uid != UNKNOWN {
         return Some(cx.uid);
     }
@@ -138,6 +138,40 @@ pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
     // of the server's namespace, and who has none there as nobody.
     let uid = task.line("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
     (uid != NOBODY || task.in_own_namespace()).then_some(uid)
+}
+
+/// Whether the caller is known to be none of these users, nor root. Who comes by an idmapped mount has
+/// other numbers there than here, and is not known.
+pub(crate) fn is_surely_none_of(cx: &Context<'_>, users: &[u32]) -> bool {
+    let quickly = match cx.uid {
+        UNKNOWN => sys::file_user_of(cx.pid),
+        uid => Some(uid),
+    };
+    let is_one = |uid: u32| uid == 0 || users.contains(&uid);
+    match quickly.or_else(|| caller_uid(cx)) {
+        None => false,
+        Some(uid) if is_one(uid) => false,
+        // The kernel's own threads act for others.
+        Some(_) => caller_uid(cx).is_some_and(|uid| !is_one(uid)) && !may_come_mapped(cx),
+    }
+}
+
+/// Whether the caller can reach an idmapped FUSE mount. Only an administrator can make one.
+fn may_come_mapped(cx: &Context<'_>) -> bool {
+    if cx.uid != UNKNOWN {
+        return false;
+    }
+    let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", cx.pid));
+    mounts.is_ok_and(|mounts| mounts.lines().any(is_mapped_fuse))
+}
+
+/// Of a line of `mountinfo`.
+fn is_mapped_fuse(line: &str) -> bool {
+    let Some((mount, filesystem)) = line.split_once(" - ") else {
+        return false;
+    };
+    let options = mount.split(' ').nth(5).unwrap_or_default();
+    filesystem.starts_with("fuse") && options.split(',').any(|option| option == "idmapped")
 }
 
 /// A line of the caller's `/proc/PID/status` without its key; none for callers in another user

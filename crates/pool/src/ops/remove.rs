@@ -19,6 +19,7 @@ use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, follow, set};
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
+use crate::ops::hidden_copies::Whose;
 use crate::ops::{change, hidden_copies, remove_shown, removed_dirs};
 use crate::state::State;
 use crate::state::identity::{Presented, kind_of};
@@ -46,16 +47,27 @@ pub(crate) fn unlink(
         if only.branch.read_only() {
             return Err(Errno::ROFS.into());
         }
-        let nodes = nodes_at(pool, only, name);
+        let look = || sys::statx_name(only.fd.as_fd(), name);
+        let stat = only.branch.call(Call::Lookup, look)?;
+        let is_sticky = match view.settings.attributes.kernel_permissions_check {
+            true => hidden_copies::may_take_name(cx, only, &stat, Whose::Shown)?,
+            false => false,
+        };
+        let nodes = nodes_of_copy(pool, only, name, &stat);
         let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
         let unlink = || rustix::fs::unlinkat(&only.fd, name, AtFlags::empty());
+        // Another's file that takes the place meanwhile is refused by the branch.
+        let unlink = || match is_sticky {
+            true => sys::with_powers(stat.stx_uid, sys::all_but_owners_power(), unlink),
+            false => unlink(),
+        };
         only.branch.call(Call::Remove, unlink)?;
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
     let mut found = change::branches_with(pool, &set, name)?;
     leave_out_hidden_dirs(&mut found);
-    check_owners(cx, &set, &found)?;
+    check_owners(cx, &view, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
@@ -71,20 +83,24 @@ pub(crate) fn leave_out_hidden_dirs(found: &mut NameHolders) {
     }
 }
 
-/// Of several copies the kernel has judged by the one that is shown.
+/// The kernel has judged by what it remembers of the copy that is shown.
 ///
 /// # Errors
-/// EPERM if the sticky bit of its directory keeps another from the caller.
+/// EPERM if the sticky bit of its directory keeps one from the caller.
 pub(crate) fn check_owners(
     cx: &Context<'_>,
+    view: &View,
     set: &DirSet,
     found: &[(Arc<Branch>, Statx)],
 ) -> Result<()> {
-    if found.len() < 2 {
-        return Ok(());
-    }
+    let whose = match found.len() {
+        0 | 1 if !view.settings.attributes.kernel_permissions_check => return Ok(()),
+        0 | 1 => Whose::Shown,
+        _ => Whose::Hidden,
+    };
     for (branch, stat) in found {
-        hidden_copies::may_take_name(cx, set.on(branch.id).ok_or(Errno::STALE)?, stat)?;
+        let dir = set.on(branch.id).ok_or(Errno::STALE)?;
+        hidden_copies::may_take_name(cx, dir, stat, whose)?;
     }
     Ok(())
 }
@@ -129,7 +145,7 @@ pub(crate) fn rmdir(
         }
         Some(_) => {}
     }
-    check_owners(cx, &set, &found)?;
+    check_owners(cx, &view, &set, &found)?;
     let nodes = nodes_named(pool, &parent, &set, name, &found);
     let opened = removed_dirs::open_before_removal(pool, &view, &set, name, &found, &nodes);
     let removed = remove_dirs(pool, &view, &set, name, &found);

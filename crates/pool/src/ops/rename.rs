@@ -73,7 +73,7 @@ pub(crate) fn rename(
     let (old, new, nodes) = ends;
     let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
     for side in [&old, &new] {
-        remove::check_owners(cx, &side.set, &side.found)?;
+        remove::check_owners(cx, &view, &side.set, &side.found)?;
     }
     let source_kind = kind_of(source);
     let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));

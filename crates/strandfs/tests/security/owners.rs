@@ -3,16 +3,17 @@
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::people::{ALICE, MALLORY, act_as};
 use super::support::files::{errno, get, open_with, put};
-use super::support::{Pool, command::strandfs};
+use super::support::{Pool, command::strandfs, eventually};
 use crate::need_root;
 
 const ACCESS: &str = "system.posix_acl_access";
@@ -236,4 +237,136 @@ fn who_is_shown_as_owner_or_in_the_group_by_an_option_makes_no_program_of_others
     chown(pool.on(0, "f"), Some(MALLORY), None).unwrap();
     act_as(MALLORY, || chmod(&pool.path("f"), 0o4755).unwrap());
     assert_eq!(mode_of(&pool.on(0, "f")), 0o4755);
+}
+
+fn create_with(path: &Path, flags: i32) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::from_bits_retain((flags | libc::O_CREAT) as u32);
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+}
+
+#[test]
+fn what_appeared_behind_the_pool_is_opened_with_create_by_those_alone_who_may_open_it() {
+    need_root!();
+    for branches in [1, 2] {
+        let pool = Pool::tmpfs(branches).option(STALE).mount();
+        make_dir(&pool.on(0, "drop"), 0o777);
+        for (mode, flags, allowed) in [
+            (0o600, libc::O_RDWR, false),
+            (0o600, libc::O_RDONLY, false),
+            (0o600, libc::O_WRONLY | libc::O_TRUNC, false),
+            (0o644, libc::O_RDONLY, true),
+            (0o644, libc::O_RDWR | libc::O_TRUNC, false),
+        ] {
+            let name = format!("drop/{mode:o}-{flags}");
+            let (shown, file) = (pool.path(&name), pool.on(0, &name));
+            act_as(MALLORY, || assert!(!shown.exists()));
+            put(&file, "root's secret");
+            chmod(&file, mode).unwrap();
+            let opened = act_as(MALLORY, || create_with(&shown, flags));
+            match allowed {
+                true => drop(opened.unwrap()),
+                false => assert_eq!(errno(opened), Errno::ACCESS, "{name}"),
+            }
+            assert_eq!(get(&file), b"root's secret", "{name}");
+        }
+        // Again and again by one thread, as where files go and come while it looks.
+        let names = ["drop/1", "drop/2", "drop/3", "drop/4"];
+        for owner in [0, MALLORY] {
+            for name in names {
+                let _ = fs::remove_file(pool.path(name));
+                act_as(MALLORY, || assert!(!pool.path(name).exists()));
+                put(pool.on(0, name), "a secret");
+                chown(pool.on(0, name), Some(owner), Some(owner)).unwrap();
+                chmod(&pool.on(0, name), 0o600).unwrap();
+            }
+            act_as(MALLORY, || {
+                for name in names {
+                    let opened = create_with(&pool.path(name), libc::O_RDWR);
+                    match owner {
+                        0 => assert_eq!(errno(opened), Errno::ACCESS),
+                        _ => drop(opened.unwrap()),
+                    }
+                }
+            });
+        }
+        // The owner gets it, with its bytes or without.
+        for (flags, content) in [(0, "mine"), (libc::O_TRUNC, "")] {
+            let name = format!("drop/own-{flags}");
+            let (shown, file) = (pool.path(&name), pool.on(0, &name));
+            act_as(MALLORY, || assert!(!shown.exists()));
+            put(&file, "mine");
+            chown(&file, Some(MALLORY), None).unwrap();
+            act_as(MALLORY, || {
+                drop(create_with(&shown, flags | libc::O_RDWR).unwrap());
+            });
+            assert_eq!(get(&file), content.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn programs_that_make_the_same_names_at_once_all_get_them() {
+    need_root!();
+    for (branches, options) in [(1, "coherence=auto"), (2, "coherence=auto"), (2, STALE)] {
+        let pool = Pool::tmpfs(branches).option(options).mount();
+        std::thread::scope(|scope| {
+            for maker in 0..6 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for number in 0..150 {
+                        let name = format!("f{number}");
+                        let path = match maker {
+                            // Past the pool.
+                            0 => pool.on(0, &name),
+                            _ => pool.path(&name),
+                        };
+                        let flags = libc::O_RDWR | libc::O_CREAT;
+                        let opened = open_with(path, flags);
+                        assert!(opened.is_ok(), "{maker}: {name}: {opened:?}");
+                        if maker == 1 && number % 3 == 0 {
+                            let _ = fs::remove_file(pool.path(&name));
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn in_a_sticky_directory_nobody_takes_away_what_has_become_somebody_elses() {
+    need_root!();
+    for branches in [1, 2] {
+        let pool = Pool::tmpfs(branches).option(STALE);
+        let pool = pool.option("category.create=ff").mount();
+        make_dir(&pool.on(0, "d"), 0o1777);
+        let (shown, file) = (pool.path("d/x"), pool.on(0, "d/x"));
+        act_as(MALLORY, || put(&shown, "mallory's"));
+        assert_eq!(fs::metadata(&shown).unwrap().uid(), MALLORY);
+        fs::remove_file(&file).unwrap();
+        put(&file, "root's");
+        act_as(MALLORY, || {
+            assert_eq!(errno(fs::remove_file(&shown)), Errno::PERM);
+        });
+        assert_eq!(get(&file), b"root's");
+        // Where the bit has come since.
+        make_dir(&pool.path("open"), 0o777);
+        put(pool.path("open/x"), "root's");
+        chmod(&pool.on(0, "open"), 0o1777).unwrap();
+        act_as(MALLORY, || {
+            assert_eq!(errno(fs::remove_file(pool.path("open/x"))), Errno::PERM);
+        });
+        assert_eq!(get(pool.path("open/x")), b"root's");
+        // One's own, and what is in one's own directory, goes; and root takes all.
+        act_as(MALLORY, || {
+            put(pool.path("d/own"), "mine");
+            fs::remove_file(pool.path("d/own")).unwrap();
+            fs::create_dir(pool.path("d/dir")).unwrap();
+            fs::remove_dir(pool.path("d/dir")).unwrap();
+        });
+        chown(pool.path("d"), Some(MALLORY), None).unwrap();
+        act_as(MALLORY, || fs::remove_file(&shown).unwrap());
+        fs::remove_file(pool.path("open/x")).unwrap();
+        eventually("it is gone", Duration::from_secs(5), || !file.exists());
+    }
 }

@@ -174,6 +174,11 @@ pub fn with_powers<T, E: From<Errno>>(
     act()
 }
 
+/// All powers but CAP_FOWNER, to do to anybody's files what their owners may.
+pub fn all_but_owners_power() -> CapabilitySet {
+    CapabilitySet::all().difference(CapabilitySet::FOWNER)
+}
+
 /// The powers of the thread before it gave them up, given back when dropped.
 struct Powers {
     before: CapabilitySets,
