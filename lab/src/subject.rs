@@ -368,11 +368,7 @@ fn unmount_at(path: &Path) -> io::Result<()> {
 }
 
 fn is_mounted(path: &Path) -> bool {
-    // Scratch paths hold no blanks: they need no unescaping.
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(4) == path.to_str())
+    crate::storage::mountpoints().iter().any(|it| it == path)
 }
 
 /// The first program of this name on the path.
@@ -399,6 +395,27 @@ mod tests {
         );
         assert!(dir.join("empty").is_dir() && dir.join("work").is_dir());
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Nothing was found mounted below a directory with a blank, and servers were waited for in vain.
+    #[test]
+    fn a_mount_below_a_name_with_a_blank_is_seen() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
+        mount(
+            "strandfs-test",
+            dir.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            None,
+        )
+        .unwrap();
+        let is_seen = is_mounted(dir.path());
+        unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert!(is_seen);
+        assert!(!is_mounted(dir.path()));
     }
 
     #[test]
