@@ -391,6 +391,24 @@ impl Report {
         series.find(|it| it.subject == subject && it.workload == workload)
     }
 
+    /// The same without the samples of rounds that are in no figure: those before the steady ones.
+    pub fn in_window(&self) -> Self {
+        let mut own = self.clone();
+        for one in &self.distributions {
+            let mut series = own.series.iter_mut();
+            let found = series.find(|it| it.subject == one.subject && it.workload == one.workload);
+            let samples = found
+                .into_iter()
+                .flat_map(|it| it.samples.iter_mut().enumerate());
+            for (round, sample) in samples {
+                if !(one.first_round..=one.last_round).contains(&(round + 1)) {
+                    *sample = None;
+                }
+            }
+        }
+        own
+    }
+
     /// Puts a sample in the place of the repetition at hand, in the series of this subject and
     /// workload, or in this one, which is new.
     pub(crate) fn keep(&mut self, new: Series, sample: Sample) {
