@@ -76,6 +76,9 @@ pub struct Report {
     pub repetitions: usize,
     /// Whether it was ended early.
     pub interrupted: bool,
+    /// Whether something that was asked for failed and has no figure; the warnings say what.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_failed: bool,
     /// What it was told, by name and with units: sizes, counts.
     pub settings: BTreeMap<String, String>,
     /// What was measured; the first is what the others are compared with unless they name another.
@@ -333,6 +336,7 @@ impl Report {
             seed,
             repetitions: 0,
             interrupted: false,
+            has_failed: false,
             settings: BTreeMap::new(),
             subjects: Vec::new(),
             series: Vec::new(),

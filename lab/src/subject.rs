@@ -1,7 +1,9 @@
 //! What is measured: the bare filesystem, strandfs in several modes, and its peers.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -195,7 +197,7 @@ impl Subject {
                 let mut command = Command::new(program);
                 command
                     .args(["mount", "-f", "-o", &with_room(options)])
-                    .args(branches);
+                    .args(branches.iter().map(|it| as_branch(it)));
                 command
             }
             SubjectKind::Mergerfs { program, options } => {
@@ -353,6 +355,18 @@ impl Drop for Mounted {
     }
 }
 
+/// A path as a branch is named: what has a meaning there stands behind a backslash.
+fn as_branch(path: &Path) -> OsString {
+    let mut name = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if b"\\:,=*?[]{}".contains(&byte) {
+            name.push(b'\\');
+        }
+        name.push(byte);
+    }
+    OsString::from_vec(name)
+}
+
 /// Through fusermount3 where the caller may not unmount.
 fn unmount_at(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::NOFOLLOW) {
@@ -416,6 +430,13 @@ mod tests {
         unmount(dir.path(), UnmountFlags::DETACH).unwrap();
         assert!(is_seen);
         assert!(!is_mounted(dir.path()));
+    }
+
+    /// A target `./xfs:2G` was taken for two branches.
+    #[test]
+    fn a_directory_is_one_branch_whatever_its_name() {
+        let found = as_branch(Path::new("/mnt/xfs:2G/a b/{x}=1"));
+        assert_eq!(found, "/mnt/xfs\\:2G/a b/\\{x\\}\\=1");
     }
 
     #[test]

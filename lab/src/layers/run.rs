@@ -132,6 +132,7 @@ pub(crate) fn measure(
     report.noise = outcome.noise;
     report.repetitions = outcome.repetitions;
     report.interrupted = outcome.interrupted;
+    report.has_failed = outcome.has_failed;
     let mut said = levels.said.clone();
     said.extend(outcome.failures);
     if outcome.out_of_time {

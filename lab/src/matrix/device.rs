@@ -178,7 +178,10 @@ fn loop_above(number: Number) -> Option<String> {
     let family = |it: Number| [Some(it), it.disk()].into_iter().flatten();
     let lies_here = |backing: &Path| match Number::of(backing) {
         Some(its) => family(its).any(|it| family(number).any(|own| own == it)),
-        None => backing.starts_with("/dev") && !backing.exists(),
+        None => {
+            let is_file = backing.starts_with("/dev/shm") || backing.exists();
+            backing.starts_with("/dev") && !is_file
+        }
     };
     let mut loops = blocks.filter_map(|block| {
         let backing = fs::read_to_string(block.path().join("loop/backing_file")).ok()?;
