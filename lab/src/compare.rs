@@ -8,7 +8,7 @@
 
 use crate::error::BenchError;
 use crate::format;
-use crate::result::{Kind, Report, Series, Subject};
+use crate::result::{Kind, Report, Sample, Series, Subject, Unit};
 use crate::stats::{Estimate, ratio_of_medians};
 use crate::storage::Medium;
 use crate::subject::Family;
@@ -17,7 +17,15 @@ use crate::subject::Family;
 pub const THRESHOLD: f64 = 0.05;
 
 /// Settings that make another work of it: such results are not set against each other.
-const DECISIVE: [&str; 6] = ["size", "files", "block", "iodepth", "ioengine", "rate"];
+const DECISIVE: [&str; 8] = [
+    "size", "files", "block", "iodepth", "ioengine", "rate", "callers", "flags",
+];
+/// Of the times of operations that began at a fixed rate: those that are compared, and their names.
+const TIMES: [(Option<f64>, &str); 3] = [
+    (None, "mean time"),
+    (Some(50.0), "time of half"),
+    (Some(99.0), "time of 99 %"),
+];
 
 /// What a row shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +94,7 @@ pub fn compare(
         rows: Vec::new(),
         notes: differences(before, after),
     };
+    let (before, after) = (&with_times(before), &with_times(after));
     for series in &after.series {
         let Some(old) = before.find(&series.subject, &series.workload) else {
             found.notes.push(only("second", series));
@@ -114,6 +123,47 @@ pub fn compare(
         )));
     }
     Ok(found)
+}
+
+/// The rounds that are in the figures; where the rate is fixed with a row for the times, which alone can differ.
+fn with_times(report: &Report) -> Report {
+    let mut report = report.in_window();
+    let is_fixed = |it: &Series| it.samples.iter().flatten().any(|it| it.service.is_some());
+    let fixed: Vec<Series> = report
+        .series
+        .iter()
+        .filter(|it| is_fixed(it))
+        .cloned()
+        .collect();
+    for series in fixed {
+        for (percentile, name) in TIMES {
+            let seconds = |it: &Sample| {
+                let times = it.latency.as_ref()?;
+                let Some(wanted) = percentile else {
+                    return Some(times.mean);
+                };
+                let mut known = times.percentiles.iter();
+                known.find(|it| it.0 == wanted).map(|it| it.1)
+            };
+            let sample = |it: &Option<Sample>| {
+                let value = seconds(it.as_ref()?).filter(|it| *it > 0.0)?;
+                Some(Sample {
+                    value,
+                    ..Sample::default()
+                })
+            };
+            let samples: Vec<Option<Sample>> = series.samples.iter().map(sample).collect();
+            if samples.iter().flatten().next().is_some() {
+                report.series.push(Series {
+                    workload: format!("{}, {name}", series.workload),
+                    unit: Unit::Seconds,
+                    samples,
+                    ..series.clone()
+                });
+            }
+        }
+    }
+    report
 }
 
 /// Why nothing in two results is of the same work.
@@ -364,6 +414,16 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
             said.push(format!("the {name} differs: {old} before, {new} after"));
         }
     }
+    for old in &before.subjects {
+        let new = after.subjects.iter().find(|it| it.name == old.name);
+        let (Some(was), Some(is)) = (&old.storage, new.and_then(|it| it.storage.as_ref())) else {
+            continue;
+        };
+        if was.describe() != is.describe() {
+            let (name, was, is) = (&old.name, was.describe(), is.describe());
+            said.push(format!("{name} lay on {was} before, on {is} after"));
+        }
+    }
     for (name, old) in &before.settings {
         // Measured rather than set; the device's number is chance.
         let is_plan = name.starts_with("look") || name.starts_with("level of");
@@ -381,7 +441,7 @@ fn differences(before: &Report, after: &Report) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Cache, Kind, Unit, Work};
+    use crate::result::{Cache, Kind, Work};
 
     fn report(rows: &[(&str, Family, &[f64])]) -> Report {
         let mut report = Report::new(Kind::Metadata, Regime::Quiet, 1);
@@ -481,6 +541,53 @@ mod tests {
         other.kind = Kind::Matrix;
         let error = compare(&one, &other, THRESHOLD, false).unwrap_err();
         assert!(error.to_string().contains("bench matrix"), "{error}");
+    }
+
+    fn timed(mean: f64) -> Report {
+        let mut report = Report::new(Kind::Latency, Regime::Quiet, 1);
+        report
+            .settings
+            .insert("rate".to_owned(), "200 operations a second".to_owned());
+        report.subjects.push(Subject {
+            name: "a".to_owned(),
+            family: Family::Strandfs,
+            ..Subject::default()
+        });
+        let mut series = Series::of_seconds("a", "read", Work::default(), &FAST.map(|_| 200.0));
+        series.unit = Unit::OperationsPerSecond;
+        for (sample, share) in series.samples.iter_mut().flatten().zip(FAST) {
+            sample.service = Some(crate::result::Latency::default());
+            sample.latency = Some(crate::result::Latency {
+                count: 200,
+                mean: mean * share,
+                percentiles: vec![(50.0, mean * share), (99.0, 2.0 * mean * share)],
+            });
+        }
+        report.series.push(series);
+        report
+    }
+
+    /// The rate was the same, and every operation took a hundred times as long.
+    #[test]
+    fn at_a_fixed_rate_it_is_the_times_that_are_compared() {
+        let found = compare(&timed(1e-4), &timed(1e-2), THRESHOLD, false).unwrap();
+        assert!(found.is_regression(), "{found:?}");
+        let found = compare(&timed(1e-2), &timed(1e-4), THRESHOLD, false).unwrap();
+        assert!(!found.is_regression() && found.count(Change::Faster) > 0);
+        let same = compare(&timed(1e-4), &timed(1e-4), THRESHOLD, false).unwrap();
+        assert!(!same.is_regression());
+    }
+
+    /// Writes that wait for storage were set against writes that do not, eight callers against one.
+    #[test]
+    fn other_callers_and_other_flags_are_another_work() {
+        for (name, before, after) in [("callers", "1", "8"), ("flags", "", "O_DSYNC")] {
+            let (mut one, mut two) = (timed(1e-4), timed(1e-4));
+            one.settings.insert(name.to_owned(), before.to_owned());
+            two.settings.insert(name.to_owned(), after.to_owned());
+            let error = compare(&one, &two, THRESHOLD, false).unwrap_err();
+            assert!(error.to_string().contains(&format!("{name} ")), "{error}");
+        }
     }
 
     /// Other sizes, transports, targets: seen as "slower", which they were not.

@@ -14,6 +14,8 @@ use crate::result::{Cache, Sample, Series, Subject, Unit, Work};
 use crate::stats::Estimate;
 use crate::subject::find_program;
 
+/// How the names of the subjects here begin.
+pub const PREFIX: &str = "cross-check: ";
 /// Our own name among the subjects.
 pub const OURS: &str = "cross-check: strandfs bench";
 const BLOCK_BYTES: usize = 1 << 20;

@@ -123,6 +123,7 @@ fn repetition(
                     // fio is a child of the same terminal: the user's Ctrl-C ends it too.
                     Err(_) if stop.load(Ordering::Relaxed) => report.interrupted = true,
                     Err(error) => {
+                        report.has_failed = true;
                         let said = format!("{what} failed: {error}");
                         if !report.warnings.contains(&said) {
                             report.warnings.push(said);

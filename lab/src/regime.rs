@@ -3,8 +3,10 @@
 //! three, so every figure names its regime.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,16 @@ pub enum Regime {
     Quiet,
     /// A thread of ours that keeps one CPU busy.
     Busy,
+}
+
+/// How often a busy thread says how long it has been on a CPU: after so many turns, some 100 us.
+const TURNS: u32 = 10_000;
+/// Nanoseconds that busy threads were on a CPU.
+static BUSY_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// CPU seconds that busy threads have spent, those that ended too.
+pub(crate) fn busy_seconds() -> f64 {
+    BUSY_NANOSECONDS.load(Ordering::Relaxed) as f64 / 1e9
 }
 
 /// Keeps one CPU busy until dropped.
@@ -41,8 +53,15 @@ impl Regime {
         let thread = thread::Builder::new()
             .name("busy".to_owned())
             .spawn(move || {
+                let mut said = 0;
                 while !own.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
+                    for _ in 0..TURNS {
+                        std::hint::spin_loop();
+                    }
+                    let spent = clock_gettime(ClockId::ThreadCPUTime);
+                    let spent = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+                    BUSY_NANOSECONDS.fetch_add(spent.saturating_sub(said), Ordering::Relaxed);
+                    said = spent;
                 }
             })?;
         Ok(Some(Spinner {

@@ -146,8 +146,9 @@ fn part(out: &mut Markup, report: &Report, part: &str) {
                  smallest and the largest), dots single samples.",
             );
             out.open("div", &[("class", "charts")]);
-            for workload in report.workloads() {
-                bars::chart(out, report, workload);
+            let counted = report.in_window();
+            for workload in counted.workloads() {
+                bars::chart(out, &counted, workload);
             }
             out.close("div");
         }
@@ -155,7 +156,7 @@ fn part(out: &mut Markup, report: &Report, part: &str) {
             all(out, &curves::latencies(report));
             all(out, &curves::over_time(report));
         }
-        "table" => facts::figures(out, report),
+        "table" => facts::figures(out, &report.in_window()),
         "notes" => facts::warnings(out, report),
         _ => {
             facts::machine(out, report);

@@ -76,6 +76,9 @@ pub struct Report {
     pub repetitions: usize,
     /// Whether it was ended early.
     pub interrupted: bool,
+    /// Whether something that was asked for failed and has no figure; the warnings say what.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_failed: bool,
     /// What it was told, by name and with units: sizes, counts.
     pub settings: BTreeMap<String, String>,
     /// What was measured; the first is what the others are compared with unless they name another.
@@ -333,6 +336,7 @@ impl Report {
             seed,
             repetitions: 0,
             interrupted: false,
+            has_failed: false,
             settings: BTreeMap::new(),
             subjects: Vec::new(),
             series: Vec::new(),
@@ -389,6 +393,24 @@ impl Report {
     pub fn find(&self, subject: &str, workload: &str) -> Option<&Series> {
         let mut series = self.series.iter();
         series.find(|it| it.subject == subject && it.workload == workload)
+    }
+
+    /// The same without the samples of rounds that are in no figure: those before the steady ones.
+    pub fn in_window(&self) -> Self {
+        let mut own = self.clone();
+        for one in &self.distributions {
+            let mut series = own.series.iter_mut();
+            let found = series.find(|it| it.subject == one.subject && it.workload == one.workload);
+            let samples = found
+                .into_iter()
+                .flat_map(|it| it.samples.iter_mut().enumerate());
+            for (round, sample) in samples {
+                if !(one.first_round..=one.last_round).contains(&(round + 1)) {
+                    *sample = None;
+                }
+            }
+        }
+        own
     }
 
     /// Puts a sample in the place of the repetition at hand, in the series of this subject and

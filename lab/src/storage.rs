@@ -288,6 +288,13 @@ fn parse(line: &str) -> Option<(String, PathBuf, Mount)> {
     Some((number.to_owned(), PathBuf::from(unescape(point)), mount))
 }
 
+/// Where something is mounted.
+pub(crate) fn mountpoints() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let fields = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    fields.map(|it| PathBuf::from(unescape(it))).collect()
+}
+
 /// Blanks and backslashes stand as octal numbers in the kernel's lists.
 fn unescape(field: &str) -> String {
     field

@@ -1,7 +1,9 @@
 //! What is measured: the bare filesystem, strandfs in several modes, and its peers.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -195,7 +197,7 @@ impl Subject {
                 let mut command = Command::new(program);
                 command
                     .args(["mount", "-f", "-o", &with_room(options)])
-                    .args(branches);
+                    .args(branches.iter().map(|it| as_branch(it)));
                 command
             }
             SubjectKind::Mergerfs { program, options } => {
@@ -353,6 +355,18 @@ impl Drop for Mounted {
     }
 }
 
+/// A path as a branch is named: what has a meaning there stands behind a backslash.
+fn as_branch(path: &Path) -> OsString {
+    let mut name = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if b"\\:,=*?[]{}".contains(&byte) {
+            name.push(b'\\');
+        }
+        name.push(byte);
+    }
+    OsString::from_vec(name)
+}
+
 /// Through fusermount3 where the caller may not unmount.
 fn unmount_at(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::NOFOLLOW) {
@@ -368,11 +382,7 @@ fn unmount_at(path: &Path) -> io::Result<()> {
 }
 
 fn is_mounted(path: &Path) -> bool {
-    // Scratch paths hold no blanks: they need no unescaping.
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(4) == path.to_str())
+    crate::storage::mountpoints().iter().any(|it| it == path)
 }
 
 /// The first program of this name on the path.
@@ -399,6 +409,34 @@ mod tests {
         );
         assert!(dir.join("empty").is_dir() && dir.join("work").is_dir());
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Nothing was found mounted below a directory with a blank, and servers were waited for in vain.
+    #[test]
+    fn a_mount_below_a_name_with_a_blank_is_seen() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
+        mount(
+            "strandfs-test",
+            dir.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            None,
+        )
+        .unwrap();
+        let is_seen = is_mounted(dir.path());
+        unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert!(is_seen);
+        assert!(!is_mounted(dir.path()));
+    }
+
+    /// A target `./xfs:2G` was taken for two branches.
+    #[test]
+    fn a_directory_is_one_branch_whatever_its_name() {
+        let found = as_branch(Path::new("/mnt/xfs:2G/a b/{x}=1"));
+        assert_eq!(found, "/mnt/xfs\\:2G/a b/\\{x\\}\\=1");
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub struct Outcome {
     pub noise: Vec<Noise>,
     /// What went wrong, a sentence each.
     pub failures: Vec<String>,
+    /// Whether that took a figure from something that was asked for.
+    pub has_failed: bool,
     /// Complete repetitions.
     pub repetitions: usize,
     /// Whether the user ended it.

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use strandfs_lab::BenchError;
 use strandfs_lab::environment::Environment;
 use strandfs_lab::metadata::plan::Choices;
@@ -54,15 +55,29 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Everything mounted has to go whichever way a run ends, so a signal only asks for the end: the
-/// result turns true.
+/// Everything mounted has to go whichever way a run ends, a closed terminal's included, so a signal only
+/// asks for the end: the result turns true. What was ignored from the beginning (nohup) stays so.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    let ignored = ignored();
+    let signals = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+    for signal in signals
+        .into_iter()
+        .filter(|it| ignored & (1 << (it - 1)) == 0)
+    {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(Failure::system("taking charge of signals"))?;
     }
     Ok(stop)
+}
+
+/// The signals that whoever started this program had it ignore, a bit for each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// Measures, with a bar for whoever waits. Whether the result can be written is known before.

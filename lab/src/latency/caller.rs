@@ -32,6 +32,8 @@ const AWAKE: Duration = Duration::from_micros(40);
 
 /// A round at a rate that cannot be reached ends after so many times its length.
 const BEHIND: u32 = 3;
+/// What was due and never begun is counted in so many portions, at most.
+const PORTIONS: u64 = 1000;
 
 /// What one subject did in one round.
 pub struct Slice {
@@ -223,6 +225,7 @@ impl Caller<'_> {
             number += 1;
             slice.elapsed = ended - self.begin;
         }
+        self.count_never_begun(number, &mut slice);
         if self.plan.rate.is_some() {
             // The last was due before the end.
             slice.elapsed = slice.elapsed.max(self.plan.round);
@@ -237,8 +240,41 @@ impl Caller<'_> {
     /// When an operation of this caller is to begin.
     fn planned(&self, number: u64) -> Option<Instant> {
         let rate = self.plan.rate?;
-        let place = number * self.plan.threads as u64 + self.number as u64;
-        Some(self.begin + Duration::from_secs_f64(place as f64 / rate))
+        let place = number as f64 * self.plan.threads as f64 + self.number as f64;
+        // So late that no clock shows it is not in this round.
+        let after = Duration::try_from_secs_f64(place / rate).unwrap_or(self.plan.round);
+        let after = after.min(self.plan.round);
+        Some(self.begin + after)
+    }
+
+    /// Operations that were due in the round and that this caller, `number` of which it began, never came to:
+    /// each has waited until now at least. To leave them out would hide a stall by its very length.
+    fn count_never_begun(&self, number: u64, slice: &mut Slice) {
+        let Some(rate) = self.plan.rate else {
+            return;
+        };
+        let now = Instant::now();
+        if self
+            .planned(number)
+            .is_none_or(|it| it >= self.begin + self.plan.round)
+        {
+            return;
+        }
+        let places = rate * self.plan.round.as_secs_f64() - self.number as f64;
+        // No more than rounding may add.
+        let due = (places / self.plan.threads as f64 - 1e-6).ceil() as u64;
+        let missed = due.saturating_sub(number);
+        let portions = missed.min(PORTIONS);
+        let edge = |portion: u64| {
+            let share = u128::from(missed) * u128::from(portion) / u128::from(portions.max(1));
+            number + u64::try_from(share).unwrap_or(missed)
+        };
+        for portion in 0..portions {
+            let (from, to) = (edge(portion), edge(portion + 1));
+            let planned = self.planned(from.midpoint(to)).unwrap_or(now);
+            let waited = nanoseconds(now.saturating_duration_since(planned));
+            slice.response.saturating_record_n(waited, to - from);
+        }
     }
 }
 

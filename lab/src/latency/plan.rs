@@ -6,6 +6,9 @@ use crate::error::BenchError;
 use crate::layers::LayersPlan;
 use crate::layers::plan::Mode;
 
+/// Operations a second, at most.
+const MOST_RATE: f64 = 1e10;
+
 /// What a caller does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -84,6 +87,9 @@ impl LatencyPlan {
         }
         if self.rate.is_some_and(|it| it <= 0.0 || !it.is_finite()) {
             return wrong("--rate must be above 0");
+        }
+        if self.rate.is_some_and(|it| it > MOST_RATE) {
+            return wrong("--rate must be at most 10000000000: no clock tells more apart");
         }
         if self.threads == 0 || self.rounds == 0 {
             return wrong("--threads and --rounds must be at least 1");

@@ -215,9 +215,6 @@ fn is_steady(values: &[f64]) -> bool {
 fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Result<(), BenchError> {
     let place = |name: &str| subjects.iter().position(|it| it.place.name == name);
     report.series.sort_by_key(|it| place(&it.subject));
-    for series in &mut report.series {
-        series.unstable = credibility::is_unstable(series);
-    }
     for one in subjects {
         let found: Option<Window> = window(&one.values);
         let from = match found.filter(|_| plan.until_steady) {
@@ -238,6 +235,10 @@ fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Resu
             window: found,
         });
     }
+    let counted = report.in_window();
+    for (series, counted) in report.series.iter_mut().zip(&counted.series) {
+        series.unstable = credibility::is_unstable(counted);
+    }
     Ok(())
 }
 
@@ -255,9 +256,11 @@ fn merged(
 
 fn notes(plan: &LatencyPlan, report: &Report) -> Vec<String> {
     let mut said = credibility::run_notes(report);
+    let counted = report.in_window();
     for one in &report.distributions {
         let series = report.find(&one.subject, &one.workload);
-        let rate = series.and_then(Series::estimate).map(|it| it.median);
+        let rate = counted.find(&one.subject, &one.workload);
+        let rate = rate.and_then(Series::estimate).map(|it| it.median);
         if let (Some(asked), Some(rate)) = (plan.rate, rate)
             && rate < asked * REACHED
         {
@@ -266,6 +269,9 @@ fn notes(plan: &LatencyPlan, report: &Report) -> Vec<String> {
                  measured, and the response times with it",
                 one.subject
             ));
+        }
+        if let (Some(asked), Some(series)) = (plan.rate, series) {
+            said.extend(missed(asked, series));
         }
         let is_steady = one.window.is_some_and(|it| it.is_steady);
         if plan.until_steady && !is_steady {
@@ -276,6 +282,34 @@ fn notes(plan: &LatencyPlan, report: &Report) -> Vec<String> {
         }
     }
     said
+}
+
+/// Rounds in which not all that was due was done in time, by number.
+fn missed(asked: f64, series: &Series) -> Option<String> {
+    let rounds = series.samples.iter().enumerate();
+    let planned_and_done = |sample: &Sample| {
+        let (planned, done) = (sample.latency.as_ref()?.count, sample.done?.operations);
+        (done < planned || sample.value < asked * REACHED).then_some((planned, done))
+    };
+    let found = rounds.filter_map(|(round, it)| Some((round + 1, planned_and_done(it.as_ref()?)?)));
+    let found: Vec<(usize, (u64, u64))> = found.collect();
+    if found.is_empty() {
+        return None;
+    }
+    let numbers: Vec<String> = found.iter().map(|it| it.0.to_string()).collect();
+    let planned: u64 = found.iter().map(|it| it.1.0).sum();
+    let done: u64 = found.iter().map(|it| it.1.1).sum();
+    Some(format!(
+        "{}: in {} {} the rate was not kept: {done} of {planned} operations that were due were done; those that \
+         were never begun count with the time they had waited when the round was given up",
+        series.subject,
+        if numbers.len() == 1 {
+            "round"
+        } else {
+            "rounds"
+        },
+        numbers.join(", ")
+    ))
 }
 
 #[cfg(test)]
@@ -324,6 +358,33 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
+    #[test]
+    fn a_rate_of_next_to_nothing_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = LatencyPlan {
+            rate: Some(1e-300),
+            rounds: 1,
+            ..plan(dir.path())
+        };
+        let report = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        assert_eq!(report.distributions[0].response.count, 1);
+    }
+
+    #[test]
+    fn a_way_that_is_asked_for_twice_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = LatencyPlan {
+            modes: vec![crate::layers::plan::Mode::Direct; 2],
+            ..plan(dir.path())
+        };
+        let error = run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        assert!(matches!(error, BenchError::Usage(_)), "{error}");
+        assert!(
+            error.to_string().contains("two subjects are called direct"),
+            "{error}"
+        );
+    }
+
     /// A rate that is kept, and response times that are no shorter than service times.
     #[test]
     fn a_fixed_rate_is_kept_and_those_who_queue_are_counted() {
@@ -350,6 +411,8 @@ mod tests {
         let found = &report.distributions[0];
         let service = found.service.as_ref().unwrap();
         assert!(found.response.mean > 10.0 * service.mean, "{found:?}");
+        // Those that were due and never begun waited, too.
+        assert_eq!(found.response.count, 400_000_000);
         let said = report.warnings.join("\n");
         assert!(
             said.contains("of 1000000000 operations a second were reached"),

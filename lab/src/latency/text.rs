@@ -18,6 +18,7 @@ pub fn rates(report: &Report) -> String {
         "steady",
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let report = &report.in_window();
     for one in &report.distributions {
         let series = report.find(&one.subject, &one.workload);
         let rate = series.and_then(crate::result::Series::estimate);
@@ -99,10 +100,52 @@ pub fn over_time(report: &Report) -> String {
 
 /// CPU time and path.
 pub fn expense(report: &Report) -> String {
+    let report = &report.in_window();
     let rows = report.workloads();
     let tables = [
         expense::cpu_table(report, &rows),
         expense::path_table(report, &rows),
     ];
     tables.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regime::Regime;
+    use crate::result::{Kind, Sample, Series, Unit, Work};
+
+    /// Figures of all rounds stood beside "rounds 3 to 7".
+    #[test]
+    fn figures_are_those_of_the_steady_rounds() {
+        let mut report = Report::new(Kind::Latency, Regime::Quiet, 1);
+        report.repetitions = 7;
+        let rounds = [900.0, 800.0, 100.0, 101.0, 100.0, 99.0, 100.0];
+        let sample = |value: &f64| {
+            Some(Sample {
+                value: *value,
+                ..Sample::default()
+            })
+        };
+        let work = Work {
+            operations: 1,
+            bytes: 4096,
+        };
+        report.series.push(Series {
+            unit: Unit::OperationsPerSecond,
+            samples: rounds.iter().map(sample).collect(),
+            ..Series::of_seconds("/disk", "read 4k", work, &[])
+        });
+        report.distributions.push(Distribution {
+            subject: "/disk".to_owned(),
+            workload: "read 4k".to_owned(),
+            first_round: 3,
+            last_round: 7,
+            response: Latency::default(),
+            service: None,
+            window: None,
+        });
+        let said = rates(&report);
+        assert!(said.contains("100 [99 101]"), "{said}");
+    }
 }

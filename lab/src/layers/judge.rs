@@ -89,16 +89,23 @@ pub fn question(all: Vec<Names>, looks: Looks, each_row: bool) -> Question {
     })
 }
 
-/// The rows that memory has and the target has not: those that would take too long there, or fail.
+/// The rows that were asked for and that a level has not: those that would take too long there, or fail.
 fn left_out(series: &[Series], names: &Names) -> Vec<String> {
     let has = |subject: &str, row: &Row| {
         let mut all = series.iter();
         all.any(|it| it.subject == subject && it.workload == row.name())
     };
+    let levels = [
+        &names.memory,
+        &names.pool_memory,
+        &names.target,
+        &names.pool_target,
+    ];
     main_rows()
         .into_iter()
-        .filter(|row| has(&names.pool_memory, row))
-        .filter(|row| !has(&names.target, row) || !has(&names.pool_target, row))
+        // The generator, at least, can do every row.
+        .filter(|row| series.iter().any(|it| it.workload == row.name()))
+        .filter(|row| !levels.into_iter().all(|level| has(level, row)))
         .map(|row| row.name().to_owned())
         .collect()
 }
@@ -391,6 +398,19 @@ mod tests {
         let open = question(vec![names(Mode::Direct)], Looks::plan(9, 9, false), false);
         let open = open(&report.series, 9).unwrap();
         assert!(open.cells.is_empty(), "{open:?}");
+    }
+
+    #[test]
+    fn a_row_that_failed_on_every_pool_is_not_left_out_of_the_answer() {
+        let mut report = report(0.64, 6.4, 0.65, 6.5);
+        report
+            .series
+            .retain(|it| it.workload != "write-1m" || !it.subject.contains("pool"));
+        let found = verdicts(&report, &[names(Mode::Direct)], 0.001);
+        assert!(
+            found[0].text.contains("cannot tell: without write-1m"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -36,7 +36,9 @@ pub(crate) fn set_up(
     check(plan)?;
     let pools = modes.iter().map(|it| (it.name(), it.options()));
     let pools: Vec<(&str, &str)> = pools.collect();
-    let levels = Levels::one_place(plan, &pools, stop, progress)?;
+    let mut levels = Levels::one_place(plan, &pools, stop, progress)?;
+    let said = levels.probe(progress)?;
+    levels.said.extend(said);
     let placed = levels.candidates.iter();
     let placed = placed.filter_map(|it| Some((Placed::of(it)?, it.facts.clone())));
     let (placed, facts) = placed.unzip();

@@ -12,12 +12,12 @@ use super::plan::{LayersPlan, PoolMode, QUICK_ROWS, rows};
 use super::setup::{Levels, MEMORY, TMPFS, pool_name};
 use super::target::Target;
 use crate::error::BenchError;
-use crate::progress::{Progress, Step};
+use crate::progress::Progress;
 use crate::result::{Kind, Report};
 use crate::sequential::Looks;
 use crate::stats::FEWEST_FOR_INTERVAL;
-use crate::trial::{self, Row, Trial, Until, WorkPlace};
-use crate::{credibility, crosscheck, probe};
+use crate::trial::{self, Row, Trial, Until};
+use crate::{credibility, crosscheck};
 
 /// What writing one file may take where nobody waits for the end.
 const PREPARE: Duration = Duration::from_secs(10);
@@ -97,22 +97,7 @@ pub(crate) fn measure(
     ] {
         report.settings.insert(name.to_owned(), value);
     }
-    let mut probed = Vec::new();
-    for candidate in &levels.candidates {
-        let facts = &candidate.facts;
-        if let (true, WorkPlace::Dir(dir), Some(storage)) = (
-            levels.targets.contains(&facts.name),
-            &candidate.place,
-            &facts.storage,
-        ) {
-            progress(&Step {
-                what: &format!("how {} keeps data", facts.name),
-                subject: &facts.name,
-                ..Step::default()
-            });
-            probed.extend(probe::notes(&facts.name, &dir.path, storage)?);
-        }
-    }
+    let probed = levels.probe(progress)?;
     if kind == Kind::Layers {
         let looks = looks(plan);
         for (name, value) in [
@@ -147,6 +132,7 @@ pub(crate) fn measure(
     report.noise = outcome.noise;
     report.repetitions = outcome.repetitions;
     report.interrupted = outcome.interrupted;
+    report.has_failed = outcome.has_failed;
     let mut said = levels.said.clone();
     said.extend(outcome.failures);
     if outcome.out_of_time {

@@ -8,11 +8,13 @@ use strandfs_options::show_size;
 use super::judge::Names;
 use super::plan::{FIRST_BRANCH, LayersPlan, Mode, PoolMode, Transport, pool_options};
 use super::target::Target;
+use crate::crosscheck;
 use crate::error::BenchError;
 use crate::matrix::Backing;
 use crate::matrix::plan::BLOCK;
 use crate::matrix::test_device::TestDevice;
 use crate::pattern::Pattern;
+use crate::probe;
 use crate::progress::{Progress, Step};
 use crate::scratch::Scratch;
 use crate::storage::{Storage, images};
@@ -128,6 +130,11 @@ impl Levels {
         stop: &AtomicBool,
         progress: &mut Progress<'_>,
     ) -> Result<Self, BenchError> {
+        for (number, (name, _)) in pools.iter().enumerate() {
+            if pools.iter().take(number).any(|it| it.0 == *name) {
+                return Err(twice(name));
+            }
+        }
         let mut levels = Self::default();
         let (place, own_tmpfs) = match plan.targets.first() {
             None => (TMPFS.to_owned(), levels.in_memory(plan)?),
@@ -200,6 +207,16 @@ impl Levels {
         }
         self.test_devices.push(test_device);
         Ok(name)
+    }
+
+    /// Samples are told apart by their subject's name.
+    fn check_name(&self, name: &str) -> Result<(), BenchError> {
+        let is_taken = self.candidates.iter().any(|it| it.facts.name == name)
+            || name.starts_with(crosscheck::PREFIX);
+        match is_taken {
+            true => Err(twice(name)),
+            false => Ok(()),
+        }
     }
 
     fn generator(&mut self) {
@@ -301,6 +318,7 @@ impl Levels {
     }
 
     fn bare(&mut self, name: &str, group: usize, own_tmpfs: bool) -> Result<(), BenchError> {
+        self.check_name(name)?;
         let path = self.scratch()?.branch("bare", own_tmpfs)?;
         let mut facts = named(name);
         facts.family = crate::subject::Family::Native;
@@ -414,6 +432,7 @@ impl Levels {
             own_tmpfs,
             branches,
         } = pool;
+        self.check_name(name)?;
         self.made += 1;
         let number = self.made;
         let own = self
@@ -484,6 +503,27 @@ impl Levels {
         Ok(())
     }
 
+    /// What the targets do with data behind the caller's back, a sentence each.
+    pub fn probe(&self, progress: &mut Progress<'_>) -> Result<Vec<String>, BenchError> {
+        let mut said = Vec::new();
+        for candidate in &self.candidates {
+            let facts = &candidate.facts;
+            if let (true, trial::WorkPlace::Dir(dir), Some(storage)) = (
+                self.targets.contains(&facts.name),
+                &candidate.place,
+                &facts.storage,
+            ) {
+                progress(&Step {
+                    what: &format!("how {} keeps data", facts.name),
+                    subject: &facts.name,
+                    ..Step::default()
+                });
+                said.extend(probe::notes(&facts.name, &dir.path, storage)?);
+            }
+        }
+        Ok(said)
+    }
+
     /// The directory of the bare level of a place.
     pub fn bare_dir(&self, place: &str) -> Option<PathBuf> {
         let found = self.candidates.iter().find(|it| it.facts.name == place)?;
@@ -492,6 +532,12 @@ impl Levels {
             trial::WorkPlace::Memory => None,
         }
     }
+}
+
+fn twice(name: &str) -> BenchError {
+    BenchError::Usage(format!(
+        "two subjects are called {name}: give each way once, and a target by its whole path (/...)"
+    ))
 }
 
 fn tell_mounting(name: &str, progress: &mut Progress<'_>) {
@@ -530,4 +576,28 @@ fn uring_works(plan: &LayersPlan) -> Result<(), String> {
         subject.mount_over(&[branch], &scratch, "pool").map(drop)
     };
     try_it().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory "tmpfs" and the laboratory's own tmpfs had their samples mixed.
+    #[test]
+    fn a_target_named_as_another_subject_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().display().to_string();
+        let plan = LayersPlan {
+            targets: vec![Target::Directory(dir.path().to_path_buf())],
+            file_bytes: 8 << 20,
+            ..LayersPlan::new(PathBuf::new(), dir.path().to_path_buf())
+        };
+        let stop = AtomicBool::new(false);
+        let made = Levels::one_place(&plan, &[(&name, "")], &stop, &mut |_| {});
+        let said = made.err().unwrap().to_string();
+        assert!(
+            said.contains(&format!("two subjects are called {name}")),
+            "{said}"
+        );
+    }
 }

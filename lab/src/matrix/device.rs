@@ -38,6 +38,18 @@ impl Number {
         Path::new("/sys/dev/block").join(self.text())
     }
 
+    /// The disk that a partition is a part of.
+    fn disk(self) -> Option<Self> {
+        let place = fs::canonicalize(self.sysfs()).ok()?;
+        place.join("partition").exists().then_some(())?;
+        let text = fs::read_to_string(place.parent()?.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        })
+    }
+
     /// Its size in bytes.
     fn size(self) -> Option<u64> {
         let sectors = fs::read_to_string(self.sysfs().join("size")).ok()?;
@@ -79,6 +91,7 @@ pub fn check_unused(path: &Path, needed: u64) -> Result<(), BenchError> {
     if let Some(line) = in_fstab(number, "/etc/fstab") {
         return Err(refuse(&format!("/etc/fstab names it: {line}")));
     }
+    check_claims(path)?;
     check_signature(path)?;
     let size = number.size().unwrap_or(0);
     if size < needed {
@@ -86,15 +99,20 @@ pub fn check_unused(path: &Path, needed: u64) -> Result<(), BenchError> {
             "it has {size} bytes, {needed} are needed; give a smaller --size"
         )));
     }
-    check_claims(path)
+    Ok(())
 }
 
 /// Refuses a device on which something else has an exclusive hold: a mount in another namespace,
-/// RAID, LVM, another program that makes a filesystem.
+/// RAID, LVM, another program that makes a filesystem; or that a loop device lies on.
 ///
 /// # Errors
 /// [`BenchError::Usage`] for a device in use or without permission.
 pub fn check_claims(path: &Path) -> Result<(), BenchError> {
+    // The kernel's claim does not tell of these.
+    if let Some(name) = Number::of(path).and_then(loop_above) {
+        let why = format!("{}: the loop device {name} lies on it", path.display());
+        return Err(BenchError::Usage(why));
+    }
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     let mut options = OpenOptions::new();
     let opened = options
@@ -151,6 +169,26 @@ fn mounted_at(number: Number) -> Option<String> {
             fields.get(2) == Some(&own.as_str()) || source.and_then(Number::of) == Some(number);
         same.then(|| fields.get(4).copied().unwrap_or_default().to_owned())
     })
+}
+
+/// The loop device that lies on this device, on a partition of it, or on the disk it is a part of; also one
+/// whose device cannot be looked at.
+fn loop_above(number: Number) -> Option<String> {
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let family = |it: Number| [Some(it), it.disk()].into_iter().flatten();
+    let lies_here = |backing: &Path| match Number::of(backing) {
+        Some(its) => family(its).any(|it| family(number).any(|own| own == it)),
+        None => {
+            let is_file = backing.starts_with("/dev/shm") || backing.exists();
+            backing.starts_with("/dev") && !is_file
+        }
+    };
+    let mut loops = blocks.filter_map(|block| {
+        let backing = fs::read_to_string(block.path().join("loop/backing_file")).ok()?;
+        lies_here(Path::new(backing.trim_end_matches('\n')))
+            .then(|| block.file_name().to_string_lossy().into_owned())
+    });
+    loops.next()
 }
 
 fn swaps() -> Vec<Number> {
@@ -220,6 +258,23 @@ mod tests {
             assert!(matches!(error, BenchError::Usage(_)));
             assert!(error.to_string().contains(said), "{error}");
         }
+    }
+
+    /// The filesystem on it was mounted, and lost.
+    #[test]
+    fn a_device_that_a_loop_device_lies_on_is_refused() {
+        use strandfs_volume::loop_device;
+        if !rustix::process::geteuid().is_root() || loop_device::check().is_err() {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let below = crate::loop_image::LoopDevice::attach(file.path()).unwrap();
+        check_unused(below.path(), 0).unwrap();
+        let above = crate::loop_image::LoopDevice::attach(below.path()).unwrap();
+        let said = check_unused(below.path(), 0).unwrap_err().to_string();
+        let name = above.path().file_name().unwrap().to_string_lossy();
+        assert!(said.contains(&format!("{name} lies on it")), "{said}");
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! The device that filesystems are made on in turn, and the one that is mounted.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::Advice;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use strandfs_options::show_size;
@@ -16,7 +15,7 @@ use super::device::{check_claims, check_unused};
 use super::plan::{BLOCK, Backing};
 use super::recipe::Recipe;
 use crate::error::BenchError;
-use crate::loop_image::{LoopDevice, fill_holes, write_image};
+use crate::loop_image::{Image, LoopDevice};
 use crate::pattern::Pattern;
 use crate::scratch::Scratch;
 use crate::storage::Storage;
@@ -43,9 +42,7 @@ pub struct TestDevice {
 }
 
 /// An image that was made for the run. Removed when dropped.
-struct ImageFile {
-    path: PathBuf,
-}
+struct ImageFile(Image);
 
 /// What is mounted now.
 struct Mounted {
@@ -90,7 +87,7 @@ impl TestDevice {
             None => None,
         };
         let attached = match &image {
-            Some(image) => Some(LoopDevice::attach(&image.path)?),
+            Some(image) => Some(image.0.attach()?),
             None => None,
         };
         let path = match (place, &attached) {
@@ -166,7 +163,7 @@ impl TestDevice {
         let arguments = arguments.iter().map(OsStr::new);
         tool::run(program, arguments.chain([self.path.as_os_str()]))?;
         if let Some(image) = &self.image {
-            fill_holes(&image.path, self.bytes)?;
+            image.0.fill_holes(self.bytes)?;
         }
         self.mount(recipe)
     }
@@ -178,7 +175,7 @@ impl TestDevice {
     pub fn remount(&mut self, recipe: &Recipe) -> Result<(), BenchError> {
         self.unmount()?;
         if let Some(image) = self.image.as_ref().filter(|_| self.is_cached_below()) {
-            forget(&image.path)?;
+            image.0.forget()?;
         }
         self.mount(recipe)
     }
@@ -217,16 +214,15 @@ impl ImageFile {
                 path.display()
             )));
         }
-        write_image(&path, bytes, pattern.block(BLOCK), stop)?;
-        Ok(Self { path })
+        Image::write(&path, bytes, pattern.block(BLOCK), stop).map(Self)
     }
 }
 
 impl Drop for ImageFile {
     fn drop(&mut self) {
         // Without it the place is lost until somebody looks: they are told where.
-        if let Err(error) = fs::remove_file(&self.path) {
-            eprintln!("strandfs: removing {}: {error}", self.path.display());
+        if let Err(error) = self.0.remove() {
+            eprintln!("strandfs: {error}");
         }
     }
 }
@@ -289,10 +285,63 @@ impl Drop for TestDevice {
     }
 }
 
-/// Has the filesystem below drop its cached pages of the image.
-fn forget(image: &Path) -> Result<(), BenchError> {
-    let file = File::open(image).map_err(BenchError::io("opening", image))?;
-    file.sync_data().map_err(BenchError::io("syncing", image))?;
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-        .map_err(BenchError::io("uncaching", image))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    /// Root made an image in a user's directory; the user put a link to another file in its place, and that
+    /// got the filesystem.
+    #[test]
+    fn an_image_that_is_exchanged_while_it_is_written_leads_to_no_other_file() {
+        let has = |program: &str| tool::find(program).is_some();
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root || strandfs_volume::loop_device::check().is_err() || !has("mkfs.ext4") {
+            return;
+        }
+        const BYTES: u64 = 64 << 20;
+        let top = tempfile::tempdir().unwrap();
+        let (home, victim) = (top.path().join("home"), top.path().join("victim"));
+        fs::create_dir(&home).unwrap();
+        fs::write(&victim, "root's").unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&victim)
+            .unwrap()
+            .set_len(BYTES)
+            .unwrap();
+        let image = home.join("img");
+        let ended = AtomicBool::new(false);
+        let recipe = Recipe {
+            name: "ext4".to_owned(),
+            kind: "ext4".to_owned(),
+            mkfs: "mkfs.ext4 -q".to_owned(),
+            mount: String::new(),
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !image.exists() && !ended.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                let _ = fs::rename(&image, home.join("gone"));
+                let _ = std::os::unix::fs::symlink(&victim, &image);
+            });
+            let made = TestDevice::prepare(
+                &Backing::File(image.clone()),
+                BYTES,
+                top.path(),
+                &mut Pattern::new(BLOCK, 1),
+                &AtomicBool::new(false),
+            );
+            ended.store(true, Ordering::Relaxed);
+            let mut device = made.unwrap();
+            device.make(&recipe).unwrap();
+            fs::write(device.root().join("file"), "measured").unwrap();
+        });
+        let found = fs::read(&victim).unwrap();
+        assert!(found.starts_with(b"root's") && found[6..].iter().all(|it| *it == 0));
+        assert!(victim.exists() && image.is_symlink());
+        let devices = strandfs_volume::loop_device::on(&victim);
+        assert_eq!(devices, [""; 0].map(PathBuf::from));
+    }
 }

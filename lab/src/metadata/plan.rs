@@ -163,6 +163,16 @@ impl MetadataPlan {
                 "--branches takes numbers from 1 to {MOST_BRANCHES}"
             )));
         }
+        for (place, subject) in self.subjects.iter().enumerate() {
+            let before = self.subjects.iter().take(place);
+            if before.map(|it| &it.name).any(|it| *it == subject.name) {
+                return Err(BenchError::Usage(format!(
+                    "two subjects are called {}: give a --variant or --peer another name, and each number of \
+                     --branches once",
+                    subject.name
+                )));
+            }
+        }
         let mut said = Vec::new();
         let wanted = self.workloads.len();
         if !rustix::process::geteuid().is_root() {

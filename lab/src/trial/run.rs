@@ -164,6 +164,7 @@ impl Run<'_> {
             if let Err(why) = self.test_device(candidate, &dir).verify() {
                 let name = self.name(candidate).to_owned();
                 self.amounts.retain(|cell, _| cell.1 != candidate);
+                self.outcome.has_failed = true;
                 self.fail(format!(
                     "{name} gave back other bytes than were written, so it has no figures: {why}"
                 ));
@@ -292,6 +293,7 @@ impl Run<'_> {
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
             Err(error) => {
                 let name = self.name(cell.1).to_owned();
+                self.outcome.has_failed = true;
                 self.fail(format!("{name}: {error}"));
             }
         }
@@ -354,6 +356,7 @@ impl Run<'_> {
                     Err(BenchError::Interrupted) => return Err(BenchError::Interrupted.into()),
                     Err(error) => {
                         let name = self.name(candidate).to_owned();
+                        self.outcome.has_failed = true;
                         self.fail(format!("{name}: {error}"));
                     }
                 }

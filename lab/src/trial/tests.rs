@@ -61,6 +61,7 @@ fn every_cell_has_a_sample_in_every_repetition_and_memory_has_no_names() {
     ]);
     let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(outcome.failures, [""; 0]);
+    assert!(!outcome.has_failed);
     assert!((5..=6).contains(&outcome.repetitions));
     assert_eq!(outcome.series.len(), 3 + 4 + 4);
     for series in &outcome.series {
@@ -90,6 +91,7 @@ fn what_fails_on_one_is_named_and_the_others_go_on() {
     ]);
     let outcome = run(&trial, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(outcome.failures.len(), 1, "{:?}", outcome.failures);
+    assert!(outcome.has_failed);
     assert!(outcome.failures[0].starts_with("other: making"));
     assert_eq!(outcome.series.len(), 4 + 3);
 }

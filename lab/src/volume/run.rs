@@ -253,6 +253,19 @@ impl VolumePlan {
         if self.repetitions == 0 || self.time < Duration::from_millis(100) {
             return usage("--reps must be at least 1, and --time at least 100ms");
         }
+        for (place, candidate) in self.candidates.iter().enumerate() {
+            let name = candidate.name();
+            if self
+                .candidates
+                .iter()
+                .take(place)
+                .any(|it| it.name() == name)
+            {
+                return usage(&format!(
+                    "two subjects are called {name}: give each way once"
+                ));
+            }
+        }
         if !rustix::process::geteuid().is_root() {
             return usage("loop devices can only be set up by root: use sudo");
         }

@@ -322,9 +322,11 @@ fn heading(report: &Report, file_bytes: u64) {
 fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
     print_notes(&report.warnings);
     args.output.write(|path| report.write(path))?;
-    Ok(match (report.repetitions, report.interrupted) {
-        (0, _) => Exit::Failed.into(),
-        (_, true) => Exit::Degraded.into(),
-        _ => ExitCode::SUCCESS,
-    })
+    Ok(
+        match (report.repetitions, report.interrupted || report.has_failed) {
+            (0, _) => Exit::Failed.into(),
+            (_, true) => Exit::Degraded.into(),
+            _ => ExitCode::SUCCESS,
+        },
+    )
 }

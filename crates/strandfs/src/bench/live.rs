@@ -3,6 +3,7 @@
 pub mod verdict;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,12 +16,14 @@ use crate::failure::Failure;
 use crate::live_figures::{mean_ns, percentile_ns, since, sum, whole};
 use crate::logging::one_line;
 use crate::{metrics, mounts};
-use verdict::{BranchCalls, Layer, Times, Verdict, judge};
+use verdict::{BranchCalls, Layer, Times, Unended, Verdict, judge};
 
 /// The time is looked at in so many slices.
 const SLICES: u32 = 6;
 /// How soon a signal is seen.
 const TICK: Duration = Duration::from_millis(100);
+/// What the pool says of a branch whose calls come back.
+const HEALTHY: [&str; 3] = ["ok", "read-only", ""];
 /// Requests that wait for others on purpose, for as long as these like.
 const WAITING: [&str; 1] = ["setlkw"];
 
@@ -59,10 +62,12 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
     }
     let began = Instant::now();
     let mut looks = vec![take()?];
+    let mut least = waiting(&mountpoint);
     for slice in 1..=SLICES {
         let until = Duration::from_secs(args.seconds) * slice / SLICES;
         while began.elapsed() < until && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(TICK.min(until.saturating_sub(began.elapsed())));
+            least = least.min(waiting(&mountpoint));
         }
         looks.push(take()?);
     }
@@ -72,8 +77,9 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
             "the pool was mounted anew meanwhile: run this again".to_owned(),
         ));
     };
-    let verdict = judge(&seen.slices, &seen.branches);
     let seconds = began.elapsed().as_secs_f64();
+    let unended = Unended::of(&seen, least.unwrap_or(0), &looks, seconds);
+    let verdict = unended.judge(judge(&seen.slices, &seen.branches));
     match args.json {
         true => println!("{:#}", seen.json(&verdict, seconds)?),
         false => seen.print(&verdict, seconds),
@@ -154,6 +160,35 @@ impl Seen {
         }
         println!("{}", said(verdict));
         println!("What programs read and write in passthrough is not among the requests.");
+    }
+}
+
+/// Requests that the kernel has no answer to; `None` where it does not tell.
+fn waiting(mountpoint: &Path) -> Option<u64> {
+    let mounts = mounts::list().ok()?;
+    let mount = mounts.iter().rfind(|it| it.mountpoint == mountpoint)?;
+    let connection = format!("/sys/fs/fuse/connections/{}/waiting", mount.device.1);
+    std::fs::read_to_string(connection)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+impl Unended {
+    /// Of what was seen, with the fewest requests that were waiting at any moment.
+    fn of(seen: &Seen, least: u64, looks: &[Metrics], seconds: f64) -> Unended {
+        let last = looks.last().into_iter().flat_map(|it| &it.branches);
+        let troubled = last.filter(|it| !HEALTHY.contains(&it.health.as_str()));
+        Unended {
+            requests: seen
+                .all
+                .at_once(seconds)
+                .map_or(0, |usual| least.saturating_sub(usual)),
+            branches: troubled
+                .map(|it| format!("{} {}", one_line(&it.path), it.health))
+                .collect(),
+        }
     }
 }
 

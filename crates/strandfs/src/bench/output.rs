@@ -37,7 +37,11 @@ impl OutputArgs {
     }
 }
 
-fn writable(path: &Path) -> io::Result<()> {
+/// Whether a file can be written; one that is not there is not left.
+///
+/// # Errors
+/// Those of opening it.
+pub(super) fn writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
         Ok(found) if found.is_file() => File::options().write(true).open(path).map(drop),

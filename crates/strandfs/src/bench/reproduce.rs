@@ -12,6 +12,7 @@ use strandfs_lab::result::Report;
 use strandfs_lab::volume::{Candidate, Io, Server, VolumePlan, run as volume};
 use strandfs_lab::{BenchError, blocksize, passthrough};
 
+use super::output::writable;
 use super::progress::Bar;
 use super::{stop_on_signals, this_program};
 use crate::args::bench::reproduce::ReproduceArgs;
@@ -28,6 +29,7 @@ const JOB: Duration = Duration::from_secs(2);
 /// # Errors
 /// Something could not be measured (but for the volume, which then is missing), or not be written.
 pub fn run(args: &ReproduceArgs) -> Result<ExitCode, Failure> {
+    writable(&args.output).map_err(BenchError::io("writing", &args.output))?;
     if let Some(dir) = &args.results {
         fs::create_dir_all(dir).map_err(BenchError::io("making", dir))?;
     }

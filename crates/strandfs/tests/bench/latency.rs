@@ -3,11 +3,14 @@
 use crate::{need_root, need_tool};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::laboratory::{Bench, nothing_in};
-use crate::support::{Kind, mounts, strandfs};
+use crate::support::{Kind, command, eventually, mounts, strandfs};
 use serde_json::Value;
 
 fn percentile(latency: &Value, wanted: f64) -> f64 {
@@ -116,6 +119,45 @@ fn rounds_end_when_they_are_steady() {
             rounds - 4,
             "{found}"
         );
+    }
+}
+
+/// Pools, servers, loop devices and directories stayed.
+#[test]
+fn a_terminal_that_closes_leaves_nothing_behind() {
+    need_root!();
+    let bench = Bench::new();
+    for signal in [Signal::HUP, Signal::QUIT] {
+        let work = bench.dir("work");
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let mut child = Command::new(command::binary())
+            .args([
+                "bench",
+                "latency",
+                "--rounds=100000",
+                "--size=8M",
+                "--modes=direct",
+            ])
+            .arg("--directory")
+            .arg(&work)
+            .stdout(out.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        let pools = || {
+            let all = mounts::list().into_iter().map(|it| it.0);
+            all.filter(|it| it.starts_with(&work)).collect::<Vec<_>>()
+        };
+        eventually("a pool is mounted", Duration::from_secs(60), || {
+            pools().iter().any(|it| it.ends_with("pool1"))
+        });
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = child.wait().unwrap();
+        let left = pools();
+        left.iter().rev().for_each(|it| mounts::detach_once(it));
+        assert!(left.is_empty(), "{signal:?}: {left:?}");
+        assert!(matches!(status.code(), Some(1 | 3)), "{status:?}");
+        nothing_in(&work);
     }
 }
 

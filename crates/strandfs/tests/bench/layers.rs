@@ -488,3 +488,54 @@ fn an_option_is_advised_only_after_it_was_tried() {
     let is_named = said.contains("passthrough.io=rw,cache.files=auto-full, write-512:");
     assert_eq!(is_named, rw["helps"].as_bool().unwrap(), "{said}");
 }
+
+/// It ended as if everything had been measured.
+#[test]
+fn a_pool_that_fails_has_no_answer_and_the_exit_code_says_so() {
+    need_root!();
+    let bench = Bench::new();
+    let work = bench.dir("work");
+    let program = bench.dir.path().join("program");
+    let real = command::binary().display().to_string();
+    let text = format!(
+        "#!/bin/sh\nif [ $1 = mount ]; then\n  options=nullrw=true,$4\n  shift 4\n  exec {real} mount -f -o $options \"$@\"\nfi\nexec {real} \"$@\"\n"
+    );
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let words = [
+        "bench",
+        "layers",
+        "--size=8M",
+        "--modes=direct",
+        "--transports=dev",
+    ];
+    let more = [
+        "--no-cross-check",
+        "--only=write-1m,random-read-4k",
+        "--reps=3",
+    ];
+    let places = ["--directory", work.to_str().unwrap(), "--program"];
+    let all = [&words[..], &more, &places, &[program.to_str().unwrap()]].concat();
+    let run = crate::support::strandfs(all);
+    assert!(run.stdout.contains("other bytes"), "{run:?}");
+    assert!(run.stdout.contains("cannot tell: without"), "{run:?}");
+    assert_eq!(run.code(), 3, "{run:?}");
+    nothing_in(&work);
+}
+
+#[test]
+fn a_target_with_a_colon_in_its_name_is_one_branch() {
+    need_root!();
+    let bench = Bench::new();
+    let target = bench.dir("xfs:2G and more");
+    let args = [
+        target.to_str().unwrap(),
+        "--modes=direct",
+        "--transports=dev",
+        "--no-cross-check",
+        "--only=write-1m",
+        "--reps=1",
+    ];
+    bench.run("layers", &args);
+    nothing_in(&target);
+}

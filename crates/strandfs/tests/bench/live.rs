@@ -2,6 +2,7 @@
 //! where there is nothing to tell by.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -108,6 +109,48 @@ fn where_nothing_is_delayed_nothing_is_named() {
     });
     assert!(run.stdout.contains("Nothing is slow"), "{run:?}");
     assert!(run.stdout.contains("branch "), "{run:?}");
+}
+
+/// The requests that ended were quick, and those that hung were in no figure.
+#[test]
+fn while_callers_hang_in_a_branch_it_is_never_said_that_nothing_is_slow() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branches([Kind::Tmpfs("64m"), Kind::Dir])
+        .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
+        .option("category.create=ff,passthrough.io=off,cache.files=off")
+        .prepare();
+    let behind = pool.outside("behind");
+    put(behind.join("far/f"), "far");
+    put(pool.on(0, "near/f"), "near");
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    pool.start();
+    let near = fs::File::open(pool.path("near/f")).unwrap();
+    let far = fs::File::open(pool.path("far/f")).unwrap();
+    let stop = AtomicBool::new(false);
+    slow.set(Mood::Stuck);
+    let run = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| far.read_at(&mut [0], 0));
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = near.read_at(&mut [0], 0);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        crate::support::eventually("callers hang", Duration::from_secs(30), || {
+            slow.waiting() > 0
+        });
+        let root = pool.root().to_str().unwrap();
+        let run = strandfs(["bench", "live", root, "--seconds", "6"]);
+        slow.set(Mood::Well);
+        stop.store(true, Ordering::Relaxed);
+        run
+    });
+    assert!(!run.stdout.contains("Nothing is slow"), "{run:?}");
+    assert!(run.stdout.contains("no answer all the time"), "{run:?}");
+    assert_eq!(run.code(), 3, "{run:?}");
 }
 
 #[test]

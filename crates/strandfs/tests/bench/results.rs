@@ -229,3 +229,18 @@ fn the_page_of_published_tables_is_made_by_one_command() {
         Report::read(&results.join(format!("{name}.json"))).unwrap();
     }
 }
+
+/// An hour of measuring ended in "no such directory".
+#[test]
+fn reproduce_refuses_a_page_that_cannot_be_written_before_it_measures() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("missing/page.md");
+    let begun = std::time::Instant::now();
+    let run = strandfs(["bench", "reproduce", "-o", page.to_str().unwrap()]);
+    assert_ne!(run.code(), 0, "{run:?}");
+    assert!(run.stderr.contains("missing/page.md"), "{run:?}");
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(30),
+        "{run:?}"
+    );
+}

@@ -2,7 +2,8 @@
 //!
 //! The rule, which is also in `docs/benchmarks.md`:
 //! - fewer than [`REQUESTS_MIN`] requests that were timed: nothing can be told;
-//! - a mean of less than [`SLOW_NS`]: nothing is slow;
+//! - a mean of less than [`SLOW_NS`]: nothing is slow, unless requests were outstanding all the time or the
+//!   pool calls a branch slow, failed or missing: then nothing can be told;
 //! - a part is named if it has at least half of the time of all requests, and is the largest in nearly
 //!   all slices of the time that have requests enough: one long request in a quiet minute does not
 //!   name it;
@@ -99,6 +100,11 @@ impl Times {
         }
     }
 
+    /// How many requests there were at a moment, twice over to be sure; none for no time.
+    pub fn at_once(&self, seconds: f64) -> Option<u64> {
+        (seconds > 0.0).then(|| (2.0 * self.whole() / 1e9 / seconds) as u64)
+    }
+
     fn largest(&self) -> Option<Layer> {
         let parts = Layer::ALL.iter().zip(self.by_layer);
         let largest = parts.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -126,6 +132,50 @@ impl BranchCalls {
     /// Of all kinds, in nanoseconds.
     pub fn total_ns(&self) -> f64 {
         self.kinds.values().map(|it| it.total_ns as f64).sum()
+    }
+}
+
+/// What is in no figure, since it did not end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Unended {
+    /// Requests beyond those that come and go: outstanding all the time.
+    pub requests: u64,
+    /// Branches that the pool itself calls slow, failed or missing, with that word.
+    pub branches: Vec<String>,
+}
+
+impl Unended {
+    /// Nothing can be told by the requests that ended alone.
+    pub fn judge(&self, verdict: Verdict) -> Verdict {
+        let mut said = Vec::new();
+        if self.requests > 0 {
+            said.push(format!(
+                "at least {} had no answer all the time (a wait for a lock is one), and what does not end is in no \
+                 figure",
+                match self.requests {
+                    1 => "1 request".to_owned(),
+                    many => format!("{many} requests"),
+                }
+            ));
+        }
+        if !self.branches.is_empty() {
+            let branches = self.branches.join(", ");
+            said.push(format!(
+                "the pool calls {branches} (strandfs status says more)"
+            ));
+        }
+        match verdict {
+            Verdict::NothingSlow { .. } if !said.is_empty() => Verdict::CannotTell {
+                why: said.join("; "),
+            },
+            Verdict::CannotTell { why } => {
+                said.push(why);
+                Verdict::CannotTell {
+                    why: said.join("; "),
+                }
+            }
+            other => other,
+        }
     }
 }
 
