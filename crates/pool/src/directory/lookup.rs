@@ -153,7 +153,7 @@ pub(crate) fn entry(
     };
     Entry {
         node: node.id,
-        generation: u64::from(node.generation),
+        generation: u64::from(pool.volumes.handle_generation(node)),
         entry_valid,
         attr_valid: validity::attr_valid(pool, view, node, attr.mode, since),
         attr,
