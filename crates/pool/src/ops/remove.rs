@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::metadata::copy_metadata;
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
-use crate::directory::{Directories, choose, clone_path, follow, set};
+use crate::directory::{Directories, choose, clone_path, follow, removed_files, set};
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::{change, hidden_copies, remove_shown, removed_dirs};
@@ -48,8 +48,10 @@ pub(crate) fn unlink(
         }
         let nodes = nodes_at(pool, only, name);
         let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+        let opened = removed_files::open_only(pool, &only.fd, name, &nodes);
         let unlink = || rustix::fs::unlinkat(&only.fd, name, AtFlags::empty());
         only.branch.call(Call::Remove, unlink)?;
+        removed_files::hold_removed(pool, opened);
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
@@ -58,7 +60,9 @@ pub(crate) fn unlink(
     check_owners(cx, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+    let opened = removed_files::open_before_removal(pool, &set, name, &found, &nodes);
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
+    removed_files::hold_removed(pool, opened);
     forget_name(&nodes, &parent, name);
     Ok(())
 }
