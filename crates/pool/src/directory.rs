@@ -16,6 +16,7 @@ pub(crate) mod locate;
 pub(crate) mod lookup;
 pub(crate) mod reading;
 pub(crate) mod recall;
+pub(crate) mod removed_files;
 pub(crate) mod set;
 pub(crate) mod symlinkify;
 pub(crate) mod workers;
@@ -28,12 +29,14 @@ use clones::Clones;
 use fds::DirFdCache;
 use listing_cache::ListingCache;
 use recall::Recall;
+use removed_files::RemovedFiles;
 use workers::WorkerPools;
 
 /// What the branches' directories are known to hold, and what is kept open of them.
 pub struct Directories {
     coherent: Coherent,
     pub(crate) dir_fds: DirFdCache,
+    pub(crate) removed_files: RemovedFiles,
     pub(crate) listing_cache: ListingCache,
     /// Directories that are being cloned.
     pub(crate) clones: Clones,
@@ -48,6 +51,7 @@ impl Directories {
         Arc::new_cyclic(|me| Directories {
             coherent,
             dir_fds: DirFdCache::new(descriptors),
+            removed_files: RemovedFiles::default(),
             listing_cache: ListingCache::default(),
             clones: Clones::default(),
             worker_pools: WorkerPools::default(),

@@ -13,8 +13,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         run_time: true,
         help: "extended attributes",
         help_full: "passthrough: the branch's. noattr: none exist and none can be set (ENODATA). \
-            nosys: not supported (ENOSYS); the kernel then never asks again on this mount, not \
-            even for the control attributes.",
+            nosys: not supported (EOPNOTSUPP); with posix-acl=false the kernel then never asks \
+            again on this mount, not even for the control attributes. Access lists are left as \
+            they are: posix-acl says whether they hold.",
         ..OptionDef::BASE
     },
     OptionDef {

@@ -166,7 +166,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         example: "true",
         help: "let the kernel collect small writes before sending them",
         help_full: "Takes effect for cached files only. The kernel then keeps size and times \
-            itself, so the branches must not change behind the pool.",
+            itself, so the branches must not change behind the pool. Holes are not told from \
+            data then: copies of sparse files have them filled.",
         conflicts: &[Conflict {
             with: "passthrough.io",
             why: "the kernel offers only one of them on a mount",

@@ -74,7 +74,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help_full: "system: what the administrator mounted (disks, datasets, bind mounts), but not \
             what a user did: FUSE mounts whose user is neither root nor the one the pool's server \
             runs as. Their servers say what they like of owners and modes, and may never answer. \
-            none: no mount. all: every mount. What is not crossed can be seen in a listing and \
+            none: no mount. all: every mount, but never the pool itself. What is not crossed can be seen in a listing and \
             answers EACCES. btrfs subvolumes that are not mounted are no mounts. Set-id bits, file \
             capabilities and device nodes of a mount that a user controls count for nothing in \
             any case, also where it is a branch itself.",

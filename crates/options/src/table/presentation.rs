@@ -52,7 +52,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             several hard links get the number of devino-hash, the same under every name. \
             hybrid-hash: directories by path-hash, everything else by devino-hash. The forms \
             ending in 32 fit programs that know 32-bit numbers only; two files may then share \
-            one. mergerfs' default is hybrid-hash. A change applies to files the kernel does \
+            one. A file whose number a known one has, which had its path or its inode before, \
+            gets another until it is forgotten. mergerfs' default is hybrid-hash. A change applies to files the kernel does \
             not know at that time.",
         ..OptionDef::BASE
     },

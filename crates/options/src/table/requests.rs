@@ -107,7 +107,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         default: "false",
         example: "true",
         help: "throw data away: for benchmarks only",
-        help_full: "Reads return zeros and writes are dropped, without touching the branch.",
+        help_full: "Reads return zeros, and writes and all else that changes content (truncating, \
+            allocating) is dropped, without touching the branch.",
         conflicts: &[Conflict {
             with: "passthrough.io",
             why: "data in passthrough never reaches the server",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::coherence::copies;
-use crate::directory::Directories;
+use crate::directory::{Directories, removed_files};
 use crate::state::identity::split_id;
 use crate::state::node::Node;
 
@@ -24,6 +24,7 @@ pub(crate) fn unref(pool: &Directories, node: &Arc<Node>, count: u64) {
     if !pool.nodes.unref(node, count, remember) {
         return;
     }
+    removed_files::forget(pool, node);
     if node.is_dir() {
         copies::forget_copies(pool, node);
         let dropped = node.place_mut().dirs.take();

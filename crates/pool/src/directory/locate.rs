@@ -130,7 +130,7 @@ fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Lo
     Some(Located { branch, fd })
 }
 
-fn locate_nameless(pool: &State, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
+fn locate_nameless(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
     let view = pool.view();
     let open = node.open.lock().as_ref().and_then(|open| open.any_open());
     if let Some((branch, fd)) = open {
@@ -142,6 +142,9 @@ fn locate_nameless(pool: &State, node: &Arc<Node>, identity: &Identity) -> Resul
         return Err(Errno::STALE.into());
     }
     let branch = Arc::clone(view.branch(identity.branch).ok_or(Errno::STALE)?);
+    if let Some(fd) = pool.removed_files.get(node) {
+        return Ok(Located { branch, fd });
+    }
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     let fd = pool
         .volumes

@@ -153,7 +153,7 @@ pub(crate) fn entry(
     };
     Entry {
         node: node.id,
-        generation: u64::from(node.generation),
+        generation: u64::from(pool.volumes.handle_generation(node)),
         entry_valid,
         attr_valid: validity::attr_valid(pool, view, node, attr.mode, since),
         attr,
@@ -389,6 +389,7 @@ pub(crate) fn file_node(
         .nodes
         .find_or_make(smallvec![identity], kind, ino, names)
         .ok_or(Errno::NOMEM)?;
+    inode_number::keep(pool, view, &node);
     if let Some(name) = name {
         node.add_name(parent.id, name);
     }
@@ -472,9 +473,12 @@ fn adopt_dir(
             let path = || Some(inode_number::path_hash(pool, parent)?.child(name));
             let ino = inode_number::inode_number(pool, view, Numbered::directory(first), path);
             let names = Names::one(parent.id, name);
-            pool.nodes
+            let node = pool
+                .nodes
                 .find_or_make(eldest, FileKind::Directory, ino, names)
-                .ok_or(Errno::NOMEM)?
+                .ok_or(Errno::NOMEM)?;
+            inode_number::keep(pool, view, &node);
+            node
         }
     };
     if node.id == NodeId::ROOT {

@@ -17,7 +17,7 @@ use crate::base::thread;
 use crate::coherence::telling::{Stale, Teller};
 use crate::coherence::{invalidate, validity};
 use crate::directory::set::{self, Freshness, SlowBranches};
-use crate::directory::{Directories, reading};
+use crate::directory::{Directories, reading, removed_files};
 use crate::state::view::View;
 
 /// Requests that began before a change may still be on their way after it; what they bring to
@@ -204,6 +204,7 @@ fn sweep(pool: &Directories, reason: &Reason) {
 /// Drops descriptors of directories on branches that left, and keeps the nodes that had
 /// their id from there.
 pub(crate) fn let_go_of_branches(pool: &Directories) {
+    removed_files::let_go_of_branches(pool);
     let view = Arc::clone(&pool.view());
     let mut directories = Vec::new();
     pool.nodes.for_each(|node| {

@@ -455,12 +455,17 @@ fn review_mounts(pool: &Directories) {
     let own = number.and_then(|number| table.forbidden_on((0, number)));
     let mounts = &pool.volumes.mounts;
     let view = pool.view();
-    mounts.note_users(
-        &table,
-        view.branches.iter().map(|branch| branch.path.as_path()),
-    );
+    if let Some(number) = number {
+        mounts.set_pool_device(number);
+    }
+    let branches = view.branches.iter().map(|branch| branch.path.as_path());
+    let below = mounts.note_below(&table, branches);
+    if below {
+        // Directories were looked for, and remembered, without what is mounted there now.
+        pool.coherence.changes.structure_changed();
+    }
     let of_pool = own.is_some_and(|forbids| mounts.set_pool(forbids));
-    if mounts.review(&table) | of_pool {
+    if mounts.review(&table) | of_pool | below {
         let _ = recall::recall_everything(pool);
     }
 }

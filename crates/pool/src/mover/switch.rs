@@ -186,7 +186,7 @@ fn switch(
 
 /// From here on the node is found by either inode.
 fn expect_at(pool: &State, node: &Arc<Node>, source: &Source, identity: &Identity) {
-    pool.nodes.bind(identity, node.id);
+    pool.nodes.bind(identity, node);
     node.place_mut().copies = smallvec![source.identity, *identity];
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn lookup_self(pool: &Directories, id: NodeId) -> Result<Entry> {
         .nodes
         .find_or_make(smallvec![identity], kind, shown, Names::default())
         .ok_or(Errno::NOMEM)?;
+    inode_number::keep(pool, &view, &node);
     if kind == FileKind::Directory {
         let known = Option::clone(&node.place().dirs);
         // Where another look-up was faster, its set stays.

@@ -20,7 +20,7 @@ use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::{open, privilege};
 use crate::state::State;
 use crate::state::node::Node;
-use crate::state::open_file::OpenFile;
+use crate::state::open_file::{IoMode, OpenFile};
 use crate::state::range_locks::Answers;
 use crate::state::view::View;
 
@@ -182,6 +182,9 @@ pub(crate) fn fsync(
 /// FALLOCATE.
 pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Result<()> {
     let opened = open::opened(pool, args.handle)?;
+    if pool.view().settings.requests.nullrw {
+        return Ok(());
+    }
     cx.may_block();
     let mode = FallocateFlags::from_bits_retain(args.mode);
     let range = (args.offset_bytes, args.len_bytes);
@@ -193,9 +196,29 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
     in_doubt_if_failed(pool, opened.node.id, outcome)
 }
 
-/// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else.
+/// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else. What the
+/// kernel has in its cache and not written yet is a hole to the branch, and data to everybody else.
+///
+/// # Errors
+/// ENOSYS where the kernel collects writes, which is so for as long as the mount: it does not ask
+/// again and takes every file for data.
 pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32) -> Result<u64> {
+    if pool.view().settings.caching.writeback {
+        return Err(Errno::NOSYS.into());
+    }
     let opened = open::opened(pool, handle)?;
+    // A mapping keeps its handle open, and its pages are written before the handle is released.
+    let may_be_dirty = (opened.node.open.lock().as_ref())
+        .is_some_and(|open| open.mode == IoMode::Server && open.is_written());
+    if may_be_dirty {
+        let size_bytes = rustix::fs::fstat(&*opened.file()?)?.st_size.unsigned_abs();
+        return match i32::try_from(whence) {
+            _ if offset_bytes >= size_bytes => Err(Errno::NXIO.into()),
+            Ok(libc::SEEK_DATA) => Ok(offset_bytes),
+            Ok(libc::SEEK_HOLE) => Ok(size_bytes),
+            _ => Err(Errno::INVAL.into()),
+        };
+    }
     let whence = match i32::try_from(whence) {
         Ok(libc::SEEK_DATA) => SeekFrom::Data(offset_bytes),
         Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),

@@ -82,6 +82,8 @@ pub(crate) fn listed_as(
 
 fn live(pool: &State, volume: VolumeId, ino: u64, disguised: bool) -> Option<Arc<Node>> {
     let own = pool.nodes.find(volume, ino, Presented::Own);
+    // One that moved to another branch is under its old inode still, which is another's by now.
+    let own = own.filter(|node| node.has_copy(volume, ino));
     own.or_else(|| {
         let other = || pool.nodes.find(volume, ino, Presented::Other);
         disguised.then(other).flatten()

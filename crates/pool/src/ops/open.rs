@@ -136,9 +136,11 @@ pub(crate) fn open(
         stands_in_for,
         made: false,
     };
-    let opened = match flags & libc::O_TRUNC {
-        0 => register(pool, cx, &view, &node, found, flags),
-        _ => {
+    // With nullrw no content is lost, however a file is emptied.
+    let empties = flags & libc::O_TRUNC != 0 && !view.settings.requests.nullrw;
+    let opened = match empties {
+        false => register(pool, cx, &view, &node, found, flags),
+        true => {
             let opened = sys::want_fsetid(!kill)
                 .map_err(Error::from)
                 .and_then(|()| truncate_open(&found.file, access_mode(flags)))

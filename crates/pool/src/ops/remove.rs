@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::metadata::copy_metadata;
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
-use crate::directory::{Directories, choose, clone_path, follow, set};
+use crate::directory::{Directories, choose, clone_path, follow, removed_files, set};
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::hidden_copies::Whose;
@@ -55,6 +55,7 @@ pub(crate) fn unlink(
         };
         let nodes = nodes_of_copy(pool, only, name, &stat);
         let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+        let opened = removed_files::open_only(pool, &only.fd, name, &nodes);
         let unlink = || rustix::fs::unlinkat(&only.fd, name, AtFlags::empty());
         // Another's file that takes the place meanwhile is refused by the branch.
         let unlink = || match is_sticky {
@@ -62,6 +63,7 @@ pub(crate) fn unlink(
             false => unlink(),
         };
         only.branch.call(Call::Remove, unlink)?;
+        removed_files::hold_removed(pool, opened);
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
@@ -70,7 +72,9 @@ pub(crate) fn unlink(
     check_owners(cx, &view, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
+    let opened = removed_files::open_before_removal(pool, &set, name, &found, &nodes);
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
+    removed_files::hold_removed(pool, opened);
     forget_name(&nodes, &parent, name);
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::sys;
 use crate::coherence::Coherent;
+use crate::directory::removed_files::{self, OpenedFiles};
 use crate::directory::{Directories, choose, clone_path, set};
 use crate::ops::change::{self, NameHolders};
 use crate::ops::remove::{self, PresentedAs, dir_is_empty, file_among, may_remove};
@@ -84,6 +85,7 @@ pub(crate) fn rename(
         remove::hold_found(pool, cx, target, moves)?,
     );
     let mut replaced = Opened::new();
+    let mut replaced_files = OpenedFiles::new();
     let renamed = if exchange {
         if new.found.is_empty() {
             return Err(Errno::NOENT.into());
@@ -94,6 +96,8 @@ pub(crate) fn rename(
         replaced = removed_dirs::open_before_removal(
             pool, &view, &new.set, new.name, &new.found, &nodes.1,
         );
+        replaced_files =
+            removed_files::open_before_removal(pool, &new.set, new.name, &new.found, &nodes.1);
         match replace(pool, cx, &view, &old, &new, args.flags) {
             Err(Error {
                 errno: Errno::XDEV, ..
@@ -107,6 +111,7 @@ pub(crate) fn rename(
         Ok(()) => {
             settle_names(&old, &new, &nodes, exchange);
             removed_dirs::hold_removed(pool, replaced);
+            removed_files::hold_removed(pool, replaced_files);
         }
         // What could not be undone stays.
         Err(_) if old.found.len() + new.found.len() > 1 => {

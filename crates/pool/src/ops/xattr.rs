@@ -65,7 +65,7 @@ pub(crate) fn getxattr(
     out: Option<&mut [u8]>,
 ) -> Result<usize> {
     let view = pool.view();
-    check_mode(&view)?;
+    check_mode(&view, Some(name))?;
     let bytes = name.as_bytes();
     if bytes == CAPABILITY && !view.settings.attributes.security_capability {
         return Err(Errno::NODATA.into());
@@ -174,7 +174,7 @@ pub(crate) fn setxattr(
     args: &SetXattr<'_>,
 ) -> Result<()> {
     let view = pool.view();
-    check_mode(&view)?;
+    check_mode(&view, Some(args.name))?;
     check_settable(pool, &view, args.name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
@@ -197,7 +197,7 @@ pub(crate) fn removexattr(
     name: &OsStr,
 ) -> Result<()> {
     let view = pool.view();
-    check_mode(&view)?;
+    check_mode(&view, Some(name))?;
     check_settable(pool, &view, name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
@@ -246,10 +246,19 @@ fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {
     Ok(())
 }
 
-fn check_mode(view: &View) -> Result<()> {
-    match view.settings.attributes.xattr {
+/// Whether `xattr=` lets an attribute through; the list of all has no name. Access lists, which the
+/// kernel goes by, are no matter of that option.
+fn check_mode(view: &View, name: Option<&OsStr>) -> Result<()> {
+    let attributes = &view.settings.attributes;
+    let lists = attributes.posix_acl;
+    if lists && name.is_some_and(|name| name == ACCESS || name == DEFAULT) {
+        return Ok(());
+    }
+    match attributes.xattr {
         XattrMode::Passthrough => Ok(()),
         XattrMode::NoAttr => Err(Errno::NODATA.into()),
+        // After ENOSYS the kernel would ask for no access list any more. The caller hears the same.
+        XattrMode::NoSys if lists && name.is_some() => Err(Errno::OPNOTSUPP.into()),
         XattrMode::NoSys => Err(Errno::NOSYS.into()),
     }
 }

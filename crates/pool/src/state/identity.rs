@@ -148,6 +148,8 @@ struct Volume {
     device: (u32, u32),
     /// Devices share a number, one after the other.
     filesystem: Option<FilesystemId>,
+    /// Tells its file handles from those of other filesystems.
+    handle_mark: u32,
     layout: Option<HandleLayout>,
     /// A descriptor on the filesystem for `open_by_handle_at`, which refuses `O_PATH`.
     mount: Option<OwnedFd>,
@@ -258,11 +260,13 @@ impl Volumes {
         let whole = mount
             .as_ref()
             .is_some_and(|at| export::shows_all(at.as_fd(), layout));
+        let handle_mark = filesystem.as_ref().map_or(0, FilesystemId::handle_mark);
         let volume = |seed| {
             Arc::new(Volume {
                 branch,
                 device,
                 filesystem,
+                handle_mark,
                 layout,
                 mount,
                 strict,

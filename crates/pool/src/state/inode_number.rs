@@ -18,6 +18,8 @@ use crate::state::{State, paths};
 
 /// Numbers below mean something to some programs (0 no entry, 1 bad blocks, 2 a root).
 const FIRST: u64 = 16;
+/// So many numbers that others have are passed over.
+const TRIES: u64 = 64;
 
 /// An inode of a branch, as far as its number depends on it.
 #[derive(Clone, Copy)]
@@ -102,6 +104,10 @@ fn number(
         // A bijection for each volume, so that no two files of one volume collide.
         None => mix(inode.ino ^ seed),
     };
+    narrowed(calc, wide)
+}
+
+fn narrowed(calc: InodeCalc, wide: u64) -> u64 {
     let shown = match calc {
         InodeCalc::PathHash32 | InodeCalc::DevinoHash32 | InodeCalc::HybridHash32 => {
             (wide ^ wide >> 32) & u64::from(u32::MAX)
@@ -111,15 +117,42 @@ fn number(
     if shown < FIRST { shown + FIRST } else { shown }
 }
 
-/// The number of something about to become a node; `path` as for a name in a directory.
+/// The number of something about to become a node; `path` as for a name in a directory. One that
+/// another node has is passed over: that node had this path, or this inode, before it was renamed
+/// or moved.
 pub(crate) fn inode_number(
     pool: &State,
     view: &View,
     inode: Numbered,
     path: impl FnOnce() -> Option<PathHash>,
 ) -> u64 {
+    let calc = view.settings.presentation.inodecalc;
     let seed = pool.volumes.seed(inode.volume);
-    number(view.settings.presentation.inodecalc, inode, seed, path)
+    let mut asked = None;
+    let first = number(calc, inode, seed, || {
+        asked = path();
+        asked
+    });
+    // What was known under the path is replaced there, and its number is the path's.
+    let is_another = |keeper: Arc<Node>| asked.is_none() || self::path_hash(pool, &keeper) != asked;
+    let mut shown = first;
+    for again in 1..=TRIES {
+        let keeper = pool.nodes.keeper(shown, inode.volume, inode.ino);
+        if !keeper.is_some_and(is_another) {
+            break;
+        }
+        // The same for the same inode, so that listings agree.
+        let wide = mix(mix(inode.ino ^ seed).wrapping_add(mix(first.wrapping_add(again))));
+        shown = narrowed(calc, wide);
+    }
+    shown
+}
+
+/// Keeps the number of a node just made from others, where it comes from a path.
+pub(crate) fn keep(pool: &State, view: &View, node: &Node) {
+    if by_path(view.settings.presentation.inodecalc, node.is_dir()) {
+        pool.nodes.keep_number(node);
+    }
 }
 
 /// The hash of a directory's path, if it is known.

@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
@@ -73,6 +73,8 @@ struct Known {
     forbids: Forbids,
     /// A user controls it.
     foreign: bool,
+    /// It is the pool: whoever asked it would wait for an answer of its own.
+    is_pool: bool,
     /// Branches whose root is on it.
     roots: SmallVec<[BranchId; 1]>,
     /// Keeps the number from being given to another mount, where numbers come again.
@@ -91,8 +93,12 @@ pub struct Mounts {
     pool: AtomicU8,
     /// Some mount forbids what the pool's does not.
     restricts: AtomicBool,
-    /// A user has mounted something below a branch.
+    /// A user has mounted something below a branch, or the pool itself is mounted there.
     users_below: AtomicBool,
+    /// The pool's device; 0 until it is mounted.
+    pool_device: AtomicU32,
+    /// What was mounted below the branches at the last look.
+    below: Mutex<Option<Vec<(u64, (u32, u32))>>>,
 }
 
 /// What names the mount in a result of `statx`; the device where the kernel does not say (before
@@ -196,11 +202,33 @@ impl Mounts {
         Ok(known.is_some_and(|known| known.foreign && !known.roots.contains(&branch)))
     }
 
-    /// Looks whether users have mounted something below these directories.
-    pub fn note_users<'a>(&self, table: &Table, branches: impl Iterator<Item = &'a Path>) {
-        let below = |branch| table.below(branch).any(MountEntry::is_users);
-        let any = { branches }.any(below);
-        self.users_below.store(any, Ordering::Release);
+    /// The pool is mounted, with a device of this minor number.
+    pub fn set_pool_device(&self, minor: u32) {
+        self.pool_device.store(minor, Ordering::Release);
+    }
+
+    fn is_pool(&self, line: &MountEntry) -> bool {
+        let minor = self.pool_device.load(Ordering::Acquire);
+        minor != 0 && line.device == (0, minor)
+    }
+
+    /// Looks what is mounted below these directories; true if that is not what it was.
+    pub fn note_below<'a>(
+        &self,
+        table: &'a Table,
+        branches: impl Iterator<Item = &'a Path>,
+    ) -> bool {
+        let below = branches.flat_map(|branch| table.below(branch));
+        let mut waits = false;
+        let now = below
+            .inspect(|line| waits |= line.is_users() || self.is_pool(line))
+            .map(|line| (line.id, line.device))
+            .collect();
+        self.users_below.store(waits, Ordering::Release);
+        let mut below = self.below.lock();
+        let news = below.as_ref().is_some_and(|before| *before != now);
+        *below = Some(now);
+        news
     }
 
     #[cold]
@@ -225,6 +253,9 @@ impl Mounts {
 
     /// Whether a mount is crossed.
     fn verdict(&self, branch: BranchId, known: &Known) -> sys::Result<()> {
+        if known.is_pool {
+            return Err(Errno::ACCESS);
+        }
         let crossed = known.roots.contains(&branch)
             || match self.rule.load(Ordering::Acquire) {
                 0 => !known.foreign,
@@ -248,7 +279,7 @@ impl Mounts {
                 met
             }
         };
-        !known.foreign || self.rule.load(Ordering::Acquire) == 2
+        !known.is_pool && (!known.foreign || self.rule.load(Ordering::Acquire) == 2)
     }
 
     /// Finds out about the mount that `fd` is on. Asks its filesystem nothing.
@@ -265,7 +296,13 @@ impl Mounts {
         let table = Table::read();
         let line = table.line(id);
         let (foreign, forbids) = judge(line);
-        if foreign {
+        let is_pool = line.is_some_and(|line| self.is_pool(line));
+        if is_pool {
+            tracing::warn!(
+                mountpoint = ?line.map(|line| &line.mountpoint),
+                "the pool is mounted below one of its branches; it is not entered there"
+            );
+        } else if foreign {
             tracing::warn!(
                 mountpoint = ?line.map(|line| &line.mountpoint),
                 kind = line.map_or("?", |line| &line.kind),
@@ -283,6 +320,7 @@ impl Mounts {
             id,
             forbids,
             foreign,
+            is_pool,
             roots,
             pin,
         })
@@ -387,6 +425,7 @@ impl Mounts {
                 let (_, forbids) = judge(Some(line));
                 news |= forbids != known.forbids;
                 known.forbids = forbids;
+                known.is_pool = self.is_pool(line);
                 true
             }
             // Detached: what is open there goes on.

@@ -274,6 +274,12 @@ impl OpenState {
         &self.handles
     }
 
+    /// Whether some handle can write.
+    pub fn is_written(&self) -> bool {
+        let mut open = self.handles.iter().filter_map(Weak::upgrade);
+        open.any(|handle| handle.writable)
+    }
+
     /// One more handle, which is answered with this backing file.
     pub fn add(&mut self, opened: &Arc<OpenFile>, backing: Option<BackingId>) {
         debug_assert!(

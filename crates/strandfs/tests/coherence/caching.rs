@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::support::files::{get, names, open_with, pattern, put, read_all};
 use crate::support::{Pool, run};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
 const CACHE_MODES: [&str; 5] = ["off", "partial", "full", "auto-full", "per-process"];
@@ -251,4 +252,17 @@ fn long_timeouts_never_hide_what_the_pool_did_itself() {
         fs::remove_file(pool.path("d/l")).unwrap();
         assert_eq!(names(pool.path("d")), [""; 0]);
     }
+}
+
+/// Emptying as it is opened, and making holes, still changed the file.
+#[test]
+fn with_nullrw_no_way_of_emptying_a_file_empties_it() {
+    let pool = Pool::tmpfs(1).option("nullrw=true").mount();
+    put(pool.on(0, "f"), "precious");
+    std::fs::File::create(pool.path("f")).unwrap();
+    let file = open_with(pool.path("f"), 0).unwrap();
+    file.set_len(0).unwrap();
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, hole, 0, 4096).unwrap();
+    assert_eq!(get(pool.on(0, "f")), b"precious");
 }

@@ -121,6 +121,63 @@ fn truncate_cuts_and_extends_with_zeros() {
     });
 }
 
+/// What a program copies that asks for the data and leaves out the holes, as `cp` and `tar -S` do.
+fn copied(file: &File) -> Vec<u8> {
+    let mut copy = vec![0; file.metadata().unwrap().len() as usize];
+    let mut at = 0;
+    while (at as usize) < copy.len() {
+        let from = match seek(file, Whence::Data(at)) {
+            Err(Errno::NXIO) => break,
+            from => from.unwrap(),
+        };
+        let to = seek(file, Whence::Hole(from)).unwrap();
+        let part = &mut copy[from as usize..to as usize];
+        file.read_exact_at(part, from).unwrap();
+        at = to;
+    }
+    copy
+}
+
+/// The pages were in the kernel's cache, and holes to the branch: the copy had zeros there.
+#[test]
+fn a_copy_of_a_file_in_use_has_what_was_stored_in_it() {
+    need_root!();
+    let ways = [
+        "cache.writeback=true,passthrough.io=off,cache.files=full",
+        "cache.writeback=true,passthrough.io=off,cache.files=partial",
+    ];
+    for way in WAYS.iter().chain(&ways) {
+        let pool = Pool::tmpfs(1).option(way).mount();
+        let file = open_with(pool.path("f"), 0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let before = File::open(pool.path("f")).unwrap();
+        file.write_all_at(&[b'w'; 4096], 8192).unwrap();
+        let mut expected = vec![0; 1 << 20];
+        expected[8192..12288].fill(b'w');
+        for reader in [&before, &File::open(pool.path("f")).unwrap(), &file] {
+            assert!(copied(reader) == expected, "{way}: written");
+        }
+        let Ok(mut map) = SharedMap::new(&file, 1 << 20) else {
+            continue;
+        };
+        map.store(65536, &[b'm'; 4096]);
+        expected[65536..69632].fill(b'm');
+        for reader in [&before, &File::open(pool.path("f")).unwrap(), &file] {
+            assert!(copied(reader) == expected, "{way}: mapped");
+        }
+        // The mapping is open when the file is not.
+        drop(file);
+        map.store(131_072, &[b'm'; 4096]);
+        expected[131_072..135_168].fill(b'm');
+        assert!(
+            copied(&before) == expected,
+            "{way}: mapped by nobody's file"
+        );
+        drop(map);
+        assert!(copied(&before) == expected, "{way}: unmapped");
+    }
+}
+
 #[test]
 fn holes_are_seen() {
     each_way(|pool| {
@@ -129,6 +186,8 @@ fn holes_are_seen() {
         file.write_all_at(&[2; 4096], 1 << 20).unwrap();
         file.set_len(2 << 20).unwrap();
         file.sync_all().unwrap();
+        drop(file);
+        let file = File::open(pool.path("f")).unwrap();
         let hole = |from| seek(&file, Whence::Hole(from)).unwrap();
         let data = |from| seek(&file, Whence::Data(from)).unwrap();
         assert_eq!(hole(0), 4096);

@@ -1,11 +1,13 @@
 //! Inode numbers: each form of `inodecalc`, and that listings and `stat(2)` agree on them.
 
 use std::fs;
-use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use crate::support::Pool;
-use crate::support::files::put;
+use crate::need_root;
+use crate::support::files::{open_with, put};
+use crate::support::mounts::loop_works;
+use crate::support::{Kind, Pool, run};
 
 const FORMS: [&str; 7] = [
     "passthrough",
@@ -129,5 +131,106 @@ fn numbers_depend_on_what_the_form_says() {
             "{form}: directory on another branch"
         );
         assert_eq!(renamed == numbers[2], file_renames, "{form}: renamed file");
+    }
+}
+
+/// Takes each for one that listings and stat agree on, and that is no other's.
+fn assert_all_differ(pool: &Pool, names: &[&str], what: &str) {
+    let numbers: Vec<u64> = names.iter().map(|name| ino(pool.path(name))).collect();
+    let different: std::collections::HashSet<&u64> = numbers.iter().collect();
+    assert_eq!(
+        different.len(),
+        names.len(),
+        "{what}: {names:?} {numbers:?}"
+    );
+}
+
+/// The new file got the number on its branch that the moved one had given up, and showed the number
+/// that the moved one still showed: programs took both for one file, and back-ups kept one content.
+#[test]
+fn a_file_that_gets_the_inode_of_one_that_moved_has_a_number_of_its_own() {
+    need_root!();
+    if !loop_works("ext4") {
+        return;
+    }
+    for form in ["devino-hash", "devino-hash32", "passthrough"] {
+        let options =
+            format!("inodecalc={form},category.create=ff,moveonenospc=mfs,passthrough.io=off");
+        let pool = Pool::build()
+            .branch(Kind::Loop("ext4", "8m"), "")
+            .branch(Kind::Loop("ext4", "32m"), "")
+            .option(&options)
+            .mount();
+        let mut moved = Vec::new();
+        for name in ["video", "second"] {
+            let file = open_with(pool.path(name), libc::O_CREAT).unwrap();
+            let number = file.metadata().unwrap().ino();
+            let beneath = ino(pool.on(0, name));
+            let block = vec![b'v'; 1 << 20];
+            for at in 0..10 {
+                file.write_all_at(&block, at << 20).unwrap();
+            }
+            assert_eq!(pool.holders(name), [1], "{form}: moved");
+            assert_eq!(ino(pool.path(name)), number, "{form}: it keeps its number");
+            moved.push((file, beneath));
+        }
+        // Made on the branch, so that a listing meets it first.
+        put(pool.on(0, "other"), "something else");
+        assert!(
+            moved
+                .iter()
+                .any(|(_, beneath)| *beneath == ino(pool.on(0, "other"))),
+            "the inode is used again"
+        );
+        assert_listing_agrees(pool.root(), form);
+        assert_all_differ(&pool, &["video", "second", "other"], form);
+        let status = run("cmp", [pool.path("video"), pool.path("other")]);
+        assert_eq!(status.code(), 1, "{form}: {status:?}");
+    }
+}
+
+/// `mv log log.1`, and the new log had the number that log.1 still showed.
+#[test]
+fn a_name_given_again_after_a_rename_leads_to_a_number_of_its_own() {
+    need_root!();
+    for form in FORMS {
+        let pool = Pool::tmpfs(1).option(&format!("inodecalc={form}")).mount();
+        put(pool.path("log"), "old");
+        put(pool.path("d/f"), "old");
+        let known = pool.known(["log", "d", "d/f"]);
+        let before = ["log", "d", "d/f"].map(|name| ino(pool.path(name)));
+        fs::rename(pool.path("log"), pool.path("log.1")).unwrap();
+        fs::rename(pool.path("d"), pool.path("x")).unwrap();
+        put(pool.path("log"), "new");
+        put(pool.path("d/f"), "new");
+        let all = ["log", "log.1", "d", "x", "d/f", "x/f"];
+        assert_all_differ(&pool, &all, form);
+        let after = ["log.1", "x", "x/f"].map(|name| ino(pool.path(name)));
+        assert_eq!(after, before, "{form}: known files keep theirs");
+        assert_listing_agrees(pool.root(), form);
+        assert_listing_agrees(&pool.path("d"), form);
+        // The second time, too.
+        fs::rename(pool.path("log"), pool.path("log.2")).unwrap();
+        put(pool.path("log"), "newer");
+        assert_all_differ(&pool, &["log", "log.1", "log.2"], form);
+        drop(known);
+    }
+}
+
+#[test]
+fn a_file_moved_behind_the_pool_keeps_the_number_of_its_path_while_it_is_known() {
+    need_root!();
+    for form in ["path-hash", "path-hash32"] {
+        let options = format!("inodecalc={form},cache.entry=0,cache.attr=0");
+        let pool = Pool::tmpfs(2).option(&options).mount();
+        put(pool.path("f"), "x");
+        let number = ino(pool.path("f"));
+        let from = pool.holders("f")[0];
+        let beneath = ino(pool.on(from, "f"));
+        put(pool.on(1 - from, "between"), "x");
+        fs::copy(pool.on(from, "f"), pool.on(1 - from, "f")).unwrap();
+        fs::remove_file(pool.on(from, "f")).unwrap();
+        assert_ne!(ino(pool.on(1 - from, "f")), beneath, "the scene is set");
+        assert_eq!(ino(pool.path("f")), number, "{form}");
     }
 }

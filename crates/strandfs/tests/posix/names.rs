@@ -4,12 +4,13 @@
 use crate::need_root;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::time::Duration;
 
-use crate::support::Pool;
 use crate::support::files::{
     drop_caches, errno, get, name_to_handle, names, open_by_handle, open_with, put, read_all,
 };
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use crate::support::{Pool, eventually};
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
 
 #[test]
@@ -279,4 +280,37 @@ fn handles_find_files_whose_names_are_forgotten() {
         Errno::STALE
     );
     assert_ne!(name_to_handle(&now).unwrap(), handle);
+}
+
+/// The kernel opens a pipe without the server, which then knew no way to it: ESTALE.
+#[test]
+fn a_pipe_that_is_removed_while_it_is_open_is_still_there() {
+    need_root!();
+    for count in [1, 2] {
+        let pool = Pool::tmpfs(count).option("cache.attr=0").mount();
+        let path = pool.path("pipe");
+        let mode = Mode::from_raw_mode(0o644);
+        let take_name_away: [&dyn Fn(); 2] = [&|| fs::remove_file(&path).unwrap(), &|| {
+            put(pool.path("other"), "other");
+            fs::rename(pool.path("other"), &path).unwrap();
+        }];
+        let held = || pool.status().held.descriptors.directories;
+        for take in take_name_away {
+            mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
+            let pipe = open_with(&path, 0).unwrap();
+            let number = pipe.metadata().unwrap().ino();
+            let before = held();
+            take();
+            let now = pipe.metadata().unwrap();
+            assert!(now.file_type().is_fifo());
+            assert_eq!((now.ino(), now.nlink()), (number, 0), "{count}");
+            pipe.set_permissions(fs::Permissions::from_mode(0o600))
+                .unwrap();
+            assert_eq!(pipe.metadata().unwrap().mode() & 0o777, 0o600);
+            assert_eq!(held(), before + 1, "it is held");
+            drop(pipe);
+            eventually("it is let go", Duration::from_secs(30), || held() <= before);
+            fs::remove_file(&path).ok();
+        }
+    }
 }

@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, makedev};
 
 use crate::evil_fs::EvilFs;
 use crate::people::{ALICE, MALLORY, act_as, command_as};
+use crate::support::files::{get, names, put};
 use crate::support::{Kind, Pool, mounts, run};
 use crate::{need_root, need_tool};
 
@@ -330,4 +331,58 @@ fn a_link_that_is_followed_leads_into_no_mount_of_a_user() {
     }
     let kind = |name| fs::symlink_metadata(pool.path(name)).unwrap().file_type();
     assert!(kind("su").is_symlink() && kind("dir").is_symlink());
+}
+
+/// Whoever listed the pool waited for the pool, for ever.
+#[test]
+fn a_pool_mounted_below_its_own_branch_is_not_entered() {
+    need_root!();
+    need_tool!("timeout", "find");
+    for options in ["suid,dev", "cross-mounts=all"] {
+        let pool = Pool::tmpfs(2).option(options).mount();
+        put(pool.path("top"), "top");
+        let place = pool.on(0, "x");
+        fs::create_dir(&place).unwrap();
+        let paths = [pool.root().to_str().unwrap(), place.to_str().unwrap()];
+        run("mount", ["--bind", paths[0], paths[1]]).ok();
+        let asks = |script: &str| {
+            let script = format!("cd '{}' && {script}", paths[0]);
+            run("timeout", ["-k", "1", "10", "sh", "-c", &script]).code()
+        };
+        let inside = ["cat x/top", "ls x/x/x", "touch x/new", "mv top x/top2"];
+        let inside = inside.map(|script| (script, asks(script)));
+        let all = asks("find . -maxdepth 12 > /dev/null 2>&1; ls");
+        if all > 100 {
+            mounts::abort(pool.root(), &mounts::fuse_connections());
+        }
+        mounts::detach(&place);
+        for (script, code) in inside {
+            assert!((1..100).contains(&code), "{options}: {script}: {code}");
+        }
+        assert_eq!(all, 0, "{options}: the rest is listed");
+        assert_eq!(get(pool.path("top")), b"top");
+        eventually("what lies beneath is back", || {
+            fs::read_dir(pool.path("x")).is_ok()
+        });
+    }
+}
+
+/// It was seen a minute later: what was written in between lies hidden beneath it.
+#[test]
+fn a_disk_mounted_below_a_branch_is_seen_at_once() {
+    need_root!();
+    let pool = Pool::tmpfs(1).mount();
+    put(pool.path("n/old"), "old");
+    fs::read_dir(pool.root()).unwrap().for_each(drop);
+    fs::read_dir(pool.path("n")).unwrap().for_each(drop);
+    let place = pool.on(0, "n");
+    let began = Instant::now();
+    run("mount", ["-t", "tmpfs", "disk", place.to_str().unwrap()]).ok();
+    put(place.join("dir/f"), "important");
+    eventually("the disk is seen", || names(pool.path("n")) == ["dir"]);
+    put(pool.path("n/new"), "new");
+    assert_eq!(names(&place), ["dir", "new"]);
+    mounts::detach_once(&place);
+    eventually("and that it is gone", || names(pool.path("n")) == ["old"]);
+    assert!(began.elapsed() < Duration::from_secs(20));
 }

@@ -169,3 +169,31 @@ fn a_copied_tree_is_as_closed_on_each_branch_as_its_original() {
         Err(Some(Errno::ACCESS.raw_os_error()))
     );
 }
+
+/// `xattr=noattr` hid the access lists from the kernel, which then let in whom they shut out.
+#[test]
+fn access_lists_hold_where_attributes_are_off() {
+    need_root!();
+    need_tool!("setfacl", "getfacl", "getfattr");
+    for options in ["xattr=noattr", "xattr=nosys"] {
+        let pool = Pool::build().branch(Kind::Dir, "").option(options).mount();
+        let path = pool.path("f");
+        put(&path, "secret");
+        chown(&path, Some(0), Some(ALICE)).unwrap();
+        let list = "u::rw,u:7777:rw,g::-,o::-";
+        assert!(setfacl(&["-m", list], &pool.on(0, "f")), "{options}");
+        // Another attribute is asked for first.
+        let other = run("getfattr", ["-n", "user.x", path.to_str().unwrap()]);
+        assert_ne!(other.code(), 0, "{options}");
+        let read = act_as(ALICE, || fs::read(&path));
+        assert_eq!(
+            read.unwrap_err().raw_os_error(),
+            Some(libc::EACCES),
+            "{options}"
+        );
+        assert!(setfacl(&["-m", "g::r"], &path), "{options}");
+        assert_eq!(act_as(ALICE, || fs::read(&path)).unwrap(), b"secret");
+        let shown = run("getfacl", ["-pcE", path.to_str().unwrap()]).ok();
+        assert!(shown.stdout.contains("7777"), "{options}: {shown:?}");
+    }
+}

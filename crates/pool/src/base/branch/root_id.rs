@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, Statx};
 
 use crate::base::branch::Medium;
+use crate::base::hash::{mix, stable_hash};
 use crate::base::sys::{self, btime_ns};
 
 /// What a filesystem is told from all others by. Copies of a whole filesystem have the same.
@@ -56,6 +57,17 @@ impl FilesystemId {
             },
             FilesystemId::Uuid,
         )
+    }
+
+    /// What tells file handles of one filesystem from those of another; the same whenever it is
+    /// mounted. The number of a device is not.
+    pub fn handle_mark(&self) -> u32 {
+        let hash = match self {
+            FilesystemId::Uuid(uuid) => stable_hash(uuid),
+            FilesystemId::Fsid(fsid) => mix(*fsid),
+            FilesystemId::Place { source, .. } => stable_hash(source.as_bytes()),
+        };
+        (hash ^ hash >> 32) as u32
     }
 
     /// Whether it is still the same after the machine was restarted.

@@ -12,6 +12,7 @@ impl Volume {
             branch: self.branch,
             device,
             filesystem: self.filesystem.clone(),
+            handle_mark: self.handle_mark,
             layout: None,
             mount: None,
             strict: self.strict,

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::base::sys;
 use crate::state::identity::layout::HandleLayout;
-use crate::state::identity::{Identity, VolumeId, Volumes};
+use crate::state::identity::{Identity, VolumeId, Volumes, split_id};
+use crate::state::node::Node;
 
 /// The root of every btrfs subvolume; handles never lead out of one.
 const BTRFS_ROOT_INO: u64 = 256;
@@ -50,6 +51,21 @@ impl Volumes {
             self.generations
                 .lock()
                 .note((identity.volume, identity.ino), identity.generation);
+        }
+    }
+
+    /// The generation that a node's file handles carry: the filesystem's, mixed with which filesystem
+    /// that is. The node id names only its place among the branches, which another filesystem may
+    /// have when the pool is mounted again.
+    pub fn handle_generation(&self, node: &Node) -> u32 {
+        let mark = split_id(node.id).and_then(|(volume, _)| {
+            let list = self.list.load();
+            list.get(usize::from(volume.0)).map(|v| v.handle_mark)
+        });
+        match node.generation ^ mark.unwrap_or(0) {
+            // The kernel takes 0 for any.
+            0 if mark.is_some() => 1,
+            mixed => mixed,
         }
     }
 

@@ -21,6 +21,9 @@ pub struct NodeTable {
     exceptions: RwLock<Exceptions>,
     exception_count: AtomicUsize,
     next_counted: AtomicU64,
+    /// Whose a shown number is: of nodes that have one which others could come to have, because it is
+    /// made from their path, or from an inode that they moved away from.
+    numbers: papaya::HashMap<u64, NodeId, NumberHash>,
 }
 
 /// An inode and how it is shown.
@@ -70,6 +73,7 @@ impl Default for NodeTable {
             exceptions: RwLock::default(),
             exception_count: AtomicUsize::new(0),
             next_counted: AtomicU64::new(2),
+            numbers: papaya::HashMap::with_hasher(NumberHash),
         }
     }
 }
@@ -183,11 +187,30 @@ impl NodeTable {
             .store(exceptions.nodes.len(), Ordering::Release);
     }
 
-    /// Lets a file be found by the inode it moves to. The node must be alive.
-    pub fn bind(&self, identity: &Identity, id: NodeId) {
-        if identity.derived_id() != Some(id) {
-            self.lead_to(identity, id);
+    /// Lets a file be found by the inode it moves to. The node must be alive. The number that it
+    /// keeps is no other's, though its old inode may come to be another's.
+    pub fn bind(&self, identity: &Identity, node: &Node) {
+        self.keep_number(node);
+        if identity.derived_id() != Some(node.id) {
+            self.lead_to(identity, node.id);
         }
+    }
+
+    /// No other node gets this one's number while it is known by a name or open. The node must be
+    /// alive.
+    pub fn keep_number(&self, node: &Node) {
+        let numbers = self.numbers.pin();
+        if numbers.get(&node.ino) != Some(&node.id) {
+            numbers.insert(node.ino, node.id);
+        }
+    }
+
+    /// The node other than that of this inode that keeps a number.
+    pub fn keeper(&self, number: u64, volume: VolumeId, ino: u64) -> Option<Arc<Node>> {
+        let id = self.numbers.pin().get(&number).copied()?;
+        self.get(id).filter(|node| {
+            !node.has_copy(volume, ino) && (node.name().is_some() || node.open.lock().is_some())
+        })
     }
 
     /// Takes back [`NodeTable::bind`], for an inode that is the node's no more.
@@ -225,6 +248,12 @@ impl NodeTable {
             .nodes
             .pin()
             .remove_if(&node.id, |_, found| Arc::ptr_eq(found, node));
+        if !self.numbers.is_empty() {
+            let _ = self
+                .numbers
+                .pin()
+                .remove_if(&node.ino, |_, keeper| *keeper == node.id);
+        }
         if self.exception_count.load(Ordering::Acquire) == 0 {
             return;
         }
