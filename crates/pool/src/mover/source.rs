@@ -247,8 +247,12 @@ fn check_writers(node: &Node, writers: &Writers) -> Result<(), MoveError> {
                 node.mapped_perhaps.store(false, Ordering::Relaxed);
                 return Ok(());
             }
-            // Where readers count as well, it may have been one of the pool's.
-            Ok(true) if sys::leases_ignore_readers() || !has_readers(node) => {
+            // Where readers count as well, it may have been one of the pool's; what keeps its locks there is a
+            // writer, too. Then it is told at the end, see [`Source::check_left`].
+            Ok(true)
+                if node.locks().is_none()
+                    && (sys::leases_ignore_readers() || !has_readers(node)) =>
+            {
                 return Err(MoveError::Mapped);
             }
             Ok(true) | Err(_) => {}

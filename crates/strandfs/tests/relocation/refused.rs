@@ -199,6 +199,24 @@ fn a_file_of_several_writers_stays_while_somebody_else_writes_it_on_its_branch()
     assert_eq!(get(pool.on(1, "f"))[..5], *b"again");
 }
 
+#[test]
+fn a_file_of_one_writer_moves_though_it_is_locked() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("4m"), "")
+        .branch(Kind::Tmpfs("32m"), "")
+        .option("category.create=ff,passthrough.headroom=1T")
+        .mount();
+    let file = open_with(pool.path("f"), 0).unwrap();
+    process_lock(&file, libc::F_WRLCK).unwrap();
+    let content = pattern(3, 9 * MIB);
+    for (index, piece) in content.chunks(100_000).enumerate() {
+        file.write_all_at(piece, (index * 100_000) as u64).unwrap();
+    }
+    assert_eq!(pool.holders("f"), [1]);
+    assert!(get(pool.path("f")) == content);
+}
+
 /// A server dies when a file has its name on both branches, and somebody opens the original.
 #[test]
 fn an_interrupted_move_is_not_finished_while_somebody_writes_to_the_original() {
