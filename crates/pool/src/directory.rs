@@ -10,6 +10,7 @@ pub(crate) mod do_without;
 pub(crate) mod fds;
 pub(crate) mod follow;
 pub(crate) mod forget;
+pub(crate) mod likeness;
 pub(crate) mod listing;
 pub(crate) mod listing_cache;
 pub(crate) mod locate;

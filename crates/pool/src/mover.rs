@@ -18,6 +18,7 @@ pub(crate) mod ahead;
 mod copy;
 mod displaced;
 mod elsewhere;
+mod fitness;
 pub(crate) mod held;
 pub mod key;
 mod note;
@@ -35,8 +36,8 @@ mod undo;
 
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -137,6 +138,12 @@ pub(crate) enum MoveError {
     /// `chattr +i` or `+a`, fscrypt, fs-verity.
     #[error("it is immutable, append-only, encrypted or sealed by fs-verity")]
     Fixed,
+    /// `chattr +i` or `+a`: the name could not be taken away.
+    #[error("its directory is immutable or append-only")]
+    FixedDirectory,
+    /// Its disk has not taken all that was written, and not everybody was told.
+    #[error("not all of it could be written to its disk: {0}")]
+    Unwritten(Errno),
     /// Someone changes it on the branch.
     #[error("it changes behind the pool")]
     Changing,
@@ -218,8 +225,9 @@ impl MoveMode for Awaited {
 
 /// What a branch had no room for.
 pub(crate) struct Refused<'a> {
-    /// The file there, if it is open.
-    pub file: Option<&'a Arc<OwnedFd>>,
+    /// The file there, if it is open. Who asks must not hold it: as long as anybody does, it looks as if
+    /// somebody wrote to the file that has moved.
+    pub file: Option<&'a Weak<OwnedFd>>,
     /// From where on, in it.
     pub offset_bytes: u64,
     /// How many more, at most.
@@ -228,6 +236,8 @@ pub(crate) struct Refused<'a> {
     pub refusal: Error,
     /// How often room was made for it already.
     pub times: u32,
+    /// Every branch that has refused it: the file does not go back there for it.
+    pub by: &'a [BranchId],
 }
 
 /// Room is made for one change no more often: somebody else takes it, or it is not what is missing.
@@ -258,8 +268,10 @@ pub(crate) fn make_room(
         return Ok(());
     }
     let mut move_mode = Awaited { need_bytes };
-    let outcome = Source::of(pool, &view, node)
-        .and_then(|source| move_by_policy(pool, &view, node, rule, &source, &mut move_mode));
+    let outcome = Source::of(pool, &view, node).and_then(|mut source| {
+        source.unfit.extend_from_slice(refused.by);
+        move_by_policy(pool, &view, node, rule, &source, &mut move_mode)
+    });
     match outcome {
         Ok(branch) => {
             pool.moved.fetch_add(1, Ordering::Relaxed);

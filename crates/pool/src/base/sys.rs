@@ -29,6 +29,7 @@ pub use pidfd::file_user_of;
 pub use raw::{
     MNT_ID_UNIQUE, ProcPath, chmod, close_reporting, fs_ioctl, getxattr, listxattr, mono_coarse_ms,
     path_of, removexattr, rename_flags, set_times, setxattr, statx_fd, statx_name, truncate,
+    wait_for_writeback,
 };
 pub use xfs::xfs_reclaim;
 

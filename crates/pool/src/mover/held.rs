@@ -135,6 +135,7 @@ pub(super) fn wait_for_room(
     let (offset, len) = (refused.offset_bytes, refused.need_bytes);
     let mapped = refused
         .file
+        .and_then(Weak::upgrade)
         .and_then(|file| sys::mapped_bytes(file.as_fd(), offset, len).ok());
     let queue = pool.held.queue(on);
     let longest = view.settings.relocation.hold;

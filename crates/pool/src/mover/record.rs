@@ -61,6 +61,12 @@ impl Print {
         self.born_ns != 0 && self.is_inode(stat)
     }
 
+    /// Whether it is the file, and somebody has written to it since. After a power cut it may be older.
+    pub(super) fn is_written_since(&self, stat: &Statx) -> bool {
+        let written = (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
+        self.is_same_file(stat) && written > self.mtime
+    }
+
     /// Whether the number leads to it, and it is as old.
     pub(super) fn is_inode(&self, stat: &Statx) -> bool {
         (self.ino, self.born_ns) == (stat.stx_ino, btime_ns(stat))

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::base::branch::Branch;
 use crate::base::own_names::{OwnName, own_name};
-use crate::base::sys;
+use crate::base::sys::{self, Own};
 use crate::mover::Mover;
 use crate::mover::elsewhere::Absent;
 use crate::mover::note::Intent;
@@ -305,8 +305,8 @@ fn finish_own_copy(
 }
 
 /// The file had names on both branches: the old ones go if the new file has all of them, else the
-/// new ones do. An old file that was touched since stays, and so does what has a name that is not
-/// known. A new one that was touched is what users have seen meanwhile: it is not taken away, and
+/// new ones do. An old file that was touched since stays, and the new one, if nobody touched that, goes if
+/// the old one was written later; so stays what has a name that is not known. A new one that was touched is what users have seen meanwhile: it is not taken away, and
 /// the old one, which may hide it, goes.
 fn finish_switch(
     branch: &Branch,
@@ -333,6 +333,11 @@ fn finish_switch(
         switch.source.is_untouched(stat)
     });
     if new.has_all(&names) && old.is_whole() {
+        if old.is_written() {
+            // What is written next would be lost.
+            tracing::warn!(branch = %source_branch.path.display(), name = ?switch.name, "the original of an interrupted move is open for writing: it stays until the next mount");
+            return Ok(Outcome::Later);
+        }
         old.remove()?;
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "finished an interrupted move");
         return Ok(Outcome::Over);
@@ -341,6 +346,10 @@ fn finish_switch(
         return Ok(Outcome::Later);
     }
     let new = Named::find(branch, &names, |stat| switch.target.is_untouched(stat));
+    // One that was written to since holds more than the copy does.
+    let old = Named::find(source_branch, &names, |stat| {
+        switch.source.is_untouched(stat) || switch.source.is_written_since(stat)
+    });
     if old.has_all(&names) && new.is_whole() {
         new.remove()?;
         tracing::info!(from = %source_branch.path.display(), to = %branch.path.display(), name = ?switch.name, "undid an interrupted move");
@@ -388,6 +397,18 @@ impl<'a> Named<'a> {
 
     fn has_all(&self, names: &[(&Path, &OsStr)]) -> bool {
         self.is_whole() && self.found.len() == names.len()
+    }
+
+    /// Whether somebody has it open for writing.
+    fn is_written(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = self
+            .found
+            .first()
+            .map(|(dir, name)| rustix::fs::openat(dir, *name, flags, Mode::empty()));
+        opened.is_some_and(|file| {
+            file.is_ok_and(|file| sys::written_by_others(file.as_fd(), Own::Reader) == Ok(true))
+        })
     }
 
     fn remove(&self) -> sys::Result<()> {

@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
@@ -16,11 +17,17 @@ use crate::base::error::Result;
 use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
 use crate::directory::{locate, set};
-use crate::mover::{MoveError, Mover};
+use crate::mover::{MoveError, Mover, fitness};
 use crate::state::identity::Identity;
 use crate::state::node::{DirEntry, Node};
-use crate::state::open_file::IoMode;
+use crate::state::open_file::{IoMode, OpenFile};
 use crate::state::view::View;
+
+/// How often is asked whether the file is still written to, and after how long again.
+const ASKED_MAX: u32 = 50;
+const ASKED_EVERY: Duration = Duration::from_millis(4);
+/// How long calls that are under way are waited for.
+const CALLS_MAX: Duration = Duration::from_secs(30);
 
 /// One name of the file, with its directory on the file's branch.
 pub(super) struct SourceName {
@@ -55,6 +62,9 @@ impl Source {
             return Err(MoveError::OtherCopy);
         }
         check_handles(node)?;
+        if handles_of(node).any(|opened| opened.has_unreported()) {
+            return Err(MoveError::Unwritten(Errno::IO));
+        }
         let identity = node.primary().ok_or(Errno::STALE)?;
         let located = locate::locate(pool, node)?;
         let writers = writers_of(node);
@@ -92,6 +102,7 @@ impl Source {
                 links: stat.stx_nlink,
             });
         }
+        fitness::check_source_dirs(&names)?;
         let parent = match names.first() {
             Some(name) => Arc::clone(&name.parent),
             None => pool.nodes.get(NodeId::ROOT).ok_or(Errno::STALE)?,
@@ -111,6 +122,58 @@ impl Source {
     /// The bytes it occupies.
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.stat.stx_blocks.saturating_mul(512)
+    }
+
+    /// Waits until nothing of it is being written to its disk.
+    ///
+    /// # Errors
+    /// The disk has refused some of it: whoever wrote that has yet to be told, by the file that is there.
+    pub(super) fn check_written(&self, node: &Node) -> Result<(), MoveError> {
+        for opened in handles_of(node) {
+            opened.wait_for_writeback().map_err(MoveError::Unwritten)?;
+        }
+        match sys::wait_for_writeback(self.file.as_fd()) {
+            // A filesystem that has nothing to wait for.
+            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::SPIPE) => Ok(()),
+            Err(errno) => Err(MoveError::Unwritten(errno)),
+        }
+    }
+
+    /// Whether nobody writes to it any more. To be asked when the pool's own handles have left it:
+    /// copying took its time, and of several writers the kernel does not tell whose they are.
+    ///
+    /// # Errors
+    /// Somebody would go on writing to a file that is gone.
+    pub(super) fn check_left(&self, node: &Node) -> Result<(), MoveError> {
+        for _ in 0..ASKED_MAX {
+            match sys::written_by_others(self.file.as_fd(), Own::Reader) {
+                Ok(false) => return Ok(()),
+                // Descriptors in other tables are closed a moment later.
+                Ok(true) => std::thread::sleep(ASKED_EVERY),
+                Err(_) if node.mapped_perhaps.load(Ordering::Relaxed) => break,
+                Err(_) => return Ok(()),
+            }
+        }
+        Err(MoveError::Mapped)
+    }
+
+    /// The descriptors under the pool's handles, in as far as calls may be under way on them.
+    pub(super) fn in_use(node: &Node) -> SmallVec<[Weak<OwnedFd>; 2]> {
+        let files = handles_of(node).filter_map(|opened| opened.file_here());
+        files.map(|file| Arc::downgrade(&file)).collect()
+    }
+
+    /// Waits until calls on descriptors that the handles have left are over: reads, and above all syncs.
+    pub(super) fn wait_for_calls(left: &[Weak<OwnedFd>]) {
+        let until = Instant::now() + CALLS_MAX;
+        while left.iter().any(|file| file.strong_count() > 0) && Instant::now() < until {
+            std::thread::sleep(ASKED_EVERY);
+        }
+    }
+
+    /// Whether a handle of another node has it open, see [`open_by_a_symlink`].
+    pub(super) fn is_open_by_a_symlink(&self, pool: &Mover) -> bool {
+        open_by_a_symlink(pool, &self.stat)
     }
 
     /// Whether nobody has changed it on its branch since it was looked at, and all its names
@@ -142,6 +205,14 @@ fn check_handles(node: &Node) -> Result<(), MoveError> {
         Some(IoMode::Passthrough(_)) => Err(MoveError::Passthrough),
         _ => Ok(()),
     }
+}
+
+/// The handles it is open by, each of them there until the caller has done with it.
+fn handles_of(node: &Node) -> impl Iterator<Item = Arc<OpenFile>> {
+    let open = node.open.lock();
+    let handles = open.iter().flat_map(|open| open.handles());
+    let all: SmallVec<[Arc<OpenFile>; 2]> = handles.filter_map(Weak::upgrade).collect();
+    all.into_iter()
 }
 
 /// The handles that can write.
@@ -176,8 +247,12 @@ fn check_writers(node: &Node, writers: &Writers) -> Result<(), MoveError> {
                 node.mapped_perhaps.store(false, Ordering::Relaxed);
                 return Ok(());
             }
-            // Where readers count as well, it may have been one of the pool's.
-            Ok(true) if sys::leases_ignore_readers() || !has_readers(node) => {
+            // Where readers count as well, it may have been one of the pool's; what keeps its locks there is a
+            // writer, too. Then it is told at the end, see [`Source::check_left`].
+            Ok(true)
+                if node.locks().is_none()
+                    && (sys::leases_ignore_readers() || !has_readers(node)) =>
+            {
                 return Err(MoveError::Mapped);
             }
             Ok(true) | Err(_) => {}

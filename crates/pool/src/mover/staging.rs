@@ -27,6 +27,8 @@ pub(super) struct StagingCopy {
     /// Its name, if it has one of ours.
     part: Option<OsString>,
     record: Option<Record>,
+    /// One of its names could not be taken back.
+    named_still: bool,
 }
 
 impl StagingCopy {
@@ -67,6 +69,7 @@ impl StagingCopy {
             dir: Arc::clone(dir),
             part: None,
             record: None,
+            named_still: false,
         })
     }
 
@@ -86,6 +89,7 @@ impl StagingCopy {
                 dir: Arc::clone(dir),
                 part: Some(part),
                 record: Some(record),
+                named_still: false,
             }),
             Err(errno) => {
                 record.end();
@@ -135,6 +139,11 @@ impl StagingCopy {
         }
     }
 
+    /// It keeps a name though the move is undone: the record stays, for the next server.
+    pub(super) fn leave_record(&mut self) {
+        self.named_still = true;
+    }
+
     /// The move is over, or undone: takes away what was only for it.
     pub(super) fn end(self) {
         if let Some(part) = &self.part
@@ -146,7 +155,10 @@ impl StagingCopy {
         }
         step();
         if let Some(record) = self.record {
-            record.end();
+            match self.named_still {
+                true => drop(record.leave()),
+                false => record.end(),
+            }
         }
     }
 }

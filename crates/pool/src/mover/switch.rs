@@ -19,7 +19,7 @@ use crate::base::sys::{self, btime_ns};
 use crate::directory::{Directories, clone_path, set};
 use crate::mover::source::{Source, SourceName};
 use crate::mover::staging::{StagingCopy, link};
-use crate::mover::{self, MoveError, MoveMode, Mover, copy};
+use crate::mover::{self, MoveError, MoveMode, Mover, copy, fitness};
 use crate::state::descriptor::Descriptor;
 use crate::state::identity::Identity;
 use crate::state::node::{DirEntry, ExclusiveMoveLock, Node};
@@ -42,6 +42,13 @@ struct Target<'a> {
     dir: Arc<OwnedFd>,
     /// That directory below the branch's root.
     path: PathBuf,
+}
+
+impl Target<'_> {
+    /// The directories of its names.
+    fn dirs(&self) -> impl Iterator<Item = (&DirEntry, &SourceName)> {
+        self.names.iter().map(|(dir, name)| (dir, *name))
+    }
 }
 
 /// The open files on the copy that will take the place of those on the original.
@@ -74,6 +81,7 @@ pub(super) fn move_to(
 ) -> Result<(), MoveError> {
     mover::has_room(pool, view, branch, source, move_mode)?;
     let target = destination(pool, source, branch)?;
+    fitness::check(pool, source, (branch, &target.dir), target.dirs())?;
     // Moving is no change that users made: the directories' times stay.
     let times = times_of(source, &target);
     let made = make_copy(source, &target);
@@ -138,6 +146,7 @@ fn fill<'n>(
     let to = copy.file.as_fd();
     let mut copied = |bytes| move_mode.copied(node, to, bytes);
     copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
+    source.check_written(node)?;
     step();
     copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;
     set_times(copy.file.as_fd(), &source.stat)?;
@@ -157,7 +166,7 @@ fn fill<'n>(
 
 /// Puts the copy in the place of the original.
 fn switch(
-    pool: &Directories,
+    pool: &Mover,
     node: &Arc<Node>,
     source: &Source,
     target: &Target<'_>,
@@ -171,7 +180,7 @@ fn switch(
         .volumes
         .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
     expect_at(pool, node, source, &identity);
-    let switched = switch_names(pool, source, target, copy, made);
+    let switched = switch_names(pool, node, source, target, (copy, made, handles));
     if let Err(stay) = switched {
         node.place_mut().copies = smallvec![source.identity];
         pool.nodes.unbind(&identity, node.id);
@@ -179,7 +188,6 @@ fn switch(
     }
     node.place_mut().copies = smallvec![identity];
     pool.nodes.unbind(&source.identity, node.id);
-    handles.install(node, branch);
     step();
     Ok(())
 }
@@ -190,20 +198,21 @@ fn expect_at(pool: &State, node: &Arc<Node>, source: &Source, identity: &Identit
     node.place_mut().copies = smallvec![source.identity, *identity];
 }
 
-/// Gives the copy the file's names and takes them from the original.
+/// Gives the copy the file's names and handles, and takes the names from the original.
 fn switch_names(
-    pool: &Directories,
+    pool: &Mover,
+    node: &Arc<Node>,
     source: &Source,
     target: &Target<'_>,
-    copy: &mut StagingCopy,
-    made: &Statx,
+    (copy, made, handles): (&mut StagingCopy, &Statx, Handles),
 ) -> Result<(), MoveError> {
     if target.names.is_empty() {
+        hand_over(pool, node, source, target.branch, handles)?;
         // Nobody can find a nameless file but through its handles.
         pool.moves.fetch_add(1, Ordering::AcqRel);
         return Ok(());
     }
-    settle_original(source, made);
+    settle_original(source, made)?;
     copy.note(
         &paths_now(pool, target)?,
         (&source.branch, &source.stat),
@@ -214,25 +223,69 @@ fn switch_names(
     // The first comes last: it is beside it that the copy has been all the time.
     for (index, name) in target.names.iter().enumerate().rev() {
         if let Err(errno) = copy.take_name(&name.0, &name.1.name, index == 0) {
-            take_back(source, &given, made);
+            take_back(source, &given, (copy, made));
             return Err(errno.into());
         }
         given.push(name);
         step();
     }
     let settled = settle(pool, source, target, copy, made);
-    if let Err(stay) = settled {
-        take_back(source, &given, made);
+    let handed_over = settled.and_then(|()| hand_over(pool, node, source, target.branch, handles));
+    if let Err(stay) = handed_over {
+        take_back(source, &given, (copy, made));
         return Err(stay);
     }
     // Whoever finds the name on neither branch looks again when this number has changed.
     pool.moves.fetch_add(1, Ordering::AcqRel);
     step();
-    remove_names(source).inspect_err(|_| take_back(source, &given, made))?;
+    if let Err(stay) = remove_names(source) {
+        if let Err(error) = hand_back(pool, node, source) {
+            // What is written goes to the copy, which therefore has to stay.
+            tracing::error!(branch = %source.branch.path.display(), %stay, %error, "the original of a file that moved could not be removed: the next server tries again");
+            copy.leave_record();
+            return Ok(());
+        }
+        take_back(source, &given, (copy, made));
+        return Err(stay);
+    }
     step();
     for name in &source.names {
         sync_dir(&name.dir);
     }
+    Ok(())
+}
+
+/// Puts the handles on the copy, unless somebody else writes to the original, which is about to go.
+fn hand_over(
+    pool: &Mover,
+    node: &Arc<Node>,
+    source: &Source,
+    branch: &Arc<Branch>,
+    handles: Handles,
+) -> Result<(), MoveError> {
+    if source.is_open_by_a_symlink(pool) {
+        return Err(MoveError::OtherCopy);
+    }
+    let left = Source::in_use(node);
+    handles.install(node, branch);
+    Source::wait_for_calls(&left);
+    let Err(stay) = source.check_left(node) else {
+        return Ok(());
+    };
+    match hand_back(pool, node, source) {
+        Ok(()) => Err(stay),
+        Err(error) => {
+            tracing::warn!(branch = %source.branch.path.display(), %stay, %error, "a file moved though somebody writes to it on its branch: it could not be opened there again");
+            Ok(())
+        }
+    }
+}
+
+/// Puts the handles on the original again.
+fn hand_back(pool: &Mover, node: &Arc<Node>, source: &Source) -> Result<()> {
+    let mut handles = open_handles(pool, node, &source.branch, &source.file)?;
+    handles.carry_locks(node, &pool.files, &source.branch)?;
+    handles.install(node, &source.branch);
     Ok(())
 }
 
@@ -270,6 +323,8 @@ fn settle(
             return Err(MoveError::Changing);
         }
     }
+    // Again: whoever may change the directories had the time to.
+    fitness::check(pool, source, (target.branch, &target.dir), target.dirs())?;
     if source.is_unchanged() {
         Ok(())
     } else {
@@ -349,15 +404,22 @@ fn make_copy(source: &Source, target: &Target<'_>) -> Result<StagingCopy> {
     }
 }
 
-/// Removes the copy's names again, those whose original is still there.
-fn take_back(source: &Source, given: &[&(DirEntry, &SourceName)], made: &Statx) {
+/// Removes the copy's names again, those whose original is still there. Where one stays the record
+/// does, too: the next server takes away what is left.
+fn take_back(
+    source: &Source,
+    given: &[&(DirEntry, &SourceName)],
+    (copy, made): (&mut StagingCopy, &Statx),
+) {
     for (dir, name) in given {
+        let (branch, shown) = (dir.branch.path.display(), &name.name);
         let ours = sys::statx_name(dir.fd.as_fd(), &name.name)
             .is_ok_and(|stat| stat.stx_ino == made.stx_ino && btime_ns(&stat) == btime_ns(made));
-        if ours && source.leads_here(name) {
-            let _ = rustix::fs::unlinkat(&dir.fd, &*name.name, AtFlags::empty());
-        } else {
-            tracing::warn!(branch = %dir.branch.path.display(), name = ?name.name, "a move could not be undone: the file is on both branches");
+        if !ours || !source.leads_here(name) {
+            tracing::warn!(%branch, name = ?shown, "a move could not be undone: the file is on both branches");
+        } else if let Err(errno) = rustix::fs::unlinkat(&dir.fd, &*name.name, AtFlags::empty()) {
+            tracing::error!(%branch, name = ?shown, %errno, "a copy of a file that stays could not be removed: the next server tries again");
+            copy.leave_record();
         }
     }
 }
@@ -385,15 +447,20 @@ fn remove_names(source: &Source) -> Result<(), MoveError> {
 }
 
 /// Has the original on its disk with the size and times that are about to be noted of it: after a
-/// power cut it is told by them. Best effort: without it both files stay.
-fn settle_original(source: &Source, made: &Statx) {
+/// power cut it is told by them.
+///
+/// # Errors
+/// The disk refuses some of it, which whoever wrote that has yet to be told.
+fn settle_original(source: &Source, made: &Statx) -> Result<(), MoveError> {
     let disk = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor);
     // One disk keeps the order of its changes.
     if disk(&source.stat) == disk(made) {
-        return;
+        return Ok(());
     }
-    if let Err(errno) = rustix::fs::fsync(&source.file) {
-        tracing::debug!(branch = %source.branch.path.display(), %errno, "a file about to move could not be synced");
+    match rustix::fs::fsync(&source.file) {
+        // A filesystem that cannot: without it both files stay.
+        Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::ROFS) => Ok(()),
+        Err(errno) => Err(MoveError::Unwritten(errno)),
     }
 }
 

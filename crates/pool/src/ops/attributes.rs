@@ -12,6 +12,7 @@ use strandfs_fuse::{
     AttrReply, Context, ExtendedAttr, FileAttr, Handle, NodeId, SetAttr, SetTime, StatxReply,
 };
 
+use crate::base::branch::BranchId;
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
@@ -120,6 +121,7 @@ fn setattr_where_there_is_room(
     change: &SetAttr,
 ) -> Result<AttrReply> {
     let mut times = 0;
+    let mut refused_by: SmallVec<[BranchId; 4]> = SmallVec::new();
     loop {
         let held = node.share_move_lock(cx);
         let place = node.primary();
@@ -129,6 +131,10 @@ fn setattr_where_there_is_room(
         };
         drop(held);
         let size_bytes = change.size_bytes.ok_or(refusal)?;
+        if times > 0 && cx.interrupted() {
+            return Err(refusal);
+        }
+        refused_by.extend(place.map(|identity| identity.branch));
         let before_bytes = locate::stat_file(pool, node)?.stx_size;
         let refused = Refused {
             file: None,
@@ -136,6 +142,7 @@ fn setattr_where_there_is_room(
             need_bytes: size_bytes.saturating_sub(before_bytes),
             refusal,
             times,
+            by: &refused_by,
         };
         mover::make_room(pool, cx, node, &refused, || node.primary() != place)?;
         times += 1;

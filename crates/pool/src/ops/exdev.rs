@@ -21,7 +21,7 @@ use crate::base::error::{Error, Result};
 use crate::base::sys::{self, Caller};
 use crate::base::thread;
 use crate::coherence::{Coherent, invalidate};
-use crate::directory::{Directories, choose, clone_path, locate, lookup, set};
+use crate::directory::{Directories, choose, clone_path, likeness, locate, lookup, set};
 use crate::mover::unguessable;
 use crate::ops::change;
 use crate::ops::remove::forget_name;
@@ -39,7 +39,6 @@ const OPEN_TO_ALL: Mode = Mode::RWXU
     .union(Mode::RWXG)
     .union(Mode::RWXO)
     .union(Mode::SVTX);
-const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 /// Names tried for a file set aside where earlier ones have taken its own.
 const NAMES_MAX: u32 = 100;
 
@@ -362,25 +361,10 @@ fn check_top(root: &DirEntry, own: &DirEntry) -> Result<()> {
 
 /// A directory below it belongs to the owner of the one it stands for, and lets nobody do more.
 fn check_like(model: &DirEntry, made: &DirEntry) -> Result<()> {
-    let of = |dir: &DirEntry| sys::statx_fd(dir.fd.as_fd());
-    let (like, is) = (of(model)?, of(made)?);
-    let owners = (like.stx_uid, like.stx_gid) == (is.stx_uid, is.stx_gid);
-    let (may, does) = (like.stx_mode & 0o1777, is.stx_mode & 0o1777);
-    // A sticky bit takes away rights, the others give some.
-    let no_more = does & !may & 0o777 == 0 && may & 0o1000 & !does == 0;
-    let acls = ACLS.iter().all(|name| acl(model, name) == acl(made, name));
-    match owners && no_more && acls {
+    match likeness::is_like(model, made)? {
         true => Ok(()),
         false => Err(Errno::EXIST.into()),
     }
-}
-
-/// An access list as it is stored.
-fn acl(dir: &DirEntry, name: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0; 64 << 10];
-    let length = sys::getxattr(dir.fd.as_fd(), OsStr::new(name), Some(&mut value)).ok()?;
-    value.truncate(length);
-    Some(value)
 }
 
 /// Renames, never over anything that is there.

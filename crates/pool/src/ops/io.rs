@@ -7,10 +7,12 @@ use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
+use smallvec::SmallVec;
 use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
 };
 
+use crate::base::branch::BranchId;
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
@@ -118,9 +120,13 @@ fn on_a_branch_with_room<T>(
     mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut times = 0;
+    let mut refused_by: SmallVec<[BranchId; 4]> = SmallVec::new();
     loop {
         let held = opened.node.share_move_lock(cx);
-        let file = opened.file()?;
+        let (branch, file) = match opened.opened_on() {
+            Some((branch, file)) => (branch.id, file),
+            None => return Err(opened.file().err().unwrap_or(Errno::BADF).into()),
+        };
         let began = Instant::now();
         let outcome = change(file.as_fd());
         let (took, error) = (began.elapsed(), outcome.as_ref().err().copied());
@@ -130,13 +136,23 @@ fn on_a_branch_with_room<T>(
             outcome => return outcome,
         };
         drop(held);
-        let moved = || opened.file().is_ok_and(|now| !Arc::ptr_eq(&now, &file));
+        if times > 0 && cx.interrupted() {
+            return Err(refusal);
+        }
+        refused_by.push(branch);
+        let left = Arc::downgrade(&file);
+        drop(file);
+        let moved = || {
+            let now = opened.file().map(|now| Arc::downgrade(&now));
+            now.is_ok_and(|now| !now.ptr_eq(&left))
+        };
         let refused = Refused {
-            file: Some(&file),
+            file: Some(&left),
             offset_bytes,
             need_bytes,
             refusal,
             times,
+            by: &refused_by,
         };
         mover::make_room(pool, cx, &opened.node, &refused, moved)?;
         times += 1;
@@ -176,7 +192,7 @@ pub(crate) fn fsync(
         SyncScope::DataOnly => rustix::fs::fdatasync(file),
         SyncScope::All => rustix::fs::fsync(file),
     });
-    Ok(synced?)
+    Ok(opened.reported(synced)?)
 }
 
 /// FALLOCATE.

@@ -398,6 +398,11 @@ impl Mounts {
         Ok(())
     }
 
+    /// What the mount of `stat` itself forbids, whatever the pool's own does; `None` if it was not met.
+    pub fn forbidden_on(&self, stat: &Statx) -> Option<Forbids> {
+        self.find(key_of(stat)).map(|known| known.forbids)
+    }
+
     /// Takes what the mount of a file forbids out of its attributes.
     pub fn restrict(&self, stat: &Statx, attr: &mut FileAttr) {
         let forbids = self.forbids(stat);

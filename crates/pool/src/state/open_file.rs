@@ -1,6 +1,7 @@
 //! An open file, and per node the mode all its opens share.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub struct OpenFile {
     pub(crate) opener: Opener,
     /// Its writes can be held.
     enrolment: OnceLock<Enrolment>,
+    /// What its branch file said of bytes that did not reach the disk, for the next `fsync`; else 0.
+    unreported: AtomicI32,
 }
 
 /// Where an open file is.
@@ -106,6 +109,7 @@ impl OpenFile {
             writable,
             opener,
             enrolment: OnceLock::new(),
+            unreported: AtomicI32::new(0),
         }
     }
 
@@ -143,6 +147,43 @@ impl OpenFile {
         let error = outcome.as_ref().err().map(|errno| (*errno).into());
         self.count(|calls| calls.note(call, took, error));
         outcome
+    }
+
+    /// Waits for what is being written of the branch file. What has gone wrong in that the kernel
+    /// tells once: it is kept for the next `fsync`.
+    ///
+    /// # Errors
+    /// That of the disk, as long as no `fsync` has told it; EMFILE.
+    pub(crate) fn wait_for_writeback(&self) -> sys::Result<()> {
+        let file = match self.file() {
+            Err(Errno::BADF) => return Ok(()),
+            other => other?,
+        };
+        match sys::wait_for_writeback(file.as_fd()) {
+            // A filesystem that has nothing to wait for.
+            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::SPIPE) => {}
+            Err(errno) => {
+                let code = errno.raw_os_error();
+                self.unreported.store(code, Ordering::Release);
+            }
+        }
+        match self.unreported.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(Errno::from_raw_os_error(code)),
+        }
+    }
+
+    /// Whether an error is kept for the next `fsync`.
+    pub(crate) fn has_unreported(&self) -> bool {
+        self.unreported.load(Ordering::Acquire) != 0
+    }
+
+    /// The outcome of an `fsync`, with what is kept for it.
+    pub(crate) fn reported(&self, synced: sys::Result<()>) -> sys::Result<()> {
+        match self.unreported.swap(0, Ordering::AcqRel) {
+            0 => synced,
+            code => synced.and(Err(Errno::from_raw_os_error(code))),
+        }
     }
 
     /// Counts something as the branch's. Where the branch would be had first and kept, all threads at

@@ -10,3 +10,4 @@ mod held_scene;
 mod held_trouble;
 mod limits;
 mod on_full;
+mod refused;

@@ -20,6 +20,7 @@ mod listings;
 mod locks;
 mod merged_dirs;
 mod mounts_below;
+mod moves;
 mod names_exchanged;
 mod names_shown;
 mod owners;

@@ -84,6 +84,21 @@ pub fn statx_fd(fd: BorrowedFd<'_>) -> Result<Statx> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX_WANTED)
 }
 
+/// Waits for what is being written of a file to be on its disk; starts writing nothing.
+///
+/// # Errors
+/// What has gone wrong in that since `fd` was last told; it is told once. Those of
+/// `sync_file_range(2)`.
+pub fn wait_for_writeback(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: no memory is passed.
+    let done =
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    match done {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 /// `renameat2(2)` with raw flags (0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`).
 ///
 /// # Errors
