@@ -6,6 +6,7 @@ fn known(key: u64, foreign: bool, forbids: Forbids) -> Known {
         id: key,
         forbids,
         foreign,
+        is_pool: false,
         roots: SmallVec::new(),
         pin: None,
     }
