@@ -19,7 +19,7 @@ mod read;
 mod toml;
 mod write;
 
-pub use edit::with_options;
+pub use edit::{functions_of, with_options};
 pub use write::{OptionLine, to_toml};
 
 /// Where `NAME` is looked for as `NAME.toml`.

@@ -118,8 +118,13 @@ impl Imported {
             let bare = option.value.bare.unwrap_or_default();
             let value = value.clone().unwrap_or_else(|| bare.to_owned());
             let name = if opposite { name.as_str() } else { option.name };
-            // The last one holds, and a TOML file names each once.
-            lines.retain(|line: &OptionLine| line.name != name);
+            // The last one holds, by whatever name, and a TOML file names each once. There a category
+            // counts before all its functions: those given before it have no effect.
+            let ended = crate::config::functions_of(option.name);
+            lines.retain(|line: &OptionLine| {
+                let other = table::find(&line.name).map(|(option, _)| option.name);
+                other != Some(option.name) && !ended.contains(&line.name)
+            });
             lines.push(OptionLine {
                 name: name.to_owned(),
                 value,
@@ -307,6 +312,23 @@ mod tests {
              \"cache.attr\" = \"5\"\nrw = true\n"
         );
         assert_eq!(words, ["nofail"]);
+    }
+
+    #[test]
+    fn a_toml_file_means_what_the_order_of_the_line_meant() {
+        let toml = |options: &str| {
+            let text = format!("/a /p mergerfs {options} 0 0");
+            let parsed = FstabLine::parse(&text).unwrap().unwrap();
+            let (_, imported) = line(&parsed, Defaults::Ours).unwrap();
+            crate::config::to_toml(&imported.split().0)
+        };
+        let after = toml("func.mkdir=epff,func.open=all,category.create=mfs,func.mknod=lus");
+        assert_eq!(
+            after,
+            "\"func.open\" = \"all\"\n\"category.create\" = \"mfs\"\n\"func.mknod\" = \"lus\"\n"
+        );
+        assert_eq!(toml("ro,rw"), "rw = true\n");
+        assert_eq!(toml("rw,suid,nosuid,ro"), "nosuid = true\nro = true\n");
     }
 
     #[test]

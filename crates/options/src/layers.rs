@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::branch;
+use crate::branch::{self, BranchSpec};
 use crate::config::{ConfigErrors, ConfigFile};
 use crate::error::{Notice, OptionError};
 use crate::mount_options;
@@ -72,14 +72,33 @@ impl Layers {
         self.add_branches(self.load_options()?)
     }
 
+    /// As [`Layers::load`] of a pool that has these branches: one whose directory is away stays as long
+    /// as the list names it, by a wildcard too.
+    ///
+    /// # Errors
+    /// As [`Layers::load`].
+    pub fn load_knowing(&self, known: &[BranchSpec]) -> Result<Loaded, LoadError> {
+        let mut settings = Settings::default();
+        settings.pool.branches = known.to_vec();
+        let mut loaded = self.add_branches(self.load_options_over(settings)?)?;
+        if *loaded.settings.origins.get("branches") == Origin::Default {
+            loaded.settings.pool.branches.clear();
+        }
+        Ok(loaded)
+    }
+
     /// The first half of [`Layers::load`]: files and options. What they say decides which arguments
     /// are branches.
     ///
     /// # Errors
     /// As [`Layers::load`].
     pub fn load_options(&self) -> Result<Loaded, LoadError> {
+        self.load_options_over(Settings::default())
+    }
+
+    fn load_options_over(&self, settings: Settings) -> Result<Loaded, LoadError> {
         let mut loaded = Loaded {
-            settings: Settings::default(),
+            settings,
             notices: Vec::new(),
             files: Vec::new(),
         };

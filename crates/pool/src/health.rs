@@ -21,7 +21,8 @@ use rustix::io::Errno;
 use strandfs_options::{BranchSpec, OnMissing, Settings};
 
 use crate::base::branch::{
-    Branch, BranchHealth, BranchId, BranchState, Mark, Missing, is_marked, why_gone,
+    Branch, BranchHealth, BranchId, BranchState, Mark, Missing, Place, is_dead_server, is_marked,
+    why_gone,
 };
 use crate::base::error::{Error, Result};
 use crate::base::rank;
@@ -107,6 +108,7 @@ pub(crate) fn open_at_mount(
     settings: &Settings,
 ) -> Result<Result<Branch, Missing>, PoolError> {
     let path = || spec.path.clone();
+    let mut place = None;
     let reason = match (Branch::open(id, spec), &settings.health.branch_marker) {
         (Ok(branch), Some(marker)) if !is_marked(branch.root(), marker) => {
             let marker = marker.clone();
@@ -116,10 +118,14 @@ pub(crate) fn open_at_mount(
             }
         }
         (Ok(branch), _) => return Ok(Ok(branch)),
-        (Err(errno), _) => PoolError::Branch {
-            path: path(),
-            errno,
-        },
+        (Err(errno), _) => {
+            // What is beneath its mount must not be taken for it later.
+            place = is_dead_server(errno).then(|| Place::of(&spec.path));
+            PoolError::Branch {
+                path: path(),
+                errno,
+            }
+        }
     };
     if settings.health.on_missing == OnMissing::Fail {
         return Err(reason);
@@ -131,6 +137,7 @@ pub(crate) fn open_at_mount(
         spec: spec.clone(),
         health,
         mark: None,
+        place,
     }))
 }
 
@@ -211,6 +218,11 @@ pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchS
         let owner = owner_of(pool, branch.mark(), missing.id);
         let owner = owner.map(|path| format!(": that of {}", path.display()));
         return Err((state, reason + &owner.unwrap_or_default()));
+    }
+    if let Some(place) = &missing.place
+        && let Some(other) = place.difference(branch.mark())
+    {
+        return Err(other);
     }
     let marker = pool.view().settings.health.branch_marker.clone();
     if let Some(marker) = marker

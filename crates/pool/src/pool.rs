@@ -120,6 +120,16 @@ impl Pool {
         status::set_mountpoint(self, mountpoint);
     }
 
+    /// Told once it is mounted there: which device it is, so that no symlink has the server wait for
+    /// itself. Until then none is followed to another filesystem.
+    ///
+    /// # Errors
+    /// Those of `open(2)` and `statx(2)`.
+    pub fn is_mounted(&self) -> std::io::Result<()> {
+        let mountpoint = self.mountpoint.get().ok_or(rustix::io::Errno::NOENT)?;
+        Ok(self.volumes.mounts.note_own(mountpoint)?)
+    }
+
     /// What the pool's own mount forbids for all files, until its flags change.
     pub fn mounted_so(&self, forbids: Forbids) {
         self.volumes.mounts.set_pool(forbids);

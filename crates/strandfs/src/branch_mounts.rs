@@ -2,11 +2,13 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use strandfs_options::fstab::FstabLine;
 use strandfs_options::words::OnMissing;
 use strandfs_options::{BranchSpec, Settings};
 use strandfs_pool::base::branch;
@@ -56,13 +58,37 @@ impl Waited {
 pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
     let timeout = settings.pool.branches_mount_timeout;
     let mut waited = Waited::default();
-    if timeout.is_zero() {
-        wait_for_marks(settings);
-        return Ok(waited);
-    }
-    let outcome = wait_for_mounts(settings, mountpoint, &mut waited);
+    let outcome = match timeout.is_zero() {
+        true => Ok(()),
+        false => wait_for_mounts(settings, mountpoint, &mut waited),
+    };
     wait_for_marks(settings);
-    outcome.map(|()| waited)
+    outcome?;
+    waited.notices.extend(bare_mountpoints(settings));
+    Ok(waited)
+}
+
+/// Branches that fstab mounts something on, and nothing is: the pool was mounted before its disks.
+fn bare_mountpoints(settings: &Settings) -> Vec<String> {
+    let text = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let lines = text.lines().filter_map(|line| FstabLine::parse(line).ok()?);
+    let of_disks: Vec<PathBuf> = lines
+        .map(|line| std::fs::canonicalize(&line.target).unwrap_or(line.target.into()))
+        .collect();
+    let branches = settings.pool.branches.iter().map(|branch| &branch.path);
+    let bare = branches.filter(|path| {
+        let belongs = BELONGS.iter().any(|name| is_marked(path, name));
+        of_disks.contains(path) && is_mount_root(path) == Some(false) && !belongs
+    });
+    let say = |path: &PathBuf| {
+        let path = path.display();
+        format!(
+            "branch {path}: nothing is mounted there, though /etc/fstab names something: new files go \
+             to the bare directory. Unmount the pool, mount {path} and mount the pool again; for the next \
+             start, give the pool's line the option x-systemd.requires-mounts-for={path}"
+        )
+    };
+    bare.map(say).collect()
 }
 
 /// Waits for branches that lack their mark, if the pool is not to start without them.
@@ -97,9 +123,9 @@ fn wait_for_mounts(
 ) -> Result<(), Failure> {
     let timeout = settings.pool.branches_mount_timeout;
     let deadline = Instant::now() + timeout;
-    let beneath = std::fs::metadata(mountpoint).map_or(0, |metadata| metadata.dev());
+    let beneath = beneath(mountpoint);
     let mut missing: Vec<&BranchSpec> = settings.pool.branches.iter().collect();
-    missing.retain(|branch| !is_mounted(&branch.path, beneath));
+    missing.retain(|branch| !is_mounted(&branch.path, &beneath));
     if !missing.is_empty() {
         notify::waiting();
     }
@@ -115,7 +141,7 @@ fn wait_for_mounts(
         }
     }
     loop {
-        missing.retain(|branch| !is_mounted(&branch.path, beneath));
+        missing.retain(|branch| !is_mounted(&branch.path, &beneath));
         waited
             .unfinished
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
@@ -155,21 +181,42 @@ fn start_mount(path: &Path) -> std::io::Result<Child> {
         .spawn()
 }
 
-/// Whether what is at `path` is what belongs there: marked so, or not on the filesystem `beneath`
-/// the pool's mountpoint.
-fn is_mounted(path: &Path, beneath: u64) -> bool {
-    let marked = |name: &&str| {
-        let attribute = format!("user.{name}");
-        rustix::fs::getxattr(path, attribute.as_str(), &mut [0_u8; 0]).is_ok()
-            || path.join(format!(".{name}")).exists()
-    };
-    if BELONGS.iter().any(marked) {
+/// The filesystems that bare directories lie on: those of the pool's mountpoint and of all directories
+/// above it, since the mountpoint may be on a filesystem of its own.
+fn beneath(mountpoint: &Path) -> Vec<u64> {
+    let stats = mountpoint.ancestors().map(std::fs::metadata);
+    stats.flatten().map(|metadata| metadata.dev()).collect()
+}
+
+/// Whether what is at `path` is what belongs there: marked so, or something is mounted on it, or it is
+/// on no filesystem that bare directories lie on.
+fn is_mounted(path: &Path, beneath: &[u64]) -> bool {
+    if BELONGS.iter().any(|name| is_marked(path, name)) {
         return true;
     }
-    if WAITS.iter().any(marked) {
+    if WAITS.iter().any(|name| is_marked(path, name)) {
         return false;
     }
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_dir() && metadata.dev() != beneath)
+    std::fs::metadata(path).is_ok_and(|metadata| {
+        metadata.is_dir()
+            && (!beneath.contains(&metadata.dev()) || is_mount_root(path) == Some(true))
+    })
+}
+
+fn is_marked(path: &Path, name: &str) -> bool {
+    let attribute = format!("user.{name}");
+    rustix::fs::getxattr(path, attribute.as_str(), &mut [0_u8; 0]).is_ok()
+        || path.join(format!(".{name}")).exists()
+}
+
+/// Whether something is mounted on the directory; none where the kernel does not say (before Linux 5.8).
+fn is_mount_root(path: &Path) -> Option<bool> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
+    let known = stat
+        .stx_attributes_mask
+        .contains(StatxAttributes::MOUNT_ROOT);
+    known.then(|| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 #[cfg(test)]
@@ -180,12 +227,12 @@ mod tests {
     fn a_mark_counts_more_than_the_device() {
         let dir = tempfile::tempdir().unwrap();
         let here = std::fs::metadata(dir.path()).unwrap().dev();
-        assert!(!is_mounted(dir.path(), here));
-        assert!(is_mounted(dir.path(), here + 1));
-        assert!(!is_mounted(&dir.path().join("missing"), here + 1));
+        assert!(!is_mounted(dir.path(), &[here]));
+        assert!(is_mounted(dir.path(), &[here + 1]));
+        assert!(!is_mounted(&dir.path().join("missing"), &[here + 1]));
         std::fs::write(dir.path().join(".mergerfs.branch_mounts_here"), "").unwrap();
-        assert!(!is_mounted(dir.path(), here + 1));
+        assert!(!is_mounted(dir.path(), &[here + 1]));
         std::fs::write(dir.path().join(".strandfs.branch"), "").unwrap();
-        assert!(is_mounted(dir.path(), here));
+        assert!(is_mounted(dir.path(), &[here]));
     }
 }

@@ -20,6 +20,7 @@ use crate::answers::{Values, typed};
 use crate::args::control::{
     BranchArgs, BranchCommand, GetArgs, NotifyTestArgs, ReloadArgs, SetArgs,
 };
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::output::print_json;
@@ -106,9 +107,7 @@ pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
     if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
         return Err(unknown(name).into());
     }
-    let names = options.iter().map(|(name, _)| canonical(name)).collect();
-    let save = args.save.then_some(names);
-    ask(&args.mountpoint, &Request::Set { options }, save)
+    ask(&args.mountpoint, &Request::Set { options }, args.save)
 }
 
 /// `KEY VALUE` for `KEY=VALUE`: the word behind an option without a value is none itself.
@@ -126,7 +125,7 @@ fn apart(words: &[(String, Option<String>)]) -> Option<String> {
 /// # Errors
 /// No pool is mounted there, or its configuration is refused: nothing is changed then.
 pub fn reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
-    ask(&args.mountpoint, &Request::Reload, None)
+    ask(&args.mountpoint, &Request::Reload, false)
 }
 
 /// `strandfs branch`.
@@ -151,7 +150,7 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
                 minfreespace: minfreespace.clone(),
                 first: *first,
             },
-            saved(*save),
+            *save,
         ),
         BranchCommand::Remove {
             mountpoint,
@@ -160,7 +159,7 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
         } => {
             let path = absolute(path)?;
             let request = Request::BranchRemove { path: path.clone() };
-            let exit = ask(mountpoint, &request, saved(*save))?;
+            let exit = ask(mountpoint, &request, *save)?;
             // A branch that does not answer may be why it is removed.
             if probe::holds_files(&path, PATIENCE).unwrap_or(false) {
                 say!(
@@ -184,7 +183,7 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
                 mode: mode.clone(),
                 minfreespace: minfreespace.clone(),
             },
-            saved(*save),
+            *save,
         ),
     }
 }
@@ -216,20 +215,16 @@ fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn saved(save: bool) -> Option<Vec<&'static str>> {
-    save.then(|| vec!["branches"])
-}
-
-/// Sends a change, says what came of it, and saves the options named.
-fn ask(
-    mountpoint: &Path,
-    request: &Request,
-    save: Option<Vec<&'static str>>,
-) -> Result<ExitCode, Failure> {
+/// Sends a change, says what came of it, and saves it.
+fn ask(mountpoint: &Path, request: &Request, save: bool) -> Result<ExitCode, Failure> {
     let mountpoint = trusted(mountpoint)?;
-    let target = match &save {
-        Some(_) => Some(save::Target::of(&mountpoint)?),
-        None => None,
+    let target = match save {
+        true => Some(save::Target::of(&mountpoint, request)?),
+        false => None,
+    };
+    let overridden = match save {
+        true => overridden(&mountpoint, request),
+        false => Vec::new(),
     };
     let Answer {
         error,
@@ -243,17 +238,40 @@ fn ask(
     for notice in notices {
         say!("{}", one_line(&notice));
     }
-    if let (Some(target), Some(names)) = (target, save) {
-        let value = |name: &'static str| Ok((name.to_owned(), client::value(&mountpoint, name)?));
-        let values: std::io::Result<Vec<_>> = names.into_iter().map(value).collect();
-        target.save(&values.map_err(Failure::system("asking the pool's server for an option"))?)?;
+    if let Some(target) = target {
+        target.save()?;
     }
     if !told {
         say!(
             "the change is made, but the kernel is still being told to forget what it cached before"
         );
     }
-    Ok(ExitCode::SUCCESS)
+    for (name, place) in &overridden {
+        say!(
+            "{name} is saved, but the pool was mounted with another value in {place}, which counts more at the next mount: change it there, too"
+        );
+    }
+    Ok(match overridden.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => Exit::Degraded.into(),
+    })
+}
+
+/// Options that the file sets in vain, and where else they are set.
+fn overridden(mountpoint: &Path, request: &Request) -> Vec<(String, &'static str)> {
+    let names: Vec<&str> = match request {
+        Request::Set { options } => options.iter().map(|(name, _)| canonical(name)).collect(),
+        _ => vec!["branches"],
+    };
+    let status = mounts::ask(mountpoint).ok();
+    let status: Option<Status> = status.and_then(|text| serde_json::from_str(&text).ok());
+    let origins = status.map(|status| status.origins).unwrap_or_default();
+    let place = |name: &str| match origins.get(name)?.as_str() {
+        "fstab" => Some((name.to_owned(), "/etc/fstab or the options of mount")),
+        "command-line" => Some((name.to_owned(), "the command line")),
+        _ => None,
+    };
+    names.into_iter().filter_map(place).collect()
 }
 
 /// `strandfs notify-test`.

@@ -65,7 +65,8 @@ pub const TABLE: [Meaning; 9] = [
         code: 3,
         name: "degraded",
         meaning: "It works, with a warning that matters: a branch that is not well, a record that \
-            needs a decision, an option that could not be translated, a measurement with a gap.",
+            needs a decision, an option that could not be translated, a measurement with a gap, a \
+            change that was made but not saved.",
     },
     Meaning {
         exit: Exit::Slower,

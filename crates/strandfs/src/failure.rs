@@ -215,6 +215,14 @@ pub enum Failure {
         /// Why not, and what to do.
         why: String,
     },
+    /// The pool was changed and the file was not.
+    #[error("{path}: {why}")]
+    Unsaved {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// The server cannot be reached.
     #[error("the pool mounted at {mountpoint} does not answer: {why}")]
     NoAnswer {
@@ -261,6 +269,7 @@ impl Failure {
         match self {
             Failure::Mount(error) | Failure::Volume(VolumeError::Mount(error)) => of_mount(error),
             Failure::Volume(error) if error.is_usage() => Exit::Usage,
+            Failure::Pool(error) if error.may_pass() => Exit::Failed,
             Failure::Option(_)
             | Failure::Conflicts { .. }
             | Failure::Pool(_)
@@ -286,6 +295,7 @@ impl Failure {
             Failure::NotMounted(_) | Failure::NotInPool(_) | Failure::NoVolume { .. } => {
                 Exit::NotMounted
             }
+            Failure::Unsaved { .. } => Exit::Degraded,
             Failure::InUse { .. } | Failure::Volume(VolumeError::InUse { .. }) => Exit::InUse,
             Failure::NotPermitted { .. } => Exit::NotPermitted,
             Failure::Session(_)

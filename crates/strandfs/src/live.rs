@@ -1,9 +1,10 @@
 //! Changing a pool while it serves: the control socket, SIGHUP, and reading the configuration again.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use strandfs_fuse::Session;
-use strandfs_options::Layers;
+use strandfs_options::{Layers, Notice};
 use strandfs_pool::{Admin, Changed, Pool, reconfigure};
 
 /// Opens the ways to change the pool while it serves.
@@ -37,9 +38,23 @@ pub fn control(pool: &Arc<Pool>, session: &mut Session, layers: Layers) {
 /// Makes the settings anew from what the pool was mounted with; files as they are now. Changes
 /// made while mounted end with it.
 fn reload(pool: &Admin, layers: &Layers) -> Result<Changed, String> {
-    let loaded = layers.load().map_err(|error| error.to_string())?;
+    let known = pool.view().settings.pool.branches.clone();
+    let loaded = layers
+        .load_knowing(&known)
+        .map_err(|error| error.to_string())?;
     let changed = reconfigure(pool, move |settings| {
         let mut next = loaded.settings;
+        let mut notices = loaded.notices;
+        let stays = |path: &Path| next.pool.branches.iter().any(|branch| branch.path == path);
+        let leave = settings.pool.branches.iter().map(|branch| &branch.path);
+        notices.extend(leave.filter(|path| !stays(path)).map(|path| Notice {
+            option: "branches".to_owned(),
+            text: format!(
+                "{} is not in the configuration and has left the pool; what it holds is no longer \
+                 seen there",
+                path.display()
+            ),
+        }));
         // What the way in decided, and what was made of the name of the mountpoint.
         next.mount.flags.suid = next.mount.flags.suid.or(settings.mount.flags.suid);
         next.mount.flags.dev = next.mount.flags.dev.or(settings.mount.flags.dev);
@@ -50,7 +65,7 @@ fn reload(pool: &Admin, layers: &Layers) -> Result<Changed, String> {
             next.logging.file.clone_from(&settings.logging.file);
         }
         *settings = next;
-        Ok(loaded.notices)
+        Ok(notices)
     });
     Ok(changed?)
 }

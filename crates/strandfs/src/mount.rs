@@ -138,6 +138,8 @@ fn serve(
     check::is_free(mountpoint, over)?;
     let _listener = tell_metrics(&pool, &listen, mountpoint)?;
     let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
+    pool.is_mounted()
+        .map_err(Failure::system("looking at the mount"))?;
     pool.start()
         .map_err(|(what, error)| Failure::system(what)(error))?;
     drop(turn);

@@ -66,13 +66,22 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
     if fake {
         return Ok(());
     }
-    if !options.is_empty() {
-        let answer = client::ask(&mountpoint, &Request::Set { options })?;
-        if let Some(error) = answer.error {
-            return Err(Failure::Refused(error));
+    // First, because the kernel may refuse while somebody writes.
+    set_flags(&mountpoint, &after)?;
+    if options.is_empty() {
+        return Ok(());
+    }
+    let refused = match client::ask(&mountpoint, &Request::Set { options }) {
+        Ok(answer) => answer.error.map(Failure::Refused),
+        Err(error) => Some(error),
+    };
+    match refused {
+        None => Ok(()),
+        Some(refused) => {
+            set_flags(&mountpoint, &before)?;
+            Err(refused)
         }
     }
-    set_flags(&mountpoint, &after)
 }
 
 /// The settings of the pool as far as they can be set from their text.

@@ -3,9 +3,10 @@
 use std::fs;
 
 use super::{BranchError, BranchSpec, parse, pattern, resolve};
-use crate::branch::resolve::refuse_duplicates;
+use crate::branch::resolve::{refuse_duplicates, resolve_knowing};
 
-/// Applies one change to the list and returns the new list; `current` stays as it is on error.
+/// Applies one change to the list and returns the new list; `current` stays as it is on error. A
+/// branch whose directory is away stays in a new list that names it.
 ///
 /// | text | change |
 /// |---|---|
@@ -28,7 +29,7 @@ pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, Branc
         .count();
     let (instruction, list) = text.split_at(signs);
     let changed = match instruction {
-        "" | "=" => resolve(&parse(list)?)?,
+        "" | "=" => resolve_knowing(&parse(list)?, current)?,
         "+" | "+>" => [current, &resolve(&parse(list)?)?].concat(),
         "+<" => [&resolve(&parse(list)?)?, current].concat(),
         "-" => remove(current, list)?,

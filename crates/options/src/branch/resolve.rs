@@ -23,10 +23,21 @@ const MATCHING: glob::MatchOptions = glob::MatchOptions {
 /// A path that is missing, unreachable, not a directory, not UTF-8 or named twice; a pattern that
 /// is malformed or matches nothing.
 pub fn resolve(items: &[RawBranch]) -> Result<Vec<BranchSpec>, BranchError> {
+    resolve_knowing(items, &[])
+}
+
+/// As [`resolve`]; a branch that is known stays where an item names it, though its directory is away.
+///
+/// # Errors
+/// As [`resolve`].
+pub(super) fn resolve_knowing(
+    items: &[RawBranch],
+    known: &[BranchSpec],
+) -> Result<Vec<BranchSpec>, BranchError> {
     let mut branches: Vec<BranchSpec> = Vec::new();
     for item in items {
         for word in pattern::expand_braces(&item.pattern)? {
-            for path in directories(&word)? {
+            for path in directories(&word, known)? {
                 branches.push(BranchSpec {
                     path,
                     mode: item.mode,
@@ -55,10 +66,15 @@ pub(super) fn refuse_duplicates(branches: &[BranchSpec]) -> Result<(), BranchErr
 }
 
 /// The directories one word (braces already expanded) stands for; at least one.
-fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
+fn directories(word: &str, known: &[BranchSpec]) -> Result<Vec<PathBuf>, BranchError> {
+    let away = known.iter().map(|branch| &branch.path);
+    let mut away = away.filter(|path| fs::symlink_metadata(path).is_err());
     let literal = PathBuf::from(pattern::unescape(word));
     let Some(glob) = pattern::to_glob(word) else {
-        return Ok(vec![directory(&literal)?]);
+        return match away.find(|path| **path == literal) {
+            Some(path) => Ok(vec![path.clone()]),
+            None => Ok(vec![directory(&literal)?]),
+        };
     };
     let bad = |error: glob::PatternError| BranchError::BadPattern {
         pattern: word.to_owned(),
@@ -72,6 +88,14 @@ fn directories(word: &str) -> Result<Vec<PathBuf>, BranchError> {
         if path.is_dir() && !is_hidden(&path, &glob) {
             found.push(directory(&path)?);
         }
+    }
+    let wildcard = glob::Pattern::new(&glob).map_err(bad)?;
+    let away =
+        away.filter(|path| wildcard.matches_path_with(path, MATCHING) && !is_hidden(path, &glob));
+    let here = found.len();
+    found.extend(away.cloned());
+    if found.len() > here {
+        found.sort();
     }
     if found.is_empty() {
         // As in glob(3), an unmatched pattern is taken at its word: a disk may be called `[1]`.

@@ -44,8 +44,8 @@ pub fn with_options(text: &str, options: &[(String, String)]) -> Result<String, 
     Ok(document.to_string())
 }
 
-/// The functions a category sets.
-fn functions_of(name: &str) -> Vec<String> {
+/// The functions that the option of a category sets; none for another option.
+pub fn functions_of(name: &str) -> Vec<String> {
     let category = match name {
         "category.action" => Category::Action,
         "category.create" => Category::Create,

@@ -94,7 +94,8 @@ pub(super) const OPTIONS: &[OptionDef] = &[
         help: "how long to wait for branches that are not mounted yet",
         help_full: "Before the pool is mounted, every branch with nothing mounted on it is \
             mounted as it stands in fstab (by mount(8)), and the mounts are waited for. A branch counts \
-            as mounted if it lies on another filesystem than the mountpoint. To tell a directory \
+            as mounted if something is mounted on it, or if it lies on another filesystem than the \
+            mountpoint and all directories above that. To tell a directory \
             that belongs there from one waiting for its mount, make a file .strandfs.branch in \
             the one, or .strandfs.branch_mounts_here in the other (or give it an extended \
             attribute user.strandfs.branch or user.strandfs.branch_mounts_here; mergerfs' names \

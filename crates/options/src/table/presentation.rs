@@ -99,7 +99,7 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             lead out of the branch, and acts there with its own powers: whoever can make a link \
             in the pool can show any directory or file of the machine, under its own owner and \
             permissions. Renaming and removing act on the link itself, removing a directory \
-            tree on what is in it. Links into /proc or into the pool itself stay links.",
+            tree on what is in it. Links into /proc or into a pool, or through one, stay links.",
         ..OptionDef::BASE
     },
     OptionDef {

@@ -30,7 +30,7 @@ use crate::base::{magic, sys};
 pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
 pub use health::{BranchHealth, BranchState, is_dead_server, is_failure};
 pub use idle::{DiskIdle, MINUTES as IDLE_MINUTES};
-pub use mark::{Found, Mark, is_marked, open};
+pub use mark::{Found, Mark, Place, is_marked, open};
 pub use medium::{Latency, Medium};
 pub use missing::Missing;
 use reserved::Reserved;
@@ -157,6 +157,7 @@ impl Branch {
             },
             health: Arc::clone(&self.learnt.health),
             mark: Some(self.learnt.mark.clone()),
+            place: None,
         }
     }
 

@@ -4,10 +4,9 @@
 //! target: the target may be anywhere, and may be in the pool under its own name too. Every use
 //! follows the link anew, as programs would that open it by path.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, Statx};
@@ -20,6 +19,7 @@ use crate::base::sys;
 use crate::directory::copy::Copy;
 use crate::state::State;
 use crate::state::identity::{Identity, Presented, kind_of};
+use crate::state::mounts::{key_of, look};
 use crate::state::node::{DirEntry, DirSet};
 use crate::state::view::View;
 
@@ -115,38 +115,92 @@ pub(crate) fn followed_dir(
 }
 
 /// Follows a symlink wherever it leads: out of the branch and to other filesystems, but not
-/// through the descriptors of a process, into `/proc` or into the pool itself, which would
-/// have the server wait for its own answer.
+/// through the descriptors of a process, into `/proc` or into a pool, which would have the server
+/// wait for its own answer.
 fn target(pool: &State, dir: &DirEntry, name: &OsStr) -> Option<Target> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let follow = |resolve| rustix::fs::openat2(&dir.fd, name, flags, Mode::empty(), resolve);
-    let anywhere = ResolveFlags::NO_MAGICLINKS;
-    let fd = match follow(anywhere | ResolveFlags::NO_XDEV) {
-        Err(Errno::XDEV) if !leads_into_pool(pool, dir, name) => follow(anywhere),
-        other => other,
+    let on_its_mount = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let fd = match rustix::fs::openat2(&dir.fd, name, flags, Mode::empty(), on_its_mount) {
+        Err(Errno::XDEV) => walk(pool, dir.fd.as_fd(), name)?,
+        other => other.ok()?,
     };
-    let fd = fd.ok().filter(|fd| !is_proc(fd.as_fd()))?;
+    if is_proc(fd.as_fd()) {
+        return None;
+    }
     let stat = sys::statx_fd(fd.as_fd()).ok()?;
     let mounts = &pool.volumes.mounts;
     (kind_of(&stat) != FileKind::Symlink && mounts.admits_target(fd.as_fd(), &stat))
         .then_some(Target { fd, stat })
 }
 
-/// Judged by the link's text, without asking the filesystem.
-fn leads_into_pool(pool: &State, dir: &DirEntry, name: &OsStr) -> bool {
-    let read = |at: BorrowedFd<'_>, name: &OsStr| {
-        let text = rustix::fs::readlinkat(at, name, Vec::with_capacity(256)).ok()?;
-        Some(PathBuf::from(OsString::from_vec(text.into_bytes())))
-    };
-    let own = sys::ProcPath::new(&dir.fd);
-    let place = rustix::fs::readlink(own.as_c_str(), Vec::new())
-        .map(|path| PathBuf::from(OsString::from_vec(path.into_bytes())));
-    match (read(dir.fd.as_fd(), name), place, pool.mountpoint.get()) {
-        (Some(text), Ok(place), Some(mountpoint)) => {
-            tidy(&place.join(text)).starts_with(mountpoint)
+/// Symlinks in a row, as many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
+/// Follows the symlink `name` step by step, as the kernel does, and looks at each mount before
+/// anything in it is asked for: a path may pass through the pool and lead out of it again, by its
+/// own text or by that of a symlink anywhere. None if it does; the link stays one then. What is
+/// found is what the last step opened, whatever its path leads to by now.
+fn walk(pool: &State, dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
+    let mounts = &pool.volumes.mounts;
+    let mut here = rustix::io::fcntl_dupfd_cloexec(dir, 0).ok()?;
+    // The next one is last.
+    let mut steps = vec![name.to_owned()];
+    let mut links = 0;
+    let mut mount = None;
+    while let Some(step) = steps.pop() {
+        let there = open_step(here.as_fd(), &step, steps.is_empty()).ok()?;
+        let stat = look(there.as_fd()).ok()?;
+        if mount != Some(key_of(&stat)) {
+            if !mounts.admits_step(there.as_fd(), &stat) || is_proc(there.as_fd()) {
+                return None;
+            }
+            mount = Some(key_of(&stat));
         }
-        _ => true,
+        if kind_of(&stat) != FileKind::Symlink {
+            here = there;
+            continue;
+        }
+        links += 1;
+        // The first one was followed by the kernel before, so it may be.
+        if links > MOST_LINKS || links > 1 && is_bait(here.as_fd(), &stat) {
+            return None;
+        }
+        let text = rustix::fs::readlinkat(&there, c"", Vec::with_capacity(256)).ok()?;
+        let names = text.as_bytes().split(|byte| *byte == b'/').enumerate();
+        let names = names.map(|(at, name)| match (at, name) {
+            (0, []) => OsStr::new("/"),
+            // As with a slash at the end, only a directory will do.
+            (_, []) => OsStr::new("."),
+            (_, name) => OsStr::from_bytes(name),
+        });
+        let names: Vec<&OsStr> = names.collect();
+        steps.extend(names.into_iter().rev().map(OsStr::to_owned));
     }
+    Some(here)
+}
+
+/// One step of a path. A directory with more behind it is mounted if that is due (autofs).
+fn open_step(here: BorrowedFd<'_>, step: &OsStr, is_last: bool) -> sys::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::openat(here, step, flags, Mode::empty());
+    if is_last {
+        return open(flags);
+    }
+    match open(flags | OFlags::DIRECTORY) {
+        Err(Errno::NOTDIR) => open(flags),
+        other => other,
+    }
+}
+
+/// A symlink that somebody left in a directory like `/tmp` for others to follow: the kernel does not
+/// follow it either (`fs.protected_symlinks`).
+fn is_bait(dir: BorrowedFd<'_>, link: &Statx) -> bool {
+    const STICKY_FOR_ALL: u16 = 0o1002;
+    look(dir).map_or(true, |dir| {
+        dir.stx_mode & STICKY_FOR_ALL == STICKY_FOR_ALL
+            && link.stx_uid != dir.stx_uid
+            && link.stx_uid != rustix::process::geteuid().as_raw()
+    })
 }
 
 /// Whether a name that `rmdir(2)` was called with is on some branch a symlink that is shown
@@ -185,35 +239,9 @@ fn is_proc(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).map_or(true, |fs| fs.f_type as u64 == PROC_SUPER_MAGIC)
 }
 
-/// An absolute path without `.` and `..`.
-fn tidy(path: &Path) -> PathBuf {
-    let mut tidied = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                tidied.pop();
-            }
-            other => tidied.push(other),
-        }
-    }
-    tidied
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_tidied_by_their_text() {
-        for (path, tidied) in [
-            ("/a/b/../c", "/a/c"),
-            ("/a/./b/", "/a/b"),
-            ("/../../a", "/a"),
-        ] {
-            assert_eq!(tidy(Path::new(path)), Path::new(tidied));
-        }
-    }
 
     #[test]
     fn a_rule_covers_what_its_name_says() {

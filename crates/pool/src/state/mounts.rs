@@ -17,8 +17,8 @@ mod table;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
@@ -73,6 +73,8 @@ struct Known {
     forbids: Forbids,
     /// A user controls it.
     foreign: bool,
+    /// It is a pool, perhaps another than this.
+    is_some_pool: bool,
     /// It is the pool: whoever asked it would wait for an answer of its own.
     is_pool: bool,
     /// Branches whose root is on it.
@@ -99,11 +101,13 @@ pub struct Mounts {
     pool_device: AtomicU32,
     /// What was mounted below the branches at the last look.
     below: Mutex<Option<Vec<(u64, (u32, u32))>>>,
+    /// Major and minor number of the pool's own device.
+    own: OnceLock<(u32, u32)>,
 }
 
 /// What names the mount in a result of `statx`; the device where the kernel does not say (before
 /// Linux 5.8).
-fn key_of(stat: &Statx) -> u64 {
+pub(crate) fn key_of(stat: &Statx) -> u64 {
     if stat.stx_mask & (UNIQUE | StatxFlags::MNT_ID).bits() != 0 {
         stat.stx_mnt_id
     } else {
@@ -268,18 +272,47 @@ impl Mounts {
     /// Whether what a symlink leads to may be served: it is on no mount that a user controls, or
     /// those are crossed.
     pub fn admits_target(&self, target: BorrowedFd<'_>, stat: &Statx) -> bool {
-        let key = key_of(stat);
-        let known = match self.find(key) {
-            Some(known) => known,
-            None => {
-                let Ok(met) = self.examine(target, key) else {
-                    return false;
-                };
-                self.add(met.clone());
-                met
-            }
-        };
-        !known.is_pool && (!known.foreign || self.rule.load(Ordering::Acquire) == 2)
+        let known = self.meet(target, key_of(stat));
+        known.is_some_and(|known| !known.is_pool && self.is_trusted(&known))
+    }
+
+    /// Whether a path that a symlink leads along may go on in the mount that `step` is on: as
+    /// [`Mounts::admits_target`], and that is no pool, unless a branch lies there. The own one would
+    /// wait for itself, and two that lead to each other for each other. Asks its filesystem nothing.
+    pub fn admits_step(&self, step: BorrowedFd<'_>, stat: &Statx) -> bool {
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        if self.own.get().is_none_or(|own| *own == device) {
+            return false;
+        }
+        self.meet(step, key_of(stat)).is_some_and(|known| {
+            let waits_for_us = known.is_some_pool && known.roots.is_empty();
+            self.is_trusted(&known) && !waits_for_us
+        })
+    }
+
+    /// Notes which device the pool itself is; once.
+    ///
+    /// # Errors
+    /// Those of `open(2)` and `statx(2)`.
+    pub fn note_own(&self, mountpoint: &Path) -> sys::Result<()> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;
+        let stat = look(root.as_fd())?;
+        let _ = self.own.set((stat.stx_dev_major, stat.stx_dev_minor));
+        Ok(())
+    }
+
+    fn is_trusted(&self, known: &Known) -> bool {
+        !known.foreign || self.rule.load(Ordering::Acquire) == 2
+    }
+
+    /// The mount of this key, which `fd` is on.
+    fn meet(&self, fd: BorrowedFd<'_>, key: u64) -> Option<Known> {
+        self.find(key).or_else(|| {
+            let met = self.examine(fd, key).ok()?;
+            self.add(met.clone());
+            Some(met)
+        })
     }
 
     /// Finds out about the mount that `fd` is on. Asks its filesystem nothing.
@@ -320,6 +353,7 @@ impl Mounts {
             id,
             forbids,
             foreign,
+            is_some_pool: line.is_some_and(|line| line.kind == "fuse.strandfs"),
             is_pool,
             roots,
             pin,
@@ -449,7 +483,7 @@ const TO_RUN: i32 = 0x20;
 const NO_DEVICE: u32 = crate::state::attr::encode_dev(0xfff, 0xf_ffff);
 
 /// Which mount, as far as the kernel knows without asking a server.
-fn look(fd: BorrowedFd<'_>) -> sys::Result<Statx> {
+pub(crate) fn look(fd: BorrowedFd<'_>) -> sys::Result<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(fd, c"", flags, StatxFlags::MNT_ID | UNIQUE)
 }

@@ -46,6 +46,18 @@ pub enum PoolError {
     },
 }
 
+impl PoolError {
+    /// Whether it may pass without the user's doing: what a branch lies on is not mounted yet, or its
+    /// server is dead.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            PoolError::Unmarked { .. } => true,
+            PoolError::Branch { errno, .. } => is_dead_server(*errno),
+            _ => false,
+        }
+    }
+}
+
 /// Why a branch cannot be opened, and what to do.
 fn cannot_be_opened(errno: Errno) -> String {
     match errno {

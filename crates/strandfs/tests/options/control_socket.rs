@@ -270,6 +270,190 @@ fn changes_are_saved_in_the_file_they_belong_to() {
     strandfs(["umount", root(&pool)]).ok();
 }
 
+/// A pool in the background, of the branches that its file names, and the file.
+fn from_file(text_of: impl FnOnce(&Pool) -> String) -> (Pool, Daemons, std::path::PathBuf) {
+    let pool = Pool::tmpfs(3).prepare();
+    let daemons = Daemons::at(pool.root());
+    let file = pool.outside("pool.toml");
+    fs::write(&file, format!("minfreespace = 0\n{}", text_of(&pool))).unwrap();
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    (pool, daemons, file)
+}
+
+fn branch(pool: &Pool, number: usize) -> String {
+    let path = pool.on(number, "").canonicalize().unwrap();
+    text(&path).to_owned()
+}
+
+fn of_two(pool: &Pool) -> String {
+    format!(
+        "branches = [{:?}, {:?}]\n",
+        branch(pool, 0),
+        branch(pool, 1)
+    )
+}
+
+/// What the pool says of a category is no value for one when a function differs.
+#[test]
+fn what_was_saved_can_be_mounted_and_means_what_was_asked_for() {
+    let (pool, _daemons, file) = from_file(of_two);
+    for (options, create, mkdir) in [
+        (["category.create=epmfs", "func.mkdir=ff"], "epmfs", "ff"),
+        (["func.mkdir=lfs", "category.create=mfs"], "mfs", "mfs"),
+        (["category.create=ff", "category.create=lus"], "lus", "lus"),
+    ] {
+        let set = ["set", root(&pool), options[0], options[1], "--save"];
+        strandfs(set).ok();
+        let live = |key| get(&pool, key);
+        assert_eq!([live("func.create"), live("func.mkdir")], [create, mkdir]);
+        strandfs(["config", "check", text(&file)]).ok();
+        strandfs(["umount", root(&pool)]).ok();
+        strandfs(["mount", text(&file), root(&pool)]).ok();
+        assert_eq!([live("func.create"), live("func.mkdir")], [create, mkdir]);
+    }
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+#[test]
+fn two_saves_at_once_lose_neither_setting() {
+    let (pool, _daemons, file) = from_file(of_two);
+    for round in 10..20 {
+        let set = |name: &str| {
+            let option = format!("{name}={round}s");
+            strandfs(["set", root(&pool), &option, "--save"]).ok();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| set("cache.attr"));
+            scope.spawn(|| set("cache.entry"));
+        });
+        let saved = fs::read_to_string(&file).unwrap();
+        for name in ["attr", "entry"] {
+            let line = format!("\"cache.{name}\" = \"{round}s\"");
+            assert!(saved.contains(&line), "{line} in {saved}");
+        }
+    }
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+#[test]
+fn a_saved_change_of_a_branch_changes_nothing_else_of_the_list() {
+    let (pool, _daemons, file) = from_file(of_two);
+    let [a, b, c] = [0, 1, 2].map(|number| branch(&pool, number));
+    // For a moment, and what the administrator wrote for the next start.
+    strandfs(["branch", "remove", root(&pool), &a]).ok();
+    let written = fs::read_to_string(&file).unwrap();
+    let link = pool.outside("link");
+    std::os::unix::fs::symlink(&c, &link).unwrap();
+    let written = written.replace("]\n", &format!(", {:?}]\n", text(&link)));
+    fs::write(&file, &written).unwrap();
+    strandfs(["branch", "set", root(&pool), &b, "--mode", "NC", "--save"]).ok();
+    let saved = fs::read_to_string(&file).unwrap();
+    let expected = written.replace(
+        &format!("{b:?}"),
+        &format!("{{ path = {b:?}, mode = \"NC\" }}"),
+    );
+    assert_eq!(saved, expected);
+    assert_eq!(get(&pool, "branches"), format!("{b}=NC"));
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+#[test]
+fn a_file_that_cannot_hold_the_change_is_refused_before_the_pool_is_changed() {
+    let (pool, _daemons, file) = from_file(|pool| {
+        let any = branch(pool, 0).replace("b0", "b[01]");
+        format!("branches = [{{ path = {any:?}, glob = true }}]\n")
+    });
+    let before = fs::read_to_string(&file).unwrap();
+    let [a, _, c] = [0, 1, 2].map(|number| branch(&pool, number));
+    let live = get(&pool, "branches");
+    let add = ["branch", "add", root(&pool), &c, "--save"];
+    refused(strandfs(add), "wildcards");
+    refused(
+        strandfs(["branch", "remove", root(&pool), &a, "--save"]),
+        "wildcards",
+    );
+    let set = ["branch", "set", root(&pool), &a, "--mode", "RO", "--save"];
+    refused(strandfs(set), "does not list");
+    assert_eq!(get(&pool, "branches"), live);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    strandfs(["umount", root(&pool)]).ok();
+    let mount = ["mount", "-o", "cache.attr=1", text(&file), root(&pool)];
+    strandfs(mount).ok();
+    let said = strandfs(["set", root(&pool), "cache.attr=5m", "--save"]);
+    assert_eq!(said.code(), 3, "{said:?}");
+    assert!(said.stderr.contains("the command line"), "{said:?}");
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+/// What they wrote after the branch was copied was lost with it.
+#[test]
+fn writers_are_named_when_their_branch_becomes_read_only_or_leaves() {
+    let (pool, _daemons, _) = from_file(of_two);
+    let [a, b] = [0, 1].map(|number| branch(&pool, number));
+    let read_only = |path: &str| {
+        let set = ["branch", "set", root(&pool), path, "--mode", "RO"];
+        strandfs(set).ok().stderr
+    };
+    put(pool.on(0, "journal"), "");
+    let open = || fs::File::options().append(true).open(pool.path("journal"));
+    let (first, second) = (open().unwrap(), open().unwrap());
+    let reader = fs::File::open(pool.path("journal")).unwrap();
+    let said = read_only(&a);
+    assert!(
+        said.contains("2 files are still open for writing"),
+        "{said}"
+    );
+    assert_eq!(read_only(&b), "");
+    drop(second);
+    eventually("one is closed", LIMIT, || {
+        read_only(&a).contains("1 file is still open")
+    });
+    let said = strandfs(["branch", "remove", root(&pool), &a]).ok().stderr;
+    assert!(said.contains("1 file is still open for writing"), "{said}");
+    drop((first, reader));
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+/// A reload would have dropped the branch, and nothing would have been missing any more.
+#[test]
+fn a_reload_keeps_a_branch_that_is_away_and_names_one_that_leaves() {
+    let pool = Pool::tmpfs(1).prepare();
+    let _daemons = Daemons::at(pool.root());
+    for name in ["disks/d1", "disks/d2", "other"] {
+        fs::create_dir_all(pool.outside(name)).unwrap();
+    }
+    put(pool.outside("disks/d2/film"), "film");
+    let (file, other) = (pool.outside("pool.toml"), pool.outside("other"));
+    let (all, other) = (pool.outside("disks/d*"), text(&other).to_owned());
+    let write = |more: &str| {
+        let text = format!("branches = [{{ path = {all:?}, glob = true }}{more}]\n");
+        fs::write(&file, text).unwrap();
+    };
+    write(&format!(", {other:?}"));
+    strandfs(["mount", text(&file), root(&pool)]).ok();
+    let before = get(&pool, "branches");
+    fs::rename(pool.outside("disks/d2"), pool.outside("away")).unwrap();
+    fs::rename(pool.outside("other"), pool.outside("away2")).unwrap();
+    strandfs(["reload", root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), before);
+    eventually("they are missing", LIMIT, || {
+        strandfs(["status", root(&pool)]).code() == 3
+    });
+    strandfs(["reload", root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), before);
+    let listed: std::io::Result<Vec<_>> = fs::read_dir(pool.root()).and_then(Iterator::collect);
+    assert!(listed.is_err(), "what is missing is not gone: {listed:?}");
+    fs::rename(pool.outside("away"), pool.outside("disks/d2")).unwrap();
+    eventually("it is back", LIMIT, || {
+        fs::read(pool.path("film")).is_ok() || !get(&pool, "branches").contains("d2")
+    });
+    write("");
+    let said = strandfs(["reload", root(&pool)]).ok();
+    assert!(said.stderr.contains(&other), "{said:?}");
+    assert!(!get(&pool, "branches").contains(&other));
+    strandfs(["umount", root(&pool)]).ok();
+}
+
 /// The socket of a pool.
 fn connect(pool: &Pool) -> UnixStream {
     let name = get(pool, "socket");

@@ -326,6 +326,48 @@ fn a_branch_that_is_not_mounted_in_time_is_told_or_refused() {
     assert!(!pool.log().contains("within"), "{}", pool.log());
 }
 
+/// A bare directory counted as mounted there, and was written to.
+#[test]
+fn nothing_is_mounted_on_a_bare_directory_where_the_mountpoint_has_its_own_filesystem() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("8m"), "")
+        .branch(Kind::Dir, "")
+        .option("branches-mount-timeout=200ms,branches-mount-timeout-fail=true")
+        .prepare();
+    let srv = pool.outside("srv");
+    fs::create_dir(&srv).unwrap();
+    run("mount", ["-t", "tmpfs", "srv", srv.to_str().unwrap()]).ok();
+    let mountpoint = srv.join("pool");
+    fs::create_dir(&mountpoint).unwrap();
+    let mut args = vec!["mount".to_owned(), "-o".to_owned(), pool.options()];
+    args.extend(pool.branch_args());
+    args.push(mountpoint.display().to_string());
+    let refused = strandfs(&args);
+    mounts::detach(&mountpoint);
+    mounts::detach(&srv);
+    assert_eq!(refused.code(), 1, "{refused:?}");
+    assert!(
+        refused.stderr.contains("nothing was mounted"),
+        "{refused:?}"
+    );
+}
+
+/// What is mounted from the filesystem beneath is mounted nonetheless.
+#[test]
+fn a_branch_that_is_a_bind_mount_of_the_same_filesystem_is_mounted() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branch(Kind::Dir, "")
+        .option("branches-mount-timeout=200ms,branches-mount-timeout-fail=true")
+        .prepare();
+    let (source, place) = (pool.outside("source"), pool.on(0, ""));
+    fs::create_dir(&source).unwrap();
+    let bind = ["--bind".as_ref(), source.as_os_str(), place.as_os_str()];
+    run("mount", bind).ok();
+    pool.start();
+}
+
 #[test]
 fn auto_unmount_leaves_no_dead_mount_behind() {
     if !is_root() {

@@ -216,6 +216,55 @@ fn the_helper_ends_as_mount_expects() {
     assert_eq!(depth(pool.root()), 1);
 }
 
+/// The disks of fstab were not there yet, and the pool wrote to the directories beneath without a word.
+#[test]
+fn a_branch_that_fstab_mounts_something_on_is_named_when_nothing_is_there() {
+    need_root!();
+    let pool = Pool::tmpfs(2).prepare();
+    let [there, bare] = [0, 1].map(|number| pool.on(number, "").canonicalize().unwrap());
+    mounts::detach(&bare);
+    let line = |path: &Path| format!("disk {} tmpfs defaults 0 0\n", path.display());
+    let _system = System::new(&pool, &(line(&there) + &line(&bare)));
+    let _daemons = Daemons::at(pool.root());
+    let mount = || {
+        let options = pool.options();
+        let mut words = vec!["mount".to_owned(), "-o".to_owned(), options];
+        words.extend(pool.branch_args());
+        words.push(text(pool.root()).to_owned());
+        let said = strandfs(words).ok().stderr;
+        run("umount", [text(pool.root())]).ok();
+        said
+    };
+    let said = mount();
+    let named = |path: &Path| format!("x-systemd.requires-mounts-for={}", path.display());
+    assert!(said.contains(&named(&bare)), "{said}");
+    assert!(!said.contains(&named(&there)), "{said}");
+    put(bare.join(".strandfs.branch"), "");
+    let said = mount();
+    assert!(!said.contains(&named(&bare)), "it belongs there: {said}");
+}
+
+/// Options had been changed when the kernel refused the flags.
+#[test]
+fn a_remount_that_the_kernel_refuses_changes_nothing() {
+    need_root!();
+    let pool = Pool::tmpfs(1).mount();
+    let before = pool.status().options["cache.attr"].clone();
+    let writer = fs::File::create(pool.path("f")).unwrap();
+    let helper = helper(&pool);
+    let change = "remount,ro,cache.attr=7";
+    let remount = || run(&helper, ["none", text(pool.root()), "-o", change]);
+    let refused = remount();
+    assert_ne!(refused.code(), 0, "{refused:?}");
+    assert_eq!(pool.status().options["cache.attr"], before);
+    drop(writer);
+    crate::support::eventually("it is closed", std::time::Duration::from_secs(20), || {
+        remount().code() == 0
+    });
+    assert_eq!(pool.status().options["cache.attr"], "7s");
+    assert!(flags(pool.root()).starts_with("ro"));
+}
+
 #[test]
 fn a_remount_changes_flags_and_what_can_change_while_mounted() {
     need_root!();

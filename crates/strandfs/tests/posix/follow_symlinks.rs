@@ -5,6 +5,7 @@ use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, PermissionsExt, s
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::need_root;
 use crate::support::files::{errno, get, names, put};
 use crate::support::{Pool, eventually, run};
 use rustix::io::Errno;
@@ -187,4 +188,70 @@ fn a_target_that_changes_is_seen() {
     eventually("a link that leads nowhere", Duration::from_secs(30), || {
         kind(pool.path("l")) == "link"
     });
+}
+
+/// The server would wait for itself: whoever made the link would have stopped the pool for all.
+#[test]
+fn a_link_whose_path_passes_through_the_pool_hangs_nobody() {
+    for rule in ["directory", "regular", "all"] {
+        let options = format!("follow-symlinks={rule}");
+        let limit = Duration::from_secs(10);
+        let pool = Pool::tmpfs(2).option(&options).limit(limit).mount();
+        fs::create_dir(pool.path("shared")).unwrap();
+        put(pool.path("shared/file"), "content");
+        let outside = outside(&pool);
+        // Out of the pool again by its own text, to itself by a link outside, and by relative steps.
+        let by_itself = pool.path("shared/own/../../../outside");
+        symlink(by_itself, pool.path("shared/own")).unwrap();
+        symlink(outside.join("back"), pool.path("shared/far")).unwrap();
+        symlink(pool.path("shared/far"), outside.join("back")).unwrap();
+        symlink("../../pool/shared/near/..", pool.path("shared/near")).unwrap();
+        for name in ["own", "far", "near"] {
+            assert_eq!(kind(pool.path("shared").join(name)), "link", "{rule}");
+        }
+        let listed = names(pool.path("shared"));
+        assert_eq!(listed, ["far", "file", "near", "own"], "{rule}");
+        put(pool.path("shared/new"), "written");
+        assert_eq!(get(pool.path("shared/file")), b"content", "{rule}");
+    }
+}
+
+#[test]
+fn two_pools_whose_links_lead_to_each_other_wait_for_neither() {
+    need_root!();
+    let limit = Duration::from_secs(10);
+    let pool = || Pool::tmpfs(1).option("follow-symlinks=all").limit(limit);
+    let (one, other) = (pool().mount(), pool().mount());
+    symlink(other.path("l"), one.path("l")).unwrap();
+    symlink(one.path("l"), other.path("l")).unwrap();
+    assert_eq!(kind(one.path("l")), "link");
+    assert_eq!(kind(other.path("l")), "link");
+    put(other.path("file"), "of the other");
+    symlink(other.path("file"), one.path("m")).unwrap();
+    assert_eq!(
+        get(one.path("m")),
+        b"of the other",
+        "followed by the client"
+    );
+}
+
+#[test]
+fn a_link_is_followed_through_links_of_other_filesystems() {
+    let mut pool = Pool::tmpfs(1).option("follow-symlinks=all").prepare();
+    let outside = outside(&pool);
+    symlink("x", outside.join("near")).unwrap();
+    symlink(outside.join("./near"), outside.join("far")).unwrap();
+    symlink("../outside//", outside.join("self")).unwrap();
+    symlink(outside.join("self/self/../outside/far"), pool.on(0, "l")).unwrap();
+    symlink(outside.join("self"), pool.on(0, "d")).unwrap();
+    symlink(outside.join("x/"), pool.on(0, "no-directory")).unwrap();
+    symlink(outside.join("round"), pool.on(0, "round")).unwrap();
+    symlink("round", outside.join("round")).unwrap();
+    pool.start();
+    assert_eq!(kind(pool.path("l")), "file");
+    assert_eq!(get(pool.path("l")), b"outside");
+    assert_eq!(kind(pool.path("d")), "directory");
+    assert_eq!(get(pool.path("d/x")), b"outside");
+    assert_eq!(kind(pool.path("no-directory")), "link");
+    assert_eq!(kind(pool.path("round")), "link");
 }

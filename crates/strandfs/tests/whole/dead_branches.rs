@@ -260,7 +260,7 @@ fn a_branch_with_a_dead_server_is_missing_at_mount_and_cannot_join() {
     line.extend(mortal.pool.branch_args());
     line.push(mortal.pool.root().to_str().unwrap().to_owned());
     let refused = strandfs(&line);
-    assert_eq!(refused.code(), 2, "{refused:?}");
+    assert_eq!(refused.code(), 1, "systemd tries again: {refused:?}");
     assert!(refused.stderr.contains("server"), "{refused:?}");
     mortal.pool.add_option("on-missing=degrade");
     mortal.pool.start();
@@ -273,6 +273,32 @@ fn a_branch_with_a_dead_server_is_missing_at_mount_and_cannot_join() {
     assert!(refused.stderr.contains("server"), "{refused:?}");
     mortal.revive();
     branch("add").ok();
+    assert_eq!(get(mortal.path("d/far")), b"far");
+}
+
+/// Its files would have gone to the directory beneath, and what it holds would have looked deleted.
+#[test]
+fn the_directory_beneath_a_mount_that_was_dead_is_not_taken_for_the_branch() {
+    need_root!();
+    let mut mortal = Mortal::new(0, "on-missing=degrade,branch-check-interval=100ms");
+    mortal.pool.stop();
+    mortal.die();
+    mortal.pool.start();
+    mortal.expect("missing");
+    mounts::detach(&mortal.place());
+    let said = |part: &str| {
+        eventually(part, SOON, || mortal.condition().reason.contains(part));
+    };
+    said("nothing is mounted");
+    put(mortal.path("new"), "new");
+    assert_eq!(names(mortal.place()), [""; 0]);
+    let place = mortal.place();
+    let place = place.to_str().unwrap();
+    run("mount", ["-t", "tmpfs", "another", place]).ok();
+    said("another");
+    mortal.expect("replaced");
+    mortal.revive();
+    mortal.expect("ok");
     assert_eq!(get(mortal.path("d/far")), b"far");
 }
 

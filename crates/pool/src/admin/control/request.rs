@@ -10,6 +10,7 @@ use strandfs_options::{BranchError, Notice, OptionError, Settings};
 
 use crate::admin::control::{Changed, ReconfigureError, reconfigure};
 use crate::admin::{Admin, metrics, status, users};
+use crate::base::branch::Branch;
 use crate::base::metrics::{Metrics, Users};
 use crate::state::State;
 
@@ -136,6 +137,7 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
         }
         Request::BranchAdd { .. } | Request::BranchRemove { .. } | Request::BranchSet { .. } => {
             reconfigure::reconfigure(pool, |settings| edit_branches(settings, request))
+                .map(|changed| with_writers(pool, request, changed))
                 .map_err(|refused| refused.to_string())
         }
     };
@@ -278,6 +280,38 @@ fn edit_branches(settings: &mut Settings, request: &Request) -> Result<Vec<Notic
         | Request::Reload => {}
     }
     Ok(Vec::new())
+}
+
+/// Says how many files are open for writing on a branch that nothing new is written to: what programs
+/// write to those still goes there.
+fn with_writers(pool: &State, request: &Request, mut changed: Changed) -> Changed {
+    let path = match request {
+        Request::BranchSet {
+            path,
+            mode: Some(mode),
+            ..
+        } if mode.parse() == Ok(BranchMode::ReadOnly) => path,
+        Request::BranchRemove { path } => path,
+        _ => return changed,
+    };
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let mut files: u64 = 0;
+    pool.files.each(|file| {
+        let is_there = |branch: &Branch| branch.path == *path || branch.path == real;
+        files += u64::from(file.writable && file.branch().is_some_and(|branch| is_there(&branch)));
+    });
+    if files > 0 {
+        let (are, them) = match files {
+            1 => ("file is", "it"),
+            _ => ("files are", "them"),
+        };
+        changed.notices.push(format!(
+            "{files} {are} still open for writing on {}: what programs write to {them} goes there until \
+             they close {them}; do not copy or pull it before",
+            path.display()
+        ));
+    }
+    changed
 }
 
 /// The branch of this path, or of what the path leads to.

@@ -33,6 +33,52 @@ pub struct Mark {
     mount_root: bool,
 }
 
+/// What was mounted where a branch could not be asked who it is: its server was dead.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// As for a [`Mark`]; empty if the mount was out of sight.
+    kind: String,
+    source: String,
+    mount_root: bool,
+}
+
+impl Place {
+    /// What is mounted on this directory, or around it where a dead server keeps it from being opened.
+    pub fn of(path: &Path) -> Place {
+        let opened = path
+            .ancestors()
+            .find_map(|dir| Some((dir, open(dir).ok()?)));
+        let root = opened.as_ref().filter(|(dir, _)| *dir == path);
+        let medium = opened.as_ref().map(|(_, dir)| Medium::of(dir.as_fd()));
+        let (kind, source) = medium
+            .map(|it| (it.filesystem, it.source))
+            .unwrap_or_default();
+        Place {
+            kind,
+            source,
+            mount_root: root
+                .is_some_and(|(_, dir)| look(dir.as_fd()).is_ok_and(|stat| is_mount_root(&stat))),
+        }
+    }
+
+    /// Why a directory there is not what was: the one beneath the dead mount, or another filesystem.
+    pub fn difference(&self, now: &Mark) -> Option<(BranchState, String)> {
+        if self.mount_root && !now.mount_root {
+            return Some((BranchState::Missing, "nothing is mounted there".to_owned()));
+        }
+        let same = match self.kind.as_str() {
+            "" => now.is_served(),
+            kind => (kind, &self.source) == (now.kind.as_str(), &now.source),
+        };
+        let (is, was) = (
+            format!("{} {}", now.kind, now.source),
+            format!("{} {}", self.kind, self.source),
+        );
+        let why = format!("{is} is mounted there now, where {was} was whose server was dead");
+        (!same).then_some((BranchState::Replaced, why))
+    }
+}
+
 /// What a branch's path leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use strandfs_options::BranchSpec;
 
-use crate::base::branch::{BranchHealth, BranchId, Mark};
+use crate::base::branch::{BranchHealth, BranchId, Mark, Place};
 
 /// A branch that is fenced: nothing of it is held open.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Missing {
     pub health: Arc<BranchHealth>,
     /// Who it was; none if it was not there at mount.
     pub mark: Option<Mark>,
+    /// What was mounted there, if its server was dead at mount.
+    pub place: Option<Place>,
 }
 
 impl Missing {
@@ -27,6 +29,7 @@ impl Missing {
             spec: spec.clone(),
             health: Arc::clone(&self.health),
             mark: self.mark.clone(),
+            place: self.place.clone(),
         }
     }
 }

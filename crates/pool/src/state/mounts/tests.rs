@@ -7,6 +7,7 @@ fn known(key: u64, foreign: bool, forbids: Forbids) -> Known {
         forbids,
         foreign,
         is_pool: false,
+        is_some_pool: false,
         roots: SmallVec::new(),
         pin: None,
     }
