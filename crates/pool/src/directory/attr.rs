@@ -84,6 +84,14 @@ pub(crate) fn attr(pool: &Directories, node: &Arc<Node>) -> Result<FileAttr> {
     shown_attr(pool, &pool.view(), node, &locate::stat_file(pool, node)?)
 }
 
+/// What is not written yet has no blocks on the branch, and whoever sees none (`tar -S`) takes the file for
+/// one hole without asking.
+pub(crate) fn count_unwritten(node: &Node, attr: &mut FileAttr) {
+    if attr.blocks == 0 && attr.size_bytes != 0 && node.may_be_unwritten() {
+        attr.blocks = 1;
+    }
+}
+
 /// Attributes of a file as it is shown, from those on its branch.
 pub(crate) fn shown_attr(
     pool: &State,
@@ -92,6 +100,7 @@ pub(crate) fn shown_attr(
     stat: &Statx,
 ) -> Result<FileAttr> {
     let mut attr = file_attr(stat, node.ino);
+    count_unwritten(node, &mut attr);
     pool.volumes.mounts.restrict(stat, &mut attr);
     if node.is_symlinkified() {
         attr.mode = libc::S_IFLNK | 0o777;

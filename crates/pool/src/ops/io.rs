@@ -22,7 +22,7 @@ use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::{open, privilege};
 use crate::state::State;
 use crate::state::node::Node;
-use crate::state::open_file::{IoMode, OpenFile};
+use crate::state::open_file::OpenFile;
 use crate::state::range_locks::Answers;
 use crate::state::view::View;
 
@@ -223,10 +223,7 @@ pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32
         return Err(Errno::NOSYS.into());
     }
     let opened = open::opened(pool, handle)?;
-    // A mapping keeps its handle open, and its pages are written before the handle is released.
-    let may_be_dirty = (opened.node.open.lock().as_ref())
-        .is_some_and(|open| open.mode == IoMode::Server && open.is_written());
-    if may_be_dirty {
+    if opened.node.may_be_unwritten() {
         let size_bytes = rustix::fs::fstat(&*opened.file()?)?.st_size.unsigned_abs();
         return match i32::try_from(whence) {
             _ if offset_bytes >= size_bytes => Err(Errno::NXIO.into()),

@@ -325,6 +325,12 @@ impl Node {
             .and_then(|open| open.locks.clone())
     }
 
+    /// See [`OpenState::may_be_unwritten`].
+    pub fn may_be_unwritten(&self) -> bool {
+        let open = self.open.lock();
+        open.as_ref().is_some_and(|open| open.may_be_unwritten())
+    }
+
     /// Keeps the file from moving; waits while it does.
     pub fn share_move_lock(&self, cx: &Context<'_>) -> SharedMoveLock<'_> {
         self.move_lock.try_read().unwrap_or_else(|| {

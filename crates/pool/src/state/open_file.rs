@@ -315,10 +315,11 @@ impl OpenState {
         &self.handles
     }
 
-    /// Whether some handle can write.
-    pub fn is_written(&self) -> bool {
+    /// Whether pages of the file may be in the kernel's cache of the pool and not written yet. A mapping
+    /// keeps its handle open, and its pages are written before the handle is released.
+    pub fn may_be_unwritten(&self) -> bool {
         let mut open = self.handles.iter().filter_map(Weak::upgrade);
-        open.any(|handle| handle.writable)
+        self.mode == IoMode::Server && open.any(|handle| handle.writable)
     }
 
     /// One more handle, which is answered with this backing file.

@@ -175,6 +175,14 @@ fn a_copy_of_a_file_in_use_has_what_was_stored_in_it() {
         );
         drop(map);
         assert!(copied(&before) == expected, "{way}: unmapped");
+
+        // Whoever sees no blocks does not ask for data.
+        let file = open_with(pool.path("g"), 0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let mut map = SharedMap::new(&file, 1 << 20).unwrap();
+        map.store(0, &[b'm'; 4096]);
+        assert_ne!(fs::metadata(pool.path("g")).unwrap().blocks(), 0, "{way}");
+        assert_ne!(file.metadata().unwrap().blocks(), 0, "{way}");
     }
 }
 
