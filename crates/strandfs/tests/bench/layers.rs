@@ -298,6 +298,10 @@ fn requests_that_make_no_sense_are_refused_in_a_sentence() {
         (vec!["layers", "--branches=1"], "--branches"),
         (vec!["layers", "--branches=4,2,4"], "twice"),
         (vec!["passthrough", "--size=1K"], "--size"),
+        (
+            vec!["metadata", "--no-peers", "--variant=native=atime=off"],
+            "two subjects are called native",
+        ),
         (vec!["blocksize", "--size=many"], "size"),
     ] {
         let run = crate::support::strandfs([&["bench"][..], &args].concat());
