@@ -100,10 +100,13 @@ pub struct Mounts {
     /// The pool's device; 0 until it is mounted.
     pool_device: AtomicU32,
     /// What was mounted below the branches at the last look.
-    below: Mutex<Option<Vec<(u64, (u32, u32))>>>,
+    below: Mutex<Option<Vec<Below>>>,
     /// Major and minor number of the pool's own device.
     own: OnceLock<(u32, u32)>,
 }
+
+/// A mount below a branch: its id, and its device.
+type Below = (u64, (u32, u32));
 
 /// What names the mount in a result of `statx`; the device where the kernel does not say (before
 /// Linux 5.8).

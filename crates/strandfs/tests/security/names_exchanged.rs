@@ -42,7 +42,7 @@ fn exchanged_during(secret: &Path, made: &Path, make: impl FnOnce()) -> bool {
 }
 
 /// The one of two paths that leads to this inode.
-fn whichever<'a>(paths: [&'a Path; 2], inode: u64) -> &'a Path {
+fn whichever(paths: [&Path; 2], inode: u64) -> &Path {
     let leads = |path: &&Path| path.symlink_metadata().is_ok_and(|it| it.ino() == inode);
     paths.into_iter().find(leads).unwrap()
 }

@@ -74,6 +74,9 @@ fn is_roots_alone(file: &Path) -> bool {
         && seen.mtime() != 0
 }
 
+/// What somebody tries with an open file.
+type Attempt<'a> = &'a (dyn Fn(&File) -> Errno + Sync);
+
 #[test]
 fn who_has_lost_a_file_behind_the_pool_changes_its_mode_group_list_and_times_no_more() {
     need_root!();
@@ -83,7 +86,7 @@ fn who_has_lost_a_file_behind_the_pool_changes_its_mode_group_list_and_times_no_
             .option("category.create=ff");
         let pool = pool.mount();
         let (shown, file) = (pool.path("d/f"), pool.on(0, "d/f"));
-        let ways: [(&str, &(dyn Fn(&File) -> Errno + Sync)); 6] = [
+        let ways: [(&str, Attempt<'_>); 6] = [
             ("set-user-id", &|_| errno(chmod(&shown, 0o4755))),
             ("by its descriptor", &|open| {
                 errno(open.set_permissions(Permissions::from_mode(0o4755)))
