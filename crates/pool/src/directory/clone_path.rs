@@ -234,7 +234,9 @@ pub(crate) fn clone_dir(
         readable,
         ..set::dir_entry_of(pool, branch, fd, &made)?
     };
-    if !is_just_made(entry.reader()?.as_fd(), &made)? {
+    // Whoever may rename names there can have put somebody else's in its place, and would get what is in that. Owner
+    // and mode tell nothing, as FAT, FUSE and other machines make of them what they like.
+    if !is_empty(entry.reader()?.as_fd())? {
         tracing::warn!(branch = %branch.path.display(), ?name, "somebody put another directory where one was being made; it stays as it is");
         return Err(Error::at(branch, Errno::STALE));
     }
@@ -254,17 +256,6 @@ pub(crate) fn clone_dir(
     // Most of what is about to be looked for here is on the branch it was cloned from.
     remembered::learn_new(pool, &entry);
     Ok(entry)
-}
-
-/// Whether a directory is one that the server has just made to be like another: whoever may rename names there
-/// can have put somebody else's in its place, which must not become theirs. What other machines and FAT make of owner
-/// and mode is theirs: there only an empty one counts.
-///
-/// # Errors
-/// Those of `getdents64(2)`.
-pub(crate) fn is_just_made(reader: BorrowedFd<'_>, made: &Statx) -> sys::Result<bool> {
-    let is_own = made.stx_uid == rustix::process::geteuid().as_raw();
-    Ok((!is_own || is_unfinished(made)) && is_empty(reader)?)
 }
 
 /// Adds a branch's directory to a node's, in branch order.
@@ -290,7 +281,11 @@ pub(crate) fn add_copy(pool: &Directories, node: &Arc<Node>, entry: DirEntry) {
     }
 }
 
-fn is_empty(reader: BorrowedFd<'_>) -> sys::Result<bool> {
+/// Whether a directory, open for reading, has no entries.
+///
+/// # Errors
+/// Those of `getdents64(2)`.
+pub(crate) fn is_empty(reader: BorrowedFd<'_>) -> sys::Result<bool> {
     let mut room = Vec::with_capacity(DENTS_BYTES);
     let mut entries = RawDir::new(reader, room.spare_capacity_mut());
     while let Some(entry) = entries.next() {

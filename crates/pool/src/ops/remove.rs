@@ -410,7 +410,8 @@ pub(crate) fn restore_dir(
     let made = open_kept(dir, name).ok_or(Errno::NOENT)?;
     let model = kept.unwrap_or(&made);
     let bare = sys::statx_fd(made.as_fd())?;
-    if !clone_path::is_just_made(made.as_fd(), &bare)? {
+    // Somebody else's can have been put in its place, see `clone_dir`.
+    if !clone_path::is_empty(made.as_fd())? {
         return Err(Errno::EXIST);
     }
     copy_metadata((model.as_fd(), stat), (made.as_fd(), &bare))
