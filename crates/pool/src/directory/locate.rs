@@ -192,8 +192,13 @@ pub(crate) fn leads_to(pool: &Directories, node: &Node, set: &DirSet, name: &OsS
     if follows(node, &identity) {
         return follow::target_of(pool, dir, name, &identity, node.kind).is_some();
     }
+    is_its_name(pool, &identity, dir, name)
+}
+
+/// The same for the inode of this identity.
+fn is_its_name(pool: &Directories, identity: &Identity, dir: &DirEntry, name: &OsStr) -> bool {
     match sys::statx_name(dir.fd.as_fd(), name) {
-        Ok(stat) => pool.volumes.same(&identity, &stat),
+        Ok(stat) => pool.volumes.same(identity, &stat),
         Err(Errno::NOENT | Errno::NOTDIR) => false,
         // A branch that fails says nothing against it: another copy is to be read then.
         Err(_) => true,
@@ -225,8 +230,7 @@ pub(crate) fn open_inode(
             }
             Err(errno) => {
                 // The name may be another's by now, who is refused.
-                let found = sys::statx_name(dir.fd.as_fd(), name);
-                if found.map_or(true, |stat| pool.volumes.same(&identity, &stat)) {
+                if is_its_name(pool, &identity, dir, name) {
                     refusal = Some(errno);
                 }
                 None

@@ -305,9 +305,10 @@ fn finish_own_copy(
 }
 
 /// The file had names on both branches: the old ones go if the new file has all of them, else the
-/// new ones do. An old file that was touched since stays, and the new one, if nobody touched that, goes if
-/// the old one was written later; so stays what has a name that is not known. A new one that was touched is what users have seen meanwhile: it is not taken away, and
-/// the old one, which may hide it, goes.
+/// new ones do. An old file that was touched since stays, and so does what has a name that is not known;
+/// if the old one was written to since, the new one goes, unless that was touched as well. A new one that
+/// was touched is what users have seen meanwhile: it is not taken away, and the old one, which may hide
+/// it, goes.
 fn finish_switch(
     branch: &Branch,
     branches: &[Arc<Branch>],

@@ -224,12 +224,8 @@ enum Writers {
 }
 
 fn writers_of(node: &Node) -> Writers {
-    let open = node.open.lock();
-    let handles = open.iter().flat_map(|open| open.handles());
-    let mut writers = handles.filter_map(|handle| {
-        let opened = handle.upgrade().filter(|opened| opened.writable)?;
-        opened.branch_id().map(|_| opened)
-    });
+    let mut writers =
+        handles_of(node).filter(|opened| opened.writable && opened.branch_id().is_some());
     match (writers.next(), writers.next()) {
         (None, _) => Writers::None,
         (Some(only), None) => only.file().map_or(Writers::Several, Writers::One),
@@ -267,9 +263,7 @@ fn check_writers(node: &Node, writers: &Writers) -> Result<(), MoveError> {
 
 /// Whether the pool has it open for reading only.
 fn has_readers(node: &Node) -> bool {
-    let open = node.open.lock();
-    let mut handles = open.iter().flat_map(|open| open.handles());
-    handles.any(|handle| handle.upgrade().is_some_and(|opened| !opened.writable))
+    handles_of(node).any(|opened| !opened.writable)
 }
 
 /// Whether someone writes to a file that the pool has not open for writing: behind the pool, or

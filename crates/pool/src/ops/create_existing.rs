@@ -75,14 +75,22 @@ impl SentToLook {
 
     /// Notes a thread; one whose number is not known is always new.
     fn send(&self, thread: u32) {
+        if thread == 0 {
+            return;
+        }
         let now_ms = sys::mono_coarse_ms();
         let mut since_ms = self.since_ms.lock();
         if since_ms.len() >= SentToLook::THREADS_MAX {
             since_ms.retain(|_, since| now_ms.saturating_sub(*since) < SentToLook::AWAITED_MS);
+            // Else whoever has that many threads would have all others see ESTALE.
+            let oldest = since_ms.iter().min_by_key(|(_, since)| **since);
+            if let Some(oldest) = oldest.map(|(thread, _)| *thread)
+                && since_ms.len() >= SentToLook::THREADS_MAX
+            {
+                since_ms.remove(&oldest);
+            }
         }
-        if thread != 0 && since_ms.len() < SentToLook::THREADS_MAX {
-            since_ms.insert(thread, now_ms);
-        }
+        since_ms.insert(thread, now_ms);
     }
 
     /// Whether a thread is back from that.
@@ -132,5 +140,22 @@ fn entry_of_opened(pool: &State, found: Entry, handle: Handle) -> Entry {
         attr: attr.unwrap_or(found.attr),
         attr_valid: Duration::ZERO,
         ..found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_known_once_when_it_is_back_however_many_others_were_sent() {
+        let sent = SentToLook::default();
+        let others = u32::try_from(SentToLook::THREADS_MAX).unwrap() + 10;
+        (1..=others).for_each(|thread| sent.send(thread));
+        sent.send(others + 1);
+        assert!(sent.was_sent(others + 1) && !sent.was_sent(others + 1));
+        assert!(sent.since_ms.lock().len() < SentToLook::THREADS_MAX);
+        sent.send(0);
+        assert!(!sent.was_sent(0));
     }
 }

@@ -21,10 +21,15 @@ struct Watched {
 
 impl Watched {
     fn new() -> Watched {
+        Watched::with("func.getattr=newest")
+    }
+
+    fn with(options: &str) -> Watched {
         let mut pool = Pool::build()
             .branches([Kind::Tmpfs("64m"), Kind::Dir])
             .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
-            .option("category.create=ff,func.getattr=newest")
+            .option("category.create=ff")
+            .option(options)
             .prepare();
         let behind = pool.outside("behind");
         put(behind.join("far/f"), "far");
@@ -115,16 +120,7 @@ fn where_nothing_is_delayed_nothing_is_named() {
 #[test]
 fn while_callers_hang_in_a_branch_it_is_never_said_that_nothing_is_slow() {
     need_root!();
-    let mut pool = Pool::build()
-        .branches([Kind::Tmpfs("64m"), Kind::Dir])
-        .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
-        .option("category.create=ff,passthrough.io=off,cache.files=off")
-        .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("far/f"), "far");
-    put(pool.on(0, "near/f"), "near");
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
-    pool.start();
+    let Watched { slow, pool } = Watched::with("passthrough.io=off,cache.files=off");
     let near = fs::File::open(pool.path("near/f")).unwrap();
     let far = fs::File::open(pool.path("far/f")).unwrap();
     let stop = AtomicBool::new(false);

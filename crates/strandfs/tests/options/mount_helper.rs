@@ -265,19 +265,26 @@ fn a_remount_that_the_kernel_refuses_changes_nothing() {
     assert!(flags(pool.root()).starts_with("ro"));
 }
 
+/// Has a pool of one branch mounted with these options by its line in fstab. What is returned is dropped in
+/// order, before the pool.
+fn mounted_by_fstab(pool: &Pool, options: &str) -> (Daemons, System) {
+    let (branch, root) = (pool.on(0, ""), pool.root());
+    let line = format!(
+        "{} {} strandfs {options} 0 0\n",
+        branch.display(),
+        root.display()
+    );
+    let system = System::new(pool, &line);
+    let daemons = Daemons::at(root);
+    run("mount", ["-a"]).ok();
+    (daemons, system)
+}
+
 #[test]
 fn a_remount_changes_flags_and_what_can_change_while_mounted() {
     need_root!();
     let pool = Pool::tmpfs(1).prepare();
-    let options = "cache.attr=5,func.getattr=newest";
-    let line = format!(
-        "{} {} strandfs {options} 0 0\n",
-        pool.on(0, "").display(),
-        pool.root().display()
-    );
-    let _system = System::new(&pool, &line);
-    let _daemons = Daemons::at(pool.root());
-    run("mount", ["-a"]).ok();
+    let _mounted = mounted_by_fstab(&pool, "cache.attr=5,func.getattr=newest");
     let root = text(pool.root());
     put(pool.path("f"), "x");
     run("mount", ["-o", "remount,ro,nosuid", root]).ok();
@@ -317,14 +324,7 @@ fn a_remount_changes_flags_and_what_can_change_while_mounted() {
 fn a_remount_with_sync_or_dirsync_reaches_the_server() {
     need_root!();
     let pool = Pool::tmpfs(1).prepare();
-    let line = format!(
-        "{} {} strandfs defaults 0 0\n",
-        pool.on(0, "").display(),
-        pool.root().display()
-    );
-    let _system = System::new(&pool, &line);
-    let _daemons = Daemons::at(pool.root());
-    run("mount", ["-a"]).ok();
+    let _mounted = mounted_by_fstab(&pool, "defaults");
     let root = text(pool.root());
     let shown = || {
         let status = pool.status();

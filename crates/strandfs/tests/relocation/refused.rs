@@ -8,14 +8,26 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::files::{get, names, open_with, pattern, process_lock, put};
-use crate::support::{Kind, Pool, mounts, run};
+use crate::support::{Builder, Kind, Pool, mounts, run};
 use crate::{need_root, need_tool};
 
 const MIB: usize = 1 << 20;
 
+/// Files begin on a branch of 4 MiB and go to one of 32, all under the server's hand.
+fn small_and_large() -> Builder {
+    Pool::build()
+        .branch(Kind::Tmpfs("4m"), "")
+        .branch(Kind::Tmpfs("32m"), "")
+        .option("category.create=ff,passthrough.headroom=1T")
+}
+
 /// Writes 9 MiB into a file; the error of the write that fails.
 fn outgrow(pool: &Pool, file: &str) -> io::Result<()> {
-    let file = open_with(pool.path(file), 0).unwrap();
+    grow(&open_with(pool.path(file), 0).unwrap())
+}
+
+/// The same through a handle.
+fn grow(file: &File) -> io::Result<()> {
     let content = pattern(3, 9 * MIB);
     for (index, piece) in content.chunks(100_000).enumerate() {
         file.write_all_at(piece, (index * 100_000) as u64)?;
@@ -173,11 +185,7 @@ fn a_move_swallows_no_error_that_the_next_fsync_has_to_tell() {
 #[test]
 fn a_file_of_several_writers_stays_while_somebody_else_writes_it_on_its_branch() {
     need_root!();
-    let pool = Pool::build()
-        .branch(Kind::Tmpfs("4m"), "")
-        .branch(Kind::Tmpfs("32m"), "")
-        .option("category.create=ff,passthrough.headroom=1T")
-        .mount();
+    let pool = small_and_large().mount();
     put(pool.path("f"), "first");
     let outside = File::options().append(true).open(pool.on(0, "f"));
     let mut outside = outside.unwrap();
@@ -202,19 +210,12 @@ fn a_file_of_several_writers_stays_while_somebody_else_writes_it_on_its_branch()
 #[test]
 fn a_file_of_one_writer_moves_though_it_is_locked() {
     need_root!();
-    let pool = Pool::build()
-        .branch(Kind::Tmpfs("4m"), "")
-        .branch(Kind::Tmpfs("32m"), "")
-        .option("category.create=ff,passthrough.headroom=1T")
-        .mount();
+    let pool = small_and_large().mount();
     let file = open_with(pool.path("f"), 0).unwrap();
     process_lock(&file, libc::F_WRLCK).unwrap();
-    let content = pattern(3, 9 * MIB);
-    for (index, piece) in content.chunks(100_000).enumerate() {
-        file.write_all_at(piece, (index * 100_000) as u64).unwrap();
-    }
+    grow(&file).unwrap();
     assert_eq!(pool.holders("f"), [1]);
-    assert!(get(pool.path("f")) == content);
+    assert!(get(pool.path("f")) == pattern(3, 9 * MIB));
 }
 
 /// A server dies when a file has its name on both branches, and somebody opens the original.
@@ -225,11 +226,7 @@ fn an_interrupted_move_is_not_finished_while_somebody_writes_to_the_original() {
         return;
     }
     for step in 1..30 {
-        let mut pool = Pool::build()
-            .branch(Kind::Tmpfs("4m"), "")
-            .branch(Kind::Tmpfs("32m"), "")
-            .option("category.create=ff,passthrough.headroom=1T")
-            .prepare();
+        let mut pool = small_and_large().prepare();
         pool.set_env("STRANDFS_DIE_AT_MOVE_STEP", &step.to_string());
         pool.start();
         if outgrow(&pool, "f").is_ok() {
