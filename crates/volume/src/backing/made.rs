@@ -2,8 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use strandfs_fuse::Errno;
+
+/// How long a server that has ended may keep its file, and how often is looked.
+const RELEASE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Which file it is: its device and inode.
 pub type FileId = (u64, u64);
@@ -39,11 +46,17 @@ impl Made {
         (id_of(&file) == Some(id)).then_some(Made { path, file, id })
     }
 
-    /// Removes it, unless another server has it by now.
+    /// Removes it, unless another server has it by now. The kernel lets go of what a server had in its ring a
+    /// moment after the server has ended (`io_ring_exit_work` in io_uring/io_uring.c).
     pub fn remove(self) {
-        let lock = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
-        if lock.is_ok() {
-            remove_only(&self.path, self.id);
+        let deadline = Instant::now() + RELEASE;
+        let try_lock = || rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
+        while let Err(errno) = try_lock() {
+            if errno != Errno::WOULDBLOCK || Instant::now() > deadline {
+                return;
+            }
+            thread::sleep(LOOK);
         }
+        remove_only(&self.path, self.id);
     }
 }
