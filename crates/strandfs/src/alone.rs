@@ -1,8 +1,9 @@
-//! One `attach`, `detach` or `resize` of a volume at a time: two at once would both see that there
-//! is no block device yet, and put one each on the same blocks.
+//! One command at a time for one file, by a lock that nobody else can hold: its directory is this user's alone,
+//! while anybody may lock a file or a directory that everybody may read.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,19 +11,39 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::attach;
 use crate::failure::Failure;
 
-/// Where root's locks are, each with the name of a backing file.
-const PLACE: &str = "/run/strandfs/volumes.busy";
-/// How long another command is waited for: making a filesystem takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Commands that change the same kind of file.
+pub struct Kind {
+    /// Where root's locks are, each with the name of such a file; those of others are in
+    /// `$XDG_RUNTIME_DIR`.
+    place: &'static str,
+    command: &'static str,
+    /// How long another one is waited for.
+    patience: Duration,
+}
+
+/// `attach`, `detach` and `resize` of a volume: two at once would both see that there is no block device yet,
+/// and put one each on the same blocks. Making a filesystem takes its time.
+pub const VOLUME: Kind = Kind {
+    place: "/run/strandfs/volumes.busy",
+    command: "`strandfs volume` command",
+    patience: Duration::from_secs(60),
+};
+
+/// `--save`: of two at once each would write what it has read, without the other's change.
+pub const SETTINGS: Kind = Kind {
+    place: "/run/strandfs/settings.busy",
+    command: "`--save`",
+    patience: Duration::from_secs(10),
+};
+
 /// When the user is told what is waited for.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Pause between two tries.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Held by the one command that changes a volume.
+/// Held by the one command that changes a file.
 pub struct Alone {
     path: PathBuf,
     _file: File,
@@ -33,11 +54,11 @@ impl Alone {
     ///
     /// # Errors
     /// The others take too long, or a lock cannot be had for another reason.
-    pub fn take(backing: &Path) -> Result<Option<Alone>, Failure> {
-        let Some(place) = place() else {
+    pub fn take(kind: &Kind, file: &Path) -> Result<Option<Alone>, Failure> {
+        let Some(place) = place(kind) else {
             return Ok(None);
         };
-        let path = place.join(attach::name_for(backing));
+        let path = place.join(name_for(file));
         let begin = Instant::now();
         let mut told = false;
         loop {
@@ -46,22 +67,24 @@ impl Alone {
                 Ok(None) => {}
                 Err(error) if is_refused(&error) => return Ok(None),
                 Err(error) => {
-                    let what = "locking the volume against other commands";
+                    let what = "locking a file against other commands";
                     return Err(Failure::system(what)(error));
                 }
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > kind.patience {
                 return Err(Failure::InUse {
-                    path: backing.to_owned(),
-                    why: "another `strandfs volume` command is at work on it; try again when that \
-                        has ended"
-                        .to_owned(),
+                    path: file.to_owned(),
+                    why: format!(
+                        "another {} is at work on it; try again when that has ended",
+                        kind.command
+                    ),
                 });
             }
             if begin.elapsed() > SILENCE && !std::mem::replace(&mut told, true) {
                 say!(
-                    "waiting for another `strandfs volume` command that is at work on {}",
-                    backing.display()
+                    "waiting for another {} that is at work on {}",
+                    kind.command,
+                    file.display()
                 );
             }
             std::thread::sleep(LOOK);
@@ -77,12 +100,37 @@ impl Drop for Alone {
 }
 
 /// A directory that is this user's alone.
-fn place() -> Option<PathBuf> {
+fn place(kind: &Kind) -> Option<PathBuf> {
+    let place = Path::new(kind.place);
     if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from(PLACE));
+        return Some(place.to_owned());
     }
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty())?;
-    Some(Path::new(&own).join("strandfs/volumes.busy"))
+    let below = place.strip_prefix("/run").ok()?;
+    Some(Path::new(&own).join(below))
+}
+
+/// A name that stands for a file: its path with the separators made harmless.
+pub fn name_for(file: &Path) -> String {
+    let parent = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let parent = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
+    let real = std::fs::canonicalize(file).unwrap_or_else(|_| {
+        parent
+            .unwrap_or_default()
+            .join(file.file_name().unwrap_or_default())
+    });
+    let mut name = String::new();
+    for byte in real.as_os_str().as_bytes() {
+        match byte {
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' => name.push(char::from(*byte)),
+            _ => name.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    let name = name.trim_start_matches('-');
+    // Longer names than a directory can have end alike rather than begin alike.
+    let from = name.len().saturating_sub(255);
+    name.get(from..).unwrap_or(name).to_owned()
 }
 
 /// Where nobody can make a lock, nobody can attach anything either.

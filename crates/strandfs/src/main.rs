@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod alone;
 mod answers;
 mod args;
 mod as_user;

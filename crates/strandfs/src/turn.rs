@@ -1,4 +1,4 @@
-//! One mount at a time on a mountpoint.
+//! One mount at a time on a mountpoint, or one writer at a time in a directory.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,16 +10,16 @@ use rustix::fs::{FlockOperation, flock};
 /// may hold one on the directory for reasons of their own.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Held while a pool is being mounted: of two mounts started at once, the second one then sees the
-/// first.
+/// Held while a pool is being mounted, for example: of two mounts started at once, the second one then sees
+/// the first.
 pub struct Turn {
     _directory: Option<File>,
 }
 
 impl Turn {
     /// Waits for the turn; goes on without where the directory cannot be locked.
-    pub fn take(mountpoint: &Path) -> Self {
-        let Ok(directory) = File::open(mountpoint) else {
+    pub fn take(directory: &Path) -> Self {
+        let Ok(directory) = File::open(directory) else {
             return Self { _directory: None };
         };
         let deadline = Instant::now() + LONGEST_WAIT;

@@ -1,6 +1,5 @@
 //! `strandfs volume`: one backing file as a block device.
 
-mod alone;
 mod attach;
 mod detach;
 mod found;

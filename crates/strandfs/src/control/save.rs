@@ -4,27 +4,25 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, StatxAttributes, StatxFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use strandfs_options::Settings;
 use strandfs_options::branch::{self, RawBranch};
 use strandfs_options::config::{ConfigFile, functions_of, with_options};
 use strandfs_pool::admin::control::request::Request;
 
 use super::{canonical, client};
+use crate::alone::{self, Alone};
 use crate::failure::Failure;
-
-/// How long another `--save` may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::turn::Turn;
 
 /// A file that can be changed: found out before the pool is. Others that save wait until this is dropped.
 pub struct Target<'a> {
     path: PathBuf,
     request: &'a Request,
-    _turn: Option<File>,
+    _alone: Option<Alone>,
+    /// Where there is no such lock.
+    _turn: Option<Turn>,
 }
 
 impl<'a> Target<'a> {
@@ -59,8 +57,14 @@ impl<'a> Target<'a> {
                        place: change it by hand";
             return Err(refuse(why.to_owned()));
         }
+        let alone = Alone::take(&alone::SETTINGS, &real);
+        let alone = alone.map_err(|failure| refuse(failure.to_string()))?;
         let target = Target {
-            _turn: wait_for_turn(&real).map_err(refuse)?,
+            _turn: match (&alone, real.parent()) {
+                (None, Some(directory)) => Some(Turn::take(directory)),
+                _ => None,
+            },
+            _alone: alone,
             path: real,
             request,
         };
@@ -278,33 +282,4 @@ fn list_of(branches: &[RawBranch]) -> String {
 fn is_mounted(file: &Path) -> bool {
     let stat = rustix::fs::statx(CWD, file, AtFlags::empty(), StatxFlags::TYPE);
     stat.is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-}
-
-/// The file's directory is locked, since the file itself is replaced.
-fn wait_for_turn(file: &Path) -> Result<Option<File>, String> {
-    let Some(dir) = file.parent() else {
-        return Ok(None);
-    };
-    let opened = File::open(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(opened)),
-            // Anybody may lock a directory that everybody may read: not for ever.
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(20));
-            }
-            Err(Errno::WOULDBLOCK) => {
-                return Err(format!("another program keeps {} locked", dir.display()));
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => {
-                say!(
-                    "{} cannot be locked ({errno}): another --save at the same time could be lost",
-                    dir.display()
-                );
-                return Ok(None);
-            }
-        }
-    }
 }

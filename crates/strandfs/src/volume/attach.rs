@@ -2,17 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use strandfs_volume::{is_blank, loop_device, sector};
 
-use super::alone::Alone;
 use super::detach;
 use super::found::{self, MountedVolume};
 use super::serve;
+use crate::alone::{self, Alone};
 use crate::args::volume::{AttachArgs, ServeArgs};
 use crate::daemon;
 use crate::exit::Exit;
@@ -29,7 +28,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     check_mount(args)?;
     check_mkfs(args)?;
     loop_device::check()?;
-    let Some(_alone) = Alone::take(&found::backing_of(&args.backing)?)? else {
+    let Some(_alone) = Alone::take(&alone::VOLUME, &found::backing_of(&args.backing)?)? else {
         return Err(Failure::NotPermitted {
             path: args.backing.clone(),
             why: "no lock can be had against a second `volume attach`: run as root".to_owned(),
@@ -147,30 +146,7 @@ fn start(args: &AttachArgs) -> Result<Result<MountedVolume, Exit>, Failure> {
 
 /// One directory for each backing file.
 fn place_for(backing: &Path) -> PathBuf {
-    Path::new(PLACES).join(name_for(backing))
-}
-
-/// A name that stands for a backing file: its path with the separators made harmless.
-pub fn name_for(backing: &Path) -> String {
-    let parent = backing.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let parent = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
-    let real = std::fs::canonicalize(backing).unwrap_or_else(|_| {
-        parent
-            .unwrap_or_default()
-            .join(backing.file_name().unwrap_or_default())
-    });
-    let mut name = String::new();
-    for byte in real.as_os_str().as_bytes() {
-        match byte {
-            b'/' => name.push('-'),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' => name.push(char::from(*byte)),
-            _ => name.push_str(&format!("\\x{byte:02x}")),
-        }
-    }
-    let name = name.trim_start_matches('-');
-    // Longer names than a directory can have end alike rather than begin alike.
-    let from = name.len().saturating_sub(255);
-    name.get(from..).unwrap_or(name).to_owned()
+    Path::new(PLACES).join(alone::name_for(backing))
 }
 
 /// Removes a directory that [`start`] made.

@@ -9,9 +9,9 @@ use rustix::mount::UnmountFlags;
 use strandfs_fuse::UnmountMode;
 use strandfs_volume::loop_device;
 
-use super::alone::Alone;
 use super::attach;
 use super::found::{self, MountedVolume};
+use crate::alone::{self, Alone};
 use crate::args::volume::DetachArgs;
 use crate::failure::Failure;
 use crate::mounts;
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Somebody uses it, or no volume goes by that name. What was undone until then stays undone.
 pub fn run(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let target = &args.target;
-    let _alone = Alone::take(&found::backing_of(target)?)?;
+    let _alone = Alone::take(&alone::VOLUME, &found::backing_of(target)?)?;
     let Some(found) = found::find(target)? else {
         return Err(Failure::NoVolume {
             path: target.clone(),

@@ -9,8 +9,8 @@ use strandfs_options::show_size;
 use strandfs_volume::backing::Backing;
 use strandfs_volume::loop_device;
 
-use super::alone::Alone;
 use super::found::{self, MountedVolume};
+use crate::alone::{self, Alone};
 use crate::args::volume::ResizeArgs;
 use crate::failure::Failure;
 
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// The volume is larger already, or there is none.
 pub fn run(args: &ResizeArgs) -> Result<ExitCode, Failure> {
     let (target, size) = (&args.target, args.size);
-    let _alone = Alone::take(&found::backing_of(target)?)?;
+    let _alone = Alone::take(&alone::VOLUME, &found::backing_of(target)?)?;
     match found::find(target)? {
         Some(found) => grow(target, &found, size)?,
         None if !target.exists() => {

@@ -335,6 +335,20 @@ fn two_saves_at_once_lose_neither_setting() {
     strandfs(["umount", root(&pool)]).ok();
 }
 
+/// Anybody can lock a directory that everybody may read.
+#[test]
+fn whoever_keeps_the_files_directory_locked_keeps_nobody_from_saving() {
+    let (pool, _daemons, file) = from_file(of_two);
+    let directory = fs::File::open(file.parent().unwrap()).unwrap();
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let before = std::time::Instant::now();
+    strandfs(["set", root(&pool), "cache.attr=17s", "--save"]).ok();
+    assert!(before.elapsed() < std::time::Duration::from_secs(9));
+    let saved = fs::read_to_string(&file).unwrap();
+    assert!(saved.contains("\"cache.attr\" = \"17s\""), "{saved}");
+    strandfs(["umount", root(&pool)]).ok();
+}
+
 #[test]
 fn a_saved_change_of_a_branch_changes_nothing_else_of_the_list() {
     let (pool, _daemons, file) = from_file(of_two);
