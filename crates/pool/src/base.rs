@@ -7,6 +7,7 @@ pub(crate) mod calls;
 pub(crate) mod counters;
 pub(crate) mod errno_name;
 pub mod error;
+pub mod exposure;
 pub mod hash;
 pub(crate) mod magic;
 pub(crate) mod metadata;

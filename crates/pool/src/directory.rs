@@ -7,6 +7,7 @@ pub(crate) mod clones;
 pub(crate) mod copy;
 pub(crate) mod deadline;
 pub(crate) mod do_without;
+pub(crate) mod exposed;
 pub(crate) mod fds;
 pub(crate) mod follow;
 pub(crate) mod forget;
@@ -23,9 +24,11 @@ pub(crate) mod symlinkify;
 pub(crate) mod workers;
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::coherence::Coherent;
+use crate::state::node::DirSet;
 use clones::Clones;
 use fds::DirFdCache;
 use listing_cache::ListingCache;
@@ -43,6 +46,8 @@ pub struct Directories {
     pub(crate) clones: Clones,
     pub(crate) worker_pools: WorkerPools,
     pub(crate) recall: Recall,
+    /// When a directory last got a copy that lets others do what, see [`DirSet::narrowed_ms`].
+    narrowed_ms: AtomicU64,
     pub(crate) me: Weak<Directories>,
 }
 
@@ -57,8 +62,20 @@ impl Directories {
             clones: Clones::default(),
             worker_pools: WorkerPools::default(),
             recall: Recall::default(),
+            narrowed_ms: AtomicU64::new(0),
             me: me.clone(),
         })
+    }
+
+    /// When a directory last got a copy that lets others do what.
+    pub(crate) fn narrowed_ms(&self) -> u64 {
+        self.narrowed_ms.load(Ordering::Acquire)
+    }
+
+    /// Notes when a directory got such a copy.
+    pub(crate) fn note_narrowed(&self, set: &DirSet) {
+        self.narrowed_ms
+            .fetch_max(set.narrowed_ms, Ordering::AcqRel);
     }
 }
 

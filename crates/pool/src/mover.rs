@@ -321,7 +321,7 @@ fn move_by_policy(
     let mut tried: SmallVec<[BranchId; 4]> = source.unfit.clone();
     let mut last = None;
     loop {
-        let picked = choose::pick_for_create(pool, view, rule, &source.parent, &set, &tried)
+        let picked = choose::pick_for_move(pool, view, rule, (&source.parent, &set), &tried)
             .map_err(|errno| MoveError::NoBranch(last.unwrap_or(errno)))?;
         let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
         tried.push(branch.id);

@@ -5,6 +5,7 @@ mod alteration;
 pub(crate) mod answer;
 pub(crate) mod attributes;
 mod change;
+pub(crate) mod closed_copies;
 pub(crate) mod control_names;
 pub(crate) mod create;
 mod create_existing;

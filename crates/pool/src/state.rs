@@ -8,6 +8,7 @@ pub mod figures;
 pub(crate) mod held_writers;
 pub mod identity;
 pub(crate) mod inode_number;
+pub(crate) mod judged;
 pub mod lock_table;
 pub mod lock_waits;
 pub mod mounts;

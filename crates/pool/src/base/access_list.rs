@@ -1,6 +1,9 @@
 //! POSIX access lists as the kernel passes them, and the one that a directory of several branches
 //! is shown with.
 
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -94,11 +97,57 @@ impl AccessList {
         bytes
     }
 
+    /// Whether it grants `wanted` to a user who is not the owner of the file, as the kernel decides it
+    /// (fs/posix_acl.c): `gid` is the file's group. A user who is not known is granted nothing where one is
+    /// named.
+    pub fn grants(
+        &self,
+        wanted: u32,
+        gid: u32,
+        user: Option<u32>,
+        is_in_group: impl Fn(u32) -> bool,
+    ) -> bool {
+        let mask = self.mask.unwrap_or(ALL);
+        let suffices = |may: u32| wanted & !may == 0;
+        let named = self.users.iter().find(|(id, _)| Some(*id) == user);
+        match (named, user) {
+            (Some((_, may)), _) => return suffices(may & mask),
+            (None, None) if !self.users.is_empty() => return false,
+            _ => {}
+        }
+        let groups = [(gid, self.group)];
+        let groups = groups.iter().chain(&self.groups);
+        let mut of_groups = groups.filter(|(id, _)| is_in_group(*id)).peekable();
+        match of_groups.peek() {
+            Some(_) => of_groups.any(|(_, may)| suffices(may & mask)),
+            None => suffices(self.others),
+        }
+    }
+
     /// The permissions of a mode that say the same, if a mode can.
     pub fn as_mode(&self) -> Option<u32> {
         let named = !self.users.is_empty() || !self.groups.is_empty();
         let group = self.group & self.mask.unwrap_or(ALL);
         (!named).then_some(self.owner << 6 | group << 3 | self.others)
+    }
+}
+
+/// The access list of an inode, if it has one.
+///
+/// # Errors
+/// EIO for a list that makes no sense: without it more would be granted. Those of `getxattr(2)`.
+pub(crate) fn of(fd: BorrowedFd<'_>) -> sys::Result<Option<AccessList>> {
+    let read = |out: Option<&mut [u8]>| sys::getxattr(fd, OsStr::new(ACCESS), out);
+    let value = read(None).and_then(|_| {
+        let mut value = vec![0; VALUE_MAX_BYTES];
+        let len = read(Some(&mut value))?;
+        value.truncate(len);
+        Ok(value)
+    });
+    match value {
+        Ok(value) => Ok(Some(AccessList::parse(&value).map_err(|_| Errno::IO)?)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -302,6 +351,27 @@ mod tests {
         let shown = strictest(&[(rights, Some(list.clone())), (rights, Some(list.clone()))]);
         assert_eq!(shown, Some(list));
         assert_eq!(strictest(&[(rights, None), (rights, None)]), None);
+    }
+
+    #[test]
+    fn a_list_grants_what_the_kernel_would_grant() {
+        let list = AccessList {
+            owner: 7,
+            group: 4,
+            others: 6,
+            mask: Some(6),
+            users: Named::from_slice(&[(9, 7), (8, 0)]),
+            groups: Named::from_slice(&[(30, 7)]),
+        };
+        let grants = |wanted, user, groups: &[u32]| {
+            list.grants(wanted, 20, user, |gid| groups.contains(&gid))
+        };
+        assert!(grants(6, Some(9), &[]) && !grants(1, Some(9), &[]));
+        assert!(!grants(4, Some(8), &[20, 30]));
+        assert!(grants(4, Some(1), &[20]) && !grants(2, Some(1), &[20]));
+        assert!(grants(2, Some(1), &[20, 30]));
+        assert!(grants(6, Some(1), &[]));
+        assert!(!grants(4, None, &[]));
     }
 
     #[test]

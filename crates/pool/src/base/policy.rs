@@ -12,6 +12,7 @@
 //! |---|---|---|---|
 //! | not usable | ENOENT | ENOENT | ENOENT |
 //! | path absent (create: the parent, and only for ep*, msp*, `newest`) | ENOENT | ENOENT | ENOENT |
+//! | another owner, or more lets in, than the directory that is shown | EROFS | – | – |
 //! | mode RO; for create also NC | EROFS | EROFS | – |
 //! | space unknown (search: only where the policy compares space) | ENOENT | ENOENT | ENOENT |
 //! | filesystem read-only | EROFS | EROFS | – |
@@ -86,6 +87,8 @@ pub struct BranchFacts {
     pub no_create: bool,
     /// False for a branch that is fenced, missing or otherwise out of the question.
     pub usable: bool,
+    /// For create: a new name there would be exposed to others than the directory that users see lets in.
+    pub exposes: bool,
     /// The path is there; for create, the directory that is to hold the new object.
     pub exists: bool,
     /// Space of the branch; none if the filesystem would not tell.

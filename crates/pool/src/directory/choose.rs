@@ -9,8 +9,10 @@ use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
+use crate::base::exposure::Tolerance;
 use crate::base::policy::{self, BranchFacts, Category};
 use crate::base::sys;
+use crate::directory::exposed::{self, Barred};
 use crate::directory::{Directories, deadline, set};
 use crate::state::node::{DirSet, Node};
 use crate::state::view::View;
@@ -38,6 +40,7 @@ pub(crate) fn facts(
         read_only: branch.read_only(),
         no_create: branch.no_create(),
         usable: true,
+        exposes: false,
         exists,
         space,
         mtime_ns: stat.map_or(i128::MIN, mtime_ns),
@@ -67,8 +70,9 @@ pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy
     Ok(space)
 }
 
-/// Asks a create policy where something new goes in the directory of `node`. Branches in
-/// `tried` have refused already.
+/// Asks a create policy where something new of `maker` goes in the directory of `node`: where it is exposed to
+/// nobody whom the directory that users see keeps out, as long as that has such a copy. Branches in `tried`
+/// have refused already.
 ///
 /// # Errors
 /// ENOSPC, EROFS or ENOENT: why no branch will have it.
@@ -76,11 +80,52 @@ pub(crate) fn pick_for_create(
     pool: &Directories,
     view: &View,
     rule: Policy,
-    node: &Arc<Node>,
-    set: &DirSet,
+    (node, set): (&Arc<Node>, &DirSet),
+    maker: u32,
     tried: &[BranchId],
 ) -> Result<Picked> {
-    let among = |tried: &[BranchId]| pick_among(pool, view, rule, (node, set), tried);
+    if !exposed::may_matter(view) {
+        return pick_unexposed(pool, view, rule, (node, set), tried, &Barred::new());
+    }
+    let exposures = exposed::exposures(pool, view, node, set);
+    let mut refusal = Errno::ROFS.into();
+    for tolerance in Tolerance::ALL {
+        let barred = exposed::barred(view, set, &exposures, maker, tolerance);
+        match pick_unexposed(pool, view, rule, (node, set), tried, &barred) {
+            Ok(picked) => return Ok(picked),
+            Err(error) => refusal = error,
+        }
+        if exposed::has_fit_copy(view, set, &barred) {
+            break;
+        }
+    }
+    Err(refusal)
+}
+
+/// As [`pick_for_create`], for what a move brings, which looks at the directories itself.
+///
+/// # Errors
+/// The same.
+pub(crate) fn pick_for_move(
+    pool: &Directories,
+    view: &View,
+    rule: Policy,
+    (node, set): (&Arc<Node>, &DirSet),
+    tried: &[BranchId],
+) -> Result<Picked> {
+    pick_unexposed(pool, view, rule, (node, set), tried, &Barred::new())
+}
+
+/// Slow branches come last.
+fn pick_unexposed(
+    pool: &Directories,
+    view: &View,
+    rule: Policy,
+    (node, set): (&Arc<Node>, &DirSet),
+    tried: &[BranchId],
+    barred: &Barred,
+) -> Result<Picked> {
+    let among = |tried: &[BranchId]| pick_among(pool, view, rule, (node, set), (tried, barred));
     let slow = |branch: &Arc<Branch>| branch.health().is_slow();
     if view.branches.iter().any(slow) {
         let mut passed_over: SmallVec<[BranchId; 4]> = SmallVec::from_slice(tried);
@@ -94,13 +139,13 @@ pub(crate) fn pick_for_create(
     among(tried)
 }
 
-/// As [`pick_for_create`], slow branches like others.
+/// Slow branches like others.
 fn pick_among(
     pool: &Directories,
     view: &View,
     rule: Policy,
     (node, set): (&Arc<Node>, &DirSet),
-    tried: &[BranchId],
+    (tried, barred): (&[BranchId], &Barred),
 ) -> Result<Picked> {
     let needs = policy::needs(rule, Category::Create);
     let mut level_node = Some(Arc::clone(node));
@@ -117,7 +162,7 @@ fn pick_among(
                 &*upper
             };
             level_node = paths::parent_of(pool, &at);
-            Some(create_facts(pool, view, here, needs, tried))
+            Some(create_facts(pool, view, here, needs, (tried, barred)))
         },
         &mut policy::random(),
     )?;
@@ -132,11 +177,11 @@ pub(crate) fn create_facts(
     view: &View,
     set: &DirSet,
     needs: policy::Needs,
-    tried: &[BranchId],
+    (tried, barred): (&[BranchId], &Barred),
 ) -> SmallVec<[BranchFacts; 8]> {
-    view.branches
-        .iter()
-        .map(|branch| {
+    let branches = view.branches.iter().enumerate();
+    branches
+        .map(|(index, branch)| {
             let entry = set.on(branch.id);
             let stat = if needs.mtime {
                 entry.and_then(dir_stat)
@@ -152,6 +197,7 @@ pub(crate) fn create_facts(
                 stat.as_ref(),
             );
             facts.usable = !tried.contains(&branch.id);
+            facts.exposes = barred.contains(&index);
             facts
         })
         .collect()

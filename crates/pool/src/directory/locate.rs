@@ -79,9 +79,18 @@ pub(crate) fn locate(pool: &Directories, node: &Arc<Node>) -> Result<Located> {
         });
     }
     let identity = node.primary().ok_or(Errno::STALE)?;
-    if let Some(found) = locate_open(pool, node, &identity) {
-        return Ok(found);
+    match locate_open(pool, node, &identity) {
+        Some(found) => Ok(found),
+        None => locate_shown(pool, node),
     }
+}
+
+/// As [`locate`] of a file, whatever is open of another copy of it.
+///
+/// # Errors
+/// The same.
+pub(crate) fn locate_shown(pool: &Directories, node: &Arc<Node>) -> Result<Located> {
+    let identity = node.primary().ok_or(Errno::STALE)?;
     if follows(node, &identity) {
         let by_name = self::by_name(pool, node, &identity, |dir, name| {
             let target = follow::target_of(pool, dir, name, &identity, node.kind)?;

@@ -15,7 +15,6 @@ use crate::base::branch::Branch;
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::open_dir;
-use crate::base::rights::strictest;
 use crate::base::sys;
 use crate::coherence::{Coherent, copies, invalidate, validity};
 use crate::directory::reading::open_to_keep;
@@ -246,10 +245,12 @@ fn refresh_once(
 pub(crate) fn install(
     pool: &Directories,
     node: &Arc<Node>,
-    set: DirSet,
+    mut set: DirSet,
     expected: Option<&Arc<DirSet>>,
 ) -> Option<Arc<DirSet>> {
     let count = set.entries.len();
+    let lets_in_others = expected.is_some_and(|old| set.note_narrowed(old));
+    pool.note_narrowed(&set);
     let set = Arc::new(set);
     let mut place = node.place_mut();
     // Checked under the lock that the sweep after a change takes: a descriptor on a branch
@@ -263,9 +264,6 @@ pub(crate) fn install(
     place.copies = set.entries.iter().map(|entry| entry.identity).collect();
     let replaced = place.dirs.replace(Arc::clone(&set));
     drop(place);
-    let lets_in_others = replaced
-        .as_ref()
-        .is_some_and(|old| strictest(&old.last_rights()) != strictest(&set.last_rights()));
     if lets_in_others {
         // What the kernel was shown is no longer the strictest of all copies.
         invalidate::drop_attributes(pool, node);

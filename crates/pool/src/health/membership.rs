@@ -137,12 +137,10 @@ pub(crate) fn next_root(
             Some(known.under(branch))
         })
         .collect();
-    Ok(Arc::new(DirSet::new(
-        entries,
-        sys::mono_coarse_ms(),
-        generation,
-        pool.coherence.changes.structure(),
-    )))
+    let structure = pool.coherence.changes.structure();
+    let mut root = DirSet::new(entries, sys::mono_coarse_ms(), generation, structure);
+    root.note_narrowed(&old.root);
+    Ok(Arc::new(root))
 }
 
 /// After the change: passthrough is tried on branches that joined, and those that left are
@@ -200,6 +198,7 @@ pub(crate) fn replace_branches(
 /// Puts a view in force, its root with it.
 pub(crate) fn put_in_force(pool: &Mover, view: View) {
     let root = Arc::clone(&view.root);
+    pool.note_narrowed(&root);
     pool.volumes
         .mounts
         .set_rule(view.settings.health.cross_mounts);

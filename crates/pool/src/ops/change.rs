@@ -305,6 +305,11 @@ pub(crate) fn change_copies(
     change_each(&copies_to_change(pool, view, node, rule, asks)?, change)
 }
 
+/// Whether a search policy always picks the copy that is shown.
+pub(crate) fn is_of_shown_copy(view: &View, rule: Policy) -> bool {
+    view.branches.len() < 2 || same_search(rule, view.policy(Function::Getattr))
+}
+
 /// The copy of a node that the search policy `rule` picks.
 pub(crate) fn locate_by(
     pool: &Directories,
@@ -312,7 +317,7 @@ pub(crate) fn locate_by(
     node: &Arc<Node>,
     rule: Policy,
 ) -> Result<Located> {
-    if view.branches.len() < 2 || same_search(rule, view.policy(Function::Getattr)) {
+    if is_of_shown_copy(view, rule) {
         return locate::locate(pool, node);
     }
     let needs = policy::needs(rule, Category::Search);

@@ -74,7 +74,7 @@ pub(crate) fn create(
         drop(share);
         return create_existing::open_existing(pool, cx, &parent, args, exclusive);
     }
-    let made = on_picked_branch(pool, &view, (&parent, &set), |dir| {
+    let made = on_picked_branch(pool, cx, &view, (&parent, &set), |dir| {
         let flags =
             server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         make_as(
@@ -126,7 +126,7 @@ pub(crate) fn tmpfile(
     let view = pool.view();
     let share = admission::admit(pool, cx)?;
     let set = set::dir_set(pool, &parent)?;
-    let (dir, file) = on_picked_branch(pool, &view, (&parent, &set), |dir| {
+    let (dir, file) = on_picked_branch(pool, cx, &view, (&parent, &set), |dir| {
         let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
         let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
         let mode = Mode::from_raw_mode(args.mode & 0o7777);
@@ -318,7 +318,7 @@ fn make(
         return Err(Errno::EXIST.into());
     }
     let make_on = |dir: &DirEntry| make_as(cx, bits, || make_on(dir));
-    let made = on_picked(pool, view, rule, (&parent, &set), usize::MAX, make_on)?;
+    let made = on_picked(pool, cx, (view, rule), (&parent, &set), usize::MAX, make_on)?;
     match &made[..] {
         [(only, ())] => entry_of_only(pool, view, &parent, only, name, since)
             .or_else(|_| lookup::look_up_made(pool, parent.id, name)),
@@ -358,8 +358,8 @@ fn entry_of_only(
 /// branches is logged.
 fn on_picked<T>(
     pool: &Ops,
-    view: &View,
-    rule: Policy,
+    cx: &Context<'_>,
+    (view, rule): (&View, Policy),
     (parent, set): (&Arc<Node>, &DirSet),
     most: usize,
     make_on: impl Fn(&DirEntry) -> Result<T>,
@@ -367,7 +367,7 @@ fn on_picked<T>(
     let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
     let mut refusal = None;
     loop {
-        let picked = choose::pick_for_create(pool, view, rule, parent, set, &tried)
+        let picked = choose::pick_for_create(pool, view, rule, (parent, set), cx.uid, &tried)
             .map_err(|errno| refusal.unwrap_or(errno))?;
         if picked.is_empty() {
             return Err(Errno::NOENT.into());
@@ -403,12 +403,13 @@ fn on_picked<T>(
 /// As [`on_picked`], on the first branch alone.
 fn on_picked_branch(
     pool: &Ops,
+    cx: &Context<'_>,
     view: &View,
     (parent, set): (&Arc<Node>, &DirSet),
     make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
 ) -> Result<(DirEntry, OwnedFd)> {
     let rule = view.policy(Function::Create);
-    let made = on_picked(pool, view, rule, (parent, set), 1, make_on)?;
+    let made = on_picked(pool, cx, (view, rule), (parent, set), 1, make_on)?;
     Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
 }
 

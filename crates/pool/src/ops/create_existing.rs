@@ -5,7 +5,6 @@
 //! come once more meanwhile, the server judges the caller itself: no program is to see ESTALE.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, NodeId, Open, OpenReply};
 
-use crate::base::access_list::ACCESS;
 use crate::base::error::{Error, Result};
 use crate::base::sys;
 use crate::directory::{forget, locate, lookup};
-use crate::ops::{Ops, hidden_copies, open, privilege};
+use crate::ops::{Ops, hidden_copies, open};
 use crate::state::State;
 use crate::state::attr::file_attr;
 use crate::state::identity::kind_of_mode;
@@ -105,7 +103,7 @@ impl SentToLook {
 /// Whether the caller may open a file so, as the kernel would judge.
 ///
 /// # Errors
-/// EACCES if not, or if it takes more to know than the mode.
+/// EACCES if not.
 fn may_open(pool: &Ops, cx: &Context<'_>, id: NodeId, flags: i32) -> Result<()> {
     let node = pool.node(id)?;
     let located = locate::locate(pool, &node)?;
@@ -114,12 +112,7 @@ fn may_open(pool: &Ops, cx: &Context<'_>, id: NodeId, flags: i32) -> Result<()> 
     if wanted.contains(OFlags::TRUNC) && wanted & OFlags::RWMODE == OFlags::RDONLY {
         wanted |= OFlags::RDWR;
     }
-    // What a list grants is not in the mode, but for the owner.
-    let has_list = sys::getxattr(located.fd(), OsStr::new(ACCESS), None).is_ok();
-    let is_judged = !has_list
-        || privilege::caller_uid(cx) == Some(stat.stx_uid)
-        || privilege::overrides_mode(cx, stat.stx_uid);
-    match is_judged && hidden_copies::may_open(cx, &stat, wanted) {
+    match hidden_copies::may_open(cx, located.fd(), &stat, wanted) {
         true => Ok(()),
         false => Err(Errno::ACCESS.into()),
     }

@@ -260,8 +260,9 @@ fn make_symlink(
     let mut tried: SmallVec<[BranchId; 4]> = smallvec![];
     let mut refusal = None;
     loop {
-        let picked = choose::pick_for_create(pool, view, rule, parent, &set, &tried)
-            .map_err(|errno| refusal.unwrap_or(errno))?;
+        let picked =
+            choose::pick_for_create(pool, view, rule, (parent, &set), owner.stx_uid, &tried)
+                .map_err(|errno| refusal.unwrap_or(errno))?;
         let branch = picked.into_iter().next().ok_or(Errno::NOENT)?;
         tried.push(branch.id);
         let made = clone_path::ensure_dir(pool, parent, &branch)

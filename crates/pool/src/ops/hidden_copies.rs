@@ -1,11 +1,13 @@
 //! What a caller may do to the copies of a file that are not shown. The kernel has judged by the one that
 //! is; another may be somebody else's, and the server, which is root, would be refused nothing.
 
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 
+use crate::base::access_list;
 use crate::base::error::{Error, Result};
 use crate::base::rights::Rights;
 use crate::base::sys;
@@ -14,6 +16,9 @@ use crate::ops::privilege::{self, caller_uid};
 use crate::state::node::DirEntry;
 use crate::state::view::View;
 use strandfs_fuse::Context;
+
+/// File capabilities.
+const CAPABILITY: &str = "security.capability";
 
 /// What a change takes, as the kernel asks for it (fs/attr.c, `setattr_prepare`; fs/xattr.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +131,13 @@ pub(crate) enum Whose {
     Hidden,
 }
 
-/// Whether the caller may open a copy in this way, by its mode.
-pub(crate) fn may_open(cx: &Context<'_>, stat: &Statx, flags: OFlags) -> bool {
+/// Whether the caller may open a copy in this way, by its mode and access list.
+pub(crate) fn may_open(
+    cx: &Context<'_>,
+    copy: BorrowedFd<'_>,
+    stat: &Statx,
+    flags: OFlags,
+) -> bool {
     const READ: u32 = 0o4;
     const WRITE: u32 = 0o2;
     let wanted = match flags & OFlags::RWMODE {
@@ -135,14 +145,50 @@ pub(crate) fn may_open(cx: &Context<'_>, stat: &Statx, flags: OFlags) -> bool {
         OFlags::WRONLY => WRITE,
         _ => READ | WRITE,
     };
-    let rights = Rights::of(stat);
+    is_granted(cx, copy, &Rights::of(stat), wanted)
+}
+
+/// Whether the caller has the permissions `wanted` (as a class of a mode has them) for an inode.
+pub(crate) fn is_granted(
+    cx: &Context<'_>,
+    inode: BorrowedFd<'_>,
+    rights: &Rights,
+    wanted: u32,
+) -> bool {
+    const WRITE: u32 = 0o2;
     let (owner, group, others) = rights.classes();
-    let granted = match () {
-        () if caller_uid(cx) == Some(rights.uid) => owner,
-        () if group == others || privilege::is_in_group(cx, rights.gid) => group,
-        () => others,
+    let user = caller_uid(cx);
+    let by_mode = || match group == others || privilege::is_in_group(cx, rights.gid) {
+        true => group,
+        false => others,
     };
-    wanted & !granted == 0 || privilege::overrides_mode(cx, rights.uid)
+    let granted = match user {
+        Some(user) if user == rights.uid => wanted & !owner == 0,
+        _ => match access_list::of(inode) {
+            Ok(None) => wanted & !by_mode() == 0,
+            Ok(Some(list)) => {
+                let is_in_group = |gid| privilege::is_in_group(cx, gid);
+                list.grants(wanted, rights.gid, user, is_in_group)
+            }
+            Err(_) => false,
+        },
+    };
+    granted
+        || privilege::overrides_mode(cx, rights.uid)
+        || wanted & WRITE == 0 && privilege::reads_all(cx, rights.uid)
+}
+
+/// Whether the content of a copy may be had under the name of the one that is shown: the kernel gives whoever
+/// runs it the rights of that one's set-id bits and capability.
+pub(crate) fn may_stand_for(shown: (BorrowedFd<'_>, &Statx), copy: &Statx) -> bool {
+    let set_id = |stat: &Statx| u32::from(stat.stx_mode) & (libc::S_ISUID | libc::S_ISGID);
+    let ids = |stat: &Statx| (stat.stx_uid, stat.stx_gid, set_id(stat));
+    let (fd, stat) = shown;
+    let has_capability = || {
+        let found = sys::getxattr(fd, OsStr::new(CAPABILITY), None);
+        !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+    };
+    (set_id(stat) == 0 || ids(stat) == ids(copy)) && !has_capability()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, follow, forget, set};
 use crate::health::Health;
 use crate::ops::walkers::Wants;
-use crate::ops::{Ops, list_branches, list_number, retry};
+use crate::ops::{Ops, closed_copies, list_branches, list_number, retry};
 use crate::state::figures::Cache;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, DirSet, Node};
@@ -321,7 +321,14 @@ fn reader(
                 .put(id, made, begins, sys::mono_coarse_ms())
         }
     };
-    let series = match series.is_keepable() && snapshot.listing.partial {
+    // After it is made, which finds the copies that are new.
+    let set = closed_copies::current_set(pool, id);
+    let set = set.filter(|set| closed_copies::are_listed_by_others(set));
+    let is_not_for_all = set.is_some();
+    if let Some(set) = set {
+        closed_copies::check_lister(cx, &set)?;
+    }
+    let series = match series.is_keepable() && (snapshot.listing.partial || is_not_for_all) {
         true => kept_listings::passing_series(pool),
         false => series,
     };

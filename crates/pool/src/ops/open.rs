@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_fuse::{
     BackingId, Context, FileKind, Handle, NodeId, Open, OpenFlags, OpenReply, Release,
@@ -16,12 +16,12 @@ use strandfs_options::{CacheFiles, FlushOnClose, Function, PassthroughIo, Passth
 use crate::base::branch::{Branch, PassthroughState, is_failure};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
-use crate::base::policy::same_search;
 use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
-    Ops, admission, change, hidden_copies, io, link_cow, open_hack, privilege, running,
+    Ops, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack, privilege,
+    running,
 };
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
@@ -64,6 +64,9 @@ pub(crate) struct OpenedCopy {
     pub made: bool,
 }
 
+/// Of an `open(2)` by whoever is about to run the file (`__FMODE_EXEC` in the kernel's `fs.h`).
+const FMODE_EXEC: i32 = 0x20;
+
 fn access_mode(flags: i32) -> i32 {
     flags & libc::O_ACCMODE
 }
@@ -96,6 +99,7 @@ pub(crate) fn open(
     {
         return Err(Errno::TXTBSY.into());
     }
+    closed_copies::check_opener(pool, cx, &node)?;
     let changes = opens_for_change(flags);
     if changes {
         node.counts()?;
@@ -188,9 +192,20 @@ fn open_stand_in(
     if opens_for_change(flags) {
         return Err(failure);
     }
+    let shown = locate::locate_shown(pool, node).and_then(|shown| {
+        let stat = sys::statx_fd(shown.fd())?;
+        Ok((shown, stat))
+    });
+    let stands = |stat: &Statx| match &shown {
+        Ok((shown, of)) => hidden_copies::may_stand_for((shown.fd(), of), stat),
+        // Nobody knows what rights it would be run with.
+        Err(_) => flags & FMODE_EXEC == 0,
+    };
     for copy in change::namesakes(pool, view, node, own.branch) {
         // The kernel has judged by the copy that failed.
-        let may_open = |stat| hidden_copies::may_open(cx, &stat, OFlags::RDONLY);
+        let fd = copy.fd.as_fd();
+        let may_open =
+            |stat| hidden_copies::may_open(cx, fd, &stat, OFlags::RDONLY) && stands(&stat);
         if !copy.attributes().is_ok_and(may_open) {
             continue;
         }
@@ -222,23 +237,37 @@ fn open_by_policy(
     flags: OFlags,
 ) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
     let rule = view.policy(Function::Open);
-    if view.branches.len() < 2 || same_search(rule, view.policy(Function::Getattr)) {
+    if change::is_of_shown_copy(view, rule) {
         return Ok(None);
     }
+    let is_shown = |branch: &Branch| node.primary().is_some_and(|own| own.branch == branch.id);
     let open = node.open.lock().as_ref().and_then(|open| open.any_open());
     if let Some((branch, file)) = open {
         let branch = view.branch(branch.id).cloned().unwrap_or(branch);
+        if !is_shown(&branch) {
+            let stat = sys::statx_fd(file.as_fd())?;
+            let shown = locate::locate_shown(pool, node)?;
+            let stands =
+                hidden_copies::may_stand_for((shown.fd(), &sys::statx_fd(shown.fd())?), &stat);
+            if !stands || !hidden_copies::may_open(cx, file.as_fd(), &stat, flags) {
+                return Err(Error::at(&branch, Errno::ACCESS));
+            }
+        }
         let reopen = || crate::base::open::reopen(file.as_fd(), flags);
         let file = branch.call(Call::Open, reopen)?;
         let mode = rustix::fs::fstat(&file)?.st_mode;
         return Ok(Some((branch, file, mode)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
-    let is_shown = node
-        .primary()
-        .is_some_and(|own| own.branch == located.branch.id);
-    if !is_shown && !hidden_copies::may_open(cx, &sys::statx_fd(located.fd())?, flags) {
-        return Err(Error::at(&located.branch, Errno::ACCESS));
+    if !is_shown(&located.branch) {
+        let stat = sys::statx_fd(located.fd())?;
+        if !hidden_copies::may_open(cx, located.fd(), &stat, flags) {
+            return Err(Error::at(&located.branch, Errno::ACCESS));
+        }
+        let shown = locate::locate_shown(pool, node)?;
+        if !hidden_copies::may_stand_for((shown.fd(), &sys::statx_fd(shown.fd())?), &stat) {
+            return Ok(None);
+        }
     }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;

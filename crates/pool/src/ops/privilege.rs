@@ -53,6 +53,12 @@ pub(crate) fn overrides_mode(cx: &Context<'_>, owner: u32) -> bool {
     acts_for(cx, owner, CAP_DAC_OVERRIDE)
 }
 
+/// Whether the caller may read a user's files whatever their modes say, with CAP_DAC_READ_SEARCH.
+pub(crate) fn reads_all(cx: &Context<'_>, owner: u32) -> bool {
+    const CAP_DAC_READ_SEARCH: u32 = 2;
+    acts_for(cx, owner, CAP_DAC_READ_SEARCH)
+}
+
 fn acts_for(cx: &Context<'_>, owner: u32, capability: u32) -> bool {
     caller_uid(cx) == Some(0)
         || Task::of(cx)
@@ -154,6 +160,11 @@ pub(crate) fn is_surely_none_of(cx: &Context<'_>, users: &[u32]) -> bool {
         // The kernel's own threads act for others.
         Some(_) => caller_uid(cx).is_some_and(|uid| !is_one(uid)) && !may_come_mapped(cx),
     }
+}
+
+/// Whether it is known who calls, by the numbers that branches have. Who comes by an idmapped mount has others.
+pub(crate) fn is_known(cx: &Context<'_>) -> bool {
+    caller_uid(cx).is_some() && !may_come_mapped(cx)
 }
 
 /// Whether the caller can reach an idmapped FUSE mount. Only an administrator can make one.

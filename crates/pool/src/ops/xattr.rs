@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, LazyLock};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, NodeId, SetXattr};
@@ -16,10 +17,11 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::rights::Rights;
 use crate::base::sys;
-use crate::directory::{Directories, deadline, locate, set};
+use crate::directory::locate::{self, Located};
+use crate::directory::{Directories, deadline, set};
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::change;
-use crate::ops::hidden_copies::Power;
+use crate::ops::hidden_copies::{self, Power};
 use crate::ops::privilege::is_administrator;
 use crate::state::mounts::Forbids;
 use crate::state::node::{DirEntry, Node};
@@ -60,6 +62,7 @@ pub(crate) fn is_status(id: NodeId, name: &OsStr) -> bool {
 /// GETXATTR.
 pub(crate) fn getxattr(
     pool: &Directories,
+    cx: &Context<'_>,
     id: NodeId,
     name: &OsStr,
     out: Option<&mut [u8]>,
@@ -81,7 +84,7 @@ pub(crate) fn getxattr(
             return give(&merged_list(pool, &view, &set.entries)?, out);
         }
     }
-    let located = change::locate_by(pool, &view, &node, view.policy(Function::Getxattr))?;
+    let located = told_copy(pool, cx, (&view, &node), Function::Getxattr, Some(name))?;
     if bytes == CAPABILITY
         && pool
             .volumes
@@ -99,6 +102,38 @@ pub(crate) fn getxattr(
         // The kernel takes this for an error of the permission check, and refuses everybody.
         Err(Errno::OPNOTSUPP) if name == ACCESS => Err(Errno::NODATA.into()),
         other => Ok(other?),
+    }
+}
+
+/// The copy of which the caller is told an attribute, or the names of all. What the kernel judges by or what
+/// counts when the file is run (`system.*`, `security.*`) is that of the copy that is shown, as owner and mode
+/// are. Another copy tells only those who may read it; others are told of the one that is shown.
+fn told_copy(
+    pool: &Directories,
+    cx: &Context<'_>,
+    (view, node): (&View, &Arc<Node>),
+    function: Function,
+    name: Option<&OsStr>,
+) -> Result<Located> {
+    let rule = view.policy(function);
+    if change::is_of_shown_copy(view, rule) {
+        return locate::locate(pool, node);
+    }
+    let counts = |name: &OsStr| {
+        let name = name.as_bytes();
+        name.starts_with(b"system.") || name.starts_with(b"security.")
+    };
+    if name.is_some_and(counts) {
+        return locate::locate(pool, node);
+    }
+    let located = change::locate_by(pool, view, node, rule)?;
+    if node.is_dir() || (node.primary()).is_some_and(|own| own.branch == located.branch.id) {
+        return Ok(located);
+    }
+    let stat = sys::statx_fd(located.fd())?;
+    match hidden_copies::may_open(cx, located.fd(), &stat, OFlags::RDONLY) {
+        true => Ok(located),
+        false => locate::locate(pool, node),
     }
 }
 
@@ -147,7 +182,7 @@ pub(crate) fn listxattr(
         XattrMode::NoSys => return Err(Errno::NOSYS.into()),
     }
     let node = pool.node(id)?;
-    let located = change::locate_by(pool, &view, &node, view.policy(Function::Listxattr))?;
+    let located = told_copy(pool, cx, (&view, &node), Function::Listxattr, None)?;
     let fd = located.fd();
     if let Some(out) = out {
         let list = || sys::listxattr(fd, Some(&mut *out));
@@ -266,24 +301,9 @@ fn check_mode(view: &View, name: Option<&OsStr>) -> Result<()> {
 /// Rights and access list of one copy of a directory.
 ///
 /// # Errors
-/// EIO for a list that makes no sense: without it more would be granted.
+/// As for [`access_list::of`].
 fn list_of(fd: BorrowedFd<'_>) -> Result<(Rights, Option<AccessList>)> {
-    let rights = Rights::of(&sys::statx_fd(fd)?);
-    let read = |out: Option<&mut [u8]>| sys::getxattr(fd, OsStr::new(ACCESS), out);
-    let value = read(None).and_then(|_| {
-        let mut value = vec![0; access_list::VALUE_MAX_BYTES];
-        let len = read(Some(&mut value))?;
-        value.truncate(len);
-        Ok(value)
-    });
-    match value {
-        Ok(value) => {
-            let list = AccessList::parse(&value).map_err(|_| Errno::IO)?;
-            Ok((rights, Some(list)))
-        }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok((rights, None)),
-        Err(errno) => Err(errno.into()),
-    }
+    Ok((Rights::of(&sys::statx_fd(fd)?), access_list::of(fd)?))
 }
 
 /// The access list of a directory on several branches, which grants what all of them grant. Of a

@@ -19,6 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::base::own_names::own_name;
 use crate::directory::{fds, forget, lookup};
 use crate::mover::held;
+use crate::ops::closed_copies;
 use crate::ops::control_names::{
     is_control_name, is_control_node, refuse_control_name, refuse_control_node,
 };
@@ -79,6 +80,7 @@ impl Filesystem for Pool {
                 _ => {
                     link_cow::break_link(self, cx, parent, name)?;
                     let found = retry::finding(self, cx, || lookup::lookup(self, parent, name))?;
+                    closed_copies::refuse_if_closed(self, cx, parent, &found)?;
                     if found.node != NodeId(0) && found.attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         self.walkers.looked_up(parent);
                     }
@@ -424,7 +426,7 @@ impl Filesystem for Pool {
                 return give(status::status(self).to_string().as_bytes(), out);
             }
             retry::finding(self, cx, || {
-                xattr::getxattr(self, node, name, out.as_deref_mut())
+                xattr::getxattr(self, cx, node, name, out.as_deref_mut())
             })
         })
     }

@@ -19,10 +19,11 @@ use strandfs_fuse::{Context, FileKind, NodeId};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Error;
 use crate::base::rank::{self, Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard};
-use crate::base::rights::AllRights;
+use crate::base::rights::{AllRights, strictest};
 use crate::base::sys::{self, Own};
 use crate::state::dir_cache::DirCache;
 use crate::state::identity::{Identity, Presented, VolumeId};
+use crate::state::judged::Judged;
 use crate::state::open_file::OpenState;
 use crate::state::range_locks::NodeLocks;
 pub use high_water::HighWater;
@@ -103,6 +104,11 @@ pub struct DirSet {
     pub structure: AtomicU64,
     /// Used since the descriptor cache last looked.
     pub recently_used: AtomicBool,
+    /// When a copy came that lets others do what, for a moment of which requests may be under way that the
+    /// kernel has judged before (coarse monotonic milliseconds, 0 if never).
+    pub narrowed_ms: u64,
+    /// To whom new names in it would be exposed.
+    pub(crate) judged: Judged,
 }
 
 /// A directory on one branch.
@@ -147,6 +153,8 @@ impl DirSet {
             verified_ms: AtomicU64::new(now_ms),
             structure: AtomicU64::new(structure),
             recently_used: AtomicBool::new(true),
+            narrowed_ms: 0,
+            judged: Judged::default(),
         }
     }
 
@@ -163,6 +171,16 @@ impl DirSet {
         rest.skipped = true;
         rest.probe_error = self.probe_error;
         rest
+    }
+
+    /// Whether it lets others do what than `old`, the same directory before: the moment is noted then.
+    pub(crate) fn note_narrowed(&mut self, old: &DirSet) -> bool {
+        let lets_in_others = strictest(&old.last_rights()) != strictest(&self.last_rights());
+        self.narrowed_ms = match lets_in_others {
+            true => sys::mono_coarse_ms().max(1),
+            false => old.narrowed_ms,
+        };
+        lets_in_others
     }
 
     /// Whom the copies let do what, as far as that was seen.

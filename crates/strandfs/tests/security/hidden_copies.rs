@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 use rustix::io::Errno;
 
 use super::people::{ALICE, MALLORY, act_as};
-use super::support::Pool;
 use super::support::files::{errno, get, put};
-use crate::need_root;
+use super::support::{Pool, run};
+use crate::{need_root, need_tool};
 
 /// Mallory's file is shown; behind it lies one of somebody else's.
 fn pool_with_two(mode_of_dirs: u32, hidden: (u32, u32, u32)) -> Pool {
@@ -140,4 +140,163 @@ fn in_a_sticky_directory_nobody_takes_away_what_lies_behind_an_own_file() {
     }
     act_as(MALLORY, || fs::remove_file(&shown).unwrap());
     assert!(pool.holders("d/x").is_empty());
+}
+
+/// A pool where `d/x` of root (0644 and "shown") is shown of the first branch, and the second has one of this
+/// owner and mode ("hidden"), which is newer.
+fn pool_with_newer(options: &str, (owner, mode): (u32, u32)) -> Pool {
+    let pool = Pool::tmpfs(2).option(options).mount();
+    let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    let old = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+    for (branch, content) in [(0, "shown"), (1, "hidden")] {
+        let file = pool.on(branch, "d/x");
+        put(&file, content);
+        chmod(&pool.on(branch, "d"), 0o755).unwrap();
+        if branch == 0 {
+            chmod(&file, 0o644).unwrap();
+            fs::File::open(&file).unwrap().set_times(old).unwrap();
+        } else {
+            chown(&file, Some(owner), Some(owner)).unwrap();
+            chmod(&file, mode).unwrap();
+        }
+    }
+    pool
+}
+
+fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
+    let mut value = [0; 100];
+    getxattr(path, name, &mut value[..]).map(|len| value[..len].to_vec())
+}
+
+fn lists(path: &Path, name: &str) -> bool {
+    let mut list = vec![0; 4096];
+    let len = listxattr(path, &mut list[..]).unwrap();
+    list[..len]
+        .split(|byte| *byte == 0)
+        .any(|found| found == name.as_bytes())
+}
+
+#[test]
+fn no_attribute_is_told_of_a_copy_that_the_caller_may_not_read() {
+    need_root!();
+    for (mode, told) in [(0o600, false), (0o644, true)] {
+        let pool = pool_with_newer("func.getxattr=newest,func.listxattr=newest", (0, mode));
+        setxattr(pool.on(0, "d/x"), "user.public", b"p", XattrFlags::empty()).unwrap();
+        setxattr(pool.on(1, "d/x"), "user.secret", b"s", XattrFlags::empty()).unwrap();
+        let shown = pool.path("d/x");
+        assert_eq!(attribute(&shown, "user.secret"), Ok(b"s".to_vec()));
+        assert!(lists(&shown, "user.secret"));
+        for user in [MALLORY, ALICE] {
+            let (secret, listed) = act_as(user, || {
+                (
+                    attribute(&shown, "user.secret"),
+                    lists(&shown, "user.secret"),
+                )
+            });
+            assert_eq!((secret.is_ok(), listed), (told, told), "{mode:o}");
+            let public = act_as(user, || attribute(&shown, "user.public"));
+            assert_eq!(public.is_ok(), !told, "{mode:o}");
+        }
+    }
+}
+
+/// The kernel judges by owner, mode and access list, which have to be one copy's.
+#[test]
+fn no_access_list_of_another_copy_opens_the_one_that_is_shown() {
+    need_root!();
+    need_tool!("setfacl");
+    for (options, listed) in [("func.getxattr=newest", 1), ("func.getattr=newest", 0)] {
+        let pool = pool_with_newer(options, (0, 0o640));
+        let shown = 1 - listed;
+        fs::set_permissions(pool.on(shown, "d/x"), fs::Permissions::from_mode(0o640)).unwrap();
+        let list = format!("u:{MALLORY}:rw");
+        run(
+            "setfacl",
+            ["-m", &list, pool.on(listed, "d/x").to_str().unwrap()],
+        )
+        .ok();
+        let path = pool.path("d/x");
+        act_as(MALLORY, || {
+            assert_eq!(errno(fs::read(&path)), Errno::ACCESS, "{options}");
+            let append = fs::OpenOptions::new().append(true).open(&path);
+            assert_eq!(errno(append), Errno::ACCESS, "{options}");
+        });
+    }
+}
+
+#[test]
+fn who_may_not_read_a_copy_does_not_read_it_while_somebody_else_has_it_open() {
+    need_root!();
+    for passthrough in ["auto", "off"] {
+        let options = format!("func.open=newest,passthrough.io={passthrough}");
+        let pool = pool_with_newer(&options, (0, 0o600));
+        let path = pool.path("d/x");
+        let refused = || act_as(MALLORY, || errno(fs::read(&path)));
+        assert_eq!(refused(), Errno::ACCESS);
+        let opened = fs::File::open(&path).unwrap();
+        assert_eq!(get(&path), b"hidden");
+        assert_eq!(refused(), Errno::ACCESS, "{passthrough}");
+        drop(opened);
+        assert_eq!(refused(), Errno::ACCESS, "{passthrough}");
+    }
+}
+
+/// An access list may keep out whom the mode would let in.
+#[test]
+fn an_access_list_keeps_callers_from_a_copy_that_is_not_shown() {
+    need_root!();
+    need_tool!("setfacl");
+    let pool = pool_with_newer("func.open=newest", (0, 0o644));
+    let list = format!("u:{MALLORY}:---");
+    run(
+        "setfacl",
+        ["-m", &list, pool.on(1, "d/x").to_str().unwrap()],
+    )
+    .ok();
+    let path = pool.path("d/x");
+    assert_eq!(act_as(MALLORY, || errno(fs::read(&path))), Errno::ACCESS);
+    assert_eq!(act_as(ALICE, || get(&path)), b"hidden");
+}
+
+/// Whoever runs the file gets the rights of the bits that are shown.
+#[test]
+fn nothing_of_somebody_else_is_had_under_set_id_bits_that_are_shown() {
+    need_root!();
+    for (owner, mode, had) in [
+        (MALLORY, 0o755, "shown"),
+        (MALLORY, 0o4755, "shown"),
+        (0, 0o755, "shown"),
+        (0, 0o4755, "hidden"),
+    ] {
+        let pool = pool_with_newer("func.open=newest", (owner, mode));
+        fs::set_permissions(pool.on(0, "d/x"), fs::Permissions::from_mode(0o4755)).unwrap();
+        let read = act_as(ALICE, || get(pool.path("d/x")));
+        assert_eq!(read, had.as_bytes(), "{owner} {mode:o}");
+    }
+}
+
+/// The kernel decides by the owner that is shown whether a link in a directory like `/tmp` is followed.
+#[test]
+fn a_link_of_somebody_else_is_not_read_for_the_one_that_is_shown() {
+    need_root!();
+    for (owner, told) in [(MALLORY, "/shown"), (0, "/hidden")] {
+        let pool = Pool::tmpfs(2).option("func.readlink=newest").mount();
+        for (branch, text) in [(0, "/shown"), (1, "/hidden")] {
+            std::os::unix::fs::symlink(text, pool.on(branch, "link")).unwrap();
+        }
+        let newest = pool.on(1, "link");
+        let time = rustix::fs::Timespec {
+            tv_sec: 4_000_000_000,
+            tv_nsec: 0,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(rustix::fs::CWD, &newest, &times, nofollow).unwrap();
+        std::os::unix::fs::lchown(&newest, Some(owner), Some(owner)).unwrap();
+        let read = act_as(ALICE, || fs::read_link(pool.path("link")).unwrap());
+        assert_eq!(read, Path::new(told), "{owner}");
+    }
 }

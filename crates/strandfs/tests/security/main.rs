@@ -5,12 +5,14 @@
 use strandfs_testkit as support;
 use strandfs_testkit::{need_root, need_tool, people};
 
+mod closed_copies;
 mod commands;
 mod control;
 mod descriptors;
 mod evil_fs;
 mod exdev;
 mod execve;
+mod exposed;
 mod forgery;
 mod held;
 mod hidden_copies;

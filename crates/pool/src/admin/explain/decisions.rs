@@ -9,8 +9,10 @@ use strandfs_options::{Category, Function, Policy};
 
 use crate::admin::explain::{self, OnBranch};
 use crate::base::error::Result;
+use crate::base::exposure::Tolerance;
 use crate::base::policy::{self, BranchDecision, BranchFacts, PolicyTrace, Refusal, Space};
 use crate::base::status::{self, Prospect, count};
+use crate::directory::exposed::{self, Barred};
 use crate::directory::{Directories, choose, set};
 use crate::state::node::Node;
 use crate::state::view::View;
@@ -119,16 +121,31 @@ fn outlook_of_create(
         space: true,
         mtime: true,
     };
-    let mut level_node = Some(Arc::clone(&dir));
-    Ok(policy::policy_trace(policy, Category::Create, |level| {
-        let at = level_node.take()?;
-        let upper = match level {
-            0 => Arc::clone(&set),
-            _ => set::dir_set(pool, &at).ok()?,
-        };
-        level_node = paths::parent_of(pool, &at);
-        Some(choose::create_facts(pool, view, &upper, needs, &[]))
-    }))
+    let told = |barred: &Barred| {
+        let mut level_node = Some(Arc::clone(&dir));
+        policy::policy_trace(policy, Category::Create, |level| {
+            let at = level_node.take()?;
+            let upper = match level {
+                0 => Arc::clone(&set),
+                _ => set::dir_set(pool, &at).ok()?,
+            };
+            level_node = paths::parent_of(pool, &at);
+            let facts = choose::create_facts(pool, view, &upper, needs, (&[], barred));
+            Some(facts)
+        })
+    };
+    if !exposed::may_matter(view) {
+        return Ok(told(&Barred::new()));
+    }
+    let exposures = exposed::exposures(pool, view, &dir, &set);
+    let tries = Tolerance::ALL.map(|tolerance| {
+        // What root makes is nobody else's.
+        let barred = exposed::barred(view, &set, &exposures, 0, tolerance);
+        (told(&barred), exposed::has_fit_copy(view, &set, &barred))
+    });
+    let ends = |(trace, is_last): &&(PolicyTrace, bool)| trace.errno.is_none() || *is_last;
+    let [.., last] = &tries;
+    Ok(tries.iter().find(ends).unwrap_or(last).0.clone())
 }
 
 /// Whether the kernel ever sends this function for such a file.

@@ -135,6 +135,9 @@ impl PolicyPlan {
             return unknown.then_some(Refusal::SpaceUnknown);
         }
         let create = self.category == Category::Create;
+        if create && branch.exposes {
+            return Some(Refusal::Exposes);
+        }
         if branch.read_only {
             return Some(Refusal::ReadOnlyMode);
         }

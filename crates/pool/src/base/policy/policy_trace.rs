@@ -17,6 +17,8 @@ pub enum Refusal {
     Unusable,
     /// The path (for create: the directory) is not there.
     Absent,
+    /// The directory there, or one above it, is in other hands or lets others in.
+    Exposes,
     /// The branch's mode is RO.
     ReadOnlyMode,
     /// The branch's mode is NC, and something is to be made.
@@ -34,7 +36,9 @@ impl Refusal {
     pub fn errno(self) -> Errno {
         match self {
             Self::Unusable | Self::Absent | Self::SpaceUnknown => Errno::NOENT,
-            Self::ReadOnlyMode | Self::NoCreateMode | Self::ReadOnlyFilesystem => Errno::ROFS,
+            Self::Exposes | Self::ReadOnlyMode | Self::NoCreateMode | Self::ReadOnlyFilesystem => {
+                Errno::ROFS
+            }
             Self::BelowMinimum => Errno::NOSPC,
         }
     }
@@ -45,6 +49,9 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::Unusable => "the branch is out of use",
             Self::Absent => "it is not on this branch",
+            Self::Exposes => {
+                "the directory there, or one above it, has another owner or lets others in"
+            }
             Self::ReadOnlyMode => "the branch's mode is RO",
             Self::NoCreateMode => "the branch's mode is NC: nothing new goes there",
             Self::SpaceUnknown => "its filesystem does not tell its free space",
@@ -127,6 +134,7 @@ mod tests {
             read_only: false,
             no_create: false,
             usable: true,
+            exposes: false,
             exists: true,
             space: Some(Space {
                 available_bytes,

@@ -17,6 +17,7 @@ fn branch(available_bytes: u64, used_bytes: u64) -> BranchFacts {
         read_only: false,
         no_create: false,
         usable: true,
+        exposes: false,
         exists: true,
         space: Some(Space {
             available_bytes,

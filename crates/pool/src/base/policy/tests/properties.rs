@@ -49,6 +49,7 @@ fn facts() -> impl Strategy<Value = BranchFacts> {
                 read_only,
                 no_create,
                 usable,
+                exposes: false,
                 exists,
                 space,
                 mtime_ns,

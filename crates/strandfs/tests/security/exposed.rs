@@ -1,0 +1,181 @@
+//! Where something new goes: to no branch on which its directory is in others' hands.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use rustix::io::Errno;
+use strandfs_pool::status::Explanation;
+
+use super::people::{ALICE, MALLORY, act_as};
+use super::support::answers::Explained;
+use super::support::files::{errno, put};
+use super::support::{Builder, Kind, Pool, run, strandfs};
+use crate::{need_root, need_tool};
+
+type Copy = (u32, u32);
+
+/// A directory of this owner and mode.
+fn make(path: &Path, (owner, mode): Copy) {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .unwrap();
+    chown(path, Some(owner), Some(owner)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The second branch has the most room.
+fn build(options: &str) -> Builder {
+    Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Tmpfs("64m"), "")
+        .option("category.create=mfs")
+        .option(options)
+}
+
+fn pool(options: &str) -> Pool {
+    build(options).mount()
+}
+
+/// Makes one of each kind in a directory of the pool.
+fn make_all(pool: &Pool, dir: &str) -> Vec<String> {
+    let path = |name: &str| pool.path(dir).join(name);
+    fs::write(path("file"), "x").unwrap();
+    fs::create_dir(path("dir")).unwrap();
+    symlink("x", path("link")).unwrap();
+    run("mkfifo", [path("fifo")]).ok();
+    ["file", "dir", "link", "fifo"]
+        .map(|name| format!("{dir}/{name}"))
+        .to_vec()
+}
+
+#[test]
+fn nothing_new_goes_where_its_directory_is_in_others_hands() {
+    need_root!();
+    let (root, alice) = ((0, 0o755), (ALICE, 0o755));
+    for (at, first, second, holder) in [
+        ("d", root, (MALLORY, 0o755), 0),
+        ("d", root, (0, 0o777), 0),
+        ("d", (0, 0o1777), (0, 0o777), 0),
+        ("d", (0, 0o700), root, 0),
+        ("d", (0, 0o711), root, 0),
+        // One above it.
+        (".", root, (MALLORY, 0o755), 0),
+        (".", root, (0, 0o777), 0),
+        // Nobody has more there, or has none of what is root's.
+        ("d", root, root, 1),
+        ("d", root, (0, 0o711), 1),
+        ("d", (MALLORY, 0o755), root, 1),
+        // Nobody has less anywhere: the copy that counts.
+        ("d", (MALLORY, 0o755), alice, 0),
+        // Those who may look in are less than those who own.
+        ("d", (MALLORY, 0o700), (0, 0o750), 1),
+    ] {
+        for coherence in ["auto", "timeout"] {
+            let mut pool = build(&format!("coherence={coherence}")).prepare();
+            for (branch, copy) in [(0, first), (1, second)] {
+                make(&pool.on(branch, "d"), root);
+                make(&pool.on(branch, at), copy);
+            }
+            pool.start();
+            for name in make_all(&pool, "d") {
+                let scene = format!("{at} {first:?} {second:?} {coherence} {name}");
+                assert_eq!(pool.holders(&name), [holder], "{scene}");
+            }
+        }
+    }
+}
+
+/// A directory that lacks on the branch would be made in one that is another's.
+#[test]
+fn no_directory_is_made_for_it_in_one_that_is_in_others_hands() {
+    need_root!();
+    let pool = pool("coherence=auto");
+    for (branch, copy) in [(0, (0, 0o755)), (1, (MALLORY, 0o755))] {
+        make(&pool.on(branch, "d"), copy);
+    }
+    make(&pool.on(0, "d/sub"), (0, 0o755));
+    for name in make_all(&pool, "d/sub") {
+        assert_eq!(pool.holders(&name), [0], "{name}");
+    }
+    assert!(!pool.on(1, "d/sub").exists());
+}
+
+#[test]
+fn what_users_make_goes_to_branches_whose_root_is_theirs_as_before() {
+    need_root!();
+    let pool = pool("coherence=auto");
+    make(&pool.on(1, "."), (ALICE, 0o755));
+    for branch in 0..2 {
+        make(&pool.on(branch, "d"), (ALICE, 0o755));
+    }
+    act_as(ALICE, || fs::write(pool.path("d/hers"), "x").unwrap());
+    assert_eq!(pool.holders("d/hers"), [1]);
+    fs::write(pool.path("d/roots"), "x").unwrap();
+    assert_eq!(pool.holders("d/roots"), [0]);
+}
+
+#[test]
+fn an_access_list_of_one_copy_has_nothing_new_made_there() {
+    need_root!();
+    need_tool!("setfacl");
+    let pool = pool("coherence=auto");
+    for (branch, list) in [
+        (0, format!("u:{ALICE}:rwx")),
+        (1, format!("u:{MALLORY}:rwx")),
+    ] {
+        for name in ["d", "alike"] {
+            make(&pool.on(branch, name), (0, 0o770));
+        }
+        let dir = pool.on(branch, "alike");
+        run(
+            "setfacl",
+            ["-m", &format!("u:{ALICE}:rwx"), dir.to_str().unwrap()],
+        )
+        .ok();
+        if branch == 1 {
+            run(
+                "setfacl",
+                ["-m", &list, pool.on(branch, "d").to_str().unwrap()],
+            )
+            .ok();
+        }
+    }
+    fs::write(pool.path("d/f"), "x").unwrap();
+    assert_eq!(pool.holders("d/f"), [0]);
+    fs::write(pool.path("alike/f"), "x").unwrap();
+    assert_eq!(pool.holders("alike/f"), [1]);
+}
+
+/// Where those branches have no room there is none; `explain` says why the other is not used.
+#[test]
+fn a_branch_in_others_hands_is_not_used_for_want_of_room() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Tmpfs("2m"), "=RW,8M")
+        .branch(Kind::Tmpfs("64m"), "")
+        .option("category.create=ff")
+        .mount();
+    for (branch, copy) in [(0, (0, 0o755)), (1, (MALLORY, 0o755))] {
+        make(&pool.on(branch, "d"), copy);
+    }
+    assert_eq!(errno(fs::write(pool.path("d/f"), "x")), Errno::NOSPC);
+    let path = pool.path("d/f");
+    let told = strandfs(["explain", "--json", path.to_str().unwrap()]).ok();
+    let told: Explained<Explanation> = serde_json::from_str(&told.stdout).unwrap();
+    let decision = (told.answer.decisions.iter())
+        .find(|decision| decision.functions.iter().any(|name| name == "create"))
+        .unwrap();
+    assert_eq!(decision.error.as_deref(), Some("ENOSPC"));
+    let reason = decision.branches[1].reason.clone().unwrap();
+    assert!(reason.contains("another owner"), "{reason}");
+    // Brought together, they are one.
+    chown(pool.path("d"), Some(0), Some(0)).unwrap();
+    super::support::eventually("it to be used", std::time::Duration::from_secs(20), || {
+        fs::write(&path, "x").is_ok()
+    });
+    assert_eq!(pool.holders("d/f"), [1]);
+    put(path, "y");
+}
