@@ -72,7 +72,7 @@ fn who_has_a_directory_open_is_listed_no_names_of_a_private_copy_that_comes() {
             Ok(names) => assert_eq!(names, ["plain"], "{options}"),
             Err(errno) => assert_eq!(errno, Errno::ACCESS, "{options}"),
         };
-        eventually("root to see it", SOON, || {
+        eventually(&format!("root to see it, {options}"), SOON, || {
             shows_no_secret();
             let found = listed(&of_root).unwrap() == all;
             shows_no_secret();
