@@ -74,8 +74,11 @@ impl Directories {
 
     /// Notes when a directory got such a copy.
     pub(crate) fn note_narrowed(&self, set: &DirSet) {
-        self.narrowed_ms
-            .fetch_max(set.narrowed_ms, Ordering::AcqRel);
+        // Of hardly any: where nothing is new the cache line stays shared.
+        if set.narrowed_ms > self.narrowed_ms() {
+            self.narrowed_ms
+                .fetch_max(set.narrowed_ms, Ordering::AcqRel);
+        }
     }
 }
 

@@ -35,11 +35,6 @@ pub(crate) enum Tolerance {
     FirstCopy,
 }
 
-impl Tolerance {
-    pub(crate) const ALL: [Tolerance; 3] =
-        [Tolerance::Nothing, Tolerance::Readers, Tolerance::FirstCopy];
-}
-
 impl Exposure {
     /// Of two directories on the way to the name.
     pub(crate) fn with(self, other: Exposure) -> Exposure {

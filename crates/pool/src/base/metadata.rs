@@ -11,6 +11,15 @@ use crate::base::open::{open_for_reading, reopen};
 use crate::base::step::step;
 use crate::base::sys;
 
+/// File capabilities.
+pub(crate) const CAPABILITY: &str = "security.capability";
+
+/// Whether whoever runs a file may get capabilities by it: also where that cannot be told.
+pub(crate) fn may_have_capability(file: BorrowedFd<'_>) -> bool {
+    let found = sys::getxattr(file, OsStr::new(CAPABILITY), None);
+    !matches!(found, Err(Errno::NODATA | Errno::NOTSUP))
+}
+
 /// Makes a new directory, seen as `to` under the attributes `made`, like the one that `from` shows
 /// under `stat`: owner, xattrs (ACLs among them), flags, times and mode, in the order in which none
 /// undoes another. The mode comes last, but for append-only: up to then nobody else gets in, and
@@ -328,7 +337,7 @@ fn tolerable_for_file(name: &OsStr, errno: Errno) -> bool {
     let name = name.as_bytes();
     matches!(errno, Errno::NOTSUP | Errno::PERM)
         && name.starts_with(b"security.")
-        && name != b"security.capability"
+        && name != CAPABILITY.as_bytes()
 }
 
 /// Gives a file's copy everything but its bytes, its flags (see [`copy_inode_flags`]) and its

@@ -9,7 +9,6 @@ use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
-use crate::base::exposure::Tolerance;
 use crate::base::policy::{self, BranchFacts, Category};
 use crate::base::sys;
 use crate::directory::exposed::{self, Barred};
@@ -84,22 +83,8 @@ pub(crate) fn pick_for_create(
     maker: u32,
     tried: &[BranchId],
 ) -> Result<Picked> {
-    if !exposed::may_matter(view) {
-        return pick_unexposed(pool, view, rule, (node, set), tried, &Barred::new());
-    }
-    let exposures = exposed::exposures(pool, view, node, set);
-    let mut refusal = Errno::ROFS.into();
-    for tolerance in Tolerance::ALL {
-        let barred = exposed::barred(view, set, &exposures, maker, tolerance);
-        match pick_unexposed(pool, view, rule, (node, set), tried, &barred) {
-            Ok(picked) => return Ok(picked),
-            Err(error) => refusal = error,
-        }
-        if exposed::has_fit_copy(view, set, &barred) {
-            break;
-        }
-    }
-    Err(refusal)
+    let pick = |barred: &Barred| pick_unexposed(pool, view, rule, (node, set), tried, barred);
+    exposed::with_least(pool, view, (node, set), maker, pick, Result::is_ok)
 }
 
 /// As [`pick_for_create`], for what a move brings, which looks at the directories itself.

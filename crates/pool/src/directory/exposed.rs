@@ -22,12 +22,37 @@ pub(crate) type Barred = SmallVec<[usize; 4]>;
 
 /// Whether owners and modes of directories tell branches apart: with `uid=` all are shown as one user's, and
 /// are meant to be.
-pub(crate) fn may_matter(view: &View) -> bool {
+fn may_matter(view: &View) -> bool {
     view.branches.len() > 1 && view.settings.presentation.uid.is_none()
 }
 
+/// What comes of `attempt` with the branches that may not have what `maker` makes in a directory. More are
+/// let have it only where it is not `done` with fewer, and no copy of the directory is fit: no more exposure
+/// is borne for the sake of space.
+pub(crate) fn with_least<T>(
+    pool: &Directories,
+    view: &View,
+    (node, set): (&Arc<Node>, &DirSet),
+    maker: u32,
+    attempt: impl Fn(&Barred) -> T,
+    is_done: impl Fn(&T) -> bool,
+) -> T {
+    if !may_matter(view) {
+        return attempt(&Barred::new());
+    }
+    let exposures = exposures(pool, view, node, set);
+    for tolerance in [Tolerance::Nothing, Tolerance::Readers] {
+        let barred = barred(view, set, &exposures, maker, tolerance);
+        let outcome = attempt(&barred);
+        if is_done(&outcome) || has_fit_copy(view, set, &barred) {
+            return outcome;
+        }
+    }
+    attempt(&barred(view, set, &exposures, maker, Tolerance::FirstCopy))
+}
+
 /// The branches that may not have what `maker` makes in the directory of `set`.
-pub(crate) fn barred(
+fn barred(
     view: &View,
     set: &DirSet,
     exposures: &Exposures,
@@ -45,8 +70,8 @@ pub(crate) fn barred(
         .collect()
 }
 
-/// Whether a copy of the directory will do: then no more exposure is borne for the sake of space.
-pub(crate) fn has_fit_copy(view: &View, set: &DirSet, barred: &Barred) -> bool {
+/// Whether a copy of the directory will do.
+fn has_fit_copy(view: &View, set: &DirSet, barred: &Barred) -> bool {
     let is_fit = |entry: &DirEntry| !barred.contains(&view.position(entry.branch.id));
     set.entries.iter().any(is_fit)
 }
@@ -54,12 +79,7 @@ pub(crate) fn has_fit_copy(view: &View, set: &DirSet, barred: &Barred) -> bool {
 /// To whom a new name in the directory of `node` would be exposed. Kept with each directory's descriptors
 /// for a moment; else it takes no system call but where a group may do more than others on several branches,
 /// whose access lists are read.
-pub(crate) fn exposures(
-    pool: &Directories,
-    view: &View,
-    node: &Arc<Node>,
-    set: &DirSet,
-) -> Exposures {
+fn exposures(pool: &Directories, view: &View, node: &Arc<Node>, set: &DirSet) -> Exposures {
     let now_ms = sys::mono_coarse_ms();
     if let Some(known) = set.judged.get(now_ms, view.generation) {
         return known;

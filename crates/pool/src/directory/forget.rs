@@ -2,10 +2,19 @@
 
 use std::sync::Arc;
 
+use strandfs_fuse::Entry;
+
 use crate::coherence::copies;
 use crate::directory::{Directories, removed_files};
 use crate::state::identity::split_id;
 use crate::state::node::Node;
+
+/// An entry of which the kernel is not told after all.
+pub(crate) fn take_back(pool: &Directories, entry: &Entry) {
+    if let Some(node) = pool.nodes.get(entry.node) {
+        unref(pool, &node, 1);
+    }
+}
 
 /// Drops references; what a dead node held is given back.
 pub(crate) fn unref(pool: &Directories, node: &Arc<Node>, count: u64) {

@@ -1,7 +1,6 @@
 //! What a branch has to be like to take a file: on it nobody may do what they may not do where the
 //! file is.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use strandfs_fuse::NodeId;
 
 use crate::base::branch::Branch;
 use crate::base::error::Result;
+use crate::base::metadata::may_have_capability;
 use crate::base::sys;
 use crate::directory::{Directories, likeness, set};
 use crate::mover::MoveError;
@@ -19,8 +19,6 @@ use crate::state::mounts::Forbids;
 use crate::state::node::{DirEntry, Node};
 use crate::state::paths;
 
-/// File capabilities.
-const CAPABILITY: &str = "security.capability";
 const SET_ID_BITS: u16 = 0o6000;
 const X_BITS: u16 = 0o111;
 
@@ -73,16 +71,11 @@ fn check_mount(pool: &Directories, source: &Source, dir: &OwnedFd) -> Result<()>
         .difference(there.unwrap_or_default());
     let mode = source.stat.stx_mode;
     let gains_rights = gained.contains(Forbids::SUID)
-        && (mode & SET_ID_BITS != 0 || may_have_capability(&source.file));
+        && (mode & SET_ID_BITS != 0 || may_have_capability(source.file.as_fd()));
     match gains_rights || gained.contains(Forbids::EXEC) && mode & X_BITS != 0 {
         true => Err(Errno::PERM.into()),
         false => Ok(()),
     }
-}
-
-fn may_have_capability(file: &OwnedFd) -> bool {
-    let found = sys::getxattr(file.as_fd(), OsStr::new(CAPABILITY), None);
-    !matches!(found, Err(Errno::NODATA | Errno::NOTSUP))
 }
 
 /// Who may write a directory on the new branch could take the file for their own, and who may

@@ -8,13 +8,12 @@ use rustix::io::Errno;
 use strandfs_fuse::FileKind;
 
 use crate::base::access_list::{ACCESS, AccessList, DEFAULT};
-use crate::base::metadata::set_times;
+use crate::base::metadata::{CAPABILITY, set_times};
 use crate::base::sys;
 use crate::state::identity::kind_of;
 
 /// The longest value that Linux keeps (`XATTR_SIZE_MAX` of linux/limits.h).
 const VALUE_MAX_BYTES: usize = 65_536;
-const CAPABILITY: &str = "security.capability";
 
 /// Which copy is being changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

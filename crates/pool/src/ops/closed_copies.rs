@@ -59,11 +59,7 @@ pub(crate) fn refuse_if_closed(
     parent: NodeId,
     found: &Entry,
 ) -> Result<()> {
-    check_looker(pool, cx, || Some(parent)).inspect_err(|_| {
-        if let Some(node) = pool.nodes.get(found.node) {
-            forget::unref(pool, &node, 1);
-        }
-    })
+    check_looker(pool, cx, || Some(parent)).inspect_err(|_| forget::take_back(pool, found))
 }
 
 /// The same of a file that is opened: somebody else may have looked it up for the kernel.
@@ -79,8 +75,8 @@ fn check_looker(
     cx: &Context<'_>,
     parent: impl FnOnce() -> Option<NodeId>,
 ) -> Result<()> {
-    let now_ms = sys::mono_coarse_ms();
-    let is_recent = |at_ms: u64| at_ms != 0 && now_ms.saturating_sub(at_ms) < JUDGED_ANEW_MS;
+    let is_recent =
+        |at_ms: u64| at_ms != 0 && sys::mono_coarse_ms().saturating_sub(at_ms) < JUDGED_ANEW_MS;
     if !is_recent(pool.narrowed_ms()) {
         return Ok(());
     }

@@ -36,9 +36,7 @@ pub(super) fn open_existing(
     }
     let entry = lookup::lookup(pool, parent.id, args.name)?;
     let undo = |error: Error| {
-        if let Some(node) = pool.nodes.get(entry.node) {
-            forget::unref(pool, &node, 1);
-        }
+        forget::take_back(pool, &entry);
         error
     };
     match kind_of_mode(entry.attr.mode) {

@@ -96,13 +96,13 @@ pub(crate) fn made(
     parent: NodeId,
     entry: Entry,
 ) -> Result<Entry> {
-    if let Err(error) = names_in(pool, cx, &[parent]) {
-        if let Some(node) = pool.nodes.get(entry.node) {
-            forget::unref(pool, &node, 1);
+    match names_in(pool, cx, &[parent]) {
+        Ok(()) => Ok(entry),
+        Err(error) => {
+            forget::take_back(pool, &entry);
+            Err(error)
         }
-        return Err(error);
     }
-    Ok(entry)
 }
 
 /// The same for a file that was made and opened.

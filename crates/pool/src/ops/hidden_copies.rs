@@ -1,7 +1,6 @@
 //! What a caller may do to the copies of a file that are not shown. The kernel has judged by the one that
 //! is; another may be somebody else's, and the server, which is root, would be refused nothing.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{OFlags, Statx};
@@ -9,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::base::access_list;
 use crate::base::error::{Error, Result};
+use crate::base::metadata::may_have_capability;
 use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::ops::change::Holders;
@@ -17,8 +17,9 @@ use crate::state::node::DirEntry;
 use crate::state::view::View;
 use strandfs_fuse::Context;
 
-/// File capabilities.
-const CAPABILITY: &str = "security.capability";
+/// Permissions as a class of a mode has them.
+const READ: u32 = 0o4;
+const WRITE: u32 = 0o2;
 
 /// What a change takes, as the kernel asks for it (fs/attr.c, `setattr_prepare`; fs/xattr.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +90,8 @@ fn is_open_to_writers_of(
     hidden: &Rights,
     caller: impl FnOnce() -> Option<u32>,
 ) -> bool {
-    const WRITE: u32 = 0o222;
-    let granted = |rights: &Rights| rights.mode & WRITE;
+    const ALL_WRITE: u32 = 0o222;
+    let granted = |rights: &Rights| rights.mode & ALL_WRITE;
     let is_no_more_closed = hidden.gid == shown.gid && granted(shown) & !granted(hidden) == 0;
     hidden.uid == shown.uid && (is_no_more_closed || caller() == Some(shown.uid))
 }
@@ -138,8 +139,6 @@ pub(crate) fn may_open(
     stat: &Statx,
     flags: OFlags,
 ) -> bool {
-    const READ: u32 = 0o4;
-    const WRITE: u32 = 0o2;
     let wanted = match flags & OFlags::RWMODE {
         OFlags::RDONLY => READ,
         OFlags::WRONLY => WRITE,
@@ -155,7 +154,6 @@ pub(crate) fn is_granted(
     rights: &Rights,
     wanted: u32,
 ) -> bool {
-    const WRITE: u32 = 0o2;
     let (owner, group, others) = rights.classes();
     let user = caller_uid(cx);
     let by_mode = || match group == others || privilege::is_in_group(cx, rights.gid) {
@@ -184,11 +182,7 @@ pub(crate) fn may_stand_for(shown: (BorrowedFd<'_>, &Statx), copy: &Statx) -> bo
     let set_id = |stat: &Statx| u32::from(stat.stx_mode) & (libc::S_ISUID | libc::S_ISGID);
     let ids = |stat: &Statx| (stat.stx_uid, stat.stx_gid, set_id(stat));
     let (fd, stat) = shown;
-    let has_capability = || {
-        let found = sys::getxattr(fd, OsStr::new(CAPABILITY), None);
-        !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
-    };
-    (set_id(stat) == 0 || ids(stat) == ids(copy)) && !has_capability()
+    (set_id(stat) == 0 || ids(stat) == ids(copy)) && !may_have_capability(fd)
 }
 
 #[cfg(test)]

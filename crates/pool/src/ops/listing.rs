@@ -215,9 +215,7 @@ fn look_up_listed(
                     kind,
                     name,
                 ) {
-                    if let Some(node) = pool.nodes.get(found.node) {
-                        forget::unref(pool, &node, 1);
-                    }
+                    forget::take_back(pool, &found);
                     return Ok(withheld);
                 }
             }

@@ -192,15 +192,9 @@ fn open_stand_in(
     if opens_for_change(flags) {
         return Err(failure);
     }
-    let shown = locate::locate_shown(pool, node).and_then(|shown| {
-        let stat = sys::statx_fd(shown.fd())?;
-        Ok((shown, stat))
-    });
-    let stands = |stat: &Statx| match &shown {
-        Ok((shown, of)) => hidden_copies::may_stand_for((shown.fd(), of), stat),
-        // Nobody knows what rights it would be run with.
-        Err(_) => flags & FMODE_EXEC == 0,
-    };
+    // Where the shown one does not even tell nobody knows what rights another would be run with.
+    let stands =
+        |stat: &Statx| may_stand_for_shown(pool, node, stat).unwrap_or(flags & FMODE_EXEC == 0);
     for copy in change::namesakes(pool, view, node, own.branch) {
         // The kernel has judged by the copy that failed.
         let fd = copy.fd.as_fd();
@@ -228,6 +222,16 @@ fn open_stand_in(
     Err(failure)
 }
 
+/// See [`hidden_copies::may_stand_for`].
+///
+/// # Errors
+/// Those of finding the copy that is shown, and of `statx(2)` on it.
+fn may_stand_for_shown(pool: &Directories, node: &Arc<Node>, copy: &Statx) -> Result<bool> {
+    let shown = locate::locate_shown(pool, node)?;
+    let stat = sys::statx_fd(shown.fd())?;
+    Ok(hidden_copies::may_stand_for((shown.fd(), &stat), copy))
+}
+
 /// `func.open` may name another copy than the one `func.getattr` shows; while the file is
 /// open anywhere, all opens share one inode.
 fn open_by_policy(
@@ -240,15 +244,12 @@ fn open_by_policy(
     if change::is_of_shown_copy(view, rule) {
         return Ok(None);
     }
-    let is_shown = |branch: &Branch| node.primary().is_some_and(|own| own.branch == branch.id);
     let open = node.open.lock().as_ref().and_then(|open| open.any_open());
     if let Some((branch, file)) = open {
         let branch = view.branch(branch.id).cloned().unwrap_or(branch);
-        if !is_shown(&branch) {
+        if !node.is_shown_of(&branch) {
             let stat = sys::statx_fd(file.as_fd())?;
-            let shown = locate::locate_shown(pool, node)?;
-            let stands =
-                hidden_copies::may_stand_for((shown.fd(), &sys::statx_fd(shown.fd())?), &stat);
+            let stands = may_stand_for_shown(pool, node, &stat)?;
             if !stands || !hidden_copies::may_open(cx, file.as_fd(), &stat, flags) {
                 return Err(Error::at(&branch, Errno::ACCESS));
             }
@@ -259,13 +260,12 @@ fn open_by_policy(
         return Ok(Some((branch, file, mode)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
-    if !is_shown(&located.branch) {
+    if !node.is_shown_of(&located.branch) {
         let stat = sys::statx_fd(located.fd())?;
         if !hidden_copies::may_open(cx, located.fd(), &stat, flags) {
             return Err(Error::at(&located.branch, Errno::ACCESS));
         }
-        let shown = locate::locate_shown(pool, node)?;
-        if !hidden_copies::may_stand_for((shown.fd(), &sys::statx_fd(shown.fd())?), &stat) {
+        if !may_stand_for_shown(pool, node, &stat)? {
             return Ok(None);
         }
     }

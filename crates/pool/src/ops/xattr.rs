@@ -15,6 +15,7 @@ use strandfs_options::{Function, XattrMode};
 use crate::base::access_list::{self, ACCESS, AccessList, DEFAULT};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
+use crate::base::metadata::CAPABILITY;
 use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::directory::locate::{self, Located};
@@ -29,7 +30,6 @@ use crate::state::view::View;
 use crate::state::{State, paths};
 
 const PREFIXES: [&[u8]; 2] = [b"user.strandfs.", b"user.mergerfs."];
-const CAPABILITY: &[u8] = b"security.capability";
 const SELINUX: &[u8] = b"security.selinux";
 /// Whether this kernel gives files SELinux labels: it has their filesystem only then.
 static SELINUX_RUNS: LazyLock<bool> = LazyLock::new(|| {
@@ -70,7 +70,7 @@ pub(crate) fn getxattr(
     let view = pool.view();
     check_mode(&view, Some(name))?;
     let bytes = name.as_bytes();
-    if bytes == CAPABILITY && !view.settings.attributes.security_capability {
+    if name == CAPABILITY && !view.settings.attributes.security_capability {
         return Err(Errno::NODATA.into());
     }
     let node = pool.node(id)?;
@@ -85,7 +85,7 @@ pub(crate) fn getxattr(
         }
     }
     let located = told_copy(pool, cx, (&view, &node), Function::Getxattr, Some(name))?;
-    if bytes == CAPABILITY
+    if name == CAPABILITY
         && pool
             .volumes
             .mounts
@@ -127,7 +127,7 @@ fn told_copy(
         return locate::locate(pool, node);
     }
     let located = change::locate_by(pool, view, node, rule)?;
-    if node.is_dir() || (node.primary()).is_some_and(|own| own.branch == located.branch.id) {
+    if node.is_dir() || node.is_shown_of(&located.branch) {
         return Ok(located);
     }
     let stat = sys::statx_fd(located.fd())?;
@@ -275,7 +275,7 @@ fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {
     if pool_key(name).is_some() {
         return Err(Errno::PERM.into());
     }
-    if name.as_bytes() == CAPABILITY && !view.settings.attributes.security_capability {
+    if name == CAPABILITY && !view.settings.attributes.security_capability {
         return Err(Errno::NODATA.into());
     }
     Ok(())

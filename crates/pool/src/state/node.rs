@@ -349,6 +349,11 @@ impl Node {
         open.as_ref().is_some_and(|open| open.may_be_unwritten())
     }
 
+    /// Whether the copy that is shown is this branch's.
+    pub fn is_shown_of(&self, branch: &Branch) -> bool {
+        self.primary().is_some_and(|own| own.branch == branch.id)
+    }
+
     /// Keeps the file from moving; waits while it does.
     pub fn share_move_lock(&self, cx: &Context<'_>) -> SharedMoveLock<'_> {
         self.move_lock.try_read().unwrap_or_else(|| {

@@ -9,7 +9,6 @@ use strandfs_options::{Category, Function, Policy};
 
 use crate::admin::explain::{self, OnBranch};
 use crate::base::error::Result;
-use crate::base::exposure::Tolerance;
 use crate::base::policy::{self, BranchDecision, BranchFacts, PolicyTrace, Refusal, Space};
 use crate::base::status::{self, Prospect, count};
 use crate::directory::exposed::{self, Barred};
@@ -134,18 +133,17 @@ fn outlook_of_create(
             Some(facts)
         })
     };
-    if !exposed::may_matter(view) {
-        return Ok(told(&Barred::new()));
-    }
-    let exposures = exposed::exposures(pool, view, &dir, &set);
-    let tries = Tolerance::ALL.map(|tolerance| {
-        // What root makes is nobody else's.
-        let barred = exposed::barred(view, &set, &exposures, 0, tolerance);
-        (told(&barred), exposed::has_fit_copy(view, &set, &barred))
-    });
-    let ends = |(trace, is_last): &&(PolicyTrace, bool)| trace.errno.is_none() || *is_last;
-    let [.., last] = &tries;
-    Ok(tries.iter().find(ends).unwrap_or(last).0.clone())
+    // What root makes is nobody else's.
+    const MAKER: u32 = 0;
+    let is_done = |trace: &PolicyTrace| trace.errno.is_none();
+    Ok(exposed::with_least(
+        pool,
+        view,
+        (&dir, &set),
+        MAKER,
+        told,
+        is_done,
+    ))
 }
 
 /// Whether the kernel ever sends this function for such a file.
