@@ -35,10 +35,6 @@ fn build(options: &str) -> Builder {
         .option(options)
 }
 
-fn pool(options: &str) -> Pool {
-    build(options).mount()
-}
-
 /// Makes one of each kind in a directory of the pool.
 fn make_all(pool: &Pool, dir: &str) -> Vec<String> {
     let path = |name: &str| pool.path(dir).join(name);
@@ -92,11 +88,12 @@ fn nothing_new_goes_where_its_directory_is_in_others_hands() {
 #[test]
 fn no_directory_is_made_for_it_in_one_that_is_in_others_hands() {
     need_root!();
-    let pool = pool("coherence=auto");
+    let mut pool = build("coherence=auto").prepare();
     for (branch, copy) in [(0, (0, 0o755)), (1, (MALLORY, 0o755))] {
         make(&pool.on(branch, "d"), copy);
     }
     make(&pool.on(0, "d/sub"), (0, 0o755));
+    pool.start();
     for name in make_all(&pool, "d/sub") {
         assert_eq!(pool.holders(&name), [0], "{name}");
     }
@@ -106,11 +103,12 @@ fn no_directory_is_made_for_it_in_one_that_is_in_others_hands() {
 #[test]
 fn what_users_make_goes_to_branches_whose_root_is_theirs_as_before() {
     need_root!();
-    let pool = pool("coherence=auto");
+    let mut pool = build("coherence=auto").prepare();
     make(&pool.on(1, "."), (ALICE, 0o755));
     for branch in 0..2 {
         make(&pool.on(branch, "d"), (ALICE, 0o755));
     }
+    pool.start();
     act_as(ALICE, || fs::write(pool.path("d/hers"), "x").unwrap());
     assert_eq!(pool.holders("d/hers"), [1]);
     fs::write(pool.path("d/roots"), "x").unwrap();
@@ -121,7 +119,7 @@ fn what_users_make_goes_to_branches_whose_root_is_theirs_as_before() {
 fn an_access_list_of_one_copy_has_nothing_new_made_there() {
     need_root!();
     need_tool!("setfacl");
-    let pool = pool("coherence=auto");
+    let mut pool = build("coherence=auto").prepare();
     for (branch, list) in [
         (0, format!("u:{ALICE}:rwx")),
         (1, format!("u:{MALLORY}:rwx")),
@@ -143,6 +141,7 @@ fn an_access_list_of_one_copy_has_nothing_new_made_there() {
             .ok();
         }
     }
+    pool.start();
     fs::write(pool.path("d/f"), "x").unwrap();
     assert_eq!(pool.holders("d/f"), [0]);
     fs::write(pool.path("alike/f"), "x").unwrap();
@@ -153,14 +152,15 @@ fn an_access_list_of_one_copy_has_nothing_new_made_there() {
 #[test]
 fn a_branch_in_others_hands_is_not_used_for_want_of_room() {
     need_root!();
-    let pool = Pool::build()
+    let mut pool = Pool::build()
         .branch(Kind::Tmpfs("2m"), "=RW,8M")
         .branch(Kind::Tmpfs("64m"), "")
         .option("category.create=ff")
-        .mount();
+        .prepare();
     for (branch, copy) in [(0, (0, 0o755)), (1, (MALLORY, 0o755))] {
         make(&pool.on(branch, "d"), copy);
     }
+    pool.start();
     assert_eq!(errno(fs::write(pool.path("d/f"), "x")), Errno::NOSPC);
     let path = pool.path("d/f");
     let told = strandfs(["explain", "--json", path.to_str().unwrap()]).ok();
