@@ -28,6 +28,7 @@ pub mod network;
 pub mod parts;
 pub mod people;
 pub mod system;
+pub mod threads;
 pub mod throttle;
 pub mod traffic;
 
@@ -502,12 +503,24 @@ fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
 }
 
 /// Polls `condition` until it holds; fails after `limit`.
+#[track_caller]
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Polls `find` until it finds something; fails after `limit`.
+#[track_caller]
+pub fn awaited<T>(what: &str, limit: Duration, mut find: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    eventually(what, limit, || {
+        found = find();
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 thread_local! {

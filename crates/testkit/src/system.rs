@@ -12,6 +12,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::command::binary;
+use super::threads::threads;
 use super::{Pool, mounts, run};
 
 /// Ends what is mounted at these places, and its servers.
@@ -241,14 +242,11 @@ pub fn resident_bytes(pid: u32) -> u64 {
 
 /// The threads of a server's rings, and the CPUs each may run on (as /proc lists them).
 pub fn ring_threads(server: u32) -> BTreeMap<String, String> {
-    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
-    let described = tasks.filter_map(|task| {
-        let task = task.unwrap().path().display().to_string();
-        let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-        let serves = field("Name:").is_some_and(|name| name.trim() == "strandfs-io");
-        let cpus = field("Cpus_allowed_list:").unwrap_or_default().trim();
-        serves.then(|| (task.clone(), cpus.to_owned()))
+    let mut threads = threads(server);
+    threads.retain(|thread| thread.name() == "strandfs-io");
+    let described = threads.iter().filter_map(|thread| {
+        let cpus = thread.status("Cpus_allowed_list")?;
+        Some((format!("/proc/{server}/task/{}", thread.tid), cpus))
     });
     described.collect()
 }

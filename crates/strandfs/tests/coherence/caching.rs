@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::files::{get, names, open_with, pattern, put, read_all};
+use crate::support::threads::{Thread, threads};
 use crate::support::{Pool, run};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
@@ -102,12 +103,7 @@ fn modes_that_keep_pages_need_no_server_to_read_them_again() {
         kill_process(server, Signal::STOP).unwrap();
         // Each thread stops when it next looks: until then it may still answer.
         crate::support::eventually("the server to stop", Duration::from_secs(5), || {
-            fs::read_dir(format!("/proc/{}/task", pool.pid()))
-                .unwrap()
-                .all(|task| {
-                    let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-                    stat.rsplit(") ").next().unwrap().starts_with('T')
-                })
+            threads(pool.pid()).iter().all(Thread::is_stopped)
         });
         let (done, wait) = mpsc::channel();
         let reader = std::thread::spawn(move || {

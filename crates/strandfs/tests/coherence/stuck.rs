@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::{get, names, put};
+use crate::support::threads::threads;
 use crate::support::{Kind, Pool, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -100,14 +101,9 @@ impl Hanging {
 
     /// Threads of the server that tell the kernel of changes.
     fn listeners(&self) -> usize {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pool.pid())).unwrap();
-        let name = |task: std::io::Result<fs::DirEntry>| {
-            fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
-        };
-        tasks
-            .filter(|task| task.is_ok())
-            .map(name)
-            .filter(|name| name.trim() == "strandfs-events")
+        let threads = threads(self.pool.pid()).into_iter();
+        threads
+            .filter(|thread| thread.name() == "strandfs-events")
             .count()
     }
 }

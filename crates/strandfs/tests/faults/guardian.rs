@@ -12,6 +12,7 @@ use crate::support::answers::{ServedVolume, VolumeServer};
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
 use crate::support::system::System;
+use crate::support::threads::{Thread, threads};
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -43,18 +44,16 @@ fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiv
 
 /// Whether a thread of the server is in a notification that waits for a directory's lock.
 fn a_notification_waits(server: u32) -> bool {
-    a_thread_is_in(&server.to_string(), "fuse_reverse_inval_entry")
+    a_thread_is_in(server, "fuse_reverse_inval_entry")
 }
 
 /// Functions of the kernel, of this age or that, which have a directory locked for a change.
 const LOCKED: [&str; 3] = ["vfs_mkdir", "lookup_one_qstr_excl", "__lookup_hash"];
 
 /// Whether a thread of a process is in this function of the kernel.
-fn a_thread_is_in(process: &str, function: &str) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    let mut stacks = tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("stack")).ok());
+fn a_thread_is_in(process: u32, function: &str) -> bool {
+    let threads = threads(process).into_iter();
+    let mut stacks = threads.filter_map(|thread| thread.read("stack"));
     stacks.any(|stack| stack.contains(function))
 }
 
@@ -90,7 +89,10 @@ impl Knot {
         let client = apart(move || fs::create_dir(new));
         // What waits there first may be the server's own look at the branch.
         eventually("the request to be stuck", PATIENCE, || {
-            slow.waiting() > 0 && LOCKED.iter().any(|within| a_thread_is_in("self", within))
+            slow.waiting() > 0
+                && LOCKED
+                    .iter()
+                    .any(|within| a_thread_is_in(std::process::id(), within))
         });
         // Behind the pool's back: the kernel is told to forget the name.
         fs::remove_file(pool.on(1, "dir/known")).unwrap();
@@ -143,15 +145,8 @@ fn a_killed_server_that_cannot_die(transport: &str) {
 
 /// A server that does not answer cannot be asked for its status.
 fn guardian_of(server: u32) -> u32 {
-    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
-    let children: Vec<u32> = tasks
-        .flatten()
-        .flat_map(|task| {
-            let text = fs::read_to_string(task.path().join("children")).unwrap();
-            let pids = text.split_whitespace().map(|pid| pid.parse().unwrap());
-            pids.collect::<Vec<_>>()
-        })
-        .collect();
+    let threads = threads(server);
+    let children: Vec<u32> = threads.iter().flat_map(Thread::children).collect();
     assert_eq!(children.len(), 1, "{children:?}");
     children[0]
 }

@@ -8,7 +8,7 @@ use crate::need_root;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
 use crate::support::mounts::uring_is_on;
-use crate::support::{Kind, Pool, eventually, run, strandfs};
+use crate::support::{Kind, Pool, awaited, eventually, run, strandfs};
 
 const SOON: Duration = Duration::from_secs(30);
 const DELAY: Duration = Duration::from_millis(300);
@@ -52,8 +52,7 @@ impl Delayed {
             let mut lines = self.slow_lines().into_iter();
             lines.find(|line| line.contains(&operation) && line.contains(path))
         };
-        eventually(&format!("{operation} {path}"), SOON, || find().is_some());
-        find().unwrap()
+        awaited(&format!("{operation} {path}"), SOON, find)
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::files::{Aligned, SharedMap, errno, get, open_with, pattern, put};
+use crate::support::threads::{Thread, threads};
 use crate::support::{Kind, Pool, command, eventually, is_root, mounts, run, strandfs};
 use rustix::process::{Pid, Signal, getpriority_process, kill_process};
 
@@ -139,13 +140,8 @@ fn readahead_is_set_for_the_pool_and_its_branches() {
 
 /// The nice values of all threads of the server.
 fn nice_values(pool: &Pool) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-    let mut values: Vec<i32> = tasks
-        .map(|task| {
-            let tid: i32 = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
-            getpriority_process(Pid::from_raw(tid)).unwrap()
-        })
-        .collect();
+    let nice = |thread: Thread| getpriority_process(Pid::from_raw(thread.tid)).ok();
+    let mut values: Vec<i32> = threads(pool.pid()).into_iter().filter_map(nice).collect();
     values.dedup();
     values
 }
@@ -227,10 +223,9 @@ fn proxy_ioprio_gives_the_server_the_callers_io_priority() {
         };
         let file = std::thread::spawn(work).join().unwrap();
         let idle = || {
-            let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-            tasks
-                .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
-                .filter(|tid| io_priority(*tid) == libc::c_long::from(IDLE))
+            let threads = threads(pool.pid()).into_iter();
+            threads
+                .filter(|thread| io_priority(thread.tid) == libc::c_long::from(IDLE))
                 .count()
         };
         assert_eq!(idle(), usize::from(option), "proxy-ioprio={option}");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::support::Pool;
 use crate::support::files::put;
+use crate::support::threads::threads;
 
 /// Three branches with names of their own and names in common, more than one reply holds.
 fn prepared(rule: &str) -> Pool {
@@ -28,10 +29,9 @@ fn listed(dir: &Path) -> Vec<String> {
 }
 
 fn list_threads(pid: u32) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    tasks
-        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
-        .filter(|comm| comm.trim_end() == "strandfs-list")
+    let threads = threads(pid).into_iter();
+    threads
+        .filter(|thread| thread.name() == "strandfs-list")
         .count()
 }
 

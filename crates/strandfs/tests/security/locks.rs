@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::people::{ALICE, MALLORY, act_as, command_as};
 use crate::support::files::open_with;
 use crate::support::mounts::uring_is_on;
+use crate::support::threads::threads;
 use crate::support::{Pool, eventually, say};
 use crate::{need_root, need_tool};
 
@@ -71,8 +72,8 @@ pub fn threads_in(call: libc::c_long) -> usize {
 
 /// The same of another process.
 pub fn threads_of(process: u32, call: libc::c_long) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    let calls = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("syscall")).ok());
+    let threads = threads(process).into_iter();
+    let calls = threads.filter_map(|thread| thread.read("syscall"));
     let call = format!("{call} ");
     calls.filter(|line| line.starts_with(&call)).count()
 }

@@ -7,19 +7,22 @@ use std::path::Path;
 
 use crate::support::files::{get, put};
 use crate::support::system::{Daemons, pool_of, program, servers};
+use crate::support::threads::threads;
 use crate::support::{Pool, mounts, run};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 const NOBODY: u32 = 65534;
 
 /// A line of `/proc/PID/status`, or of a thread's.
-fn status_line(status: &Path, key: &str) -> String {
-    let text = fs::read_to_string(status).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
+/// A field of a process' or thread's `status`.
+#[track_caller]
+fn status_line(status: &str, key: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.expect(key).trim().to_owned()
 }
 
-fn capabilities(status: &Path, key: &str) -> u64 {
+#[track_caller]
+fn capabilities(status: &str, key: &str) -> u64 {
     u64::from_str_radix(&status_line(status, key), 16).unwrap()
 }
 
@@ -51,7 +54,7 @@ fn the_server_keeps_the_capabilities_it_needs_and_no_others() {
     for number in 0..20 {
         put(pool.path(format!("d{number}/f")), "x");
     }
-    let own = Path::new("/proc/self/status");
+    let own = &fs::read_to_string("/proc/self/status").unwrap();
     let needed = MAY_KEEP.iter().fold(0, |set, number| set | 1u64 << number);
     let expected = capabilities(own, "CapPrm:") & needed;
     let bound = match capabilities(own, "CapEff:") & 1 << 8 {
@@ -59,10 +62,10 @@ fn the_server_keeps_the_capabilities_it_needs_and_no_others() {
         0 => capabilities(own, "CapBnd:"),
         _ => capabilities(own, "CapBnd:") & needed,
     };
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-    let mut threads = 0;
-    for task in tasks.map(|task| task.unwrap().path().join("status")) {
-        threads += 1;
+    let threads = threads(pool.pid()).into_iter();
+    let mut seen = 0;
+    for task in threads.filter_map(|thread| thread.read("status")) {
+        seen += 1;
         assert_eq!(capabilities(&task, "CapPrm:"), expected, "{task:?}");
         assert_eq!(capabilities(&task, "CapInh:"), 0, "{task:?}");
         assert_eq!(capabilities(&task, "CapAmb:"), 0, "{task:?}");
@@ -71,7 +74,7 @@ fn the_server_keeps_the_capabilities_it_needs_and_no_others() {
         assert_eq!(effective & !expected, 0, "{task:?}");
         assert_eq!(status_line(&task, "NoNewPrivs:"), "1", "{task:?}");
     }
-    assert!(threads > 2, "the server has threads");
+    assert!(seen > 2, "the server has threads");
 }
 
 #[test]
@@ -138,7 +141,8 @@ fn nobody_but_root_looks_into_a_users_server() {
         let environ = fs::metadata(format!("/proc/{pid}/environ")).unwrap();
         assert_eq!(environ.uid(), owner, "{option}");
         // fusermount3 still gets its privileges.
-        let no_new = status_line(Path::new(&format!("/proc/{pid}/status")), "NoNewPrivs:");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let no_new = status_line(&status, "NoNewPrivs:");
         assert_eq!(no_new, "0");
         run(text(&program), ["umount", text(root)]).ok();
     }

@@ -8,6 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::need_root;
 use crate::support::system::stay_on;
+use crate::support::threads::threads;
 use crate::support::{Pool, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,14 +34,8 @@ fn ask(pool: &Pool, series: &str) {
 
 /// The CPUs of the server's threads that are bound to one.
 fn bound(pool: &Pool) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-    let cpus = tasks.filter_map(|task| {
-        let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-        Some(line.trim().to_owned())
-    });
+    let threads = threads(pool.pid()).into_iter();
+    let cpus = threads.filter_map(|thread| thread.status("Cpus_allowed_list"));
     cpus.filter(|cpus| cpus.parse::<usize>().is_ok()).collect()
 }
 
@@ -48,25 +43,19 @@ fn bound(pool: &Pool) -> Vec<String> {
 fn yielding(pool: &Pool) -> usize {
     /// Fields of `/proc/TID/stat` between the name of the program and the policy (proc_pid_stat(5): 41).
     const BEFORE_POLICY: usize = 38;
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-    let policies = tasks.filter_map(|task| {
-        let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        fields.split_whitespace().nth(BEFORE_POLICY)?.parse().ok()
-    });
+    let threads = threads(pool.pid()).into_iter();
+    let policies = threads.filter_map(|thread| thread.stat()?.get(BEFORE_POLICY)?.parse().ok());
     policies.filter(|policy: &u32| *policy == 5).count()
 }
 
 /// The system calls that the server's threads for `/dev/fuse` wait in, or `running`.
 fn calls(pool: &Pool) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).unwrap();
-    let calls = tasks.filter_map(|task| {
-        let task = task.ok()?.path();
-        let name = fs::read_to_string(task.join("comm")).ok()?;
-        let call = fs::read_to_string(task.join("syscall")).ok()?;
-        (name.trim() == "strandfs-device").then_some(call)
-    });
-    calls.collect()
+    let mut threads = threads(pool.pid());
+    threads.retain(|thread| thread.name() == "strandfs-device");
+    threads
+        .iter()
+        .filter_map(|thread| thread.read("syscall"))
+        .collect()
 }
 
 fn is_call(call: &str, number: libc::c_long) -> bool {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::files::{get, pattern, put};
 use crate::support::system::stay_on;
+use crate::support::threads::{Thread, own_thread, threads};
 use crate::support::{Pool, eventually, run};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -79,10 +80,7 @@ impl Layered {
     /// Each thread stops when it next looks: until then it may still answer.
     fn wait_for_stop(&self) {
         eventually("the lower server to stop", PATIENCE, || {
-            tasks(self.lower.pid()).iter().all(|task| {
-                let stat = fs::read_to_string(format!("{task}/stat")).unwrap();
-                stat.rsplit(") ").next().unwrap().starts_with('T')
-            })
+            threads(self.lower.pid()).iter().all(Thread::is_stopped)
         });
     }
 
@@ -147,9 +145,9 @@ impl Layered {
     /// What each of the upper server's threads does, for the message of a failed test.
     fn threads(&self) -> String {
         let mut text = String::new();
-        for task in tasks(self.upper.pid()) {
+        for thread in threads(self.upper.pid()) {
             for file in ["comm", "syscall", "wchan", "stack"] {
-                text += &fs::read_to_string(format!("{task}/{file}")).unwrap_or_default();
+                text += &thread.read(file).unwrap_or_default();
                 text += "\n";
             }
         }
@@ -166,27 +164,17 @@ impl Drop for Stopped {
     }
 }
 
-fn tasks(pid: u32) -> Vec<String> {
-    let listed = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    listed
-        .map(|task| task.unwrap().path().display().to_string())
-        .collect()
-}
-
-/// The system call a task is in, if it waits in one.
-fn call(task: &str) -> Option<libc::c_long> {
-    let line = fs::read_to_string(format!("{task}/syscall")).ok()?;
+/// The system call a thread is in, if it waits in one.
+fn call(thread: &Thread) -> Option<libc::c_long> {
+    let line = thread.read("syscall")?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// The threads that carry out requests.
-fn serving(pid: u32) -> Vec<String> {
-    let mut tasks = tasks(pid);
-    tasks.retain(|task| {
-        fs::read_to_string(format!("{task}/comm"))
-            .is_ok_and(|name| ["strandfs-io", "strandfs-device"].contains(&name.trim()))
-    });
-    tasks
+fn serving(pid: u32) -> Vec<Thread> {
+    let mut threads = threads(pid);
+    threads.retain(|thread| ["strandfs-io", "strandfs-device"].contains(&thread.name().as_str()));
+    threads
 }
 
 /// Runs `work` on another thread; its result can be waited for with a limit.
@@ -353,19 +341,15 @@ fn both_thread_counts_are_added_up() {
     }
 }
 
-/// The CPUs a task may run on, as the kernel lists them.
-fn cpus(task: &str) -> String {
-    let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.unwrap_or_default().trim().to_owned()
+/// The CPUs a thread may run on, as the kernel lists them.
+fn cpus(thread: &Thread) -> String {
+    thread.status("Cpus_allowed_list").unwrap_or_default()
 }
 
 #[test]
 fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
     need_root!();
-    let own = cpus("/proc/thread-self");
+    let own = cpus(&own_thread());
     let first = own.split(['-', ',']).next().unwrap();
     let last = own.split(['-', ',']).next_back().unwrap();
     for (strategy, reading, working) in [
@@ -400,14 +384,14 @@ fn pin_threads_puts_the_reader_and_the_others_on_their_cpus() {
 fn pin_threads_can_spread_them() {
     need_root!();
     let layers = Layered::new(",transport=dev,pin-threads=RPSL");
-    let own = cpus("/proc/thread-self");
+    let own = cpus(&own_thread());
     let stopped = layers.stop();
     let readers: Vec<_> = (0..3).map(|block| layers.read_slow(block)).collect();
     layers.wait_for_blocked(3);
     let several = own.contains(['-', ',']);
     eventually("each thread to be on one CPU", PATIENCE, || {
         let tasks = serving(layers.upper.pid());
-        let used: BTreeSet<String> = tasks.iter().map(|task| cpus(task)).collect();
+        let used: BTreeSet<String> = tasks.iter().map(cpus).collect();
         let single = used.iter().all(|cpu| cpu.parse::<usize>().is_ok());
         single && (used.len() > 1) == several
     });

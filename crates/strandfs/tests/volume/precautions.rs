@@ -1,6 +1,5 @@
 //! What the server of a volume gives up, does without, and says about it; and servers that hang.
 
-use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::ground::{Ground, text, ways};
 use crate::support::command::{Run, binary};
 use crate::support::files::{Aligned, open_with, pattern};
+use crate::support::threads::threads;
 use crate::support::{Kind, run, strandfs};
 use crate::{need_root, need_tool};
 
@@ -35,13 +35,8 @@ fn warnings(ground: &Ground) -> String {
 
 /// The value of a field of `/proc/PID/status`, for each thread of the server.
 fn of_each_thread(ground: &Ground, field: &str) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", ground.server())).unwrap();
-    let each = tasks.flatten().map(|task| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        line.unwrap().trim_start_matches(':').trim().to_owned()
-    });
-    each.collect()
+    let threads = threads(ground.server().cast_unsigned()).into_iter();
+    threads.filter_map(|thread| thread.status(field)).collect()
 }
 
 #[test]
@@ -82,12 +77,11 @@ fn without_the_io_flusher_it_says_so_and_with_it_every_thread_is_one() {
     }
     ground.serve(&["--io", "sync"]).ok();
     assert!(!warnings(&ground).contains("PR_SET_IO_FLUSHER"));
-    for task in fs::read_dir(format!("/proc/{}/task", ground.server())).unwrap() {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        // The flags are the seventh field after the name, which ends with a bracket.
-        let after = stat.rsplit(')').next().unwrap();
-        let flags: u64 = after.split_whitespace().nth(6).unwrap().parse().unwrap();
-        assert_eq!(flags & IO_FLUSHER_FLAGS, IO_FLUSHER_FLAGS, "{stat}");
+    let stats = threads(ground.server().cast_unsigned()).into_iter();
+    for stat in stats.filter_map(|thread| thread.stat()) {
+        // The flags are the seventh field after the name.
+        let flags: u64 = stat[6].parse().unwrap();
+        assert_eq!(flags & IO_FLUSHER_FLAGS, IO_FLUSHER_FLAGS, "{stat:?}");
     }
     ground.detach(&ground.served()).ok();
 }
