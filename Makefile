@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall dist package-test docs demo deps test unit model conformance-quick conformance reliability laboratory lint bench book
+.PHONY: help build install uninstall dist package-test systemd-test docs demo deps test unit model conformance-quick conformance reliability laboratory lint bench book
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ uninstall: ## Take it away again
 
 dist: ## Build what a release hands out: static programs, .deb, .rpm, checksums, SBOM
 	@scripts/dist.sh
+
+systemd-test: ## Boot systems whose systemd mounts pools: the unit and lines of fstab (as root)
+	@scripts/systemd-test.sh
 
 package-test: ## Install, upgrade, remove and purge the packages of `make dist` in clean roots (as root)
 	@scripts/package-test.sh

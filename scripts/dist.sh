@@ -176,6 +176,7 @@ make_rpm() { # SOURCE DIST TARGET STAGE
         SBINDIR=/usr/sbin DESTDIR=$root bash "$source/scripts/install.sh" >/dev/null
     ln -sf ../bin/strandfs "$root/usr/sbin/mount.strandfs"
     ln -sf ../bin/strandfs "$root/usr/sbin/mount.fuse.strandfs"
+    ln -sf ../bin/strandfs "$root/usr/sbin/umount.fuse.strandfs"
     gzip -9 --no-name "$root"/usr/share/man/man?/*
     mkdir -p "$root/usr/share/licenses/strandfs"
     cp "$source"/LICENSE-{MIT,APACHE} "$root/usr/share/licenses/strandfs/"

@@ -46,7 +46,7 @@ files() {
 packaging=$repo_root/packaging
 unit=$prefix/lib/systemd/system/strandfs@.service
 
-links=("$sbindir/mount.strandfs" "$sbindir/mount.fuse.strandfs")
+links=("$sbindir/mount.strandfs" "$sbindir/mount.fuse.strandfs" "$sbindir/umount.fuse.strandfs")
 
 install_all() {
     [[ -x $binary ]] || die "$binary is not there: run \`make build\` first"

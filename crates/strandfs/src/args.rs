@@ -167,7 +167,7 @@ pub struct ImportArgs {
 /// Arguments of `umount`.
 #[derive(Args)]
 pub struct UmountArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
     /// Take it out of sight now; it ends when its last user leaves, which is not waited for.
     #[arg(short, long)]
@@ -177,7 +177,7 @@ pub struct UmountArgs {
 /// Arguments of `status`.
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Only the pool mounted here; all pools if left out.
+    /// Only the pool mounted here, or NAME for /etc/strandfs/NAME.toml; all pools if left out.
     pub mountpoint: Option<PathBuf>,
     /// For programs.
     #[arg(long)]
@@ -191,7 +191,7 @@ pub struct StatusArgs {
 /// Arguments of `metrics`.
 #[derive(Args)]
 pub struct MetricsArgs {
-    /// Only the pool mounted here; all of root and of the user who asks if left out.
+    /// Only the pool mounted here, or NAME for /etc/strandfs/NAME.toml; all of root and of the user who asks if left out.
     pub mountpoint: Option<PathBuf>,
     /// The form: OpenMetrics 1.0, or the older one of Prometheus (0.0.4), which node_exporter reads.
     #[arg(long, value_enum, default_value = "openmetrics")]

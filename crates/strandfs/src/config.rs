@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use strandfs_options::config::{OptionLine, named_by, to_toml};
 use strandfs_options::layers::LoadError;
 use strandfs_options::table::{Status, TABLE};
-use strandfs_options::{ConfigErrors, ConfigFile, Layers, Settings};
+use strandfs_options::{ConfigErrors, ConfigFile, Layers, Loaded, Settings};
 use strandfs_pool::status::SCHEMA;
 
 use crate::answers::{Configuration, Setting, typed};
@@ -55,6 +55,21 @@ pub fn show(args: &ConfigShowArgs) -> Result<ExitCode, Failure> {
 
 type Shown = (PathBuf, Vec<Found>);
 
+/// What a configuration file makes of the options.
+///
+/// # Errors
+/// The file cannot be read, or is wrong.
+pub fn load(file: &Path) -> Result<Loaded, Failure> {
+    let layers = Layers {
+        file: Some(file.to_owned()),
+        ..Layers::default()
+    };
+    layers.load().map_err(|error| match error {
+        LoadError::Config(errors) => Failure::Config(errors),
+        LoadError::Option(error) => Failure::Option(error),
+    })
+}
+
 /// A pool by its mountpoint, or a file by its name.
 fn find(target: &str) -> Result<Shown, Failure> {
     let path = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
@@ -67,14 +82,7 @@ fn find(target: &str) -> Result<Shown, Failure> {
         None if path.is_dir() => return Err(Failure::NotMounted(path)),
         None => PathBuf::from(target),
     };
-    let layers = Layers {
-        file: Some(file.clone()),
-        ..Layers::default()
-    };
-    let loaded = layers.load().map_err(|error| match error {
-        LoadError::Config(errors) => Failure::Config(errors),
-        LoadError::Option(error) => Failure::Option(error),
-    })?;
+    let loaded = load(&file)?;
     Ok((file, of_settings(&loaded.settings)))
 }
 

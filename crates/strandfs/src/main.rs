@@ -33,6 +33,7 @@ mod mounts;
 mod notifications;
 mod notify;
 mod plan;
+mod pool_name;
 mod privileges;
 mod probe;
 mod records;
@@ -42,6 +43,7 @@ mod status;
 mod top;
 mod turn;
 mod umount;
+mod umount_helper;
 mod units;
 mod volume;
 
@@ -51,6 +53,7 @@ use clap::Parser;
 
 use args::{Arguments, Command, ConfigCommand};
 use exit::Exit;
+use failure::Failure;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -66,8 +69,11 @@ fn main() -> ExitCode {
     if mount_helper::is_called(&arguments) {
         return mount_helper::main(arguments);
     }
+    if umount_helper::is_called(&arguments) {
+        return umount_helper::main(arguments);
+    }
     let arguments = mount_helper::with_subcommand(arguments);
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let mut arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             // A closed pipe is no reason to complain about help.
@@ -78,7 +84,22 @@ fn main() -> ExitCode {
             };
         }
     };
-    let outcome = match arguments.command {
+    let outcome = pool_name::resolve(&mut arguments.command).and_then(|()| run(arguments.command));
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => {
+            // What led to it comes first, and whole.
+            logging::finish();
+            for line in failure.to_string().lines() {
+                say!("{line}");
+            }
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
         Command::Mount(mount) => mount::run(&mount),
         Command::Umount(umount) => umount::run(&umount),
         Command::Status(status) => status::run(&status),
@@ -100,16 +121,5 @@ fn main() -> ExitCode {
         Command::NotifyTest(args) => control::notify_test(&args),
         Command::Records(command) => records::run(&command),
         Command::Volume(command) => volume::run(&command),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(failure) => {
-            // What led to it comes first, and whole.
-            logging::finish();
-            for line in failure.to_string().lines() {
-                say!("{line}");
-            }
-            failure.exit().into()
-        }
     }
 }

@@ -25,7 +25,7 @@ const NAMES: [&str; 2] = ["mount.strandfs", "mount.fuse.strandfs"];
 const HELPER: &str = "mount.strandfs";
 
 /// Types the helper mounts.
-const TYPES: [&str; 2] = ["strandfs", "fuse.strandfs"];
+pub const TYPES: [&str; 2] = ["strandfs", "fuse.strandfs"];
 
 /// Mounts a pool for mount(8), which starts this for lines of /etc/fstab whose type is strandfs or
 /// fuse.strandfs.
@@ -172,7 +172,10 @@ fn is_same(args: &MountArgs, mountpoint: &Path) -> bool {
 }
 
 /// Moves into a mount namespace, for what is started from here too.
-fn enter(namespace: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// There is none of that number or name, or this user may not enter it.
+pub fn enter(namespace: &str) -> Result<(), Failure> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     use std::os::fd::AsFd;
     let file = match namespace.bytes().all(|byte| byte.is_ascii_digit()) {

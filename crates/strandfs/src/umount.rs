@@ -27,12 +27,21 @@ const END_PATIENCE: Duration = Duration::from_secs(15);
 /// How long it takes as a rule. Only after that it is asked who still uses the pool.
 const USUAL_END: Duration = Duration::from_millis(500);
 
+/// `strandfs umount`.
+///
+/// # Errors
+/// As for [`end`].
+pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
+    end(args).map(ExitCode::from)
+}
+
 /// Unmounts a pool, and waits for its server to end: then the branches are free, and what mounts the
-/// pool again finds nothing left of the last mount. Exit code 3 if the server goes on.
+/// pool again finds nothing left of the last mount. [`Exit::Degraded`] if the server goes on, which
+/// has been said then.
 ///
 /// # Errors
 /// No pool is mounted there, or it is in use.
-pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
+pub fn end(args: &UmountArgs) -> Result<Exit, Failure> {
     let path = &args.mountpoint;
     // A dead mount cannot be resolved; its name is taken as it is.
     let real = std::fs::canonicalize(path)
@@ -56,7 +65,7 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     })?;
     if cleared {
         deaths::forget(&real);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Exit::Ok);
     }
     // What is still to be written waits for the server, and unmounting for that.
     if let Some(why) = mounts::hindrance(&real) {
@@ -75,6 +84,8 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
             );
             strandfs_fuse::unmount(&real, UnmountMode::Detach)
         }
+        // Somebody else was first, as a server that was told to end is.
+        Err(error) if is(&error, Errno::INVAL) && is_gone(&real) => Ok(()),
         outcome => outcome,
     };
     outcome.map_err(|error| match error {
@@ -93,10 +104,10 @@ pub fn run(args: &UmountArgs) -> Result<ExitCode, Failure> {
     // One that is detached lives for as long as somebody uses it, which is what was asked for.
     let goes_on = server.filter(|_| !args.lazy).and_then(Server::wait);
     Ok(match goes_on {
-        None => ExitCode::SUCCESS,
+        None => Exit::Ok,
         Some(why) => {
             say!("{}: unmounted here, but {why}", path.display());
-            Exit::Degraded.into()
+            Exit::Degraded
         }
     })
 }
@@ -177,6 +188,11 @@ fn is_own(mountpoint: &Path) -> bool {
         .ok()
         .and_then(|all| all.into_iter().rfind(here));
     user.is_root() || mounted.is_none_or(|it| it.owner.is_none_or(|owner| owner == user.as_raw()))
+}
+
+/// Whether no pool is mounted there any more.
+fn is_gone(mountpoint: &Path) -> bool {
+    mounts::find(mountpoint).is_ok_and(|pool| pool.is_none())
 }
 
 fn is(error: &std::io::Error, errno: Errno) -> bool {

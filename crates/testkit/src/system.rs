@@ -182,7 +182,12 @@ impl System {
             symlink(tool.path(), tools.join(tool.file_name())).unwrap();
         }
         let program = program(pool);
-        for name in ["strandfs", "mount.strandfs", "mount.fuse.strandfs"] {
+        for name in [
+            "strandfs",
+            "mount.strandfs",
+            "mount.fuse.strandfs",
+            "umount.fuse.strandfs",
+        ] {
             fs::remove_file(tools.join(name)).ok();
             symlink(&program, tools.join(name)).unwrap();
         }

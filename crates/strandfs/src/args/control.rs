@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 /// Arguments of `get`.
 #[derive(Args)]
 pub struct GetArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
     /// Options to show; all if left out.
     pub keys: Vec<String>,
@@ -19,7 +19,7 @@ pub struct GetArgs {
 /// Arguments of `set`.
 #[derive(Args)]
 pub struct SetArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
     /// Options to set, all of them or none.
     #[arg(required = true, value_name = "KEY=VALUE")]
@@ -42,7 +42,7 @@ pub struct BranchArgs {
 pub enum BranchCommand {
     /// Show the branches.
     List {
-        /// Where the pool is mounted.
+        /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
         mountpoint: PathBuf,
         /// For programs.
         #[arg(long)]
@@ -50,7 +50,7 @@ pub enum BranchCommand {
     },
     /// Add a branch.
     Add {
-        /// Where the pool is mounted.
+        /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
         mountpoint: PathBuf,
         /// The directory, taken as it is.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum BranchCommand {
     },
     /// Remove a branch; files on it stay where they are, and those that are open stay open.
     Remove {
-        /// Where the pool is mounted.
+        /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
         mountpoint: PathBuf,
         /// The branch.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum BranchCommand {
         clap::ArgGroup::new("change").args(["mode", "minfreespace"]).required(true).multiple(true)
     ))]
     Set {
-        /// Where the pool is mounted.
+        /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
         mountpoint: PathBuf,
         /// The branch.
         path: PathBuf,
@@ -101,13 +101,13 @@ pub enum BranchCommand {
 /// Arguments of `reload`.
 #[derive(Args)]
 pub struct ReloadArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
 }
 
 /// Arguments of `notify-test`.
 #[derive(Args)]
 pub struct NotifyTestArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
 }

@@ -11,7 +11,7 @@ const INTERVALS: (Duration, Duration) = (Duration::from_millis(200), Duration::f
 /// Arguments of `top`.
 #[derive(Args)]
 pub struct TopArgs {
-    /// Where the pool is mounted.
+    /// Where the pool is mounted, or NAME for /etc/strandfs/NAME.toml.
     pub mountpoint: PathBuf,
     /// The time between two looks, over which figures are shown: 200ms to 1h.
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]

@@ -18,6 +18,7 @@ pub fn all(command: &Command) -> Vec<(String, String)> {
         ("strandfs.1".to_owned(), strandfs(command)),
         ("strandfs.toml.5".to_owned(), toml::page()),
         ("mount.strandfs.8".to_owned(), helper::page()),
+        ("umount.fuse.strandfs.8".to_owned(), helper::unmounting()),
     ];
     for sub in shown(command) {
         pages.push((format!("{}.1", page_name(sub)), of_command(sub)));

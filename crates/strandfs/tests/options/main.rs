@@ -34,4 +34,5 @@ mod service;
 mod status;
 mod status_keys;
 mod top;
+mod unmounting;
 mod ways_in;

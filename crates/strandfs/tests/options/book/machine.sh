@@ -36,6 +36,7 @@ mount -t tmpfs -o mode=755 machine "$sbin"
 ln -s "$BOOK/sbin/"* "$sbin/"
 ln -sfn "$BOOK/bin/strandfs" "$sbin/mount.strandfs"
 ln -sfn "$BOOK/bin/strandfs" "$sbin/mount.fuse.strandfs"
+ln -sfn "$BOOK/bin/strandfs" "$sbin/umount.fuse.strandfs"
 
 # Its own /dev, so that disks can have the names that disks have.
 mkdir "$BOOK/dev"
