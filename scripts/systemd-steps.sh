@@ -146,7 +146,8 @@ is_left_by_nobody() {
 
 # --- fstab ---------------------------------------------------------------------------------------
 mounts_its_line_in_order() {
-    active mnt-byline.mount && mounted /mnt/byline || return
+    # `nofail`: nothing at boot waits for it.
+    soon active mnt-byline.mount && mounted /mnt/byline || return
     [[ $(prop mnt-byline.mount After) == *mnt-parts.mount* && $(prop mnt-byline.mount Requires) == *mnt-parts.mount* ]] ||
         { echo "not ordered after its disk"; return 1; }
     strandfs status /mnt/byline | grep -q /mnt/parts/one && echo x >/mnt/byline/f

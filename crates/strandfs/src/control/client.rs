@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use strandfs_pool::admin::control::request::{Answer, Request};
-use strandfs_pool::admin::control::socket::{PREFIX, peer_is_trusted};
+use strandfs_pool::admin::control::socket::{PREFIX, peer_is, peer_is_trusted};
 
 use strandfs_pool::metrics::{Metrics, Users};
 
@@ -75,16 +75,7 @@ fn no_answer(mountpoint: &Path, error: &io::Error) -> Failure {
 
 /// One request and its answer, each step of it within `limit`.
 fn talk(name: &str, request: &Request, limit: Duration) -> io::Result<Answer> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before connecting: that waits, too, for a server that takes no connections any more.
-    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
-    connect(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-    )?;
-    let stream = UnixStream::from(socket);
+    let stream = dial(name, limit)?;
     if !peer_is_trusted(&stream)? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -102,6 +93,20 @@ fn talk(name: &str, request: &Request, limit: Duration) -> io::Result<Answer> {
     Ok(serde_json::from_str(&answer)?)
 }
 
+/// A connection whose every step is done within `limit`.
+fn dial(name: &str, limit: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before connecting: that waits, too, for a server that takes no connections any more.
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
+    connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    Ok(UnixStream::from(socket))
+}
+
 fn turned_away(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
@@ -113,13 +118,23 @@ fn turned_away(error: io::Error) -> io::Error {
 
 /// The server of a mount and its control socket, if they are to be found without asking the mount:
 /// the name has the process id in it. A server may outlive its mount, whose number the next one has:
-/// the latest is the one.
+/// the latest is the one. In another process namespace a server may have the same number: containers
+/// that share the network of the machine share the names of sockets, too.
 pub fn socket_of(mountpoint: &Path) -> Option<(u32, String)> {
     let pid_of = |name: &str| name.strip_prefix(PREFIX)?.split('/').next()?.parse().ok();
     let all = names().ok()?.into_iter();
     let all = all.filter_map(|name| Some((pid_of(&name)?, name)));
-    all.filter(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false))
-        .max_by_key(|(pid, _)| started(*pid))
+    let serving =
+        all.filter(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false));
+    let serving: Vec<(u32, String)> = serving.collect();
+    let (server, _) = serving.iter().max_by_key(|(pid, _)| started(*pid))?;
+    let server = *server;
+    let mut of_server = serving.into_iter().filter(|(pid, _)| *pid == server);
+    match of_server.clone().count() {
+        1 => of_server.next(),
+        _ => of_server
+            .find(|(pid, name)| dial(name, HELLO_LIMIT).is_ok_and(|stream| peer_is(&stream, *pid))),
+    }
 }
 
 /// When a process was started, in ticks of the clock: `starttime` of proc_pid_stat(5).

@@ -28,6 +28,7 @@ mod metrics;
 mod metrics_listen;
 mod mistakes;
 mod mount_helper;
+mod namespaces;
 mod policies;
 mod reload_load;
 mod service;

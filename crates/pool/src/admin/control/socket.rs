@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use crate::admin::Admin;
 use crate::admin::control::request::{self, Answer, Request};
+use crate::base::sys::peer;
 
 /// What every name begins with.
 pub const PREFIX: &str = "strandfs/control/";
@@ -45,13 +48,19 @@ fn token() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether the peer is root or this user, as the kernel says.
+/// Whether the peer is root or this user, as the kernel says. Its process may be of another namespace.
 ///
 /// # Errors
 /// Those of `getsockopt(2)`.
 pub fn peer_is_trusted(stream: &UnixStream) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    let peer = peer(stream)?.user;
     Ok(peer.is_root() || peer == rustix::process::geteuid())
+}
+
+/// Whether the peer is this process of the caller's own process namespace.
+pub fn peer_is(stream: &UnixStream, process: u32) -> bool {
+    let number = |process: Pid| process.as_raw_nonzero().get().cast_unsigned();
+    peer(stream).is_ok_and(|peer| peer.process.map(number) == Some(process))
 }
 
 fn accept(listener: &UnixListener, pool: &Weak<Admin>) {
