@@ -28,6 +28,19 @@ struct Shared {
     failed: AtomicU64,
     access_lists: bool,
     broken: Mutex<Broken>,
+    /// Set by [`FaultFs::lose_answers`].
+    looks: Mutex<Option<Looks>>,
+}
+
+/// Looks that fail once something has changed.
+struct Looks {
+    errno: Errno,
+    /// How many succeed before.
+    before: u64,
+    /// How many are left.
+    failures: u64,
+    /// Something has changed.
+    changed: bool,
 }
 
 /// What cannot be looked at, until the end.
@@ -63,6 +76,7 @@ impl FaultFs {
             failed: AtomicU64::new(0),
             access_lists,
             broken: Mutex::default(),
+            looks: Mutex::default(),
         });
         let mut settings = Settings::default();
         let options = format!(
@@ -87,6 +101,23 @@ impl FaultFs {
         self.shared.failed.store(0, Ordering::Release);
         self.shared.failures.store(failures, Ordering::Release);
         self.shared.before_failure.store(before, Ordering::Release);
+    }
+
+    /// The next change is made, and of the looks at names and attributes after it `before` succeed and the
+    /// `failures` that follow fail with this.
+    pub fn lose_answers(&self, errno: Errno, before: u64, failures: u64) {
+        *self.shared.looks.lock().unwrap() = Some(Looks {
+            errno,
+            before,
+            failures,
+            changed: false,
+        });
+    }
+
+    /// How many of those have yet to fail.
+    pub fn answers_to_lose(&self) -> u64 {
+        let looks = self.shared.looks.lock().unwrap();
+        looks.as_ref().map_or(0, |looks| looks.failures)
     }
 
     /// From now on the look-up of this name fails with EIO.
@@ -119,8 +150,27 @@ struct Fault {
 }
 
 impl Fault {
+    /// Every look goes through here first.
+    fn look(&self) -> Result<()> {
+        let mut looks = self.shared.looks.lock().unwrap();
+        match &mut *looks {
+            Some(looks) if looks.changed && looks.before > 0 => {
+                looks.before -= 1;
+                Ok(())
+            }
+            Some(looks) if looks.changed && looks.failures > 0 => {
+                looks.failures -= 1;
+                Err(looks.errno)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Every change goes through here first.
     fn change(&self) -> Result<()> {
+        if let Some(looks) = &mut *self.shared.looks.lock().unwrap() {
+            looks.changed = true;
+        }
         let shared = &self.shared;
         let let_through = |left: u64| match left {
             NEVER => Some(NEVER),
@@ -207,6 +257,7 @@ impl Filesystem for Fault {
     }
 
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        self.look()?;
         let mut broken = self.shared.broken.lock().unwrap();
         if broken.name.as_deref() == Some(name) {
             return Err(Errno::IO);
@@ -292,9 +343,24 @@ impl Filesystem for Fault {
         Filesystem::removexattr(&*self.pool, cx, node, name)
     }
 
+    fn getattr(&self, cx: &Context<'_>, node: NodeId, of: Option<Handle>) -> Result<AttrReply> {
+        self.look()?;
+        Filesystem::getattr(&*self.pool, cx, node, of)
+    }
+
+    fn statx(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        of: Option<Handle>,
+        mask: u32,
+        flags: u32,
+    ) -> Result<StatxReply> {
+        self.look()?;
+        Filesystem::statx(&*self.pool, cx, node, of, mask, flags)
+    }
+
     looks! {
-        getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
-        statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
         readlink(node: NodeId, out: &mut [u8]) -> usize;
         open(node: NodeId, args: &Open) -> OpenReply;
         flush(node: NodeId, handle: Handle, owner: LockOwner) -> ();

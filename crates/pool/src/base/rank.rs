@@ -134,6 +134,12 @@ impl<T, const RANK: u8> RwLock<T, RANK> {
         self.0.try_read().map(Guard::new)
     }
 
+    /// Takes it if nobody else has it.
+    #[cfg(test)]
+    pub fn try_write(&self) -> Option<WriteGuard<'_, T, RANK>> {
+        self.0.try_write().map(Guard::new)
+    }
+
     /// Waits until nobody else has it.
     pub fn write(&self) -> WriteGuard<'_, T, RANK> {
         check(RANK);

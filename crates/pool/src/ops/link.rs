@@ -66,18 +66,20 @@ pub(crate) fn link(
     }
     match link_copies(pool, &view, &copies, &parent, new_name) {
         Err(Error {
-            errno: Errno::XDEV, ..
+            errno: Errno::XDEV,
+            took_effect: false,
+            ..
         }) => return exdev::link_exdev(pool, &view, &node, &parent, new_name),
         outcome => outcome?,
     }
     let shown_otherwise = node.follows() || node.is_symlinkified();
     if !shown_otherwise {
-        return lookup::look_up_made(pool, new_parent, new_name);
+        return lookup::look_up_made(pool, new_parent, new_name).map_err(Error::after_effect);
     }
     drop(held);
     // The kernel insists on the type that the node has.
     node.add_name(new_parent, new_name);
-    let mut entry = lookup::entry_of(pool, node)?;
+    let mut entry = lookup::entry_of(pool, node).map_err(Error::after_effect)?;
     entry.entry_valid = std::time::Duration::ZERO;
     Ok(entry)
 }
@@ -105,13 +107,15 @@ fn link_copies(
                 errno: Errno::XDEV, ..
             }) if !linked.is_empty() => {}
             Err(errno) => {
+                let mut error = Error::at(&copy.branch, errno);
                 for dir in linked {
                     let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
                     if let Err(errno) = undone {
                         tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
+                        error = error.after_effect();
                     }
                 }
-                return Err(Error::at(&copy.branch, errno));
+                return Err(error);
             }
         }
     }

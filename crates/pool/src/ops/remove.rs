@@ -128,6 +128,30 @@ pub(crate) fn hold_found<'a>(
     }
 }
 
+/// The same of both files of a rename, which may be one.
+///
+/// # Errors
+/// The same.
+pub(crate) fn hold_both_found<'a>(
+    pool: &State,
+    cx: &Context<'_>,
+    (moved, target): (Option<&'a Arc<Node>>, Option<&'a Arc<Node>>),
+    moves: u64,
+) -> Result<SmallVec<[SharedMoveLock<'a>; 2]>> {
+    match (moved, target) {
+        (Some(moved), Some(target)) if !Arc::ptr_eq(moved, target) => {
+            let both = Node::share_both_move_locks(moved, target, cx);
+            match pool.moves() == moves {
+                true => Ok(SmallVec::from(both)),
+                false => Err(Errno::STALE.into()),
+            }
+        }
+        (one, other) => Ok(hold_found(pool, cx, one.or(other), moves)?
+            .into_iter()
+            .collect()),
+    }
+}
+
 /// RMDIR: only if the directory is empty on every branch; undone where a branch refuses.
 pub(crate) fn rmdir(
     pool: &Directories,

@@ -263,8 +263,7 @@ impl<'a> RenamePlan<'a> {
                 }
             };
             if let Err(errno) = outcome {
-                self.undo(done);
-                return Err(errno.into());
+                return Err(self.undone(done, errno.into()));
             }
             done.stages.push(Stage::Made);
             step_passed();
@@ -296,7 +295,17 @@ impl<'a> RenamePlan<'a> {
         shown.filter(|shown| !durable::same_disk(&shown.to, dir))
     }
 
-    fn undo(&self, mut done: Done<'_, '_>) {
+    /// The failure of a plan that is undone as far as it came; one that cannot be has an effect.
+    fn undone(&self, done: Done<'_, '_>, error: Error) -> Error {
+        match self.undo(done) {
+            true => error,
+            false => error.after_effect(),
+        }
+    }
+
+    /// Whether all is as it was.
+    fn undo(&self, mut done: Done<'_, '_>) -> bool {
+        let mut all = true;
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let ends = step.ends();
             let branch = &ends.from.branch;
@@ -316,6 +325,7 @@ impl<'a> RenamePlan<'a> {
                     }),
             };
             if let Err(errno) = outcome {
+                all = false;
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
             }
         }
@@ -324,12 +334,14 @@ impl<'a> RenamePlan<'a> {
                 let branch = &stale.dir.branch;
                 undone_in_the_end(branch, || put_back(&stale.dir, stale.name, dir))
             }) {
+                all = false;
                 tracing::error!(branch = %stale.dir.branch.path.display(), name = ?stale.name, %errno, "an empty directory could not be put back");
             }
         }
         while let Some(copy) = done.aside.pop() {
             copy.put_back();
         }
+        all
     }
 
     /// Removes what was replaced, from the last branch to the first: should one refuse, what users
@@ -344,7 +356,7 @@ impl<'a> RenamePlan<'a> {
                 && let Err(errno) = self.unlink_old(ends)
             {
                 tracing::error!(branch = %ends.from.branch.path.display(), name = ?ends.from_name, %errno, "a renamed file keeps its old name too");
-                return Err(Error::at(&ends.from.branch, errno));
+                return Err(Error::at(&ends.from.branch, errno).after_effect());
             }
         }
         step_passed();
@@ -397,8 +409,7 @@ impl<'a> RenamePlan<'a> {
                 if done.files_gone {
                     tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
                 }
-                self.undo(done);
-                return Err(Error::at(&dir.branch, errno));
+                return Err(self.undone(done, Error::at(&dir.branch, errno)));
             }
             step_passed();
         }
