@@ -22,6 +22,10 @@ pub const LOCK_WAITS: u8 = 6;
 pub const LOCK_TABLES: u8 = 7;
 /// Names and identities of a node.
 pub const PLACE: u8 = 8;
+/// What is held of files without a name.
+pub const REMOVED_FILES: u8 = 9;
+/// Threads that were told to look again.
+pub const SENT_TO_LOOK: u8 = 10;
 
 #[cfg(debug_assertions)]
 thread_local! {

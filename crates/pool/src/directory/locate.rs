@@ -22,6 +22,7 @@ use crate::directory::{Directories, follow};
 use crate::state::State;
 use crate::state::identity::{Identity, Presented};
 use crate::state::node::{DirEntry, DirSet, Node};
+use crate::state::view::View;
 
 /// An inode found on its branch.
 pub(crate) struct Located {
@@ -125,12 +126,35 @@ fn locate_named(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Op
     })
 }
 
+/// Whether `func.open` may open another copy than the one that is shown.
+pub(crate) fn opens_another_copy(view: &View) -> bool {
+    let rules = &view.settings.policies;
+    !same_search(rules.get(Function::Open), rules.get(Function::Getattr))
+}
+
+/// The descriptor of an open handle, if it is of the copy that is shown: what a symlink leads to is told by
+/// no identity.
+fn locate_in_open(
+    pool: &State,
+    view: &View,
+    node: &Arc<Node>,
+    identity: &Identity,
+) -> Option<Located> {
+    let is_shown = |fd: &OwnedFd| {
+        follows(node, identity)
+            || !opens_another_copy(view)
+            || sys::statx_fd(fd.as_fd()).is_ok_and(|stat| pool.volumes.same(identity, &stat))
+    };
+    let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
+    let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
+    is_shown(&fd).then_some(Located { branch, fd })
+}
+
 /// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
 /// another copy than the one this node is.
 fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
     let view = pool.view();
-    let rules = &view.settings.policies;
-    if !same_search(rules.get(Function::Open), rules.get(Function::Getattr)) {
+    if opens_another_copy(&view) {
         return None;
     }
     let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
@@ -141,10 +165,8 @@ fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Lo
 
 fn locate_nameless(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
     let view = pool.view();
-    let open = node.open.lock().as_ref().and_then(|open| open.any_open());
-    if let Some((branch, fd)) = open {
-        let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
-        return Ok(Located { branch, fd });
+    if let Some(found) = locate_in_open(pool, &view, node, identity) {
+        return Ok(found);
     }
     if follows(node, identity) {
         // Where a relative link leads depends on its directory, which only a name tells.

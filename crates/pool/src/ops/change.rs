@@ -13,6 +13,7 @@ use strandfs_options::{Function, Policy};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
+use crate::base::metadata::is_fixed;
 use crate::base::policy::{self, BranchFacts, Category, same_search};
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate, remembered};
@@ -415,11 +416,10 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
 /// Whether a copy that users do not see is left as it is: its filesystem has no such thing, or
 /// gives the server no right to it (FAT, NFS). One that somebody fixed on purpose is not.
 fn passed_over(copy: &Holder, errno: Errno) -> bool {
-    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
     match errno {
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => true,
         Errno::PERM | Errno::ACCESS => {
-            sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !stat.stx_attributes.intersects(fixed))
+            sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !is_fixed(&stat))
         }
         _ => false,
     }

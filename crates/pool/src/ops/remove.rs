@@ -13,7 +13,7 @@ use strandfs_options::{Function, Policy};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
-use crate::base::metadata::copy_metadata;
+use crate::base::metadata::{copy_metadata, is_fixed};
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, follow, removed_files, set};
@@ -448,20 +448,16 @@ pub(crate) fn restore_dir(
 /// EPERM for what `chattr` has fixed (the inode or its directory), EBUSY for a mountpoint, EROFS,
 /// and EACCES for a server without the right to write to the directory.
 pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> Result<()> {
-    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
-    let refusal = if stat.stx_attributes.intersects(fixed) {
+    let refusal = if is_fixed(stat) {
         Some(Errno::PERM)
     } else if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         Some(Errno::BUSY)
     } else {
         let home = sys::statx_fd(dir.fd.as_fd())?;
-        home.stx_attributes
-            .intersects(fixed)
-            .then_some(Errno::PERM)
-            .or_else(|| {
-                let wanted = Access::WRITE_OK | Access::EXEC_OK;
-                rustix::fs::accessat(&dir.fd, c".", wanted, AtFlags::EACCESS).err()
-            })
+        is_fixed(&home).then_some(Errno::PERM).or_else(|| {
+            let wanted = Access::WRITE_OK | Access::EXEC_OK;
+            rustix::fs::accessat(&dir.fd, c".", wanted, AtFlags::EACCESS).err()
+        })
     };
     match refusal {
         None => Ok(()),
