@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
@@ -138,8 +138,21 @@ fn link_copy(
     let path = sys::ProcPath::new(holder.fd.as_fd());
     let follow = AtFlags::SYMLINK_FOLLOW;
     let link = || rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow);
-    holder.branch.call(Call::Make, link)?;
-    Ok(dir)
+    match holder.branch.call(Call::Make, link) {
+        // It is done, and its answer was lost.
+        Err(errno) if errno != Errno::EXIST && has_name(holder, &dir, name) => Ok(dir),
+        linked => Ok(linked.map(|()| dir)?),
+    }
+}
+
+/// Whether a copy is under this name on its branch.
+fn has_name(holder: &Holder, dir: &DirEntry, name: &OsStr) -> bool {
+    let (copy, found) = (
+        sys::statx_fd(holder.fd.as_fd()),
+        sys::statx_name(dir.fd.as_fd(), name),
+    );
+    let inode = |stat: Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    matches!((copy, found), (Ok(copy), Ok(found)) if inode(copy) == inode(found))
 }
 
 /// Whether rename and link keep to branches that already hold the target's directory.

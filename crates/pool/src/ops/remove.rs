@@ -62,7 +62,11 @@ pub(crate) fn unlink(
             true => sys::with_powers(stat.stx_uid, sys::all_but_owners_power(), unlink),
             false => unlink(),
         };
-        only.branch.call(Call::Remove, unlink)?;
+        match only.branch.call(Call::Remove, unlink) {
+            // It is done, and its answer was lost.
+            Err(errno) if errno != Errno::NOENT && is_gone(only, name) => {}
+            outcome => outcome?,
+        }
         removed_files::hold_removed(pool, opened);
         forget_name(&nodes, &parent, name);
         return Ok(());
@@ -291,6 +295,8 @@ pub(crate) fn remove_from(
         match dir.branch.call(Call::Remove, unlink) {
             Ok(()) => removed.push(Removed { dir, stat, kept }),
             Err(Errno::NOENT) => {}
+            // It is done, and its answer was lost.
+            Err(_) if is_gone(dir, name) => removed.push(Removed { dir, stat, kept }),
             Err(errno) => {
                 if directory {
                     restore_dirs(&removed, name);
@@ -306,6 +312,11 @@ pub(crate) fn remove_from(
     } else {
         Ok(())
     }
+}
+
+/// Whether a name is certain not to be there any more.
+pub(crate) fn is_gone(dir: &DirEntry, name: &OsStr) -> bool {
+    matches!(sys::statx_name(dir.fd.as_fd(), name), Err(Errno::NOENT))
 }
 
 pub(crate) fn nodes_of_first(

@@ -311,6 +311,7 @@ fn ends<'a>(
     branch: &Arc<Branch>,
 ) -> Result<Ends<'a>> {
     let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+    let ino = from.has(branch).ok_or(Errno::STALE)?.stx_ino;
     let to_dir = match to.set.on(branch.id) {
         Some(dir) => dir.clone(),
         None if link::preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
@@ -322,6 +323,7 @@ fn ends<'a>(
         to: to_dir,
         to_name: to.name,
         rank: view.position(branch.id),
+        ino,
     })
 }
 

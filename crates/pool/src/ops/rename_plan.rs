@@ -20,7 +20,7 @@ use crate::base::sys;
 use crate::mover::{Decisive, Displaced, NameOnBranch, Record};
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
-use crate::ops::remove::{open_kept, restore_dir};
+use crate::ops::remove::{self, open_kept, restore_dir};
 pub(crate) use crate::ops::rename_ends::Ends;
 use crate::state::node::DirEntry;
 
@@ -246,7 +246,12 @@ impl<'a> RenamePlan<'a> {
                 }
                 Step::Swap(_) => libc::RENAME_EXCHANGE,
             };
-            return Ok(step.ends().rename(flags)?);
+            let ends = step.ends();
+            return match ends.rename(flags) {
+                // It is done, and its answer was lost.
+                Err(_) if flags == 0 && ends.is_made() && ends.is_gone() => Ok(()),
+                outcome => Ok(outcome?),
+            };
         }
         self.note_changes();
         step_passed();
@@ -263,6 +268,9 @@ impl<'a> RenamePlan<'a> {
                 }
             };
             if let Err(errno) = outcome {
+                if step.ends().is_made() {
+                    done.stages.push(Stage::Made);
+                }
                 return Err(self.undone(done, errno.into()));
             }
             done.stages.push(Stage::Made);
@@ -510,6 +518,8 @@ fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<Option<Re
     match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(is_dir)) {
         Ok(()) => Ok(kept),
         Err(Errno::NOENT) => Ok(None),
+        // It is done, and its answer was lost.
+        Err(_) if remove::is_gone(dir, name) => Ok(kept),
         Err(errno) => Err(errno),
     }
 }
