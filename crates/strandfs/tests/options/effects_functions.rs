@@ -225,7 +225,8 @@ fn rename_and_link_may_leave_the_path_when_told_so() {
 #[test]
 fn a_removed_file_is_the_one_that_was_shown_whichever_is_open() {
     need_root!();
-    let removals: [(&str, fn(&Pool)); 2] = [
+    type Remove = fn(&Pool);
+    let removals: [(&str, Remove); 2] = [
         ("unlink", |pool| fs::remove_file(pool.path("f")).unwrap()),
         ("rename", |pool| {
             put(pool.path("other"), "x");
