@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use strandfs_options::Function;
 
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
@@ -15,14 +14,12 @@ use crate::base::branch::Branch;
 use crate::base::calls::Call;
 use crate::base::error::Result;
 use crate::base::open::{past_own_leases, reopen};
-use crate::base::policy::same_search;
 use crate::base::sys;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, follow};
 use crate::state::State;
 use crate::state::identity::{Identity, Presented};
 use crate::state::node::{DirEntry, DirSet, Node};
-use crate::state::view::View;
 
 /// An inode found on its branch.
 pub(crate) struct Located {
@@ -126,38 +123,11 @@ fn locate_named(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Op
     })
 }
 
-/// Whether `func.open` may open another copy than the one that is shown.
-pub(crate) fn opens_another_copy(view: &View) -> bool {
-    let rules = &view.settings.policies;
-    !same_search(rules.get(Function::Open), rules.get(Function::Getattr))
-}
-
-/// The descriptor of an open handle, if it is of the copy that is shown: what a symlink leads to is told by
-/// no identity.
-fn locate_in_open(
-    pool: &State,
-    view: &View,
-    node: &Arc<Node>,
-    identity: &Identity,
-) -> Option<Located> {
-    let is_shown = |fd: &OwnedFd| {
-        follows(node, identity)
-            || !opens_another_copy(view)
-            || sys::statx_fd(fd.as_fd()).is_ok_and(|stat| pool.volumes.same(identity, &stat))
-    };
-    let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
-    let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
-    is_shown(&fd).then_some(Located { branch, fd })
-}
-
-/// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
-/// another copy than the one this node is.
+/// An open handle's descriptor costs nothing to find. Not one on another branch: of another copy, which
+/// `func.open` has opened, or which is read while the one that is shown fails.
 fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
+    let (branch, fd) = (node.open.lock().as_ref()?).open_on(identity.branch)?;
     let view = pool.view();
-    if opens_another_copy(&view) {
-        return None;
-    }
-    let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
     // A branch taken out of the pool serves on for what is open.
     let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
     Some(Located { branch, fd })
@@ -165,7 +135,7 @@ fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Lo
 
 fn locate_nameless(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
     let view = pool.view();
-    if let Some(found) = locate_in_open(pool, &view, node, identity) {
+    if let Some(found) = locate_open(pool, node, identity) {
         return Ok(found);
     }
     if follows(node, identity) {

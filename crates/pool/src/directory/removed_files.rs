@@ -1,5 +1,5 @@
 //! Pipes, sockets and devices that lose their last name while somebody has them open, and files of which
-//! another copy is open than the one that is shown (`func.open`).
+//! another copy is open than the one that is shown (`func.open`, or where that one could not be opened).
 //!
 //! The kernel opens the former by itself, and the server holds nothing of either. They are held, by
 //! descriptors that open nothing, from before the name goes until the kernel forgets the node.
@@ -17,9 +17,10 @@ use strandfs_fuse::{FileKind, NodeId};
 use crate::base::branch::Branch;
 use crate::base::rank::{self, Mutex};
 use crate::base::sys;
-use crate::directory::{Directories, locate};
+use crate::directory::Directories;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Node};
+use crate::state::open_file::OpenState;
 
 /// What is held, by node.
 #[derive(Default)]
@@ -43,7 +44,13 @@ fn is_opened_unseen(kind: FileKind) -> bool {
 /// Whether what the node shows is held by none of its open files.
 fn has_no_other_way(pool: &Directories, node: &Node) -> bool {
     match node.kind {
-        FileKind::Regular => locate::opens_another_copy(&pool.view()) && node.open.lock().is_some(),
+        FileKind::Regular if pool.view().branches.len() > 1 => {
+            let is_elsewhere = |open: &OpenState| {
+                let own = node.primary();
+                own.is_some_and(|own| open.open_on(own.branch).is_none())
+            };
+            node.open.lock().as_deref().is_some_and(is_elsewhere)
+        }
         kind => is_opened_unseen(kind),
     }
 }
