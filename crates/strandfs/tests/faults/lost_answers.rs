@@ -17,11 +17,14 @@ use crate::support::{Kind, Pool, run};
 /// Makes something under a name.
 type Make = fn(&Path) -> io::Result<()>;
 
+/// Looks that succeed and looks that fail then, with ESTALE and with ENOTCONN.
+type Lost = [(u64, u64); 2];
+
 /// How it is made, and which looks after that fail.
 ///
 /// A look at a name is a request to a branch's server, and two where ESTALE has the kernel ask again;
 /// one at an open file is one, and comes after one of the kernel's own.
-const MAKES: &[(&str, Make, [(u64, u64); 2])] = &[
+const MAKES: &[(&str, Make, Lost)] = &[
     ("mkdir", |name| fs::create_dir(name), [(0, 2), (0, 1)]),
     ("symlink", |name| symlink("text", name), [(0, 2), (0, 1)]),
     (
