@@ -13,6 +13,7 @@ pub(crate) mod magic;
 pub(crate) mod metadata;
 pub mod metrics;
 pub(crate) mod nowait;
+pub(crate) mod once_a_minute;
 pub(crate) mod open;
 pub(crate) mod overflow;
 pub(crate) mod own_names;

@@ -27,6 +27,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use crate::base::once_a_minute::OnceAMinute;
 use crate::coherence::Coherent;
 use crate::state::node::DirSet;
 use clones::Clones;
@@ -46,6 +47,8 @@ pub struct Directories {
     pub(crate) clones: Clones,
     pub(crate) worker_pools: WorkerPools,
     pub(crate) recall: Recall,
+    /// That nothing can be made in a directory.
+    pub(crate) refusal_told: OnceAMinute,
     /// When a directory last got a copy that lets others do what, see [`DirSet::narrowed_ms`].
     narrowed_ms: AtomicU64,
     pub(crate) me: Weak<Directories>,
@@ -62,6 +65,7 @@ impl Directories {
             clones: Clones::default(),
             worker_pools: WorkerPools::default(),
             recall: Recall::default(),
+            refusal_told: OnceAMinute::default(),
             narrowed_ms: AtomicU64::new(0),
             me: me.clone(),
         })

@@ -46,8 +46,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use crate::base::once_a_minute::OnceAMinute;
 use crate::health::Health;
-use admission::RefusalTold;
 use create_existing::SentToLook;
 use link_cow::LinkCow;
 use running::Programs;
@@ -56,7 +56,7 @@ use walkers::Walkers;
 /// What operations remember between requests, and all that they use.
 pub struct Ops {
     health: Arc<Health>,
-    refusal_told: RefusalTold,
+    refusal_told: OnceAMinute,
     /// Creates that went to another branch than the policy's first choice.
     pub(crate) relocated: AtomicU64,
     pub(crate) link_cow: LinkCow,
@@ -71,7 +71,7 @@ impl Ops {
     pub(crate) fn new(health: Arc<Health>) -> Ops {
         Ops {
             health,
-            refusal_told: RefusalTold::default(),
+            refusal_told: OnceAMinute::default(),
             relocated: AtomicU64::new(0),
             link_cow: LinkCow::default(),
             walkers: Walkers::default(),

@@ -1,9 +1,9 @@
 //! A filesystem that can do everything, over a directory, one of whose changes fails when the test
-//! says so: a disk that breaks in the middle of something.
+//! says so: a disk that breaks in the middle of something, or a server whose answer is lost.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use strandfs_fuse::{
@@ -24,10 +24,25 @@ struct Shared {
     before_failure: AtomicU64,
     /// Changes that fail after that.
     failures: AtomicU64,
+    /// They are made all the same.
+    are_made: AtomicBool,
     /// Changes that failed.
     failed: AtomicU64,
     access_lists: bool,
     broken: Mutex<Broken>,
+    /// Set by [`FaultFs::lose_answers`].
+    looks: Mutex<Option<Looks>>,
+}
+
+/// Looks that fail once something has changed.
+struct Looks {
+    errno: Errno,
+    /// How many succeed before.
+    before: u64,
+    /// How many are left.
+    failures: u64,
+    /// Something has changed.
+    changed: bool,
 }
 
 /// What cannot be looked at, until the end.
@@ -60,9 +75,11 @@ impl FaultFs {
         let shared = Arc::new(Shared {
             before_failure: AtomicU64::new(NEVER),
             failures: AtomicU64::new(0),
+            are_made: AtomicBool::new(false),
             failed: AtomicU64::new(0),
             access_lists,
             broken: Mutex::default(),
+            looks: Mutex::default(),
         });
         let mut settings = Settings::default();
         let options = format!(
@@ -84,9 +101,36 @@ impl FaultFs {
 
     /// Lets `before` changes through and fails the `failures` that follow, with EIO.
     pub fn arm(&self, before: u64, failures: u64) {
+        self.arm_with(before, failures, false);
+    }
+
+    /// The same; the changes that fail are made all the same.
+    pub fn arm_late(&self, before: u64, failures: u64) {
+        self.arm_with(before, failures, true);
+    }
+
+    fn arm_with(&self, before: u64, failures: u64, are_made: bool) {
+        self.shared.are_made.store(are_made, Ordering::Release);
         self.shared.failed.store(0, Ordering::Release);
         self.shared.failures.store(failures, Ordering::Release);
         self.shared.before_failure.store(before, Ordering::Release);
+    }
+
+    /// The next change is made, and of the looks at names and attributes after it `before` succeed and the
+    /// `failures` that follow fail with this.
+    pub fn lose_answers(&self, errno: Errno, before: u64, failures: u64) {
+        *self.shared.looks.lock().unwrap() = Some(Looks {
+            errno,
+            before,
+            failures,
+            changed: false,
+        });
+    }
+
+    /// How many of those have yet to fail.
+    pub fn answers_to_lose(&self) -> u64 {
+        let looks = self.shared.looks.lock().unwrap();
+        looks.as_ref().map_or(0, |looks| looks.failures)
     }
 
     /// From now on the look-up of this name fails with EIO.
@@ -119,8 +163,36 @@ struct Fault {
 }
 
 impl Fault {
-    /// Every change goes through here first.
-    fn change(&self) -> Result<()> {
+    /// Every look goes through here first.
+    fn look(&self) -> Result<()> {
+        let mut looks = self.shared.looks.lock().unwrap();
+        match &mut *looks {
+            Some(looks) if looks.changed && looks.before > 0 => {
+                looks.before -= 1;
+                Ok(())
+            }
+            Some(looks) if looks.changed && looks.failures > 0 => {
+                looks.failures -= 1;
+                Err(looks.errno)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every change goes through here.
+    fn change<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.fails() {
+            false => make(),
+            true if self.shared.are_made.load(Ordering::Acquire) => make().and(Err(Errno::IO)),
+            true => Err(Errno::IO),
+        }
+    }
+
+    /// Whether the next change fails.
+    fn fails(&self) -> bool {
+        if let Some(looks) = &mut *self.shared.looks.lock().unwrap() {
+            looks.changed = true;
+        }
         let shared = &self.shared;
         let let_through = |left: u64| match left {
             NEVER => Some(NEVER),
@@ -132,7 +204,7 @@ impl Fault {
             .fetch_update(order, order, let_through)
             .is_ok()
         {
-            return Ok(());
+            return false;
         }
         let one_less = |left: u64| left.checked_sub(1);
         if shared
@@ -140,10 +212,10 @@ impl Fault {
             .fetch_update(order, order, one_less)
             .is_err()
         {
-            return Ok(());
+            return false;
         }
         shared.failed.fetch_add(1, order);
-        Err(Errno::IO)
+        true
     }
 
     /// Refuses access lists where it has none.
@@ -183,8 +255,7 @@ macro_rules! looks {
 macro_rules! changes {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, cx: &Context<'_>, $($arg: $kind),*) -> Result<$out> {
-            self.change()?;
-            Filesystem::$name(&*self.pool, cx, $($arg),*)
+            self.change(|| Filesystem::$name(&*self.pool, cx, $($arg),*))
         })*
     };
 }
@@ -207,6 +278,7 @@ impl Filesystem for Fault {
     }
 
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        self.look()?;
         let mut broken = self.shared.broken.lock().unwrap();
         if broken.name.as_deref() == Some(name) {
             return Err(Errno::IO);
@@ -230,24 +302,21 @@ impl Filesystem for Fault {
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.change()?;
-        Filesystem::unlink(&*self.pool, cx, parent, &veiled(name))
+        self.change(|| Filesystem::unlink(&*self.pool, cx, parent, &veiled(name)))
     }
 
     fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
-        self.change()?;
         let (name, new_name) = (veiled(args.name), veiled(args.new_name));
         let args = Rename {
             name: &name,
             new_name: &new_name,
             ..*args
         };
-        Filesystem::rename(&*self.pool, cx, parent, &args)
+        self.change(|| Filesystem::rename(&*self.pool, cx, parent, &args))
     }
 
     fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        self.change()?;
-        Filesystem::link(&*self.pool, cx, node, parent, &veiled(name))
+        self.change(|| Filesystem::link(&*self.pool, cx, node, parent, &veiled(name)))
     }
 
     fn create(
@@ -256,17 +325,12 @@ impl Filesystem for Fault {
         parent: NodeId,
         args: &Create<'_>,
     ) -> Result<(Entry, OpenReply)> {
-        self.change()?;
         let name = veiled(args.name);
-        Filesystem::create(
-            &*self.pool,
-            cx,
-            parent,
-            &Create {
-                name: &name,
-                ..*args
-            },
-        )
+        let args = Create {
+            name: &name,
+            ..*args
+        };
+        self.change(|| Filesystem::create(&*self.pool, cx, parent, &args))
     }
 
     fn getxattr(
@@ -282,19 +346,32 @@ impl Filesystem for Fault {
 
     fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
         self.has(args.name)?;
-        self.change()?;
-        Filesystem::setxattr(&*self.pool, cx, node, args)
+        self.change(|| Filesystem::setxattr(&*self.pool, cx, node, args))
     }
 
     fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
         self.has(name)?;
-        self.change()?;
-        Filesystem::removexattr(&*self.pool, cx, node, name)
+        self.change(|| Filesystem::removexattr(&*self.pool, cx, node, name))
+    }
+
+    fn getattr(&self, cx: &Context<'_>, node: NodeId, of: Option<Handle>) -> Result<AttrReply> {
+        self.look()?;
+        Filesystem::getattr(&*self.pool, cx, node, of)
+    }
+
+    fn statx(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        of: Option<Handle>,
+        mask: u32,
+        flags: u32,
+    ) -> Result<StatxReply> {
+        self.look()?;
+        Filesystem::statx(&*self.pool, cx, node, of, mask, flags)
     }
 
     looks! {
-        getattr(node: NodeId, handle: Option<Handle>) -> AttrReply;
-        statx(node: NodeId, handle: Option<Handle>, mask: u32, flags: u32) -> StatxReply;
         readlink(node: NodeId, out: &mut [u8]) -> usize;
         open(node: NodeId, args: &Open) -> OpenReply;
         flush(node: NodeId, handle: Handle, owner: LockOwner) -> ();

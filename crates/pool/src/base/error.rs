@@ -25,6 +25,9 @@ pub struct Error {
     /// The request lacked a missing branch under the view of this generation: with
     /// `on-missing=wait` it is tried again under a later one.
     pub retry: Option<u64>,
+    /// What was asked for has been done, at least in part, and only its answer cannot be given: the
+    /// request is not carried out again, which would find its own work in the way.
+    pub took_effect: bool,
 }
 
 impl Error {
@@ -42,6 +45,7 @@ impl Error {
             branch: None,
             expected: true,
             retry: None,
+            took_effect: false,
         }
     }
 
@@ -49,6 +53,17 @@ impl Error {
     pub(crate) const fn of(self, branch: BranchId) -> Error {
         Error {
             branch: Some(branch),
+            ..self
+        }
+    }
+
+    /// The same after the change that was asked for. Programs are told EIO, and the log the errno: by another
+    /// they, or the kernel (ESTALE), would take it for not done, or for somebody else's work.
+    pub(crate) const fn after_effect(self) -> Error {
+        Error {
+            took_effect: true,
+            expected: false,
+            retry: None,
             ..self
         }
     }
@@ -69,6 +84,7 @@ impl From<Errno> for Error {
             branch: None,
             expected: false,
             retry: None,
+            took_effect: false,
         }
     }
 }

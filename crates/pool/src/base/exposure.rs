@@ -36,6 +36,13 @@ pub(crate) enum Tolerance {
 }
 
 impl Exposure {
+    /// What has to be reckoned with on a branch of which it is not known.
+    pub(crate) const UNKNOWN: Exposure = Exposure {
+        owner: None,
+        to_readers: true,
+        to_writers: true,
+    };
+
     /// Of two directories on the way to the name.
     pub(crate) fn with(self, other: Exposure) -> Exposure {
         let owners = [self.owner, other.owner];

@@ -187,6 +187,12 @@ pub(crate) fn copy_inode_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
 
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+/// `chattr +i` or `+a`: no name can be taken out of such a directory, and none of such a file away.
+pub(crate) fn is_fixed(stat: &Statx) -> bool {
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    stat.stx_attributes.intersects(fixed)
+}
+
 const FS_APPEND_FL: u32 = 0x20;
 const FS_DAX_FL: u32 = 0x0200_0000;
 /// What `chattr` may set: not the filesystem's own state bits, nor append-only and immutable,

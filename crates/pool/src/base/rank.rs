@@ -22,6 +22,10 @@ pub const LOCK_WAITS: u8 = 6;
 pub const LOCK_TABLES: u8 = 7;
 /// Names and identities of a node.
 pub const PLACE: u8 = 8;
+/// What is held of files without a name.
+pub const REMOVED_FILES: u8 = 9;
+/// Threads that were told to look again.
+pub const SENT_TO_LOOK: u8 = 10;
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -132,6 +136,12 @@ impl<T, const RANK: u8> RwLock<T, RANK> {
     /// Reads if nobody writes.
     pub fn try_read(&self) -> Option<ReadGuard<'_, T, RANK>> {
         self.0.try_read().map(Guard::new)
+    }
+
+    /// Takes it if nobody else has it.
+    #[cfg(test)]
+    pub fn try_write(&self) -> Option<WriteGuard<'_, T, RANK>> {
+        self.0.try_write().map(Guard::new)
     }
 
     /// Waits until nobody else has it.

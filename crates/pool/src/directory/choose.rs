@@ -84,7 +84,13 @@ pub(crate) fn pick_for_create(
     tried: &[BranchId],
 ) -> Result<Picked> {
     let pick = |barred: &Barred| pick_unexposed(pool, view, rule, (node, set), tried, barred);
-    exposed::with_least(pool, view, (node, set), maker, pick, Result::is_ok)
+    let picked = exposed::with_least(pool, view, (node, set), maker, pick, Result::is_ok);
+    if let Err(error) = &picked
+        && error.errno == Errno::ROFS
+    {
+        exposed::tell_refusal(pool, view, node, || pick(&Barred::new()));
+    }
+    picked
 }
 
 /// As [`pick_for_create`], for what a move brings, which looks at the directories itself.

@@ -8,11 +8,14 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::NodeId;
 
 use crate::base::access_list;
+use crate::base::error::{Error, Result};
 use crate::base::exposure::{Exposure, Exposures, Tolerance};
 use crate::base::rights::{AllRights, Rights, strictest};
 use crate::base::sys;
 use crate::directory::Directories;
+use crate::directory::choose::Picked;
 use crate::directory::set::{self, Freshness, SlowBranches};
+use crate::state::judged::Moment;
 use crate::state::node::{DirEntry, DirSet, Node};
 use crate::state::paths::{self, DEPTH_MAX};
 use crate::state::view::View;
@@ -40,15 +43,54 @@ pub(crate) fn with_least<T>(
     if !may_matter(view) {
         return attempt(&Barred::new());
     }
-    let exposures = exposures(pool, view, node, set);
-    for tolerance in [Tolerance::Nothing, Tolerance::Readers] {
-        let barred = barred(view, set, &exposures, maker, tolerance);
-        let outcome = attempt(&barred);
-        if is_done(&outcome) || has_fit_copy(view, set, &barred) {
-            return outcome;
-        }
+    let barred_by =
+        |found: &Found, tolerance| barred(view, set, &found.exposures, maker, tolerance);
+    let mut found = exposures(pool, view, (node, set), SlowBranches::PassOver);
+    let mut barred = barred_by(&found, Tolerance::Nothing);
+    let mut outcome = attempt(&barred);
+    if !is_done(&outcome) && !found.is_whole {
+        // One that was passed over may be fit, and the only one that is.
+        found = exposures(pool, view, (node, set), SlowBranches::Ask);
+        barred = barred_by(&found, Tolerance::Nothing);
+        outcome = attempt(&barred);
     }
-    attempt(&barred(view, set, &exposures, maker, Tolerance::FirstCopy))
+    for tolerance in [Tolerance::Readers, Tolerance::FirstCopy] {
+        if is_done(&outcome) || has_fit_copy(view, set, &barred) {
+            break;
+        }
+        barred = barred_by(&found, tolerance);
+        outcome = attempt(&barred);
+    }
+    outcome
+}
+
+/// Nothing can be made in a directory (EROFS): says why, if there is a branch that would have it but for whom
+/// the directory there lets in. Not oftener than once a minute.
+#[cold]
+pub(crate) fn tell_refusal(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    pick_of_all: impl FnOnce() -> Result<Picked>,
+) {
+    if !may_matter(view) {
+        return;
+    }
+    let Ok(picked) = pick_of_all() else {
+        return;
+    };
+    if let Some(branch) = picked.first()
+        && pool.refusal_told.again(sys::mono_coarse_ms())
+    {
+        let directory = paths::shown_path(pool, Some(node), None);
+        let branch = branch.path.display();
+        tracing::warn!(
+            directory,
+            %branch,
+            advice = "give the directory there, and those above it, the owner and mode of the copies that are RO or NC (chown and chmod through the pool), or make one of these RW: see strandfs explain",
+            "nothing can be made in a directory: where it may be it has another owner or lets others in"
+        );
+    }
 }
 
 /// The branches that may not have what `maker` makes in the directory of `set`.
@@ -76,69 +118,109 @@ fn has_fit_copy(view: &View, set: &DirSet, barred: &Barred) -> bool {
     set.entries.iter().any(is_fit)
 }
 
+/// What was found out about exposure.
+struct Found {
+    exposures: Exposures,
+    /// Every branch was asked for every directory. What is not known counts as exposed.
+    is_whole: bool,
+}
+
 /// To whom a new name in the directory of `node` would be exposed. Kept with each directory's descriptors
 /// for a moment; else it takes no system call but where a group may do more than others on several branches,
 /// whose access lists are read.
-fn exposures(pool: &Directories, view: &View, node: &Arc<Node>, set: &DirSet) -> Exposures {
-    let now_ms = sys::mono_coarse_ms();
-    if let Some(known) = set.judged.get(now_ms, view.generation) {
-        return known;
+fn exposures(
+    pool: &Directories,
+    view: &View,
+    (node, set): (&Arc<Node>, &DirSet),
+    slow: SlowBranches,
+) -> Found {
+    let now = Moment {
+        now_ms: sys::mono_coarse_ms(),
+        generation: view.generation,
+        structure: pool.coherence.changes.structure(),
+    };
+    let whole = |exposures| Found {
+        exposures,
+        is_whole: true,
+    };
+    if let Some(known) = set.judged.get(now) {
+        return whole(known);
     }
     let mut above: Vec<Arc<DirSet>> = Vec::new();
     let mut at = Arc::clone(node);
-    let mut known = None;
-    while at.id != NodeId::ROOT && above.len() < DEPTH_MAX && known.is_none() {
-        let Some(parent) = paths::parent_of(pool, &at) else {
-            break;
-        };
-        let slow = SlowBranches::PassOver;
-        let Ok(upper) = set::dir_set_of(pool, &parent, Freshness::Trusted, slow) else {
-            break;
-        };
-        known = upper.judged.get(now_ms, view.generation);
-        if known.is_none() {
-            above.push(upper);
+    let all = |exposure| smallvec![exposure; view.branches.len()];
+    let mut found = loop {
+        if at.id == NodeId::ROOT {
+            break whole(all(Exposure::default()));
         }
+        let parent = paths::parent_of(pool, &at).filter(|_| above.len() < DEPTH_MAX);
+        let upper = parent.map(|parent| {
+            let upper = set::dir_set_of(pool, &parent, Freshness::Trusted, slow)?;
+            Ok::<_, Error>((parent, upper))
+        });
+        let Some(Ok((parent, upper))) = upper else {
+            break Found {
+                exposures: all(Exposure::UNKNOWN),
+                is_whole: false,
+            };
+        };
+        if let Some(known) = upper.judged.get(now) {
+            break whole(known);
+        }
+        above.push(upper);
         at = parent;
-    }
-    let none = || smallvec![Exposure::default(); view.branches.len()];
-    let mut exposures = known.unwrap_or_else(none);
+    };
     for set in above.iter().rev().map(|set| &**set).chain([set]) {
-        add_those_of(view, set, &mut exposures);
-        set.judged.note(now_ms, view.generation, &exposures);
+        found.is_whole &= add_those_of(view, set, slow, &mut found.exposures);
+        if found.is_whole {
+            set.judged.note(now, &found.exposures);
+        }
     }
-    exposures
+    found
 }
 
-/// Adds what the copies of one directory let others do.
-fn add_those_of(view: &View, set: &DirSet, exposures: &mut Exposures) {
-    if set.entries.len() < 2 {
-        return;
+/// Adds what the copies of one directory let others do; whether all branches had a say.
+fn add_those_of(view: &View, set: &DirSet, slow: SlowBranches, exposures: &mut Exposures) -> bool {
+    // A copy on one of the others may be anybody's.
+    let is_whole = !set.skipped && set.probe_error.is_none();
+    if set.entries.len() < 2 && is_whole {
+        return true;
     }
-    let copies: AllRights = set.entries.iter().map(rights).collect();
+    let asked = |entry: &DirEntry| slow == SlowBranches::Ask || !entry.branch.health().is_slow();
+    let copies: AllRights = set
+        .entries
+        .iter()
+        .map(|entry| rights(entry, asked(entry)))
+        .collect();
     let Some(shown) = strictest(&copies) else {
-        return;
+        exposures.fill(Exposure::UNKNOWN);
+        return false;
     };
-    let lists = lists_that_differ(set, &copies);
+    let lists = lists_that_differ(set, &copies, asked);
     let of = |index: usize| {
         let copy = copies.get(index).unwrap_or(&shown);
         Exposure::of(copy, &shown, lists.get(index).copied().unwrap_or(false))
     };
     // Where it lacks it would be made like the first.
-    let made = of(0);
+    let made = match is_whole {
+        true => of(0),
+        false => Exposure::UNKNOWN,
+    };
     for (place, exposure) in exposures.iter_mut().enumerate() {
         let branch = view.branches.get(place).map(|branch| branch.id);
         let copy = (set.entries.iter()).position(|entry| Some(entry.branch.id) == branch);
         *exposure = exposure.with(copy.map_or(made, of));
     }
+    let is_known =
+        |entry: &DirEntry| asked(entry) || lists.is_empty() && entry.memory.rights().is_some();
+    is_whole && set.entries.iter().all(is_known)
 }
 
 /// What a copy lets whom do, as it was last seen. What cannot be seen lets all do all.
-fn rights(entry: &DirEntry) -> Rights {
+fn rights(entry: &DirEntry, is_asked: bool) -> Rights {
     let seen = || {
-        sys::statx_fd(entry.fd.as_fd())
-            .ok()
-            .map(|stat| Rights::of(&stat))
+        let stat = is_asked.then(|| sys::statx_fd(entry.fd.as_fd()).ok())??;
+        Some(Rights::of(&stat))
     };
     entry.memory.rights().or_else(seen).unwrap_or(Rights {
         uid: u32::MAX,
@@ -147,9 +229,13 @@ fn rights(entry: &DirEntry) -> Rights {
     })
 }
 
-/// Which copies have an access list that others have not. None is looked for where a list could grant nobody
-/// more than the mode says.
-fn lists_that_differ(set: &DirSet, copies: &AllRights) -> SmallVec<[bool; 4]> {
+/// Which copies have an access list that others have not, or may have one as they were not `asked`. None is
+/// looked for where a list could grant nobody more than the mode says.
+fn lists_that_differ(
+    set: &DirSet,
+    copies: &AllRights,
+    asked: impl Fn(&DirEntry) -> bool,
+) -> SmallVec<[bool; 4]> {
     let may_matter = |copy: &Rights| {
         let (_, group, others) = copy.classes();
         group & !others != 0
@@ -157,11 +243,18 @@ fn lists_that_differ(set: &DirSet, copies: &AllRights) -> SmallVec<[bool; 4]> {
     if !copies.iter().any(may_matter) {
         return SmallVec::new();
     }
-    let lists: SmallVec<[_; 4]> = (set.entries.iter())
-        .map(|entry| access_list::of(entry.fd.as_fd()))
-        .collect();
-    let first = lists.first();
-    let is_one = lists.iter().all(|list| list.is_ok() && Some(list) == first);
-    let has_own = |list: &sys::Result<_>| !is_one && !matches!(list, Ok(None));
+    let list = |entry: &DirEntry| asked(entry).then(|| access_list::of(entry.fd.as_fd()));
+    let lists: SmallVec<[_; 4]> = set.entries.iter().map(list).collect();
+    let mut known = lists.iter().flatten();
+    let first = known.next();
+    let is_one =
+        first.is_none_or(Result::is_ok) && known.all(|list| list.is_ok() && Some(list) == first);
+    let has_own = |list: &Option<_>| match list {
+        None => true,
+        Some(list) => !is_one && !matches!(list, Ok(None)),
+    };
     lists.iter().map(has_own).collect()
 }
+
+#[cfg(test)]
+mod tests;

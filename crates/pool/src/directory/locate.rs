@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use strandfs_options::Function;
 
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
@@ -15,7 +14,6 @@ use crate::base::branch::Branch;
 use crate::base::calls::Call;
 use crate::base::error::Result;
 use crate::base::open::{past_own_leases, reopen};
-use crate::base::policy::same_search;
 use crate::base::sys;
 use crate::directory::set::{self, Freshness, SlowBranches};
 use crate::directory::{Directories, follow};
@@ -125,15 +123,11 @@ fn locate_named(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Op
     })
 }
 
-/// An open handle's descriptor costs nothing to find. Not where `func.open` may have opened
-/// another copy than the one this node is.
+/// An open handle's descriptor costs nothing to find. Not one on another branch: of another copy, which
+/// `func.open` has opened, or which is read while the one that is shown fails.
 fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Located> {
+    let (branch, fd) = (node.open.lock().as_ref()?).open_on(identity.branch)?;
     let view = pool.view();
-    let rules = &view.settings.policies;
-    if !same_search(rules.get(Function::Open), rules.get(Function::Getattr)) {
-        return None;
-    }
-    let (branch, fd) = node.open.lock().as_ref()?.any_open()?;
     // A branch taken out of the pool serves on for what is open.
     let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
     Some(Located { branch, fd })
@@ -141,10 +135,8 @@ fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Lo
 
 fn locate_nameless(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
     let view = pool.view();
-    let open = node.open.lock().as_ref().and_then(|open| open.any_open());
-    if let Some((branch, fd)) = open {
-        let branch = view.branch(identity.branch).cloned().unwrap_or(branch);
-        return Ok(Located { branch, fd });
+    if let Some(found) = locate_open(pool, node, identity) {
+        return Ok(found);
     }
     if follows(node, identity) {
         // Where a relative link leads depends on its directory, which only a name tells.

@@ -1,27 +1,34 @@
-//! Pipes, sockets and devices that lose their last name while somebody has them open.
+//! Pipes, sockets and devices that lose their last name while somebody has them open, and files of which
+//! another copy is open than the one that is shown (`func.open`, or where that one could not be opened).
 //!
-//! The kernel opens them by itself, and the server holds nothing of them. They are held, by descriptors
-//! that open nothing, from before the name goes until the kernel forgets the node.
+//! The kernel opens the former by itself, and the server holds nothing of either. They are held, by
+//! descriptors that open nothing, from before the name goes until the kernel forgets the node.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx};
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
 use crate::base::branch::Branch;
+use crate::base::rank::{self, Mutex};
 use crate::base::sys;
 use crate::directory::Directories;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Node};
+use crate::state::open_file::OpenState;
 
 /// What is held, by node.
 #[derive(Default)]
-pub(crate) struct RemovedFiles(Mutex<HashMap<NodeId, Arc<OwnedFd>>>);
+pub(crate) struct RemovedFiles {
+    held: Mutex<HashMap<NodeId, Arc<OwnedFd>>, { rank::REMOVED_FILES }>,
+    /// There was a regular file among them: else none is looked for when the kernel forgets one.
+    regular: AtomicBool,
+}
 
 /// What is opened for a removal that may fail.
 pub(crate) type OpenedFiles = SmallVec<[(Arc<Node>, OwnedFd); 1]>;
@@ -34,13 +41,40 @@ fn is_opened_unseen(kind: FileKind) -> bool {
     )
 }
 
+/// Whether what the node shows is held by none of its open files.
+fn has_no_other_way(pool: &Directories, node: &Node) -> bool {
+    match node.kind {
+        FileKind::Regular if pool.view().branches.len() > 1 => {
+            let is_elsewhere = |open: &OpenState| {
+                let own = node.primary();
+                own.is_some_and(|own| open.open_on(own.branch).is_none())
+            };
+            node.open.lock().as_deref().is_some_and(is_elsewhere)
+        }
+        kind => is_opened_unseen(kind),
+    }
+}
+
 impl RemovedFiles {
     /// The node's, if its last name is gone.
     pub fn get(&self, node: &Node) -> Option<Arc<OwnedFd>> {
-        if !is_opened_unseen(node.kind) {
-            return None;
+        match self.may_hold(node) {
+            true => self.held.lock().get(&node.id).cloned(),
+            false => None,
         }
-        self.0.lock().get(&node.id).cloned()
+    }
+
+    /// Whether the node's may be among them.
+    fn may_hold(&self, node: &Node) -> bool {
+        let is_held = node.kind == FileKind::Regular && self.regular.load(Ordering::Acquire);
+        is_held || is_opened_unseen(node.kind)
+    }
+
+    fn hold(&self, node: &Node, fd: OwnedFd) -> Option<Arc<OwnedFd>> {
+        if node.kind == FileKind::Regular {
+            self.regular.store(true, Ordering::Release);
+        }
+        self.held.lock().insert(node.id, Arc::new(fd))
     }
 }
 
@@ -54,7 +88,7 @@ pub(crate) fn open_before_removal(
     nodes: &[Arc<Node>],
 ) -> OpenedFiles {
     let mut opened = OpenedFiles::new();
-    for node in nodes.iter().filter(|node| is_opened_unseen(node.kind)) {
+    for node in nodes.iter().filter(|node| has_no_other_way(pool, node)) {
         let own = |(branch, stat): &&(Arc<Branch>, Statx)| {
             let identity = node.primary();
             kind_of(stat) == node.kind && identity.is_some_and(|own| own.branch == branch.id)
@@ -77,9 +111,8 @@ pub(crate) fn open_only(
     name: &OsStr,
     nodes: &[Arc<Node>],
 ) -> OpenedFiles {
-    let unseen = nodes.iter().filter(|node| is_opened_unseen(node.kind));
-    unseen
-        .filter_map(|node| Some((Arc::clone(node), open(pool, node, dir.as_fd(), name)?)))
+    let held = nodes.iter().filter(|node| has_no_other_way(pool, node));
+    held.filter_map(|node| Some((Arc::clone(node), open(pool, node, dir.as_fd(), name)?)))
         .collect()
 }
 
@@ -103,8 +136,7 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
         if !is_gone || !pool.dir_fds.take_for_good(1) {
             continue;
         }
-        let before = (pool.removed_files.0.lock()).insert(node.id, Arc::new(fd));
-        if before.is_some() {
+        if pool.removed_files.hold(&node, fd).is_some() {
             pool.dir_fds.forget(1);
         }
         // Forgotten meanwhile: nobody would take it out again.
@@ -117,7 +149,11 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
 
 /// The kernel has forgotten the node.
 pub(crate) fn forget(pool: &Directories, node: &Node) {
-    if is_opened_unseen(node.kind) && pool.removed_files.0.lock().remove(&node.id).is_some() {
+    if !pool.removed_files.may_hold(node) {
+        return;
+    }
+    let held = pool.removed_files.held.lock().remove(&node.id);
+    if held.is_some() {
         pool.dir_fds.forget(1);
     }
 }
@@ -125,7 +161,7 @@ pub(crate) fn forget(pool: &Directories, node: &Node) {
 /// Lets go of what is on branches that have left the pool.
 pub(crate) fn let_go_of_branches(pool: &Directories) {
     let view = Arc::clone(&pool.view());
-    let held: Vec<NodeId> = pool.removed_files.0.lock().keys().copied().collect();
+    let held: Vec<NodeId> = pool.removed_files.held.lock().keys().copied().collect();
     for node in held.into_iter().filter_map(|id| pool.nodes.get(id)) {
         let branch = node.primary().map(|own| own.branch);
         if branch.is_none_or(|branch| view.branch(branch).is_none()) {

@@ -456,7 +456,7 @@ fn review_mounts(pool: &Directories) {
     let mounts = &pool.volumes.mounts;
     let view = pool.view();
     if let Some(number) = number {
-        mounts.set_pool_device(number);
+        mounts.set_own_device(number);
     }
     let branches = view.branches.iter().map(|branch| branch.path.as_path());
     let below = mounts.note_below(&table, branches);

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 
 use crate::base::branch::Branch;
@@ -77,9 +77,10 @@ impl Displaced {
     ) -> sys::Result<Option<Displaced>> {
         let dir = place.dir;
         let fd = dir.fd.as_fd();
+        let copy = sys::statx_name(fd, place.name)?;
         let waiting = Waiting {
             home: Spot::new(place.path, place.name),
-            copy: Some(Inode::of(&sys::statx_name(fd, place.name)?)),
+            copy: Some(Inode::of(&copy)),
             decisive: decisive.clone(),
         };
         // On disk before the copy has its other name, which means nothing without it.
@@ -93,8 +94,12 @@ impl Displaced {
         step();
         let part = record.part_name();
         if let Err(errno) = rename_new(fd, place.name, fd, &part) {
-            record.end();
-            return Err(errno);
+            // A server can do it, and its answer be lost.
+            let is_done = |stat: Statx| stat.stx_ino == copy.stx_ino;
+            if !sys::statx_name(fd, &part).is_ok_and(is_done) {
+                record.end();
+                return Err(errno);
+            }
         }
         step();
         Ok(Some(Displaced {

@@ -4,13 +4,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Statx, StatxAttributes};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::NodeId;
 
 use crate::base::branch::Branch;
 use crate::base::error::Result;
-use crate::base::metadata::may_have_capability;
+use crate::base::metadata::{is_fixed, may_have_capability};
 use crate::base::sys;
 use crate::directory::{Directories, likeness, set};
 use crate::mover::MoveError;
@@ -49,13 +49,17 @@ pub(super) fn check<'a>(
     dirs: impl Iterator<Item = (&'a DirEntry, &'a SourceName)>,
 ) -> Result<()> {
     check_mount(pool, source, at)?;
+    let mut checked = Checked::new();
     for (dir, name) in dirs {
+        if checked.contains(&name.parent.id) {
+            continue;
+        }
         let stat = sys::statx_fd(dir.fd.as_fd())?;
         if is_fixed(&stat) {
             return Err(Errno::PERM.into());
         }
         check_mount(pool, source, &dir.fd)?;
-        check_dirs_alike(pool, &name.parent, (&source.branch, branch))?;
+        check_dirs_alike(pool, &name.parent, (&source.branch, branch), &mut checked)?;
     }
     Ok(())
 }
@@ -78,15 +82,19 @@ fn check_mount(pool: &Directories, source: &Source, dir: &OwnedFd) -> Result<()>
     }
 }
 
+/// Directories that were found alike, with all above them: names of a file share many.
+type Checked = SmallVec<[NodeId; 8]>;
+
 /// Who may write a directory on the new branch could take the file for their own, and who may
 /// search it look at the file: from the one of the file's name up to the branch's root.
 fn check_dirs_alike(
     pool: &Directories,
     dir: &Arc<Node>,
     (from, to): (&Branch, &Branch),
+    checked: &mut Checked,
 ) -> Result<()> {
     let mut at = Arc::clone(dir);
-    loop {
+    while !checked.contains(&at.id) {
         let set = set::dir_set(pool, &at)?;
         let (Some(model), Some(made)) = (set.on(from.id), set.on(to.id)) else {
             return Err(Errno::STALE.into());
@@ -95,15 +103,11 @@ fn check_dirs_alike(
             tracing::debug!(branch = %to.path.display(), directory = ?paths::relative_path(pool, &at), "a directory has another owner, or lets others in: no file comes there");
             return Err(Errno::PERM.into());
         }
+        checked.push(at.id);
         if at.id == NodeId::ROOT {
-            return Ok(());
+            break;
         }
         at = paths::parent_of(pool, &at).ok_or(Errno::STALE)?;
     }
-}
-
-/// No name can be taken out of such a directory.
-fn is_fixed(stat: &Statx) -> bool {
-    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
-    stat.stx_attributes.intersects(fixed)
+    Ok(())
 }

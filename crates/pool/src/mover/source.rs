@@ -14,6 +14,7 @@ use strandfs_options::{Function, Policy};
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Result;
+use crate::base::metadata::is_fixed;
 use crate::base::open::reopen;
 use crate::base::sys::{self, Own};
 use crate::directory::{locate, set};
@@ -88,11 +89,8 @@ impl Source {
             return Err(MoveError::Preload);
         }
         // An encrypted file would be plain on the other branch, a verified one nobody's to trust.
-        let fixed = StatxAttributes::IMMUTABLE
-            | StatxAttributes::APPEND
-            | StatxAttributes::ENCRYPTED
-            | StatxAttributes::VERITY;
-        if stat.stx_attributes.intersects(fixed) {
+        let bound = StatxAttributes::ENCRYPTED | StatxAttributes::VERITY;
+        if is_fixed(&stat) || stat.stx_attributes.intersects(bound) {
             return Err(MoveError::Fixed);
         }
         let names = names_of(pool, node, &identity);

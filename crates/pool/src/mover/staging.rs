@@ -148,6 +148,8 @@ impl StagingCopy {
     pub(super) fn end(self) {
         if let Some(part) = &self.part
             && let Err(errno) = rustix::fs::unlinkat(&self.dir, part, AtFlags::empty())
+            // It has the file's name by now, or had: a server did it, and its answer was lost.
+            && errno != Errno::NOENT
         {
             // The record stays with it, for the next server.
             tracing::warn!(branch = %self.branch.path.display(), ?part, %errno, "the copy of a file that stays could not be removed");

@@ -223,6 +223,10 @@ fn switch_names(
     // The first comes last: it is beside it that the copy has been all the time.
     for (index, name) in target.names.iter().enumerate().rev() {
         if let Err(errno) = copy.take_name(&name.0, &name.1.name, index == 0) {
+            // A server can do it, and its answer be lost.
+            if leads_to(name, made) {
+                given.push(name);
+            }
             take_back(source, &given, (copy, made));
             return Err(errno.into());
         }
@@ -319,7 +323,7 @@ fn settle(
         // Whoever may write the directory could put another file in the place of a copy that has
         // a name already.
         let given = sys::statx_name(dir.fd.as_fd(), &name.name)?;
-        if (given.stx_ino, btime_ns(&given)) != (made.stx_ino, btime_ns(made)) {
+        if !is_made(&given, made) {
             return Err(MoveError::Changing);
         }
     }
@@ -330,6 +334,15 @@ fn settle(
     } else {
         Err(MoveError::Changing)
     }
+}
+
+fn is_made(given: &Statx, made: &Statx) -> bool {
+    (given.stx_ino, btime_ns(given)) == (made.stx_ino, btime_ns(made))
+}
+
+/// Whether a name on the new branch leads to the copy.
+fn leads_to((dir, name): &(DirEntry, &SourceName), made: &Statx) -> bool {
+    sys::statx_name(dir.fd.as_fd(), &name.name).is_ok_and(|given| is_made(&given, made))
 }
 
 /// Opens the copy once for every handle of the node, the way each was opened.
@@ -411,11 +424,9 @@ fn take_back(
     given: &[&(DirEntry, &SourceName)],
     (copy, made): (&mut StagingCopy, &Statx),
 ) {
-    for (dir, name) in given {
+    for one @ (dir, name) in given {
         let (branch, shown) = (dir.branch.path.display(), &name.name);
-        let ours = sys::statx_name(dir.fd.as_fd(), &name.name)
-            .is_ok_and(|stat| stat.stx_ino == made.stx_ino && btime_ns(&stat) == btime_ns(made));
-        if !ours || !source.leads_here(name) {
+        if !leads_to(one, made) || !source.leads_here(name) {
             tracing::warn!(%branch, name = ?shown, "a move could not be undone: the file is on both branches");
         } else if let Err(errno) = rustix::fs::unlinkat(&dir.fd, &*name.name, AtFlags::empty()) {
             tracing::error!(%branch, name = ?shown, %errno, "a copy of a file that stays could not be removed: the next server tries again");
@@ -432,7 +443,12 @@ fn remove_names(source: &Source) -> Result<(), MoveError> {
             continue;
         }
         if let Err(errno) = rustix::fs::unlinkat(&name.dir.fd, &*name.name, AtFlags::empty()) {
-            if errno == Errno::NOENT {
+            // Else the handles would go back to a file without a name, and what is written to it be lost.
+            let is_gone = || {
+                let found = sys::statx_name(name.dir.fd.as_fd(), &name.name);
+                matches!(found, Err(Errno::NOENT))
+            };
+            if errno == Errno::NOENT || is_gone() {
                 continue;
             }
             for gone in source.names.iter().take(index) {

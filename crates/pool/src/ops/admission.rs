@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use strandfs_fuse::Context;
@@ -21,26 +21,8 @@ use crate::state::open_files::Refused;
 const UNNAMED: u32 = u32::MAX;
 /// Whose files are not counted, as root's are not.
 const UNCOUNTED: u32 = 0;
-/// A user who goes on asking does not fill the log.
-const TELL_EVERY_MS: u64 = 60_000;
 /// How many processes' directories the threads keep open, see [`Asked`].
 static KEPT: AtomicUsize = AtomicUsize::new(0);
-
-/// When a refusal was logged last.
-#[derive(Default)]
-pub(crate) struct RefusalTold(AtomicU64);
-
-impl RefusalTold {
-    /// Whether it is time to log another one.
-    fn again(&self, now_ms: u64) -> bool {
-        let last = self.0.load(Ordering::Relaxed);
-        let due = last == 0 || now_ms.saturating_sub(last) >= TELL_EVERY_MS;
-        due && self
-            .0
-            .compare_exchange(last, now_ms.max(1), Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-    }
-}
 
 /// One more open file for the caller.
 ///
@@ -178,14 +160,6 @@ fn user_of(pid: u32, now_ms: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_user_who_goes_on_asking_is_told_of_once_a_minute() {
-        let told = RefusalTold::default();
-        assert!(told.again(0), "the clock begins at 0");
-        assert!(!told.again(5) && !told.again(TELL_EVERY_MS));
-        assert!(told.again(TELL_EVERY_MS + 1) && !told.again(TELL_EVERY_MS + 2));
-    }
 
     /// Whom opens of a process are counted for.
     fn expected(uid: u32) -> u32 {

@@ -78,6 +78,8 @@ pub(crate) fn told<T>(
             note_failure(pool, asked, error);
         }
         match error.errno {
+            // By any other errno a program, or the kernel (ESTALE), would ask once more.
+            _ if error.took_effect => Errno::IO,
             // Programs would take the pool's own server for dead.
             errno if is_dead_server(errno) => Errno::IO,
             errno => errno,

@@ -10,9 +10,10 @@ use smallvec::{SmallVec, smallvec};
 use strandfs_fuse::Context;
 use strandfs_options::{Function, Policy};
 
-use crate::base::branch::{Branch, BranchId};
+use crate::base::branch::{Branch, BranchId, is_dead_server};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
+use crate::base::metadata::is_fixed;
 use crate::base::policy::{self, BranchFacts, Category, same_search};
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate, remembered};
@@ -387,9 +388,7 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
         };
         let outcome = change.way_back(now).and_then(|way| {
             let outcome = copy.change(change, role);
-            // btrfs at its quota makes the change, and then cannot note it.
-            let is_made = matches!(outcome, Ok(()) | Err(Errno::NOSPC | Errno::DQUOT));
-            if is_made {
+            if may_be_made(outcome) {
                 done.push((copy, way));
             }
             outcome
@@ -412,14 +411,23 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
     Ok(())
 }
 
+/// Whether a change is one to be taken back. btrfs at its quota makes it, and then cannot note it; a server makes
+/// it, and its answer is lost.
+fn may_be_made(outcome: sys::Result<()>) -> bool {
+    match outcome {
+        Ok(()) => true,
+        Err(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::STALE | Errno::TIMEDOUT) => true,
+        Err(errno) => is_dead_server(errno),
+    }
+}
+
 /// Whether a copy that users do not see is left as it is: its filesystem has no such thing, or
 /// gives the server no right to it (FAT, NFS). One that somebody fixed on purpose is not.
 fn passed_over(copy: &Holder, errno: Errno) -> bool {
-    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
     match errno {
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => true,
         Errno::PERM | Errno::ACCESS => {
-            sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !stat.stx_attributes.intersects(fixed))
+            sys::statx_fd(copy.fd.as_fd()).is_ok_and(|stat| !is_fixed(&stat))
         }
         _ => false,
     }

@@ -113,6 +113,11 @@ pub(crate) fn create(
         (dir, file, share),
         args.flags,
     )
+    .map_err(|error| match (exclusive, error.errno) {
+        // The kernel looks again, and opens what was made.
+        (false, Errno::STALE | Errno::AGAIN) => error,
+        _ => error.after_effect(),
+    })
 }
 
 /// O_TMPFILE.
@@ -319,11 +324,12 @@ fn make(
     }
     let make_on = |dir: &DirEntry| make_as(cx, bits, || make_on(dir));
     let made = on_picked(pool, cx, (view, rule), (&parent, &set), usize::MAX, make_on)?;
-    match &made[..] {
+    let entry = match &made[..] {
         [(only, ())] => entry_of_only(pool, view, &parent, only, name, since)
             .or_else(|_| lookup::look_up_made(pool, parent.id, name)),
         _ => lookup::look_up_made(pool, parent.id, name),
-    }
+    };
+    entry.map_err(Error::after_effect)
 }
 
 /// The entry of what was just made in `dir` and found on no other branch before. Should it

@@ -9,12 +9,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, NodeId, Open, OpenReply};
 
 use crate::base::error::{Error, Result};
+use crate::base::rank::{self, Mutex};
 use crate::base::sys;
 use crate::directory::{forget, locate, lookup};
 use crate::ops::{Ops, hidden_copies, open};
@@ -60,7 +60,7 @@ pub(super) fn open_existing(
 /// The threads that were told to look again.
 #[derive(Default)]
 pub(crate) struct SentToLook {
-    since_ms: Mutex<HashMap<u32, u64>>,
+    since_ms: Mutex<HashMap<u32, u64>, { rank::SENT_TO_LOOK }>,
 }
 
 impl SentToLook {

@@ -78,7 +78,7 @@ pub(super) fn link_exdev(
     make_symlink(pool, view, parent, name, &text, &owner)?;
     // The kernel takes only the file's own inode for an answer, so it gets that, and looks
     // again at once.
-    let entry = lookup::entry_of(pool, Arc::clone(node))?;
+    let entry = lookup::entry_of(pool, Arc::clone(node)).map_err(Error::after_effect)?;
     Ok(Entry {
         entry_valid: Duration::ZERO,
         attr_valid: Duration::ZERO,
@@ -115,9 +115,11 @@ pub(super) fn rename_exdev(
         (RenameExdev::AbsSymlink, Some(mountpoint)) => mountpoint.join(&there),
         _ => relative(&here, &there),
     };
-    if let Err(errno) = make_symlink(pool, view, &new.parent, new.name, &text, owner) {
-        put_back(&aside, old.name);
-        return Err(errno);
+    if let Err(error) = make_symlink(pool, view, &new.parent, new.name, &text, owner) {
+        return Err(match put_back(&aside, old.name) {
+            true => error,
+            false => error.after_effect(),
+        });
     }
     forget_name(moved, &old.parent, old.name);
     forget_renamed(pool, new.parent.id, new.name);
@@ -143,6 +145,7 @@ fn set_aside<'a>(
     let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
     match set_aside_below(pool, view, old, &own, true) {
         Ok(aside) => Ok((own, aside)),
+        Err(error) if error.took_effect => Err(error),
         Err(_) => Err(Errno::XDEV.into()),
     }
 }
@@ -173,6 +176,7 @@ fn set_aside_below<'a>(
             name.push(format!(".{number}"));
         }
         match move_all(&ends, old.name, &name) {
+            Err(error) if error.took_effect => return Err(error),
             Err(Error {
                 errno: Errno::EXIST,
                 ..
@@ -309,11 +313,8 @@ fn move_all<'a>(
     for (home, dir) in ends {
         if let Err(errno) = rename_new((home, old), (dir, name)) {
             let undone = put_back(&aside, old);
-            return Err(if undone {
-                errno.into()
-            } else {
-                Errno::IO.into()
-            });
+            let error = Error::from(errno);
+            return Err(if undone { error } else { error.after_effect() });
         }
         aside.push(Displaced {
             home,

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, NodeId};
@@ -66,18 +66,20 @@ pub(crate) fn link(
     }
     match link_copies(pool, &view, &copies, &parent, new_name) {
         Err(Error {
-            errno: Errno::XDEV, ..
+            errno: Errno::XDEV,
+            took_effect: false,
+            ..
         }) => return exdev::link_exdev(pool, &view, &node, &parent, new_name),
         outcome => outcome?,
     }
     let shown_otherwise = node.follows() || node.is_symlinkified();
     if !shown_otherwise {
-        return lookup::look_up_made(pool, new_parent, new_name);
+        return lookup::look_up_made(pool, new_parent, new_name).map_err(Error::after_effect);
     }
     drop(held);
     // The kernel insists on the type that the node has.
     node.add_name(new_parent, new_name);
-    let mut entry = lookup::entry_of(pool, node)?;
+    let mut entry = lookup::entry_of(pool, node).map_err(Error::after_effect)?;
     entry.entry_valid = std::time::Duration::ZERO;
     Ok(entry)
 }
@@ -105,13 +107,15 @@ fn link_copies(
                 errno: Errno::XDEV, ..
             }) if !linked.is_empty() => {}
             Err(errno) => {
+                let mut error = Error::at(&copy.branch, errno);
                 for dir in linked {
                     let undone = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty());
                     if let Err(errno) = undone {
                         tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a link that another branch refused could not be taken back");
+                        error = error.after_effect();
                     }
                 }
-                return Err(Error::at(&copy.branch, errno));
+                return Err(error);
             }
         }
     }
@@ -134,8 +138,21 @@ fn link_copy(
     let path = sys::ProcPath::new(holder.fd.as_fd());
     let follow = AtFlags::SYMLINK_FOLLOW;
     let link = || rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow);
-    holder.branch.call(Call::Make, link)?;
-    Ok(dir)
+    match holder.branch.call(Call::Make, link) {
+        // It is done, and its answer was lost.
+        Err(errno) if errno != Errno::EXIST && has_name(holder, &dir, name) => Ok(dir),
+        linked => Ok(linked.map(|()| dir)?),
+    }
+}
+
+/// Whether a copy is under this name on its branch.
+fn has_name(holder: &Holder, dir: &DirEntry, name: &OsStr) -> bool {
+    let (copy, found) = (
+        sys::statx_fd(holder.fd.as_fd()),
+        sys::statx_name(dir.fd.as_fd(), name),
+    );
+    let inode = |stat: Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    matches!((copy, found), (Ok(copy), Ok(found)) if inode(copy) == inode(found))
 }
 
 /// Whether rename and link keep to branches that already hold the target's directory.

@@ -13,7 +13,7 @@ use strandfs_options::{Function, Policy};
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
-use crate::base::metadata::copy_metadata;
+use crate::base::metadata::{copy_metadata, is_fixed};
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, follow, removed_files, set};
@@ -62,7 +62,11 @@ pub(crate) fn unlink(
             true => sys::with_powers(stat.stx_uid, sys::all_but_owners_power(), unlink),
             false => unlink(),
         };
-        only.branch.call(Call::Remove, unlink)?;
+        match only.branch.call(Call::Remove, unlink) {
+            // It is done, and its answer was lost.
+            Err(errno) if errno != Errno::NOENT && is_gone(only, name) => {}
+            outcome => outcome?,
+        }
         removed_files::hold_removed(pool, opened);
         forget_name(&nodes, &parent, name);
         return Ok(());
@@ -125,6 +129,30 @@ pub(crate) fn hold_found<'a>(
         Ok(held)
     } else {
         Err(Errno::STALE.into())
+    }
+}
+
+/// The same of both files of a rename, which may be one.
+///
+/// # Errors
+/// The same.
+pub(crate) fn hold_both_found<'a>(
+    pool: &State,
+    cx: &Context<'_>,
+    (moved, target): (Option<&'a Arc<Node>>, Option<&'a Arc<Node>>),
+    moves: u64,
+) -> Result<SmallVec<[SharedMoveLock<'a>; 2]>> {
+    match (moved, target) {
+        (Some(moved), Some(target)) if !Arc::ptr_eq(moved, target) => {
+            let both = Node::share_both_move_locks(moved, target, cx);
+            match pool.moves() == moves {
+                true => Ok(SmallVec::from(both)),
+                false => Err(Errno::STALE.into()),
+            }
+        }
+        (one, other) => Ok(hold_found(pool, cx, one.or(other), moves)?
+            .into_iter()
+            .collect()),
     }
 }
 
@@ -267,6 +295,8 @@ pub(crate) fn remove_from(
         match dir.branch.call(Call::Remove, unlink) {
             Ok(()) => removed.push(Removed { dir, stat, kept }),
             Err(Errno::NOENT) => {}
+            // It is done, and its answer was lost.
+            Err(_) if is_gone(dir, name) => removed.push(Removed { dir, stat, kept }),
             Err(errno) => {
                 if directory {
                     restore_dirs(&removed, name);
@@ -282,6 +312,11 @@ pub(crate) fn remove_from(
     } else {
         Ok(())
     }
+}
+
+/// Whether a name is certain not to be there any more.
+pub(crate) fn is_gone(dir: &DirEntry, name: &OsStr) -> bool {
+    matches!(sys::statx_name(dir.fd.as_fd(), name), Err(Errno::NOENT))
 }
 
 pub(crate) fn nodes_of_first(
@@ -424,20 +459,16 @@ pub(crate) fn restore_dir(
 /// EPERM for what `chattr` has fixed (the inode or its directory), EBUSY for a mountpoint, EROFS,
 /// and EACCES for a server without the right to write to the directory.
 pub(crate) fn may_remove(dir: &DirEntry, stat: &Statx) -> Result<()> {
-    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
-    let refusal = if stat.stx_attributes.intersects(fixed) {
+    let refusal = if is_fixed(stat) {
         Some(Errno::PERM)
     } else if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         Some(Errno::BUSY)
     } else {
         let home = sys::statx_fd(dir.fd.as_fd())?;
-        home.stx_attributes
-            .intersects(fixed)
-            .then_some(Errno::PERM)
-            .or_else(|| {
-                let wanted = Access::WRITE_OK | Access::EXEC_OK;
-                rustix::fs::accessat(&dir.fd, c".", wanted, AtFlags::EACCESS).err()
-            })
+        is_fixed(&home).then_some(Errno::PERM).or_else(|| {
+            let wanted = Access::WRITE_OK | Access::EXEC_OK;
+            rustix::fs::accessat(&dir.fd, c".", wanted, AtFlags::EACCESS).err()
+        })
     };
     match refusal {
         None => Ok(()),

@@ -65,11 +65,19 @@ pub(crate) fn rename(
     let view = pool.view();
     let moves = pool.moves();
     let mut ends = both_sides(pool, parent, args)?;
+    let files = files_among(&ends.2);
+    let found = (files.0.as_ref(), files.1.as_ref());
+    // Before the directories: a mover of the file may wait for these, to make copies of them.
+    let _held = remove::hold_both_found(pool, cx, found, moves)?;
     let dirs = dirs_among(&ends.2);
     // No copy of them comes to be on a further branch, under a name that is not theirs then.
     let _whole: SmallVec<[_; 2]> = dirs.iter().map(|dir| dir.hold_attributes()).collect();
     if !dirs.is_empty() {
         ends = both_sides(pool, parent, args)?;
+        if !are_the_same(&files, &files_among(&ends.2)) {
+            // Somebody has put other files there behind the pool: the kernel looks again.
+            return Err(Error::expected(Errno::STALE));
+        }
     }
     let (old, new, nodes) = ends;
     let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
@@ -77,13 +85,6 @@ pub(crate) fn rename(
         remove::check_owners(cx, &view, &side.set, &side.found)?;
     }
     let source_kind = kind_of(source);
-    let (moved, target) = (file_among(&nodes.0), file_among(&nodes.1));
-    // Two names of one file are held once: a second time would wait for whoever waits for us.
-    let target = target.filter(|target| moved.is_none_or(|moved| !Arc::ptr_eq(moved, target)));
-    let _held = (
-        remove::hold_found(pool, cx, moved, moves)?,
-        remove::hold_found(pool, cx, target, moves)?,
-    );
     let mut replaced = Opened::new();
     let mut replaced_files = OpenedFiles::new();
     let renamed = if exchange {
@@ -100,9 +101,15 @@ pub(crate) fn rename(
             removed_files::open_before_removal(pool, &new.set, new.name, &new.found, &nodes.1);
         match replace(pool, cx, &view, &old, &new, args.flags) {
             Err(Error {
-                errno: Errno::XDEV, ..
+                errno: Errno::XDEV,
+                took_effect: false,
+                ..
             }) if args.flags & libc::RENAME_WHITEOUT == 0 => {
-                return exdev::rename_exdev(pool, &view, &old, &new, &nodes.0);
+                let aside = exdev::rename_exdev(pool, &view, &old, &new, &nodes.0);
+                if source_kind == FileKind::Directory {
+                    pool.coherence.changes.structure_changed();
+                }
+                return aside;
             }
             outcome => outcome,
         }
@@ -304,6 +311,7 @@ fn ends<'a>(
     branch: &Arc<Branch>,
 ) -> Result<Ends<'a>> {
     let from_dir = from.set.on(branch.id).ok_or(Errno::STALE)?.clone();
+    let ino = from.has(branch).ok_or(Errno::STALE)?.stx_ino;
     let to_dir = match to.set.on(branch.id) {
         Some(dir) => dir.clone(),
         None if link::preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
@@ -315,6 +323,7 @@ fn ends<'a>(
         to: to_dir,
         to_name: to.name,
         rank: view.position(branch.id),
+        ino,
     })
 }
 
@@ -359,6 +368,18 @@ fn exchange(
         cx.may_block();
     }
     plan.run(libc::RENAME_EXCHANGE)
+}
+
+/// The files under both names that can move.
+type Files = (Option<Arc<Node>>, Option<Arc<Node>>);
+
+fn files_among((old, new): &(PresentedAs, PresentedAs)) -> Files {
+    (file_among(old).cloned(), file_among(new).cloned())
+}
+
+fn are_the_same(files: &Files, now: &Files) -> bool {
+    let id = |file: &Option<Arc<Node>>| file.as_ref().map(|file| file.id);
+    (id(&files.0), id(&files.1)) == (id(&now.0), id(&now.1))
 }
 
 /// The directories of a rename, each once, in an order that is the same for all.
@@ -428,3 +449,6 @@ fn settle_names(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

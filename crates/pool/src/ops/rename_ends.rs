@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::base::calls::Call;
 use crate::base::sys;
+use crate::ops::remove;
 use crate::state::node::DirEntry;
 
 /// Both names of a rename on one branch.
@@ -22,9 +23,23 @@ pub(crate) struct Ends<'a> {
     pub to_name: &'a OsStr,
     /// The branch's place among the pool's: 0 for the first.
     pub rank: usize,
+    /// The inode number of what has the old name.
+    pub ino: u64,
 }
 
 impl Ends<'_> {
+    /// Whether the new name leads to what had the old one: a server can do what it says has failed, when its answer
+    /// is lost.
+    pub(super) fn is_made(&self) -> bool {
+        let found = sys::statx_name(self.to.fd.as_fd(), self.to_name);
+        found.is_ok_and(|stat| stat.stx_ino == self.ino)
+    }
+
+    /// Whether nothing has the old name.
+    pub(super) fn is_gone(&self) -> bool {
+        remove::is_gone(&self.from, self.from_name)
+    }
+
     pub(super) fn rename(&self, flags: u32) -> sys::Result<()> {
         let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
         (self.from.branch).call(Call::Rename, || {
@@ -53,6 +68,7 @@ impl Ends<'_> {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
                 self.rename_if_able(libc::RENAME_NOREPLACE)
             }
+            Err(_) if self.is_made() => Ok(()),
             outcome => outcome,
         }
     }
@@ -70,6 +86,7 @@ impl Ends<'_> {
         let unlink = || rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty());
         match self.from.branch.call(Call::Remove, unlink) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(_) if self.is_gone() => Ok(()),
             Err(errno) => Err(errno),
         }
     }

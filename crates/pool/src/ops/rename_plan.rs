@@ -20,7 +20,7 @@ use crate::base::sys;
 use crate::mover::{Decisive, Displaced, NameOnBranch, Record};
 use crate::ops::create::unlink_flags;
 use crate::ops::durable;
-use crate::ops::remove::{open_kept, restore_dir};
+use crate::ops::remove::{self, open_kept, restore_dir};
 pub(crate) use crate::ops::rename_ends::Ends;
 use crate::state::node::DirEntry;
 
@@ -246,7 +246,12 @@ impl<'a> RenamePlan<'a> {
                 }
                 Step::Swap(_) => libc::RENAME_EXCHANGE,
             };
-            return Ok(step.ends().rename(flags)?);
+            let ends = step.ends();
+            return match ends.rename(flags) {
+                // It is done, and its answer was lost.
+                Err(_) if flags == 0 && ends.is_made() && ends.is_gone() => Ok(()),
+                outcome => Ok(outcome?),
+            };
         }
         self.note_changes();
         step_passed();
@@ -263,8 +268,10 @@ impl<'a> RenamePlan<'a> {
                 }
             };
             if let Err(errno) = outcome {
-                self.undo(done);
-                return Err(errno.into());
+                if step.ends().is_made() {
+                    done.stages.push(Stage::Made);
+                }
+                return Err(self.undone(done, errno.into()));
             }
             done.stages.push(Stage::Made);
             step_passed();
@@ -296,7 +303,17 @@ impl<'a> RenamePlan<'a> {
         shown.filter(|shown| !durable::same_disk(&shown.to, dir))
     }
 
-    fn undo(&self, mut done: Done<'_, '_>) {
+    /// The failure of a plan that is undone as far as it came; one that cannot be has an effect.
+    fn undone(&self, done: Done<'_, '_>, error: Error) -> Error {
+        match self.undo(done) {
+            true => error,
+            false => error.after_effect(),
+        }
+    }
+
+    /// Whether all is as it was.
+    fn undo(&self, mut done: Done<'_, '_>) -> bool {
+        let mut all = true;
         for (step, stage) in self.steps.iter().zip(&done.stages).rev() {
             let ends = step.ends();
             let branch = &ends.from.branch;
@@ -316,6 +333,7 @@ impl<'a> RenamePlan<'a> {
                     }),
             };
             if let Err(errno) = outcome {
+                all = false;
                 tracing::error!(branch = %ends.from.branch.path.display(), from = ?ends.from_name, to = ?ends.to_name, %errno, "a rename could not be undone");
             }
         }
@@ -324,12 +342,14 @@ impl<'a> RenamePlan<'a> {
                 let branch = &stale.dir.branch;
                 undone_in_the_end(branch, || put_back(&stale.dir, stale.name, dir))
             }) {
+                all = false;
                 tracing::error!(branch = %stale.dir.branch.path.display(), name = ?stale.name, %errno, "an empty directory could not be put back");
             }
         }
         while let Some(copy) = done.aside.pop() {
             copy.put_back();
         }
+        all
     }
 
     /// Removes what was replaced, from the last branch to the first: should one refuse, what users
@@ -344,7 +364,7 @@ impl<'a> RenamePlan<'a> {
                 && let Err(errno) = self.unlink_old(ends)
             {
                 tracing::error!(branch = %ends.from.branch.path.display(), name = ?ends.from_name, %errno, "a renamed file keeps its old name too");
-                return Err(Error::at(&ends.from.branch, errno));
+                return Err(Error::at(&ends.from.branch, errno).after_effect());
             }
         }
         step_passed();
@@ -397,8 +417,7 @@ impl<'a> RenamePlan<'a> {
                 if done.files_gone {
                     tracing::error!(branch = %dir.branch.path.display(), %errno, "a replaced name could not be removed here; its copies on later branches are gone");
                 }
-                self.undo(done);
-                return Err(Error::at(&dir.branch, errno));
+                return Err(self.undone(done, Error::at(&dir.branch, errno)));
             }
             step_passed();
         }
@@ -499,6 +518,8 @@ fn remove(dir: &DirEntry, name: &OsStr, kind: FileKind) -> sys::Result<Option<Re
     match rustix::fs::unlinkat(&dir.fd, name, unlink_flags(is_dir)) {
         Ok(()) => Ok(kept),
         Err(Errno::NOENT) => Ok(None),
+        // It is done, and its answer was lost.
+        Err(_) if remove::is_gone(dir, name) => Ok(kept),
         Err(errno) => Err(errno),
     }
 }

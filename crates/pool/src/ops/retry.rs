@@ -20,7 +20,10 @@ const ATTEMPTS: usize = 16;
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Runs a request again that failed while options or branches changed under it, or a file
-/// moved: it may have seen half of the old and half of the new.
+/// moved: it may have seen half of the old and half of the new. Not one that [`took_effect`]: that would find
+/// its own work in the way.
+///
+/// [`took_effect`]: crate::base::error::Error::took_effect
 pub(crate) fn steady<T>(
     pool: &State,
     mut attempt: impl FnMut() -> crate::base::error::Result<T>,
@@ -29,7 +32,11 @@ pub(crate) fn steady<T>(
     for _ in 0..ATTEMPTS {
         let before = (pool.view().generation, pool.moves());
         outcome = attempt();
-        if outcome.is_ok() || (pool.view().generation, pool.moves()) == before {
+        let is_done = match &outcome {
+            Ok(_) => true,
+            Err(error) => error.took_effect,
+        };
+        if is_done || (pool.view().generation, pool.moves()) == before {
             break;
         }
     }
@@ -45,7 +52,10 @@ pub(crate) fn finding<T>(
 ) -> Result<T> {
     unless_lacking(pool, cx, || {
         let outcome = steady(pool, &mut attempt);
-        outcome.map_err(|error| pool.view().absent(error))
+        outcome.map_err(|error| match error.took_effect {
+            true => error,
+            false => pool.view().absent(error),
+        })
     })
 }
 
@@ -86,6 +96,7 @@ fn unless_lacking<T>(
     loop {
         let outcome = attempt();
         if let Err(error) = &outcome
+            && !error.took_effect
             && is_dead_server(error.errno)
             && (dead_server::fence_dead_servers(pool) || !std::mem::replace(&mut tried_again, true))
         {

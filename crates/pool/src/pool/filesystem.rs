@@ -258,6 +258,7 @@ impl Filesystem for Pool {
                 // asked to look again, the kernel opens the file without holding the directory.
                 Err(Error {
                     errno: Errno::AGAIN,
+                    took_effect: false,
                     ..
                 }) if args.flags & libc::O_NONBLOCK == 0 => Err(Errno::STALE.into()),
                 made => durable::created(self, cx, parent, made?),

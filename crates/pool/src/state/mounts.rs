@@ -17,8 +17,8 @@ mod table;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
@@ -97,12 +97,10 @@ pub struct Mounts {
     restricts: AtomicBool,
     /// A user has mounted something below a branch, or the pool itself is mounted there.
     users_below: AtomicBool,
-    /// The pool's device; 0 until it is mounted.
-    pool_device: AtomicU32,
+    /// Minor number of the pool's own device, whose major number is 0; 0 until it is mounted.
+    own_device: AtomicU32,
     /// What was mounted below the branches at the last look.
     below: Mutex<Option<Vec<Below>>>,
-    /// Major and minor number of the pool's own device.
-    own: OnceLock<(u32, u32)>,
 }
 
 /// A mount below a branch: its id, and its device.
@@ -210,13 +208,18 @@ impl Mounts {
     }
 
     /// The pool is mounted, with a device of this minor number.
-    pub fn set_pool_device(&self, minor: u32) {
-        self.pool_device.store(minor, Ordering::Release);
+    pub fn set_own_device(&self, minor: u32) {
+        self.own_device.store(minor, Ordering::Release);
+    }
+
+    /// The pool's own device, once it is mounted.
+    fn own_device(&self) -> Option<(u32, u32)> {
+        let minor = self.own_device.load(Ordering::Acquire);
+        (minor != 0).then_some((0, minor))
     }
 
     fn is_pool(&self, line: &MountEntry) -> bool {
-        let minor = self.pool_device.load(Ordering::Acquire);
-        minor != 0 && line.device == (0, minor)
+        self.own_device() == Some(line.device)
     }
 
     /// Looks what is mounted below these directories; true if that is not what it was.
@@ -284,7 +287,7 @@ impl Mounts {
     /// wait for itself, and two that lead to each other for each other. Asks its filesystem nothing.
     pub fn admits_step(&self, step: BorrowedFd<'_>, stat: &Statx) -> bool {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        if self.own.get().is_none_or(|own| *own == device) {
+        if self.own_device().is_none_or(|own| own == device) {
             return false;
         }
         self.meet(step, key_of(stat)).is_some_and(|known| {
@@ -293,7 +296,7 @@ impl Mounts {
         })
     }
 
-    /// Notes which device the pool itself is; once.
+    /// Notes which device the pool itself is.
     ///
     /// # Errors
     /// Those of `open(2)` and `statx(2)`.
@@ -301,7 +304,9 @@ impl Mounts {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;
         let stat = look(root.as_fd())?;
-        let _ = self.own.set((stat.stx_dev_major, stat.stx_dev_minor));
+        if stat.stx_dev_major == 0 {
+            self.set_own_device(stat.stx_dev_minor);
+        }
         Ok(())
     }
 

@@ -67,7 +67,8 @@ pub struct Node {
     /// its times back after a change that is not to show.
     attributes: Mutex<(), { rank::ATTRIBUTES }>,
     /// Shared by requests that change the file or its names; alone for whoever moves it. A
-    /// request holds at most one side of it and takes it before it looks for the file.
+    /// request holds at most one side of it and takes it before it looks for the file; of two files it waits
+    /// for neither while it holds the other.
     move_lock: RwLock<(), { rank::MOVE }>,
 }
 
@@ -362,9 +363,33 @@ impl Node {
         })
     }
 
+    /// Keeps two files from moving. Never waits for one while it holds the other: a mover of the first may wait
+    /// for somebody who waits for the second.
+    pub fn share_both_move_locks<'a>(
+        first: &'a Node,
+        second: &'a Node,
+        cx: &Context<'_>,
+    ) -> [SharedMoveLock<'a>; 2] {
+        let (mut awaited, mut other) = (first, second);
+        loop {
+            let held = awaited.share_move_lock(cx);
+            if let Some(also) = other.try_share_move_lock() {
+                return [held, also];
+            }
+            drop(held);
+            std::mem::swap(&mut awaited, &mut other);
+        }
+    }
+
     /// Keeps the file from moving, unless it does at the moment.
     pub fn try_share_move_lock(&self) -> Option<SharedMoveLock<'_>> {
         self.move_lock.try_read()
+    }
+
+    /// Whether anybody has either side of the move lock.
+    #[cfg(test)]
+    pub fn is_kept_from_moving(&self) -> bool {
+        self.move_lock.try_write().is_none()
     }
 
     /// Waits for all who change the file, and keeps others from it.
@@ -461,5 +486,37 @@ impl Node {
     /// Like [`Node::try_ref`], but the root, which is never counted, always answers true.
     pub fn try_ref_or_root(&self) -> bool {
         self.id == NodeId::ROOT || self.try_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::base::test_request::request_of;
+
+    fn file(id: u64) -> Node {
+        let (copies, names) = (SmallVec::new(), Names::default());
+        Node::new(NodeId(id), id, FileKind::Regular, copies, names)
+    }
+
+    #[test]
+    fn renames_that_cross_each_other_and_movers_of_both_files_all_come_to_an_end() {
+        const ROUNDS: usize = 2000;
+        let (one, other) = (&file(2), &file(3));
+        thread::scope(|scope| {
+            for (first, second) in [(one, other), (other, one)] {
+                scope.spawn(move || {
+                    let cx = request_of(0);
+                    for _ in 0..ROUNDS {
+                        let both = Node::share_both_move_locks(first, second, &cx);
+                        assert!(one.is_kept_from_moving() && other.is_kept_from_moving());
+                        drop(both);
+                    }
+                });
+                scope.spawn(move || (0..ROUNDS).for_each(|_| drop(first.lock_for_move())));
+            }
+        });
     }
 }

@@ -355,15 +355,26 @@ impl OpenState {
 
     /// The branch file of some handle, and its branch, which may have left the pool since.
     pub fn any_open(&self) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        self.open_where(|_| true)
+    }
+
+    /// The same of a handle on this branch: others are of other copies, see
+    /// [`Node::primary`](crate::state::node::Node::primary).
+    pub fn open_on(&self, branch: BranchId) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
+        self.open_where(|on| on.id == branch)
+    }
+
+    fn open_where(&self, is_it: impl Fn(&Branch) -> bool) -> Option<(Arc<Branch>, Arc<OwnedFd>)> {
         /// There may be very many, all of them in other tables.
         const LOOKED_AT: usize = 8;
+        let is_it = |(branch, _): &(Arc<Branch>, Arc<OwnedFd>)| is_it(branch);
         let few = self.handles.iter().take(LOOKED_AT);
         few.filter_map(Weak::upgrade)
-            .find_map(|handle| handle.here_on())
+            .find_map(|handle| handle.here_on().filter(is_it))
             .or_else(|| {
                 self.handles
                     .iter()
-                    .find_map(|handle| handle.upgrade()?.opened_on())
+                    .find_map(|handle| handle.upgrade()?.opened_on().filter(is_it))
             })
     }
 }

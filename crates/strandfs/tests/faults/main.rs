@@ -13,6 +13,7 @@ mod frozen_disk;
 mod guardian;
 mod health;
 mod hung_server;
+mod lost_answers;
 mod multi_branch_changes;
 mod notifications;
 mod power_cut;

@@ -220,3 +220,28 @@ fn rename_and_link_may_leave_the_path_when_told_so() {
         }
     }
 }
+
+/// The file that is open is the second one, and has no name any more either.
+#[test]
+fn a_removed_file_is_the_one_that_was_shown_whichever_is_open() {
+    need_root!();
+    type Remove = fn(&Pool);
+    let removals: [(&str, Remove); 2] = [
+        ("unlink", |pool| fs::remove_file(pool.path("f")).unwrap()),
+        ("rename", |pool| {
+            put(pool.path("other"), "x");
+            fs::rename(pool.path("other"), pool.path("f")).unwrap();
+        }),
+    ];
+    for (what, remove) in removals {
+        let pool = copies("func.open=newest,cache.attr=0,passthrough.io=off");
+        let open = File::open(pool.path("f")).unwrap();
+        let before = open.metadata().unwrap();
+        assert_eq!(before.len(), 1, "{what}");
+        remove(&pool);
+        let after = open.metadata().unwrap();
+        assert_eq!((after.len(), after.ino()), (1, before.ino()), "{what}");
+        assert_eq!(after.mtime(), before.mtime(), "{what}");
+        assert_eq!(after.nlink(), 0, "{what}");
+    }
+}

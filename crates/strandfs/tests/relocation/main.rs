@@ -9,5 +9,6 @@ mod held;
 mod held_scene;
 mod held_trouble;
 mod limits;
+mod lost_answers;
 mod on_full;
 mod refused;

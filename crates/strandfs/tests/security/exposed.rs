@@ -179,3 +179,71 @@ fn a_branch_in_others_hands_is_not_used_for_want_of_room() {
     assert_eq!(pool.holders("d/f"), [1]);
     put(path, "y");
 }
+
+/// It was found to be fit where it was, a moment ago.
+#[test]
+fn a_directory_that_is_renamed_below_a_private_one_is_looked_at_anew() {
+    need_root!();
+    for coherence in ["auto", "timeout"] {
+        let mut pool = build(&format!("coherence={coherence}")).prepare();
+        for (branch, mode) in [(0, 0o700), (1, 0o755)] {
+            make(&pool.on(branch, "d/deeper"), (0, 0o755));
+            make(&pool.on(branch, "d"), (0, 0o755));
+            make(&pool.on(branch, "private"), (0, mode));
+        }
+        pool.start();
+        for round in 0..5 {
+            for dir in ["d", "d/deeper"] {
+                let name = format!("{dir}/before{round}");
+                fs::write(pool.path(&name), "x").unwrap();
+                assert_eq!(pool.holders(&name), [1], "{coherence} {name}");
+            }
+            fs::rename(pool.path("d"), pool.path("private/d")).unwrap();
+            for dir in ["private/d", "private/d/deeper"] {
+                let name = format!("{dir}/after{round}");
+                fs::write(pool.path(&name), "x").unwrap();
+                assert_eq!(pool.holders(&name), [0], "{coherence} {name}");
+            }
+            fs::rename(pool.path("private/d"), pool.path("d")).unwrap();
+        }
+    }
+}
+
+/// The program is told no more than that it is read-only.
+#[test]
+fn the_log_says_once_why_nothing_can_be_made_where_the_fit_copies_are_read_only() {
+    need_root!();
+    for mode in ["=RO", "=NC"] {
+        let mut pool = Pool::build()
+            .branch(Kind::Tmpfs("16m"), mode)
+            .branch(Kind::Tmpfs("16m"), "")
+            .option("category.create=ff")
+            .prepare();
+        for (branch, copy) in [(0, (0, 0o755)), (1, (MALLORY, 0o755))] {
+            make(&pool.on(branch, "d"), copy);
+        }
+        pool.start();
+        for name in ["f", "g"] {
+            let path = pool.path("d").join(name);
+            assert_eq!(errno(fs::write(path, "x")), Errno::ROFS, "{mode}");
+        }
+        let told = || {
+            let log = pool.log();
+            let lines = log.lines().map(str::to_owned);
+            let told = lines.filter(|line| line.contains("nothing can be made"));
+            told.collect::<Vec<_>>()
+        };
+        // It is written by a thread of its own.
+        let limit = std::time::Duration::from_secs(20);
+        super::support::eventually("it to be said", limit, || !told().is_empty());
+        let line = &told()[0];
+        let branch = pool.on(1, "").display().to_string();
+        assert!(
+            line.contains(branch.trim_end_matches('/')),
+            "{mode}: {line}"
+        );
+        assert!(line.contains("directory=/d"), "{mode}: {line}");
+        assert!(line.contains("chown"), "{mode}: {line}");
+        assert_eq!(told().len(), 1, "{mode}");
+    }
+}

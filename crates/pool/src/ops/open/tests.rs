@@ -1,5 +1,6 @@
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use strandfs_fuse::BackingId;
 use strandfs_options::Settings;
@@ -25,32 +26,47 @@ fn pool(house: &std::path::Path) -> (Arc<Pool>, Arc<Node>) {
     (pool, node)
 }
 
+/// Opens the copy on the second branch, as if the first had failed to.
+fn open_another_copy(pool: &Arc<Pool>, node: &Arc<Node>) -> Result<OpenReply> {
+    let view = Arc::clone(&pool.view());
+    let failure = Errno::IO.into();
+    let (cx, of) = (request_of(0), (&*view, node));
+    let found = open::open_stand_in(pool, &cx, of, libc::O_RDONLY, failure);
+    let (branch, file, mode) = found.unwrap();
+    assert!(node.open.lock().is_none(), "open without a handle");
+    let found = OpenedCopy {
+        branch,
+        file,
+        mode,
+        share: pool.files.admit(0).unwrap(),
+        stands_in_for: Some(failure),
+        made: false,
+    };
+    open::register(pool, &cx, &view, node, found, libc::O_RDONLY)
+}
+
+/// Its mode was changed, and its size, and the caller told that the file's had been.
+#[test]
+fn while_another_copy_is_read_what_is_done_to_the_file_is_done_to_the_one_that_is_shown() {
+    let house = tempfile::tempdir().unwrap();
+    let (pool, node) = pool(house.path());
+    open_another_copy(&pool, &node).unwrap();
+    let own = fs::metadata(house.path().join("a/f")).unwrap();
+    let found = locate::locate(&pool, &node).unwrap();
+    assert_eq!(found.branch.id.0, 0);
+    assert_eq!(sys::statx_fd(found.fd()).unwrap().stx_ino, own.ino());
+    drop(found);
+    // Once it has lost its name the copy that is read is no more it than before.
+    fs::remove_file(house.path().join("a/f")).unwrap();
+    let found = locate::locate_shown(&pool, &node);
+    assert!(found.is_err(), "another file");
+}
+
 #[test]
 fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
     let house = tempfile::tempdir().unwrap();
     let (pool, node) = pool(house.path());
-    let view = Arc::clone(&pool.view());
-    let stands_in_for = Some(Errno::IO.into());
-    let open = || {
-        let found = open::open_stand_in(
-            &pool,
-            &request_of(0),
-            (&view, &node),
-            libc::O_RDONLY,
-            Errno::IO.into(),
-        );
-        let (branch, file, mode) = found.unwrap();
-        assert!(node.open.lock().is_none(), "open without a handle");
-        let found = OpenedCopy {
-            branch,
-            file,
-            mode,
-            share: pool.files.admit(0).unwrap(),
-            stands_in_for,
-            made: false,
-        };
-        open::register(&pool, &request_of(0), &view, &node, found, libc::O_RDONLY)
-    };
+    let open = || open_another_copy(&pool, &node);
     let reply = open().unwrap();
     let opened = pool.files.get(reply.handle).unwrap();
     assert_eq!(opened.opened_on().unwrap().0.id.0, 1);

@@ -69,10 +69,25 @@ fn shows_the_branches(home: &Path, branches: &[Branch]) -> Result<(), String> {
     Ok(())
 }
 
-/// Every change with each of its calls on the weak branch failing: the `failures` from there on.
-fn each_call_fails(failures: u64, check: impl Fn(&Outcome<'_>) -> Result<(), String>) {
+/// What becomes of calls on the weak branch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// One fails.
+    Once,
+    /// All fail from one on.
+    ForGood,
+    /// One is made, and fails all the same.
+    Late,
+}
+
+/// Every change with each of its calls on the weak branch failing.
+fn each_call_fails(fault: Fault, check: impl Fn(&Outcome<'_>) -> Result<(), String>) {
     let (mut tried, mut wrong) = (0, Vec::new());
-    let kind = if failures == 1 { "once" } else { "for good" };
+    let kind = match fault {
+        Fault::Once => "once",
+        Fault::ForGood => "for good",
+        Fault::Late => "once, and is made",
+    };
     let mut run = FaultRun::new("a branch's call fails in a change", kind);
     for weak in 0..BRANCHES {
         let (pool, disk) = with_a_weak_branch(weak);
@@ -86,7 +101,11 @@ fn each_call_fails(failures: u64, check: impl Fn(&Outcome<'_>) -> Result<(), Str
                 let home = format!("home{number}-{call}");
                 furnish(&pool, &home);
                 let before = branches(&pool, &home);
-                disk.arm(call, failures);
+                match fault {
+                    Fault::Once => disk.arm(call, 1),
+                    Fault::ForGood => disk.arm(call, u64::MAX),
+                    Fault::Late => disk.arm_late(call, 1),
+                }
                 let result = change(&pool.path(&home));
                 let failed = disk.disarm();
                 if failed == 0 {
@@ -210,7 +229,7 @@ impl Outcome<'_> {
 #[test]
 fn a_call_that_fails_once_undoes_the_whole_change() {
     need_root!();
-    each_call_fails(1, |outcome| {
+    each_call_fails(Fault::Once, |outcome| {
         if outcome.is_done()? || outcome.keeps_both_names() {
             return Ok(());
         }
@@ -224,7 +243,7 @@ fn a_call_that_fails_once_undoes_the_whole_change() {
 #[test]
 fn a_branch_that_breaks_for_good_loses_nothing_and_leaves_the_others_as_they_were() {
     need_root!();
-    each_call_fails(u64::MAX, |outcome| {
+    each_call_fails(Fault::ForGood, |outcome| {
         if outcome.is_done()? || outcome.keeps_both_names() {
             return Ok(());
         }
@@ -234,5 +253,20 @@ fn a_branch_that_breaks_for_good_loses_nothing_and_leaves_the_others_as_they_wer
         outcome.loses_nothing()?;
         let mut others = (0..BRANCHES).filter(|branch| *branch != outcome.weak);
         others.try_for_each(|branch| outcome.is_undone_on(branch))
+    });
+}
+
+/// A server does what it is asked, and its answer is lost.
+#[test]
+fn a_call_that_is_made_and_fails_all_the_same_leaves_nothing_half_done() {
+    need_root!();
+    each_call_fails(Fault::Late, |outcome| {
+        if outcome.is_done()? || outcome.keeps_both_names() {
+            return Ok(());
+        }
+        if outcome.cannot_be_undone() {
+            return Ok(());
+        }
+        (0..BRANCHES).try_for_each(|branch| outcome.is_undone_on(branch))
     });
 }
