@@ -26,6 +26,8 @@ struct Shared {
     failures: AtomicU64,
     /// Changes that failed.
     failed: AtomicU64,
+    /// With what they fail.
+    errno: Mutex<Errno>,
     access_lists: bool,
     broken: Mutex<Broken>,
 }
@@ -61,6 +63,7 @@ impl FaultFs {
             before_failure: AtomicU64::new(NEVER),
             failures: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            errno: Mutex::new(Errno::IO),
             access_lists,
             broken: Mutex::default(),
         });
@@ -87,6 +90,11 @@ impl FaultFs {
         self.shared.failed.store(0, Ordering::Release);
         self.shared.failures.store(failures, Ordering::Release);
         self.shared.before_failure.store(before, Ordering::Release);
+    }
+
+    /// Changes that fail do so with this from now on.
+    pub fn fail_with(&self, errno: Errno) {
+        *self.shared.errno.lock().unwrap() = errno;
     }
 
     /// From now on the look-up of this name fails with EIO.
@@ -143,7 +151,7 @@ impl Fault {
             return Ok(());
         }
         shared.failed.fetch_add(1, order);
-        Err(Errno::IO)
+        Err(*shared.errno.lock().unwrap())
     }
 
     /// Refuses access lists where it has none.

@@ -9,6 +9,7 @@ mod medium;
 mod missing;
 mod reserved;
 mod root_id;
+mod root_reserve;
 mod space;
 
 use std::fmt;
@@ -36,6 +37,8 @@ pub use missing::Missing;
 use reserved::Reserved;
 pub use reserved::Usable;
 pub use root_id::{FilesystemId, RootId, open_to_ask};
+use root_reserve::RootReserve;
+pub(crate) use root_reserve::may_be_kept_on;
 pub use space::SpaceCache;
 
 /// Names a branch for the life of the pool; never reused.
@@ -88,6 +91,7 @@ struct Learnt {
     passthrough: Mutex<PassthroughState>,
     holds: Mutex<HoldState>,
     reserved: OnceLock<Reserved>,
+    root_reserve: RootReserve,
     reports_at_close: bool,
     open_dirs_are_free: bool,
     medium: Medium,
@@ -137,6 +141,7 @@ impl Branch {
                 passthrough: Mutex::new(PassthroughState::Untried),
                 holds: Mutex::new(HoldState::Untried),
                 reserved: OnceLock::new(),
+                root_reserve: RootReserve::of(kind),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
@@ -228,6 +233,23 @@ impl Branch {
     /// Free space, from memory if that is good enough.
     pub fn space(&self) -> &SpaceCache {
         &self.learnt.space
+    }
+
+    /// Whether its filesystem keeps room that only root may fill.
+    pub(crate) fn keeps_root_reserve(&self) -> bool {
+        let ask = || rustix::fs::fstatvfs(self.root());
+        self.learnt.root_reserve.is_kept(ask)
+    }
+
+    /// Whether what is written now may reach that room.
+    pub(crate) fn is_near_root_reserve(&self) -> bool {
+        let ask = || rustix::fs::fstatvfs(self.root());
+        self.learnt.root_reserve.is_near(ask)
+    }
+
+    /// Whether that room is known to be out of reach, without a call.
+    pub(crate) fn is_surely_far_from_root_reserve(&self) -> bool {
+        self.learnt.root_reserve.is_surely_far()
     }
 
     /// Whether the mode forbids changes.

@@ -6,8 +6,8 @@ use rustix::fs::Statx;
 
 pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{
-    Caller, all_but_owners_power, as_caller, as_owner, for_owner_alone, want_fsetid, with_powers,
-    with_umask,
+    Caller, NOBODY, all_but_owners_power, as_caller, as_owner, for_owner_alone, on_account_alone,
+    on_account_of, want_fsetid, with_powers, with_umask,
 };
 pub use extents::{each_unwritten, mapped_bytes};
 pub use fanotify::{

@@ -37,7 +37,7 @@ const UNTIL_CREATE_RETURNS: Duration = Duration::from_nanos(1);
 fn try_elsewhere(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV | Errno::OPNOTSUPP
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS
     )
 }
 

@@ -20,8 +20,8 @@ use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
-    Ops, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack, privilege,
-    running,
+    Ops, account, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack,
+    privilege, running,
 };
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
@@ -307,11 +307,15 @@ fn register_in(
     let (branch, file, share) = (found.branch, found.file, found.share);
     // Unless it is the first.
     let mut how = OpenedAs::OpenAlready;
+    let mut is_first = false;
     let state = open.get_or_insert_with(|| {
+        is_first = true;
+        let mut payer = account::ROOT;
+        let paid = (cx, found.made, &mut payer);
         // Opens that pass through share the first one's file, which must be the node's own.
         let (mode, why) = match found.stands_in_for {
             Some(_) => (IoMode::Server, OpenedAs::OtherCopy),
-            None => match first_mode(pool, view, &branch, &file, flags) {
+            None => match first_mode(pool, view, &branch, &file, flags, paid) {
                 Ok(id) => (IoMode::Passthrough(id), OpenedAs::Passthrough),
                 Err(why) => (IoMode::Server, why),
             },
@@ -324,7 +328,7 @@ fn register_in(
             };
             node.look_for_mappings(&file, own);
         }
-        Box::new(OpenState::new(mode))
+        Box::new(OpenState::new(mode, payer == account::ROOT))
     });
     if let (Some(failure), IoMode::Passthrough(_)) = (found.stands_in_for, state.mode) {
         return Err(failure);
@@ -338,6 +342,8 @@ fn register_in(
                 OpenedAs::Options
             } else if writes_beside_set_id(cx, found.mode, flags) {
                 OpenedAs::SetId
+            } else if !is_first && writable && state.root_pays && pays_for_itself(cx, &branch) {
+                OpenedAs::RootReserve
             } else {
                 OpenedAs::Passthrough
             };
@@ -400,6 +406,7 @@ fn first_mode(
     branch: &Branch,
     file: &OwnedFd,
     flags: i32,
+    (cx, made, payer): (&Context<'_>, bool, &mut u32),
 ) -> Result<BackingId, OpenedAs> {
     if passthrough_ruled_out(&view.settings).is_some() {
         return Err(OpenedAs::Options);
@@ -414,13 +421,14 @@ fn first_mode(
         return Err(OpenedAs::MayMove);
     }
     let connection = pool.connection.get().ok_or(OpenedAs::Kernel)?;
-    // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
-    // clears set-id bits, as it must for everyone but root (see
-    // `writes_beside_set_id`).
-    if sys::want_fsetid(false).is_err() {
+    let writes = access_mode(flags) != libc::O_RDONLY;
+    *payer = account::of_passthrough(cx, branch, file.as_fd(), (made, writes));
+    // The kernel writes as the user and with the powers this thread has now. Without CAP_FSETID a
+    // write clears set-id bits, as it must for everyone but root (see `writes_beside_set_id`).
+    if *payer == account::ROOT && sys::want_fsetid(false).is_err() {
         return Err(OpenedAs::Kernel);
     }
-    let outcome = connection.open_backing(file.as_fd());
+    let outcome = sys::on_account_alone(*payer, || connection.open_backing(file.as_fd()));
     if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
         branch.note_passthrough(outcome.map(drop));
     }
@@ -554,6 +562,11 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY
         && crate::state::attr::has_set_id(file_mode)
         && privilege::keeps_set_id(cx)
+}
+
+/// Whether the kernel may not write for the caller on root's account: the branch keeps room for root.
+fn pays_for_itself(cx: &Context<'_>, branch: &Branch) -> bool {
+    branch.keeps_root_reserve() && !account::is_root(cx)
 }
 
 /// Whether the mount (`sync`) wants what this open writes to be on disk at once. What the kernel writes to the

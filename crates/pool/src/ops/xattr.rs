@@ -179,7 +179,7 @@ pub(crate) fn listxattr(
     match view.settings.attributes.xattr {
         XattrMode::Passthrough => {}
         XattrMode::NoAttr => return Ok(0),
-        XattrMode::NoSys => return Err(Errno::NOSYS.into()),
+        XattrMode::NoSys => return Err(Error::expected(Errno::NOSYS)),
     }
     let node = pool.node(id)?;
     let located = told_copy(pool, cx, (&view, &node), Function::Listxattr, None)?;
@@ -294,7 +294,7 @@ fn check_mode(view: &View, name: Option<&OsStr>) -> Result<()> {
         XattrMode::NoAttr => Err(Errno::NODATA.into()),
         // After ENOSYS the kernel would ask for no access list any more. The caller hears the same.
         XattrMode::NoSys if lists && name.is_some() => Err(Errno::OPNOTSUPP.into()),
-        XattrMode::NoSys => Err(Errno::NOSYS.into()),
+        XattrMode::NoSys => Err(Error::expected(Errno::NOSYS)),
     }
 }
 

@@ -11,3 +11,4 @@ mod held_trouble;
 mod limits;
 mod on_full;
 mod refused;
+mod root_reserve;

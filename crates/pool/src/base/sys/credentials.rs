@@ -12,6 +12,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::base::sys::Result;
 
+/// Who stands for users that have no number here, and has no more rights than anybody.
+pub const NOBODY: u32 = 65_534;
+
 /// Whose files an operation makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -172,6 +175,55 @@ pub fn with_powers<T, E: From<Errno>>(
     let sets = rustix::thread::capabilities(None)?;
     set_effective(sets, sets.permitted & kept)?;
     act()
+}
+
+/// The capabilities that come and go with the filesystem user (`CAP_FS_SET` of the kernel).
+const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MAC_OVERRIDE);
+
+/// Runs `act`, which works on open files alone, as this user where it comes to who takes up room on a
+/// filesystem: what is kept for root is not to be had. The thread keeps CAP_FSETID where it was wanted
+/// last, and has no other power over files. Where ids cannot be changed (a user namespace without
+/// mapping) it stays as it is, and for user 0.
+pub fn on_account_of<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    on_account_alone(uid, || {
+        if let (true, Some((true, sets))) = (uid != 0 && *SERVER_IS_ROOT, FSETID.get()) {
+            let others = sets.effective.difference(OF_FILES);
+            // Should it fail, set-id bits fall where they need not.
+            let _ = set_effective(sets, others | (sets.permitted & CapabilitySet::FSETID));
+        }
+        act()
+    })
+}
+
+/// As [`on_account_of`], without CAP_FSETID either.
+pub fn on_account_alone<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    if uid == 0 || !*SERVER_IS_ROOT {
+        return act();
+    }
+    set_fs_id(libc::SYS_setfsuid, uid);
+    let _account = Account;
+    act()
+}
+
+/// Ends working on another's account when dropped.
+struct Account;
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        set_fs_id(libc::SYS_setfsuid, 0);
+        // Back to 0 raises what is permitted of these.
+        if let Some((_, sets)) = FSETID.get() {
+            let effective = sets.effective | (sets.permitted & OF_FILES);
+            FSETID.set(Some((true, CapabilitySets { effective, ..sets })));
+        }
+    }
 }
 
 /// All powers but CAP_FOWNER, to do to anybody's files what their owners may.
