@@ -10,6 +10,7 @@ mod missing;
 mod reserved;
 mod root_id;
 mod root_reserve;
+mod shut_down;
 mod space;
 
 use std::fmt;
@@ -28,7 +29,7 @@ use crate::base::calls::Call;
 use crate::base::error::Error;
 use crate::base::hash::stable_hash;
 use crate::base::{magic, sys};
-pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
+pub use dead_server::{DEAD_SERVER, ask_server, state_gone, why_gone};
 pub use health::{BranchHealth, BranchState, is_dead_server, is_failure};
 pub use idle::{DiskIdle, MINUTES as IDLE_MINUTES};
 pub use mark::{Found, Mark, Place, is_marked, open};
@@ -39,6 +40,7 @@ pub use reserved::Usable;
 pub use root_id::{FilesystemId, RootId, open_to_ask};
 use root_reserve::RootReserve;
 pub(crate) use root_reserve::may_be_kept_on;
+pub use shut_down::{SHUT_DOWN, has_shut_down, is_refusal};
 pub use space::SpaceCache;
 
 /// Names a branch for the life of the pool; never reused.
@@ -118,7 +120,7 @@ impl Branch {
     /// Opens the root of a branch whose health is known.
     ///
     /// # Errors
-    /// As [`Branch::open`].
+    /// As [`Branch::open`]; ESHUTDOWN: its filesystem has shut down.
     pub fn open_as(
         id: BranchId,
         spec: &BranchSpec,
@@ -127,6 +129,9 @@ impl Branch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
         let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
+        if !medium.latency.may_hang() && has_shut_down(root.as_fd()) {
+            return Err(Errno::SHUTDOWN);
+        }
         let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
         let is_local = is_local(kind);
         Ok(Branch {

@@ -16,5 +16,6 @@ mod hung_server;
 mod multi_branch_changes;
 mod notifications;
 mod power_cut;
+mod shut_down;
 mod slow_branch;
 mod slow_log;
