@@ -9,7 +9,7 @@ pub use credentials::{
     Caller, NOBODY, all_but_owners_power, as_caller, as_owner, for_owner_alone, on_account_alone,
     on_account_of, want_fsetid, with_powers, with_umask,
 };
-pub use extents::{each_unwritten, mapped_bytes};
+pub use extents::{each_unwritten, mapped_bytes, shared_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,

@@ -8,6 +8,7 @@ mod ahead;
 mod held;
 mod held_scene;
 mod held_trouble;
+mod in_vain;
 mod limits;
 mod on_full;
 mod refused;

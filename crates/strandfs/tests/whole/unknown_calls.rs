@@ -25,8 +25,7 @@ fn pool(kinds: &[Kind]) -> (Pool, FaultFs) {
     (pool, branch)
 }
 
-/// The kernel took it for the answer of the pool and made all files in two steps from then on, of which the
-/// second is refused to whoever makes a file that is not to be written later.
+/// The kernel took it for the answer of the pool, and asked none of its branches any more.
 #[test]
 fn a_branch_that_cannot_make_files_leaves_the_pool_able_to() {
     need_root!();
