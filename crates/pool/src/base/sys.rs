@@ -7,7 +7,7 @@ use rustix::fs::Statx;
 pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{
     Caller, NOBODY, all_but_owners_power, as_caller, as_owner, for_owner_alone, on_account_alone,
-    on_account_of, want_fsetid, with_powers, with_umask,
+    on_account_of, on_account_with_powers, want_fsetid, with_powers, with_umask,
 };
 pub use extents::{each_unwritten, mapped_bytes, shared_bytes};
 pub use fanotify::{

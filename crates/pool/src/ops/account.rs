@@ -8,6 +8,7 @@ use crate::base::branch::Branch;
 use crate::base::sys;
 use crate::ops::privilege;
 use crate::state::open_file::OpenFile;
+use crate::state::view::View;
 
 /// The user that the kernel does not name.
 const UNNAMED: u32 = u32::MAX;
@@ -31,6 +32,15 @@ pub(super) fn of_caller(cx: &Context<'_>, branch: &Branch, extent: Extent) -> u3
         Extent::Any => branch.keeps_root_reserve(),
     };
     match concerned {
+        true => user(cx),
+        false => ROOT,
+    }
+}
+
+/// The same where it may be taken on any branch.
+pub(super) fn of_caller_anywhere(cx: &Context<'_>, view: &View) -> u32 {
+    let mut branches = view.branches.iter();
+    match branches.any(|branch| branch.is_near_root_reserve()) {
         true => user(cx),
         false => ROOT,
     }

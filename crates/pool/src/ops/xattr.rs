@@ -20,6 +20,7 @@ use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::directory::locate::{self, Located};
 use crate::directory::{Directories, deadline, set};
+use crate::ops::account;
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::change;
 use crate::ops::hidden_copies::{self, Power};
@@ -214,12 +215,17 @@ pub(crate) fn setxattr(
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Setxattr);
+    let power = power_for(args.name, args.kill_sgid);
     let change = WithAttr {
         name: args.name,
         value: args.value,
         flags: args.flags,
+        // What takes another power is done as the owner.
+        payer: match power {
+            Power::Write => account::of_caller_anywhere(cx, &view),
+            _ => account::ROOT,
+        },
     };
-    let power = power_for(args.name, args.kill_sgid);
     change::change_copies(pool, &view, &node, rule, (cx, power), &change)
         .or_else(|refusal| unless_unknown(pool, &node, (args.name, power), refusal))
 }

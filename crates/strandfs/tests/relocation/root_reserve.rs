@@ -146,6 +146,52 @@ fn a_user_cannot_reserve_or_copy_what_is_kept_for_root() {
     assert_kept(&pool, "copy_file_range");
 }
 
+/// A branch filled up to what is kept for root.
+fn full_pool() -> Option<Pool> {
+    let pool = pool("passthrough.io=off")?;
+    act_as(USER, || {
+        put(pool.path("first"), "");
+        let names = (0..400).map(|n| pool.path(format!("few{n}")));
+        names.for_each(|name| put(name, ""));
+        full(write_until_full(&create(&pool.path("f")).unwrap(), 0));
+        // And what is too little for a MiB.
+        let rest = create(&pool.path("rest")).unwrap();
+        let until = |at: &u64| rest.write_all_at(&[1; 4096], at * 4096).is_err();
+        assert!((0..1024).find(until).is_some());
+        let _ = rest.sync_data();
+    });
+    Some(pool)
+}
+
+#[test]
+fn attributes_and_further_names_take_nothing_of_what_is_kept_for_root() {
+    need_root!();
+    let Some(pool) = full_pool() else { return };
+    let before = free_for_root(&pool.on(0, ""));
+    let (mut attributes, mut links) = (0, 0);
+    act_as(USER, || {
+        for n in 0..400 {
+            let (path, flags) = (
+                pool.path(format!("few{n}")),
+                rustix::fs::XattrFlags::empty(),
+            );
+            let set = rustix::fs::setxattr(&path, "user.large", &[b'x'; 2000], flags);
+            attributes += u32::from(set.is_ok());
+            let long = format!("{n:0>240}");
+            links += u32::from(fs::hard_link(pool.path("first"), pool.path(&long)).is_ok());
+        }
+    });
+    let taken = before - free_for_root(&pool.on(0, ""));
+    assert!(
+        taken < MIB / 4,
+        "{} KiB: {attributes} attributes, {links} links",
+        taken >> 10
+    );
+    // Root may.
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(pool.path("few0"), "user.large", &[b'x'; 2000], flags).unwrap();
+}
+
 #[test]
 fn a_file_that_root_writes_gives_nobody_what_is_kept_for_root() {
     need_root!();

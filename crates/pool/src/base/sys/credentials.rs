@@ -212,6 +212,22 @@ pub fn on_account_alone<T>(uid: u32, act: impl FnOnce() -> T) -> T {
     act()
 }
 
+/// As [`on_account_of`], with all powers over files that the thread has now: for calls that work on names and
+/// attributes, which the kernel has found the caller may make.
+pub fn on_account_with_powers<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    if uid == 0 || !*SERVER_IS_ROOT {
+        return act();
+    }
+    let Ok(before) = rustix::thread::capabilities(None) else {
+        return act();
+    };
+    on_account_alone(uid, || {
+        // What was effective may be so again: this cannot fail.
+        let _ = set_effective(before, before.effective);
+        act()
+    })
+}
+
 /// Ends working on another's account when dropped.
 struct Account;
 
