@@ -336,17 +336,8 @@ fn register_in(
     let writable = access_mode(flags) != libc::O_RDONLY;
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
-            how = if !passes(view.settings.passthrough.io, flags) {
-                OpenedAs::OtherDirection
-            } else if writes_synchronously(view, flags) {
-                OpenedAs::Options
-            } else if writes_beside_set_id(cx, found.mode, flags) {
-                OpenedAs::SetId
-            } else if !is_first && writable && state.root_pays && pays_for_itself(cx, &branch) {
-                OpenedAs::RootReserve
-            } else {
-                OpenedAs::Passthrough
-            };
+            let roots = !is_first && state.root_pays;
+            how = passed_as(cx, view, (&branch, found.mode), flags, roots);
             let hybrid = match how {
                 OpenedAs::Passthrough => OpenFlags::empty(),
                 _ => OpenFlags::DIRECT_IO,
@@ -387,6 +378,28 @@ fn register_in(
         flags: reply_flags,
         backing,
     })
+}
+
+/// How a file is opened that is open in passthrough, `roots` as root's; all but one way have the server write.
+fn passed_as(
+    cx: &Context<'_>,
+    view: &View,
+    (branch, mode): (&Branch, u32),
+    flags: i32,
+    roots: bool,
+) -> OpenedAs {
+    let writable = access_mode(flags) != libc::O_RDONLY;
+    if !passes(view.settings.passthrough.io, flags) {
+        OpenedAs::OtherDirection
+    } else if writes_synchronously(view, flags) {
+        OpenedAs::Options
+    } else if writes_beside_set_id(cx, mode, flags) {
+        OpenedAs::SetId
+    } else if writable && roots && pays_for_itself(cx, branch) {
+        OpenedAs::RootReserve
+    } else {
+        OpenedAs::Passthrough
+    }
 }
 
 /// Ends the mode of a node without handles.
