@@ -146,20 +146,21 @@ fn a_user_cannot_reserve_or_copy_what_is_kept_for_root() {
     assert_kept(&pool, "copy_file_range");
 }
 
-/// A branch filled up to what is kept for root.
+/// A branch that somebody has filled up to what is kept for root, past the pool.
 fn full_pool() -> Option<Pool> {
-    let pool = pool("passthrough.io=off")?;
+    let pool = pool("")?;
     act_as(USER, || {
         put(pool.path("first"), "");
         let names = (0..400).map(|n| pool.path(format!("few{n}")));
         names.for_each(|name| put(name, ""));
-        full(write_until_full(&create(&pool.path("f")).unwrap(), 0));
+        full(write_until_full(&create(&pool.on(0, "f")).unwrap(), 0));
         // And what is too little for a MiB.
-        let rest = create(&pool.path("rest")).unwrap();
-        let until = |at: &u64| rest.write_all_at(&[1; 4096], at * 4096).is_err();
-        assert!((0..1024).find(until).is_some());
+        let rest = create(&pool.on(0, "rest")).unwrap();
+        let until = |at: &u64| rest.write_all_at(&[1; 1024], at * 1024).is_err();
+        assert!((0..4096).find(until).is_some());
         let _ = rest.sync_data();
     });
+    assert_kept(&pool, "past the pool");
     Some(pool)
 }
 
@@ -175,7 +176,9 @@ fn attributes_and_further_names_take_nothing_of_what_is_kept_for_root() {
                 pool.path(format!("few{n}")),
                 rustix::fs::XattrFlags::empty(),
             );
-            let set = rustix::fs::setxattr(&path, "user.large", &[b'x'; 700], flags);
+            // Equal ones would share a block.
+            let value = format!("{n:0>700}");
+            let set = rustix::fs::setxattr(&path, "user.large", value.as_bytes(), flags);
             attributes += u32::from(set.is_ok());
             let long = format!("{n:0>240}");
             links += u32::from(fs::hard_link(pool.path("first"), pool.path(&long)).is_ok());
