@@ -60,24 +60,12 @@ pub(super) fn of_opener(opened: &OpenFile, branch: &Branch, file: BorrowedFd<'_>
 
 /// On whose account the kernel takes room for a file in passthrough, for as long as anybody has it open: the
 /// owner's, or root's where root owns the file and whoever opens it `writes` and is root.
-pub(super) fn of_passthrough(
-    cx: &Context<'_>,
-    branch: &Branch,
-    file: BorrowedFd<'_>,
-    (made, writes): (bool, bool),
-) -> u32 {
-    if !branch.keeps_root_reserve() {
-        return ROOT;
-    }
-    // Only who makes something is always named.
-    let owner = match made && cx.uid != UNNAMED && cx.uid != ROOT {
-        true => Some(cx.uid),
-        false => of_owner(file),
-    };
-    match owner {
-        Some(owner) => owner,
-        None if writes => user(cx),
-        None => sys::NOBODY,
+pub(super) fn of_passthrough(cx: &Context<'_>, branch: &Branch, owner: u32, writes: bool) -> u32 {
+    match branch.keeps_root_reserve() {
+        false => ROOT,
+        true if owner != ROOT => owner,
+        true if writes => user(cx),
+        true => sys::NOBODY,
     }
 }
 

@@ -18,6 +18,7 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
+use crate::directory::locate::Owned;
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
     Ops, account, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack,
@@ -54,8 +55,8 @@ pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
 pub(crate) struct OpenedCopy {
     pub branch: Arc<Branch>,
     pub file: OwnedFd,
-    /// The file's mode.
-    pub mode: u32,
+    /// The file's mode and owner.
+    pub owned: Owned,
     /// Its place among the open files of the user.
     pub share: Share,
     /// It is another copy than the node's own, which failed so.
@@ -109,7 +110,7 @@ pub(crate) fn open(
     let _held = node.share_move_lock(cx);
     let wanted = server_flags(&view, flags);
     let mut stands_in_for = None;
-    let (branch, file, mode) = match open_wanted(pool, cx, (&view, &node), wanted) {
+    let (branch, file, owned) = match open_wanted(pool, cx, (&view, &node), wanted) {
         // An append-only file (chattr +a) opens in no other way.
         Err(Error {
             errno: Errno::PERM, ..
@@ -135,7 +136,7 @@ pub(crate) fn open(
     let found = OpenedCopy {
         branch,
         file,
-        mode,
+        owned,
         share,
         stands_in_for,
         made: false,
@@ -163,7 +164,7 @@ fn open_wanted(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     wanted: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     match open_by_policy(pool, cx, (view, node), wanted)? {
         Some(opened) => Ok(opened),
         None => match locate::open_inode(pool, node, wanted) {
@@ -184,7 +185,7 @@ fn open_stand_in(
     (view, node): (&View, &Arc<Node>),
     flags: i32,
     mut failure: Error,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     let own = node.primary().ok_or(failure)?;
     if let Some(branch) = view.branch(own.branch) {
         failure = Error::at(branch, failure);
@@ -208,7 +209,7 @@ fn open_stand_in(
         let Ok(file) = copy.branch.call(Call::Open, reopen) else {
             continue;
         };
-        let mode = rustix::fs::fstat(&file)?.st_mode;
+        let owned = Owned::of(file.as_fd())?;
         let path = paths::relative_path(pool, node);
         tracing::warn!(
             path = ?path,
@@ -217,7 +218,7 @@ fn open_stand_in(
             errno = %failure,
             "the file cannot be opened on its branch: another branch's copy is read"
         );
-        return Ok((copy.branch, file, mode));
+        return Ok((copy.branch, file, owned));
     }
     Err(failure)
 }
@@ -239,7 +240,7 @@ fn open_by_policy(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     flags: OFlags,
-) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
+) -> Result<Option<(Arc<Branch>, OwnedFd, Owned)>> {
     let rule = view.policy(Function::Open);
     if change::is_of_shown_copy(view, rule) {
         return Ok(None);
@@ -256,8 +257,8 @@ fn open_by_policy(
         }
         let reopen = || crate::base::open::reopen(file.as_fd(), flags);
         let file = branch.call(Call::Open, reopen)?;
-        let mode = rustix::fs::fstat(&file)?.st_mode;
-        return Ok(Some((branch, file, mode)));
+        let owned = Owned::of(file.as_fd())?;
+        return Ok(Some((branch, file, owned)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
     if !node.is_shown_of(&located.branch) {
@@ -271,8 +272,8 @@ fn open_by_policy(
     }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;
-    let mode = rustix::fs::fstat(&file)?.st_mode;
-    Ok(Some((located.branch, file, mode)))
+    let owned = Owned::of(file.as_fd())?;
+    Ok(Some((located.branch, file, owned)))
 }
 
 /// Gives an opened branch file its handle and I/O mode. Takes a node reference for the handle.
@@ -311,7 +312,7 @@ fn register_in(
     let state = open.get_or_insert_with(|| {
         is_first = true;
         let mut payer = account::ROOT;
-        let paid = (cx, found.made, &mut payer);
+        let paid = (cx, found.owned.uid, &mut payer);
         // Opens that pass through share the first one's file, which must be the node's own.
         let (mode, why) = match found.stands_in_for {
             Some(_) => (IoMode::Server, OpenedAs::OtherCopy),
@@ -337,7 +338,7 @@ fn register_in(
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
             let roots = !is_first && state.root_pays;
-            how = passed_as(cx, view, (&branch, found.mode), flags, roots);
+            how = passed_as(cx, view, (&branch, found.owned.mode), flags, roots);
             let hybrid = match how {
                 OpenedAs::Passthrough => OpenFlags::empty(),
                 _ => OpenFlags::DIRECT_IO,
@@ -419,7 +420,7 @@ fn first_mode(
     branch: &Branch,
     file: &OwnedFd,
     flags: i32,
-    (cx, made, payer): (&Context<'_>, bool, &mut u32),
+    (cx, owner, payer): (&Context<'_>, u32, &mut u32),
 ) -> Result<BackingId, OpenedAs> {
     if passthrough_ruled_out(&view.settings).is_some() {
         return Err(OpenedAs::Options);
@@ -435,7 +436,7 @@ fn first_mode(
     }
     let connection = pool.connection.get().ok_or(OpenedAs::Kernel)?;
     let writes = access_mode(flags) != libc::O_RDONLY;
-    *payer = account::of_passthrough(cx, branch, file.as_fd(), (made, writes));
+    *payer = account::of_passthrough(cx, branch, owner, writes);
     // The kernel writes as the user and with the powers this thread has now. Without CAP_FSETID a
     // write clears set-id bits, as it must for everyone but root (see `writes_beside_set_id`).
     if *payer == account::ROOT && sys::want_fsetid(false).is_err() {

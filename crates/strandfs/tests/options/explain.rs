@@ -228,6 +228,8 @@ fn a_branch_without_an_inode_left_is_not_where_new_files_go() {
         reason(&answer, "create", 0).contains("no inode left"),
         "{answer:?}"
     );
+    let doctor = strandfs(["doctor", pool.path("").to_str().unwrap()]);
+    assert!(doctor.stdout.contains("has no inode left"), "{doctor:?}");
     for name in ["d/new", "new"] {
         put(pool.path(name), "x");
         assert_eq!(pool.holders(name), [1]);

@@ -375,6 +375,9 @@ fn largest_place(pool: &Mover, view: &View, from: &Branch) -> u64 {
     let room = others.filter_map(|branch| {
         branch.space().forget();
         let space = choose::space(pool, view, branch).ok()?;
+        if space.no_inodes {
+            return None;
+        }
         let spare = spare_bytes(&space);
         Some(space.available_bytes.saturating_sub(spare))
     });
