@@ -323,3 +323,49 @@ pub fn with_umask<T, E: From<Errno>>(
     }
     make()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effective() -> CapabilitySet {
+        rustix::thread::capabilities(None).unwrap().effective
+    }
+
+    fn fs_user() -> u32 {
+        fs_id(libc::SYS_setfsuid)
+    }
+
+    #[test]
+    fn whoever_pays_the_thread_has_its_powers_back_and_remembers_them() {
+        if !*SERVER_IS_ROOT || !effective().contains(OF_FILES) {
+            return;
+        }
+        const USER: u32 = 1234;
+        let others = effective().difference(OF_FILES);
+        for wanted in [true, false, true] {
+            want_fsetid(wanted).unwrap();
+            let before = effective();
+            let seen = on_account_of(USER, || (fs_user(), effective()));
+            let kept = match wanted {
+                true => CapabilitySet::FSETID,
+                false => CapabilitySet::empty(),
+            };
+            assert_eq!(seen, (USER, others | kept));
+            let seen = on_account_alone(USER, || (fs_user(), effective()));
+            assert_eq!(seen, (USER, others));
+            let seen = on_account_with_powers(USER, || (fs_user(), effective()));
+            assert_eq!(seen.0, USER);
+            assert_eq!(
+                seen.1 | CapabilitySet::FSETID,
+                before | CapabilitySet::FSETID
+            );
+            assert_eq!(fs_user(), 0);
+            assert_eq!(effective(), before | CapabilitySet::FSETID);
+            // What is remembered is so: what is wanted next comes.
+            want_fsetid(false).unwrap();
+            assert!(!effective().contains(CapabilitySet::FSETID));
+        }
+        on_account_of(0, || assert_eq!(fs_user(), 0));
+    }
+}
