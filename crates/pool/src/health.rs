@@ -22,7 +22,7 @@ use strandfs_options::{BranchSpec, OnMissing, Settings};
 
 use crate::base::branch::{
     Branch, BranchHealth, BranchId, BranchState, Mark, Missing, Place, is_dead_server, is_marked,
-    why_gone,
+    state_gone, why_gone,
 };
 use crate::base::error::{Error, Result};
 use crate::base::rank;
@@ -210,7 +210,7 @@ pub(crate) fn fence(pool: &Health, id: BranchId, state: BranchState, reason: &st
 /// Why it cannot be taken back.
 pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchState, String)> {
     let branch = Branch::open_as(missing.id, &missing.spec, &missing.health)
-        .map_err(|errno| (BranchState::Missing, why_gone(errno)))?;
+        .map_err(|errno| (state_gone(errno), why_gone(errno)))?;
     if let Some(was) = &missing.mark
         && !was.same(branch.mark())
     {

@@ -19,6 +19,7 @@ mod copy;
 mod displaced;
 mod elsewhere;
 mod fitness;
+mod gain;
 pub(crate) mod held;
 pub mod key;
 mod note;
@@ -141,6 +142,9 @@ pub(crate) enum MoveError {
     /// `chattr +i` or `+a`: the name could not be taken away.
     #[error("its directory is immutable or append-only")]
     FixedDirectory,
+    /// Copies of it, or a snapshot, have its bytes in common with it.
+    #[error("its bytes are shared with a copy or a snapshot: moving it would free nothing")]
+    Shared,
     /// Its disk has not taken all that was written, and not everybody was told.
     #[error("not all of it could be written to its disk: {0}")]
     Unwritten(Errno),

@@ -1,5 +1,6 @@
 //! The operations, one file per group.
 
+mod account;
 pub(crate) mod admission;
 mod alteration;
 pub(crate) mod answer;

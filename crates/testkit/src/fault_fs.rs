@@ -28,6 +28,8 @@ struct Shared {
     are_made: AtomicBool,
     /// Changes that failed.
     failed: AtomicU64,
+    /// With what they fail.
+    errno: Mutex<Errno>,
     access_lists: bool,
     broken: Mutex<Broken>,
     /// Set by [`FaultFs::lose_answers`].
@@ -77,6 +79,7 @@ impl FaultFs {
             failures: AtomicU64::new(0),
             are_made: AtomicBool::new(false),
             failed: AtomicU64::new(0),
+            errno: Mutex::new(Errno::IO),
             access_lists,
             broken: Mutex::default(),
             looks: Mutex::default(),
@@ -133,6 +136,11 @@ impl FaultFs {
         looks.as_ref().map_or(0, |looks| looks.failures)
     }
 
+    /// Changes that fail do so with this from now on.
+    pub fn fail_with(&self, errno: Errno) {
+        *self.shared.errno.lock().unwrap() = errno;
+    }
+
     /// From now on the look-up of this name fails with EIO.
     pub fn break_name(&self, name: &str) {
         self.shared.broken.lock().unwrap().name = Some(name.into());
@@ -183,8 +191,8 @@ impl Fault {
     fn change<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         match self.fails() {
             false => make(),
-            true if self.shared.are_made.load(Ordering::Acquire) => make().and(Err(Errno::IO)),
-            true => Err(Errno::IO),
+            true if self.shared.are_made.load(Ordering::Acquire) => make().and(Err(self.failure())),
+            true => Err(self.failure()),
         }
     }
 
@@ -216,6 +224,11 @@ impl Fault {
         }
         shared.failed.fetch_add(1, order);
         true
+    }
+
+    /// With what a change fails.
+    fn failure(&self) -> Errno {
+        *self.shared.errno.lock().unwrap()
     }
 
     /// Refuses access lists where it has none.

@@ -77,6 +77,8 @@ pub enum Kind {
     Loop(&'static str, &'static str),
     /// An ext4 of this size with so many inodes.
     FewInodes(&'static str, &'static str),
+    /// An ext4 of this size that keeps so many percent for root.
+    ForRoot(&'static str, &'static str),
     /// A btrfs of this size with a quota of so many bytes.
     Quota(&'static str, &'static str),
 }

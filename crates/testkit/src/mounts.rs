@@ -158,20 +158,24 @@ pub fn make_branch(path: &Path, kind: Kind) {
             run("mount", ["-o", "loop", &image, target]).ok();
             fs::remove_dir(path.join("lost+found")).ok();
         }
-        Kind::FewInodes(size, count) => {
-            let image = format!("{target}.img");
-            run("truncate", ["-s", size, &image]).ok();
-            let line = ["-q", "-F", "-m", "0", "-N", count, &image];
-            run("mkfs.ext4", line).ok();
-            run("mount", ["-o", "loop", &image, target]).ok();
-            fs::remove_dir(path.join("lost+found")).ok();
-        }
+        Kind::FewInodes(size, count) => make_ext4(path, size, &["-m", "0", "-N", count]),
+        Kind::ForRoot(size, percent) => make_ext4(path, size, &["-m", percent]),
         Kind::Quota(size, limit) => {
             make_branch(path, Kind::Loop("btrfs", size));
             run("btrfs", ["quota", "enable", target]).ok();
             run("btrfs", ["qgroup", "limit", limit, "0/5", target]).ok();
         }
     }
+}
+
+fn make_ext4(path: &Path, size: &str, how: &[&str]) {
+    let target = path.to_str().expect("a plain path");
+    let image = format!("{target}.img");
+    run("truncate", ["-s", size, &image]).ok();
+    let line = ["-q", "-F"].iter().chain(how).copied().chain([&*image]);
+    run("mkfs.ext4", line).ok();
+    run("mount", ["-o", "loop", &image, target]).ok();
+    fs::remove_dir(path.join("lost+found")).ok();
 }
 
 /// When filesystems of tests are made, whenever that is: all at once, as by a script that formats one

@@ -9,6 +9,8 @@ mod medium;
 mod missing;
 mod reserved;
 mod root_id;
+mod root_reserve;
+mod shut_down;
 mod space;
 
 use std::fmt;
@@ -27,7 +29,7 @@ use crate::base::calls::Call;
 use crate::base::error::Error;
 use crate::base::hash::stable_hash;
 use crate::base::{magic, sys};
-pub use dead_server::{DEAD_SERVER, ask_server, why_gone};
+pub use dead_server::{DEAD_SERVER, ask_server, state_gone, why_gone};
 pub use health::{BranchHealth, BranchState, is_dead_server, is_failure};
 pub use idle::{DiskIdle, MINUTES as IDLE_MINUTES};
 pub use mark::{Found, Mark, Place, is_marked, open};
@@ -36,6 +38,9 @@ pub use missing::Missing;
 use reserved::Reserved;
 pub use reserved::Usable;
 pub use root_id::{FilesystemId, RootId, open_to_ask};
+use root_reserve::RootReserve;
+pub(crate) use root_reserve::may_be_kept_on;
+pub use shut_down::{SHUT_DOWN, has_shut_down, is_refusal};
 pub use space::SpaceCache;
 
 /// Names a branch for the life of the pool; never reused.
@@ -88,6 +93,7 @@ struct Learnt {
     passthrough: Mutex<PassthroughState>,
     holds: Mutex<HoldState>,
     reserved: OnceLock<Reserved>,
+    root_reserve: RootReserve,
     reports_at_close: bool,
     open_dirs_are_free: bool,
     medium: Medium,
@@ -114,7 +120,7 @@ impl Branch {
     /// Opens the root of a branch whose health is known.
     ///
     /// # Errors
-    /// As [`Branch::open`].
+    /// As [`Branch::open`]; ESHUTDOWN: its filesystem has shut down.
     pub fn open_as(
         id: BranchId,
         spec: &BranchSpec,
@@ -123,6 +129,9 @@ impl Branch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, Mode::empty())?;
         let (medium, mark) = (Medium::of(root.as_fd()), Mark::of(root.as_fd())?);
+        if !medium.latency.may_hang() && has_shut_down(root.as_fd()) {
+            return Err(Errno::SHUTDOWN);
+        }
         let kind = rustix::fs::fstatfs(&root).map_or(0, |fs| fs.f_type as u64);
         let is_local = is_local(kind);
         Ok(Branch {
@@ -137,6 +146,7 @@ impl Branch {
                 passthrough: Mutex::new(PassthroughState::Untried),
                 holds: Mutex::new(HoldState::Untried),
                 reserved: OnceLock::new(),
+                root_reserve: RootReserve::of(kind),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
@@ -228,6 +238,23 @@ impl Branch {
     /// Free space, from memory if that is good enough.
     pub fn space(&self) -> &SpaceCache {
         &self.learnt.space
+    }
+
+    /// Whether its filesystem keeps room that only root may fill.
+    pub(crate) fn keeps_root_reserve(&self) -> bool {
+        let ask = || rustix::fs::fstatvfs(self.root());
+        self.learnt.root_reserve.is_kept(ask)
+    }
+
+    /// Whether what is written now may reach that room.
+    pub(crate) fn is_near_root_reserve(&self) -> bool {
+        let ask = || rustix::fs::fstatvfs(self.root());
+        self.learnt.root_reserve.is_near(ask)
+    }
+
+    /// Whether that room is known to be out of reach, without a call.
+    pub(crate) fn is_surely_far_from_root_reserve(&self) -> bool {
+        self.learnt.root_reserve.is_surely_far()
     }
 
     /// Whether the mode forbids changes.

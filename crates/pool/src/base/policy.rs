@@ -17,6 +17,7 @@
 //! | space unknown (search: only where the policy compares space) | ENOENT | ENOENT | ENOENT |
 //! | filesystem read-only | EROFS | EROFS | – |
 //! | less available than the branch's minimum | ENOSPC | – | – |
+//! | no inode left | ENOSPC | – | – |
 //!
 //! When no branch is left the gravest refusal is the answer: ENOSPC before EROFS before ENOENT,
 //! and ENOENT for no branches at all. A full pool thus says so although a read-only branch is in
@@ -109,6 +110,8 @@ pub struct Space {
     pub read_only_fs: bool,
     /// Below this many available bytes nothing is created on the branch.
     pub min_free_bytes: u64,
+    /// It has a limited number of inodes, and none is left.
+    pub no_inodes: bool,
 }
 
 /// Which facts a policy looks at, so that no others need gathering.

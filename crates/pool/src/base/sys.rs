@@ -6,10 +6,10 @@ use rustix::fs::Statx;
 
 pub use btrfs::{btrfs_commit, btrfs_devices, btrfs_uuid};
 pub use credentials::{
-    Caller, all_but_owners_power, as_caller, as_owner, for_owner_alone, want_fsetid, with_powers,
-    with_umask,
+    Caller, NOBODY, all_but_owners_power, as_caller, as_owner, for_owner_alone, on_account_alone,
+    on_account_of, on_account_with_powers, want_fsetid, with_powers, with_umask,
 };
-pub use extents::{each_unwritten, mapped_bytes};
+pub use extents::{each_unwritten, mapped_bytes, shared_bytes};
 pub use fanotify::{
     Report, fanotify_group, fanotify_ignore, fanotify_ignore_nothing, fanotify_unwatch,
     fanotify_watch_filesystem,

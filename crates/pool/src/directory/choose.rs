@@ -66,6 +66,8 @@ pub(crate) fn space(pool: &State, view: &View, branch: &Branch) -> Result<policy
     let ask = || deadline::statvfs(pool, view, branch).map(|stat| unpromised(branch, stat));
     let mut space = branch.space().get(settings.caching.statfs, min_free, ask)?;
     space.read_only_fs |= branch.health().is_read_only();
+    // Servers may put anything there.
+    space.no_inodes &= !branch.medium().latency.may_hang();
     Ok(space)
 }
 

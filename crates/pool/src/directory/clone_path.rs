@@ -211,6 +211,10 @@ pub(crate) fn clone_dir(
     name: &OsStr,
 ) -> Result<DirEntry> {
     let stat = sys::statx_fd(model.fd.as_fd())?;
+    // It is made as root, for anybody.
+    if branch.is_near_root_reserve() && rustix::fs::fstatvfs(branch.root())?.f_bavail == 0 {
+        return Err(Errno::NOSPC.into());
+    }
     let _making = pool.clones.begin(parent, name);
     let made = keeping_times(above, parent, || {
         // Closed to others until its owner and ACL are in place.

@@ -206,7 +206,39 @@ fn is_its_name(pool: &Directories, identity: &Identity, dir: &DirEntry, name: &O
     }
 }
 
-/// Opens the node's primary inode for I/O and tells its mode; never `O_TRUNC`, never another inode.
+/// What the right to write to a file depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owned {
+    /// Its mode.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+}
+
+impl Owned {
+    /// Of an open file.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> sys::Result<Owned> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Owned {
+            mode: stat.st_mode,
+            uid: stat.st_uid,
+        })
+    }
+}
+
+impl From<&Statx> for Owned {
+    fn from(stat: &Statx) -> Owned {
+        Owned {
+            mode: u32::from(stat.stx_mode),
+            uid: stat.stx_uid,
+        }
+    }
+}
+
+/// Opens the node's primary inode for I/O and tells owner and mode; never `O_TRUNC`, never another inode.
 ///
 /// # Errors
 /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
@@ -214,7 +246,7 @@ pub(crate) fn open_inode(
     pool: &Directories,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     let identity = node.primary().ok_or(Errno::STALE)?;
     // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
     // files ignore it, except when a lease would have to be broken first.
@@ -227,7 +259,7 @@ pub(crate) fn open_inode(
                 let stat = sys::statx_fd(fd.as_fd()).ok()?;
                 pool.volumes
                     .same(&identity, &stat)
-                    .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
+                    .then(|| (Arc::clone(&dir.branch), fd, Owned::from(&stat)))
             }
             Err(errno) => {
                 // The name may be another's by now, who is refused.
@@ -245,8 +277,8 @@ pub(crate) fn open_inode(
         _ => {
             let located = locate(pool, node)?;
             let fd = (located.branch).call(Call::Open, || reopen(located.fd(), flags))?;
-            let mode = rustix::fs::fstat(&fd)?.st_mode;
-            Ok((located.branch, fd, mode))
+            let owned = Owned::of(fd.as_fd())?;
+            Ok((located.branch, fd, owned))
         }
     }
 }

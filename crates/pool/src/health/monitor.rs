@@ -17,7 +17,8 @@ use strandfs_fuse::Connection;
 use strandfs_options::{BranchMode, Settings};
 
 use crate::base::branch::{
-    Branch, BranchId, BranchState, Found, Mark, Missing, is_dead_server, why_gone,
+    Branch, BranchId, BranchState, Found, Mark, Missing, SHUT_DOWN, has_shut_down, is_dead_server,
+    why_gone,
 };
 use crate::base::sys;
 use crate::base::thread;
@@ -399,6 +400,10 @@ fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
         Found::Gone((state, reason)) => return Verdict::Gone(state, reason),
         Found::Remounted => return Verdict::Remounted,
         Found::Same => {}
+    }
+    let fails = branch.health().take_failure() && !branch.medium().latency.may_hang();
+    if fails && has_shut_down(branch.root()) {
+        return Verdict::Gone(BranchState::Failed, SHUT_DOWN.to_owned());
     }
     let read_only = match rustix::fs::fstatvfs(branch.root()) {
         Ok(stat) => {

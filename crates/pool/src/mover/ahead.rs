@@ -9,6 +9,7 @@ pub(super) mod candidates;
 pub(super) mod pace;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -27,6 +28,7 @@ use crate::base::status::RelocateAhead;
 use crate::base::sys;
 use crate::base::thread;
 use crate::directory::{choose, forget, lookup};
+use crate::mover::gain::{self, Gain, InVain, Room, Trace};
 use crate::mover::relay::{Relay, Runner};
 use crate::mover::source::Source;
 use crate::mover::{self, MoveError, MoveMode, Mover, lacks_a_branch};
@@ -141,6 +143,7 @@ fn start_with(pool: Weak<Mover>, ahead: &Arc<Ahead>, turn: u64) -> std::io::Resu
         ahead: Arc::clone(ahead),
         turn,
         candidates: HashMap::new(),
+        gains: HashMap::new(),
     };
     thread::start("strandfs-ahead", move || mover.run()).map(drop)
 }
@@ -165,6 +168,7 @@ struct AheadThread {
     /// Of the relay.
     turn: u64,
     candidates: HashMap<BranchId, Candidates>,
+    gains: HashMap<BranchId, Gain>,
 }
 
 /// What became of one look.
@@ -214,6 +218,7 @@ impl AheadThread {
             return Outcome::Off;
         };
         self.candidates.retain(|id, _| view.branch(*id).is_some());
+        self.gains.retain(|id, _| view.branch(*id).is_some());
         let known = |id: &BranchId| view.branch(*id).is_some();
         self.ahead.state.lock().held_up.retain(|id, _| known(id));
         if lacks_a_branch(&view) {
@@ -249,6 +254,10 @@ impl AheadThread {
         rule: Policy,
         wanted: u64,
     ) -> Result<bool, String> {
+        let gain = self.gains.entry(branch.id).or_default();
+        if let Some(in_vain) = gain.holds(Instant::now()) {
+            return Err(in_vain.to_string());
+        }
         let candidates = self.candidates.entry(branch.id).or_default();
         let runner = self.ahead.relay.runner(self.turn);
         let stop = || {
@@ -260,7 +269,7 @@ impl AheadThread {
             return Err(candidates.why_none());
         };
         self.ahead.state.lock().moving = Some(format!("/{}", candidate.path.display()));
-        let before = available(pool, view, branch);
+        let before = room(pool, view, branch);
         let begun = Instant::now();
         let outcome = match runner.enters(candidate.dir()) {
             true => move_ahead(pool, view, branch, rule, &candidate, runner),
@@ -268,12 +277,17 @@ impl AheadThread {
         };
         self.ahead.state.lock().moving = None;
         match outcome {
-            Ok(bytes) => {
+            Ok(Moved { bytes, trace, .. }) => {
                 self.ahead.files.fetch_add(1, Ordering::Relaxed);
                 self.ahead.bytes.fetch_add(bytes, Ordering::Relaxed);
                 candidates.note_move();
                 self.ahead.hold_up(branch, None);
-                self.wait_until_freed(pool, view, branch, before, bytes);
+                let now = self.wait_until_freed(pool, view, branch, before.as_ref(), bytes);
+                if let (Some(before), Some(now)) = (before, now)
+                    && let Some(in_vain) = self.note_gain(branch, (bytes, &trace), (&before, &now))
+                {
+                    return Err(in_vain.to_string());
+                }
             }
             Err(stay) => {
                 tracing::debug!(path = %candidate.path.display(), %stay, "a file is not moved ahead of time");
@@ -284,24 +298,52 @@ impl AheadThread {
     }
 
     /// Some filesystems free the space of a removed file a little later; until then it looks as
-    /// if more had to go.
+    /// if more had to go. What there is in the end.
     fn wait_until_freed(
         &self,
         pool: &Mover,
         view: &View,
         branch: &Branch,
-        before: Option<u64>,
+        before: Option<&Room>,
         bytes: u64,
-    ) {
+    ) -> Option<Room> {
         let deadline = Instant::now() + FREED_WITHIN;
-        let enough = before.unwrap_or(0).saturating_add(bytes / 2);
+        let before_bytes = before.map_or(0, |before| before.available_bytes);
+        let enough = before_bytes.saturating_add(bytes / 2);
         while !self.ahead.ended()
             && Instant::now() < deadline
             && available(pool, view, branch).is_some_and(|now| now < enough)
         {
             self.ahead.sleep(Duration::from_millis(50));
         }
+        room(pool, view, branch)
     }
+
+    /// Notes what a move has come to.
+    fn note_gain(
+        &mut self,
+        branch: &Branch,
+        (bytes, trace): (u64, &Trace),
+        rooms: (&Room, &Room),
+    ) -> Option<InVain> {
+        let total_bytes = branch
+            .usable()
+            .map_or(u64::MAX, |usable| usable.total_bytes);
+        let gain = self.gains.entry(branch.id).or_default();
+        let remains = || trace.remains(branch);
+        let in_vain = gain.note(bytes, rooms, total_bytes, Instant::now(), remains)?;
+        if in_vain.is_news {
+            tracing::warn!(branch = %branch.path.display(), reason = %in_vain, "files are not moved ahead of time");
+        }
+        Some(in_vain)
+    }
+}
+
+fn room(pool: &State, view: &View, branch: &Branch) -> Option<Room> {
+    Some(Room {
+        written_bytes: gain::written_bytes(pool, branch.id),
+        available_bytes: available(pool, view, branch)?,
+    })
 }
 
 fn available(pool: &State, view: &View, branch: &Branch) -> Option<u64> {
@@ -339,7 +381,7 @@ fn kernel_writes_on(pool: &State, branch: &Branch) -> bool {
     })
 }
 
-/// Moves a closed file off its branch as nobody waits for it; the bytes it occupied there.
+/// Moves a closed file off its branch as nobody waits for it.
 fn move_ahead(
     pool: &Mover,
     view: &View,
@@ -347,18 +389,28 @@ fn move_ahead(
     rule: Policy,
     candidate: &Candidate,
     runner: Runner<'_>,
-) -> Result<u64, MoveError> {
+) -> Result<Moved, MoveError> {
     let mut move_mode = Pace::new(pool, view, branch, runner);
     let _ = sys::idle_io_priority();
     let moved = move_closed(pool, view, branch, rule, candidate, &mut move_mode);
     let _ = sys::drop_io_priority();
-    let (to, bytes) = moved?;
+    let moved = moved?;
     let path = format!("/{}", candidate.path.display());
-    tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), "moved a file ahead of time");
-    Ok(bytes)
+    tracing::info!(path, from = %branch.path.display(), to = %moved.to.path.display(), "moved a file ahead of time");
+    Ok(moved)
 }
 
-/// Moves a closed file off its branch: where to, and the bytes it occupied.
+/// A file that has left its branch.
+pub(super) struct Moved {
+    /// Where it is.
+    pub(super) to: Arc<Branch>,
+    /// What it occupied.
+    pub(super) bytes: u64,
+    /// For what remains of it.
+    pub(super) trace: Trace,
+}
+
+/// Moves a closed file off its branch.
 ///
 /// # Errors
 /// Why it stays, as it was.
@@ -369,7 +421,7 @@ pub(super) fn move_closed(
     rule: Policy,
     candidate: &Candidate,
     move_mode: &mut dyn MoveMode,
-) -> Result<(Arc<Branch>, u64), MoveError> {
+) -> Result<Moved, MoveError> {
     let found = PathNodes::at(pool, &candidate.path)?;
     let node = found.nodes.last().ok_or(Errno::NOENT)?;
     if node.primary().map(|identity| identity.branch) != Some(branch.id) {
@@ -386,9 +438,15 @@ pub(super) fn move_closed(
     if is_fresh(&source.stat, wall_clock_ns()) {
         return Err(MoveError::Fresh);
     }
+    // Of a filesystem that does not tell it turns out (see `gain`).
+    let (trace, is_shared) = Trace::of(source.file.as_fd());
+    if is_shared {
+        return Err(MoveError::Shared);
+    }
     let to = mover::move_by_policy(pool, view, node, rule, &source, move_mode)?;
     mover::attributes_are_elsewhere(pool, node);
-    Ok((to, source.allocated_bytes()))
+    let bytes = source.allocated_bytes();
+    Ok(Moved { to, bytes, trace })
 }
 
 /// For `strandfs status`.

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::base::branch::may_be_kept_on;
 use crate::base::sys;
 
 /// One piece where nobody wants to hear of it: large enough for a disk, small enough to be bounded.
@@ -25,7 +26,8 @@ pub(crate) fn copy_data(
     copy_in_pieces(from, to, size_bytes, PIECE_BYTES, &mut |_| Ok(()))
 }
 
-/// As [`copy_data`], in pieces of `piece_bytes` at most; `copied` hears of each.
+/// As [`copy_data`], in pieces of `piece_bytes` at most; `copied` hears of each. What a branch keeps for
+/// root a copy does not take: nobody asked root for it.
 ///
 /// # Errors
 /// As [`copy_data`], or that of `copied`, which ends it.
@@ -36,23 +38,33 @@ pub(super) fn copy_in_pieces<E: From<Errno>>(
     piece_bytes: u64,
     copied: &mut dyn FnMut(u64) -> Result<(), E>,
 ) -> Result<(), E> {
-    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
-        return Ok(reserve_as(from, to, size_bytes)?);
-    }
+    let payer = match may_be_kept_on(to) {
+        true => sys::NOBODY,
+        false => 0,
+    };
     let mut at = 0;
+    let whole = sys::on_account_of(payer, || {
+        let shared = rustix::fs::ioctl_ficlone(to, from).is_ok();
+        shared.then(|| reserve_as(from, to, size_bytes))
+    });
+    if let Some(reserved) = whole {
+        return Ok(reserved?);
+    }
     while at < size_bytes {
         let (start, end) = match next_data(from, at, size_bytes) {
             Some(range) => range,
             None => break,
         };
         let end = end.min(start.saturating_add(piece_bytes.max(1)));
-        copy_range(from, to, start, end)?;
+        sys::on_account_of(payer, || copy_range(from, to, start, end))?;
         copied(end - start)?;
         at = end;
     }
     // A hole at the end has been skipped, and left the file short.
     rustix::fs::ftruncate(to, size_bytes)?;
-    Ok(reserve_as(from, to, size_bytes)?)
+    Ok(sys::on_account_of(payer, || {
+        reserve_as(from, to, size_bytes)
+    })?)
 }
 
 /// Reserves in the copy what fallocate(2) reserved in the original: whoever was promised room may

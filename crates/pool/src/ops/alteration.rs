@@ -143,6 +143,8 @@ pub(crate) struct WithAttr<'a> {
     pub value: &'a [u8],
     /// `XATTR_CREATE`, `XATTR_REPLACE` or neither: a question to the leading copy.
     pub flags: i32,
+    /// On whose account room is taken for it.
+    pub payer: u32,
 }
 
 impl Alteration for WithAttr<'_> {
@@ -151,7 +153,8 @@ impl Alteration for WithAttr<'_> {
             Role::Leading => self.flags,
             Role::Following => 0,
         };
-        match sys::setxattr(fd, self.name, self.value, flags) {
+        let set = || sys::setxattr(fd, self.name, self.value, flags);
+        match sys::on_account_with_powers(self.payer, set) {
             Err(Errno::OPNOTSUPP) if role == Role::Following && self.name == ACCESS => {
                 set_implied_mode(fd, self.value)
             }

@@ -82,6 +82,8 @@ pub(crate) fn told<T>(
             _ if error.took_effect => Errno::IO,
             // Programs would take the pool's own server for dead.
             errno if is_dead_server(errno) => Errno::IO,
+            // The kernel takes it for the word of the whole pool, and asks no branch any more.
+            Errno::NOSYS if !error.expected => Errno::OPNOTSUPP,
             errno => errno,
         }
     })

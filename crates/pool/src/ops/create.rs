@@ -19,6 +19,7 @@ use crate::base::shares::Share;
 use crate::base::sys::{self, Caller};
 use crate::coherence::{Coherent, Epoch, validity};
 use crate::directory::copy::Copy;
+use crate::directory::locate::Owned;
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, choose, clone_path, forget, locate, set};
 use crate::ops::open::{self, OpenedCopy, server_flags};
@@ -37,7 +38,7 @@ const UNTIL_CREATE_RETURNS: Duration = Duration::from_nanos(1);
 fn try_elsewhere(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV | Errno::OPNOTSUPP
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS
     )
 }
 
@@ -165,7 +166,7 @@ fn open_made(
     (dir, file, share): (DirEntry, OwnedFd, Share),
     flags: i32,
 ) -> Result<(Entry, OpenReply)> {
-    let (mut entry, node, mode) = entry_of_made(pool, view, parent, name, &dir, &file)?;
+    let (mut entry, node, owned) = entry_of_made(pool, view, parent, name, &dir, &file)?;
     let opened = {
         let _held = node.share_move_lock(cx);
         moved_since_made(pool, view, &node, &dir, flags).and_then(|moved| {
@@ -173,7 +174,7 @@ fn open_made(
             let opened = OpenedCopy {
                 branch,
                 file,
-                mode,
+                owned,
                 share,
                 stands_in_for: None,
                 made: true,
@@ -446,7 +447,7 @@ pub(crate) fn exists_elsewhere(
     Ok(!lookup::find_copies(pool, view, set, name, Presentations::Own)?.is_empty())
 }
 
-/// The entry, node and mode of a file just made.
+/// The entry and node of a file just made, and whose it is.
 fn entry_of_made(
     pool: &Coherent,
     view: &View,
@@ -454,7 +455,7 @@ fn entry_of_made(
     name: Option<&OsStr>,
     dir: &DirEntry,
     file: &OwnedFd,
-) -> Result<(Entry, Arc<Node>, u32)> {
+) -> Result<(Entry, Arc<Node>, Owned)> {
     let since = pool.coherence.changes.now();
     let stat = sys::statx_fd(file.as_fd())?;
     let branch = &dir.branch;
@@ -464,13 +465,12 @@ fn entry_of_made(
     let kind = kind_of_mode(u32::from(stat.stx_mode));
     let node = lookup::file_node(pool, view, parent, name, identity, (kind, stat.stx_nlink))?;
     let mut attr = file_attr(&stat, node.ino);
-    let mode = attr.mode;
     pool.volumes.mounts.restrict(&stat, &mut attr);
     let place = name.map(|name| (parent, name));
     Ok((
         lookup::entry(pool, view, &node, attr, place, since),
         node,
-        mode,
+        Owned::from(&stat),
     ))
 }
 

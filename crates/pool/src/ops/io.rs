@@ -12,13 +12,14 @@ use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
 };
 
-use crate::base::branch::BranchId;
+use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys;
 use crate::directory::{Directories, locate};
 use crate::mover::{self, Mover, Refused, is_full};
+use crate::ops::account::{self, Extent};
 use crate::ops::{open, privilege};
 use crate::state::State;
 use crate::state::node::Node;
@@ -81,13 +82,19 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
         let range = (args.offset_bytes + done as u64, rest.len() as u64);
-        let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |fd| {
+        let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |branch, fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
             let at = args.offset_bytes + done as u64;
-            match write_at(fd, rest, at, how) {
+            let payer = match args.from_cache {
+                true => account::of_opener(&opened, branch, fd),
+                false => account::of_caller(cx, branch, Extent::Piece),
+            };
+            let write =
+                |fd: BorrowedFd<'_>| sys::on_account_of(payer, || write_at(fd, rest, at, how));
+            match write(fd) {
                 Err(errno @ Errno::INVAL) if !direct => {
                     let plain = reopen_past_direct(fd, errno)?;
-                    Ok(write_at(plain.as_fd(), rest, at, how)?)
+                    Ok(write(plain.as_fd())?)
                 }
                 other => Ok(other?),
             }
@@ -117,18 +124,18 @@ fn on_a_branch_with_room<T>(
     opened: &Arc<OpenFile>,
     call: Call,
     (offset_bytes, need_bytes): (u64, u64),
-    mut change: impl FnMut(BorrowedFd<'_>) -> Result<T>,
+    mut change: impl FnMut(&Branch, BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut times = 0;
     let mut refused_by: SmallVec<[BranchId; 4]> = SmallVec::new();
     loop {
         let held = opened.node.share_move_lock(cx);
         let (branch, file) = match opened.opened_on() {
-            Some((branch, file)) => (branch.id, file),
+            Some(opened_on) => opened_on,
             None => return Err(opened.file().err().unwrap_or(Errno::BADF).into()),
         };
         let began = Instant::now();
-        let outcome = change(file.as_fd());
+        let outcome = change(&branch, file.as_fd());
         let (took, error) = (began.elapsed(), outcome.as_ref().err().copied());
         opened.count(|calls| calls.note(call, took, error));
         let refusal = match outcome {
@@ -139,7 +146,8 @@ fn on_a_branch_with_room<T>(
         if times > 0 && cx.interrupted() {
             return Err(refusal);
         }
-        refused_by.push(branch);
+        refused_by.push(branch.id);
+        drop(branch);
         let left = Arc::downgrade(&file);
         drop(file);
         let moved = || {
@@ -204,9 +212,12 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
     cx.may_block();
     let mode = FallocateFlags::from_bits_retain(args.mode);
     let range = (args.offset_bytes, args.len_bytes);
-    let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Change, range, |fd| {
+    let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Change, range, |branch, fd| {
+        let payer = account::of_caller(cx, branch, Extent::Any);
+        let root_pays = payer == account::ROOT;
         privilege::with_unmarked_change(cx, fd, || {
-            allocate(fd, mode, args.offset_bytes, args.len_bytes)
+            let allocate = || allocate(fd, mode, args.offset_bytes, args.len_bytes, root_pays);
+            sys::on_account_of(payer, allocate)
         })
     });
     in_doubt_if_failed(pool, opened.node.id, outcome)
@@ -220,7 +231,7 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
 /// again and takes every file for data.
 pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32) -> Result<u64> {
     if pool.view().settings.caching.writeback {
-        return Err(Errno::NOSYS.into());
+        return Err(Error::expected(Errno::NOSYS));
     }
     let opened = open::opened(pool, handle)?;
     if opened.node.may_be_unwritten() {
@@ -255,13 +266,14 @@ pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRan
     let rest = rustix::fs::fstat(&*from.file()?)?.st_size.unsigned_abs();
     let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
     let range = (args.offset_out_bytes, need_bytes);
-    let count = on_a_branch_with_room(pool, cx, &to, Call::Write, range, |target| {
+    let count = on_a_branch_with_room(pool, cx, &to, Call::Write, range, |branch, target| {
         let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
         let source = from.file()?;
         let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
+        let payer = account::of_caller(cx, branch, Extent::Any);
         privilege::with_unmarked_change(cx, target, || {
-            let count = rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
-            Ok(count?)
+            let copy = || rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
+            Ok(sys::on_account_of(payer, copy)?)
         })
     });
     match count {
@@ -318,10 +330,11 @@ fn allocate(
     mode: FallocateFlags,
     offset_bytes: u64,
     len_bytes: u64,
+    root_pays: bool,
 ) -> Result<()> {
     let end = offset_bytes.saturating_add(len_bytes);
     let mut had = false;
-    refuse_hopeless(fd, mode, len_bytes)?;
+    refuse_hopeless(fd, mode, len_bytes, root_pays)?;
     if !mode.contains(FallocateFlags::KEEP_SIZE)
         && end > rustix::fs::fstat(fd)?.st_size.unsigned_abs()
     {
@@ -345,12 +358,21 @@ fn allocate(
 ///
 /// # Errors
 /// ENOSPC where the range is longer than all that is free and all that the file occupies already.
-fn refuse_hopeless(fd: BorrowedFd<'_>, mode: FallocateFlags, len_bytes: u64) -> Result<()> {
+fn refuse_hopeless(
+    fd: BorrowedFd<'_>,
+    mode: FallocateFlags,
+    len_bytes: u64,
+    root_pays: bool,
+) -> Result<()> {
     if !FallocateFlags::KEEP_SIZE.contains(mode) {
         return Ok(());
     }
     let stat = rustix::fs::fstatvfs(fd)?;
-    let free = stat.f_bfree.saturating_mul(stat.f_frsize);
+    let blocks = match root_pays {
+        true => stat.f_bfree,
+        false => stat.f_bavail,
+    };
+    let free = blocks.saturating_mul(stat.f_frsize);
     let occupied = sys::statx_fd(fd)?.stx_blocks.saturating_mul(512);
     // A filesystem that does not tell (0 blocks in all) has to try.
     match stat.f_blocks > 0 && len_bytes > free.saturating_add(occupied) {

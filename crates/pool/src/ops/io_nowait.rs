@@ -55,6 +55,10 @@ pub(crate) fn write_nowait(pool: &State, cx: &Context<'_>, args: &Write<'_>) -> 
     }
     let _held = opened.node.try_share_move_lock()?;
     let (how, file) = opened.at_once()?;
+    // Who pays for it is not found out without waiting.
+    if !opened.is_surely_far_from_root_reserve() {
+        return None;
+    }
     if args.flags & libc::O_DSYNC != 0 && how != AtOnce::InMemory {
         return None;
     }

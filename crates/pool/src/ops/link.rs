@@ -15,6 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::policy::{self, Category};
 use crate::base::sys;
 use crate::directory::{Directories, choose, clone_path, lookup, set};
+use crate::ops::account::{self, Extent};
 use crate::ops::change::{self, Holder};
 use crate::ops::hidden_copies::{self, Power};
 use crate::ops::{create, exdev};
@@ -64,7 +65,7 @@ pub(crate) fn link(
         // The new name would show another copy than the old one.
         return Err(Errno::ROFS.into());
     }
-    match link_copies(pool, &view, &copies, &parent, new_name) {
+    match link_copies(pool, cx, &view, &copies, (&parent, new_name)) {
         Err(Error {
             errno: Errno::XDEV,
             took_effect: false,
@@ -91,17 +92,17 @@ pub(crate) fn link(
 /// The first refusal; EXDEV if the copy that users see has to go without.
 fn link_copies(
     pool: &Directories,
+    cx: &Context<'_>,
     view: &View,
     copies: &[&Holder],
-    parent: &Arc<Node>,
-    name: &OsStr,
+    (parent, name): (&Arc<Node>, &OsStr),
 ) -> Result<()> {
     let mut linked: SmallVec<[DirEntry; 2]> = SmallVec::new();
     let shown = copies.iter().position(|copy| copy.primary).unwrap_or(0);
     let first = copies.get(shown).ok_or(Errno::NOENT)?;
     let others = copies.iter().enumerate().filter(|(at, _)| *at != shown);
     for copy in [first].into_iter().chain(others.map(|(_, copy)| copy)) {
-        match link_copy(pool, view, copy, parent, name) {
+        match link_copy(pool, cx, view, copy, (parent, name)) {
             Ok(dir) => linked.push(dir),
             Err(Error {
                 errno: Errno::XDEV, ..
@@ -124,10 +125,10 @@ fn link_copies(
 
 fn link_copy(
     pool: &Directories,
+    cx: &Context<'_>,
     view: &View,
     holder: &Holder,
-    parent: &Arc<Node>,
-    name: &OsStr,
+    (parent, name): (&Arc<Node>, &OsStr),
 ) -> Result<DirEntry> {
     let present = set::dir_set(pool, parent)?.on(holder.branch.id).cloned();
     let dir = match present {
@@ -138,6 +139,8 @@ fn link_copy(
     let path = sys::ProcPath::new(holder.fd.as_fd());
     let follow = AtFlags::SYMLINK_FOLLOW;
     let link = || rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow);
+    let payer = account::of_caller(cx, &holder.branch, Extent::Piece);
+    let link = || sys::on_account_with_powers(payer, link);
     match holder.branch.call(Call::Make, link) {
         // It is done, and its answer was lost.
         Err(errno) if errno != Errno::EXIST && has_name(holder, &dir, name) => Ok(dir),

@@ -75,7 +75,7 @@ pub(crate) fn opendir(pool: &Coherent, id: NodeId) -> Result<OpenReply> {
     }
     let keeping = kept_listings::keeping(pool, &pool.view(), &node);
     if keeping == Keeping::WhileWatched && kept_listings::opens_unasked(pool) {
-        return Err(Errno::NOSYS.into());
+        return Err(Error::expected(Errno::NOSYS));
     }
     let (handle, flags) = match keeping {
         Keeping::Not => (UNKEPT, OpenFlags::empty()),

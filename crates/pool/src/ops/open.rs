@@ -18,10 +18,11 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::shares::Share;
 use crate::base::sys::{self, Own};
+use crate::directory::locate::Owned;
 use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
-    Ops, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack, privilege,
-    running,
+    Ops, account, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack,
+    privilege, running,
 };
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
@@ -54,8 +55,8 @@ pub(crate) fn server_flags(view: &View, flags: i32) -> OFlags {
 pub(crate) struct OpenedCopy {
     pub branch: Arc<Branch>,
     pub file: OwnedFd,
-    /// The file's mode.
-    pub mode: u32,
+    /// The file's mode and owner.
+    pub owned: Owned,
     /// Its place among the open files of the user.
     pub share: Share,
     /// It is another copy than the node's own, which failed so.
@@ -109,7 +110,7 @@ pub(crate) fn open(
     let _held = node.share_move_lock(cx);
     let wanted = server_flags(&view, flags);
     let mut stands_in_for = None;
-    let (branch, file, mode) = match open_wanted(pool, cx, (&view, &node), wanted) {
+    let (branch, file, owned) = match open_wanted(pool, cx, (&view, &node), wanted) {
         // An append-only file (chattr +a) opens in no other way.
         Err(Error {
             errno: Errno::PERM, ..
@@ -135,7 +136,7 @@ pub(crate) fn open(
     let found = OpenedCopy {
         branch,
         file,
-        mode,
+        owned,
         share,
         stands_in_for,
         made: false,
@@ -163,7 +164,7 @@ fn open_wanted(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     wanted: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     match open_by_policy(pool, cx, (view, node), wanted)? {
         Some(opened) => Ok(opened),
         None => match locate::open_inode(pool, node, wanted) {
@@ -184,7 +185,7 @@ fn open_stand_in(
     (view, node): (&View, &Arc<Node>),
     flags: i32,
     mut failure: Error,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     let own = node.primary().ok_or(failure)?;
     if let Some(branch) = view.branch(own.branch) {
         failure = Error::at(branch, failure);
@@ -208,7 +209,7 @@ fn open_stand_in(
         let Ok(file) = copy.branch.call(Call::Open, reopen) else {
             continue;
         };
-        let mode = rustix::fs::fstat(&file)?.st_mode;
+        let owned = Owned::of(file.as_fd())?;
         let path = paths::relative_path(pool, node);
         tracing::warn!(
             path = ?path,
@@ -217,7 +218,7 @@ fn open_stand_in(
             errno = %failure,
             "the file cannot be opened on its branch: another branch's copy is read"
         );
-        return Ok((copy.branch, file, mode));
+        return Ok((copy.branch, file, owned));
     }
     Err(failure)
 }
@@ -239,7 +240,7 @@ fn open_by_policy(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     flags: OFlags,
-) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
+) -> Result<Option<(Arc<Branch>, OwnedFd, Owned)>> {
     let rule = view.policy(Function::Open);
     if change::is_of_shown_copy(view, rule) {
         return Ok(None);
@@ -256,8 +257,8 @@ fn open_by_policy(
         }
         let reopen = || crate::base::open::reopen(file.as_fd(), flags);
         let file = branch.call(Call::Open, reopen)?;
-        let mode = rustix::fs::fstat(&file)?.st_mode;
-        return Ok(Some((branch, file, mode)));
+        let owned = Owned::of(file.as_fd())?;
+        return Ok(Some((branch, file, owned)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
     if !node.is_shown_of(&located.branch) {
@@ -271,8 +272,8 @@ fn open_by_policy(
     }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;
-    let mode = rustix::fs::fstat(&file)?.st_mode;
-    Ok(Some((located.branch, file, mode)))
+    let owned = Owned::of(file.as_fd())?;
+    Ok(Some((located.branch, file, owned)))
 }
 
 /// Gives an opened branch file its handle and I/O mode. Takes a node reference for the handle.
@@ -307,11 +308,15 @@ fn register_in(
     let (branch, file, share) = (found.branch, found.file, found.share);
     // Unless it is the first.
     let mut how = OpenedAs::OpenAlready;
+    let mut is_first = false;
     let state = open.get_or_insert_with(|| {
+        is_first = true;
+        let mut payer = account::ROOT;
+        let paid = (cx, found.owned.uid, &mut payer);
         // Opens that pass through share the first one's file, which must be the node's own.
         let (mode, why) = match found.stands_in_for {
             Some(_) => (IoMode::Server, OpenedAs::OtherCopy),
-            None => match first_mode(pool, view, &branch, &file, flags) {
+            None => match first_mode(pool, view, &branch, &file, flags, paid) {
                 Ok(id) => (IoMode::Passthrough(id), OpenedAs::Passthrough),
                 Err(why) => (IoMode::Server, why),
             },
@@ -324,7 +329,7 @@ fn register_in(
             };
             node.look_for_mappings(&file, own);
         }
-        Box::new(OpenState::new(mode))
+        Box::new(OpenState::new(mode, payer == account::ROOT))
     });
     if let (Some(failure), IoMode::Passthrough(_)) = (found.stands_in_for, state.mode) {
         return Err(failure);
@@ -332,15 +337,8 @@ fn register_in(
     let writable = access_mode(flags) != libc::O_RDONLY;
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
-            how = if !passes(view.settings.passthrough.io, flags) {
-                OpenedAs::OtherDirection
-            } else if writes_synchronously(view, flags) {
-                OpenedAs::Options
-            } else if writes_beside_set_id(cx, found.mode, flags) {
-                OpenedAs::SetId
-            } else {
-                OpenedAs::Passthrough
-            };
+            let roots = !is_first && state.root_pays;
+            how = passed_as(cx, view, (&branch, found.owned.mode), flags, roots);
             let hybrid = match how {
                 OpenedAs::Passthrough => OpenFlags::empty(),
                 _ => OpenFlags::DIRECT_IO,
@@ -383,6 +381,28 @@ fn register_in(
     })
 }
 
+/// How a file is opened that is open in passthrough, `roots` as root's; all but one way have the server write.
+fn passed_as(
+    cx: &Context<'_>,
+    view: &View,
+    (branch, mode): (&Branch, u32),
+    flags: i32,
+    roots: bool,
+) -> OpenedAs {
+    let writable = access_mode(flags) != libc::O_RDONLY;
+    if !passes(view.settings.passthrough.io, flags) {
+        OpenedAs::OtherDirection
+    } else if writes_synchronously(view, flags) {
+        OpenedAs::Options
+    } else if writes_beside_set_id(cx, mode, flags) {
+        OpenedAs::SetId
+    } else if writable && roots && pays_for_itself(cx, branch) {
+        OpenedAs::RootReserve
+    } else {
+        OpenedAs::Passthrough
+    }
+}
+
 /// Ends the mode of a node without handles.
 fn close_if_unused(pool: &State, open: &mut Option<Box<OpenState>>) {
     let Some(state) = open.take_if(|state| state.handles().is_empty()) else {
@@ -400,6 +420,7 @@ fn first_mode(
     branch: &Branch,
     file: &OwnedFd,
     flags: i32,
+    (cx, owner, payer): (&Context<'_>, u32, &mut u32),
 ) -> Result<BackingId, OpenedAs> {
     if passthrough_ruled_out(&view.settings).is_some() {
         return Err(OpenedAs::Options);
@@ -414,13 +435,14 @@ fn first_mode(
         return Err(OpenedAs::MayMove);
     }
     let connection = pool.connection.get().ok_or(OpenedAs::Kernel)?;
-    // The kernel writes with the powers this thread has now. Without CAP_FSETID a write
-    // clears set-id bits, as it must for everyone but root (see
-    // `writes_beside_set_id`).
-    if sys::want_fsetid(false).is_err() {
+    let writes = access_mode(flags) != libc::O_RDONLY;
+    *payer = account::of_passthrough(cx, branch, owner, writes);
+    // The kernel writes as the user and with the powers this thread has now. Without CAP_FSETID a
+    // write clears set-id bits, as it must for everyone but root (see `writes_beside_set_id`).
+    if *payer == account::ROOT && sys::want_fsetid(false).is_err() {
         return Err(OpenedAs::Kernel);
     }
-    let outcome = connection.open_backing(file.as_fd());
+    let outcome = sys::on_account_alone(*payer, || connection.open_backing(file.as_fd()));
     if branch.passthrough() == PassthroughState::Untried || outcome.is_err() {
         branch.note_passthrough(outcome.map(drop));
     }
@@ -554,6 +576,11 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
     access_mode(flags) != libc::O_RDONLY
         && crate::state::attr::has_set_id(file_mode)
         && privilege::keeps_set_id(cx)
+}
+
+/// Whether the kernel may not write for the caller on root's account: the branch keeps room for root.
+fn pays_for_itself(cx: &Context<'_>, branch: &Branch) -> bool {
+    branch.keeps_root_reserve() && !account::is_root(cx)
 }
 
 /// Whether the mount (`sync`) wants what this open writes to be on disk at once. What the kernel writes to the

@@ -11,6 +11,7 @@ use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys;
+use crate::directory::locate::Owned;
 use crate::directory::{Directories, locate};
 use crate::state::node::Node;
 use crate::state::view::View;
@@ -30,7 +31,7 @@ pub(crate) fn open_refused(
     view: &View,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
     let covered = match view.settings.presentation.nfsopenhack {
         NfsOpenHack::Off => false,
         NfsOpenHack::Git => is_below_git(pool, node),
@@ -42,7 +43,7 @@ pub(crate) fn open_refused(
     let located = locate::locate(pool, node)?;
     for _ in 0..TRIES {
         match open_made_writable(located.fd(), flags) {
-            Ok((file, mode)) => return Ok((located.branch, file, mode)),
+            Ok((file, owned)) => return Ok((located.branch, file, owned)),
             Err(Error {
                 errno: Errno::ACCESS,
                 ..
@@ -60,11 +61,12 @@ fn is_below_git(pool: &State, node: &Arc<Node>) -> bool {
 }
 
 /// One try: writable for its owner, opened, as before again. Tells the mode it had.
-fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, u32)> {
-    let mode = u32::from(sys::statx_fd(file)?.stx_mode);
+fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, Owned)> {
+    let owned = Owned::from(&sys::statx_fd(file)?);
+    let mode = owned.mode;
     if mode & WRITE != 0 {
         // Made writable by another open just now, or writable for someone who is not the server.
-        return Ok(reopen(file, flags).map(|opened| (opened, mode))?);
+        return Ok(reopen(file, flags).map(|opened| (opened, owned))?);
     }
     sys::want_fsetid(true)?;
     let set_mode = |bits: u32| {
@@ -77,5 +79,5 @@ fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, u
     if let Err(errno) = set_mode(mode) {
         tracing::error!(mode = format!("{mode:o}"), %errno, "nfsopenhack: a file made writable for opening could not be made read-only again");
     }
-    Ok(opened.map(|opened| (opened, mode))?)
+    Ok(opened.map(|opened| (opened, owned))?)
 }

@@ -96,7 +96,7 @@ impl Changer {
         let unfixes = in_own_namespace && task.is_some_and(|task| task.has(CAP_LINUX_IMMUTABLE));
         kept.set(CapabilitySet::LINUX_IMMUTABLE, unfixes);
         Ok(Changer {
-            uid: uid.unwrap_or(NOBODY),
+            uid: uid.unwrap_or(sys::NOBODY),
             kept,
             in_own_namespace,
         })
@@ -130,8 +130,6 @@ pub(crate) fn is_in_group(cx: &Context<'_>, gid: u32) -> bool {
 
 /// What idmapped mounts put in place of ids.
 const UNKNOWN: u32 = u32::MAX;
-/// Who stands for users that have no number here.
-const NOBODY: u32 = 65_534;
 
 /// The user the caller acts as, as the kernel says it or else `/proc`; none if it is not known
 /// for certain.
@@ -143,7 +141,7 @@ pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
     // Real, effective, saved, and the one that counts for files. The kernel shows them as numbers
     // of the server's namespace, and who has none there as nobody.
     let uid = task.line("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
-    (uid != NOBODY || task.in_own_namespace()).then_some(uid)
+    (uid != sys::NOBODY || task.in_own_namespace()).then_some(uid)
 }
 
 /// Whether the caller is known to be none of these users, nor root. Who comes by an idmapped mount has

@@ -20,6 +20,7 @@ use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::directory::locate::{self, Located};
 use crate::directory::{Directories, deadline, set};
+use crate::ops::account;
 use crate::ops::alteration::{WithAttr, WithoutAttr};
 use crate::ops::change;
 use crate::ops::hidden_copies::{self, Power};
@@ -179,7 +180,7 @@ pub(crate) fn listxattr(
     match view.settings.attributes.xattr {
         XattrMode::Passthrough => {}
         XattrMode::NoAttr => return Ok(0),
-        XattrMode::NoSys => return Err(Errno::NOSYS.into()),
+        XattrMode::NoSys => return Err(Error::expected(Errno::NOSYS)),
     }
     let node = pool.node(id)?;
     let located = told_copy(pool, cx, (&view, &node), Function::Listxattr, None)?;
@@ -214,12 +215,17 @@ pub(crate) fn setxattr(
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Setxattr);
+    let power = power_for(args.name, args.kill_sgid);
     let change = WithAttr {
         name: args.name,
         value: args.value,
         flags: args.flags,
+        // What takes another power is done as the owner.
+        payer: match power {
+            Power::Write => account::of_caller_anywhere(cx, &view),
+            _ => account::ROOT,
+        },
     };
-    let power = power_for(args.name, args.kill_sgid);
     change::change_copies(pool, &view, &node, rule, (cx, power), &change)
         .or_else(|refusal| unless_unknown(pool, &node, (args.name, power), refusal))
 }
@@ -294,7 +300,7 @@ fn check_mode(view: &View, name: Option<&OsStr>) -> Result<()> {
         XattrMode::NoAttr => Err(Errno::NODATA.into()),
         // After ENOSYS the kernel would ask for no access list any more. The caller hears the same.
         XattrMode::NoSys if lists && name.is_some() => Err(Errno::OPNOTSUPP.into()),
-        XattrMode::NoSys => Err(Errno::NOSYS.into()),
+        XattrMode::NoSys => Err(Error::expected(Errno::NOSYS)),
     }
 }
 

@@ -30,6 +30,8 @@ named! {
         OtherDirection = "other-direction",
         /// It may write to a set-id file as root, which clears no bits.
         SetId = "set-id",
+        /// Root has it open to write, and this user may not fill what the branch keeps for root.
+        RootReserve = "root-reserve",
         /// The options exclude passthrough.
         Options = "options",
         /// The kernel has none, or it could not be agreed.

@@ -213,6 +213,15 @@ impl OpenFile {
         Some((Arc::clone(&place.branch), place.file().ok()?))
     }
 
+    /// See [`Branch::is_surely_far_from_root_reserve`]; after release it is not sure.
+    pub(crate) fn is_surely_far_from_root_reserve(&self) -> bool {
+        let place = self.place.try_lock();
+        place.as_deref().is_some_and(|place| {
+            let far = |place: &BranchFile| place.branch.is_surely_far_from_root_reserve();
+            place.as_ref().is_some_and(far)
+        })
+    }
+
     /// The branch file if it is to be had at once.
     pub(crate) fn file_here(&self) -> Option<Arc<OwnedFd>> {
         self.place.try_lock()?.as_mut()?.descriptor.here()
@@ -294,6 +303,8 @@ pub enum IoMode {
 pub struct OpenState {
     /// The mode of all opens.
     pub mode: IoMode,
+    /// In passthrough: what the kernel writes may fill what a branch keeps for root.
+    pub root_pays: bool,
     /// Every open handle.
     handles: SmallVec<[Weak<OpenFile>; 1]>,
     /// All locks, once there was one: closes must be reported from then on.
@@ -302,9 +313,10 @@ pub struct OpenState {
 
 impl OpenState {
     /// No handles yet.
-    pub fn new(mode: IoMode) -> Self {
+    pub fn new(mode: IoMode, root_pays: bool) -> Self {
         OpenState {
             mode,
+            root_pays,
             handles: SmallVec::new(),
             locks: None,
         }

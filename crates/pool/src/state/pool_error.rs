@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::base::branch::{DEAD_SERVER, is_dead_server};
+use crate::base::branch::{DEAD_SERVER, SHUT_DOWN, is_dead_server, is_refusal};
 
 /// The pool could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,7 @@ fn cannot_be_opened(errno: Errno) -> String {
         errno if is_dead_server(errno) => {
             format!("{}, or see on-missing", DEAD_SERVER)
         }
+        errno if is_refusal(errno) => format!("{SHUT_DOWN}, or see on-missing"),
         errno => format!("{errno}; check that it exists, is a directory and is mounted"),
     }
 }

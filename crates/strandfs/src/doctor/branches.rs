@@ -94,6 +94,13 @@ fn one(machine: &Machine, branch: &Path, device: u64, take: &mut dyn FnMut(Check
             });
         }
     }
+    if has_no_inodes(branch) {
+        say(Check::warn(
+            "inodes",
+            format!("the filesystem of {shown} has no inode left"),
+            "it gets no new files until some are removed; a filesystem made anew can have more (mke2fs -N)",
+        ));
+    }
     let read_only =
         rustix::fs::statvfs(branch).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
     if read_only {
@@ -121,6 +128,15 @@ fn one(machine: &Machine, branch: &Path, device: u64, take: &mut dyn FnMut(Check
     if before.get() == 0 {
         take(Check::pass("branch", shown.to_string()));
     }
+}
+
+/// Whether a filesystem of this machine holds as many files as it can. Servers may put anything there.
+fn has_no_inodes(branch: &Path) -> bool {
+    let served = rustix::fs::statfs(branch).is_ok_and(|fs| {
+        let magic = fs.f_type as u64;
+        magic == FUSE || NETWORK.contains(&magic)
+    });
+    !served && rustix::fs::statvfs(branch).is_ok_and(|fs| fs.f_files > 0 && fs.f_favail == 0)
 }
 
 /// The kind of a FUSE filesystem, without asking its server.

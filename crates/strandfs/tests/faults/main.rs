@@ -17,5 +17,6 @@ mod lost_answers;
 mod multi_branch_changes;
 mod notifications;
 mod power_cut;
+mod shut_down;
 mod slow_branch;
 mod slow_log;

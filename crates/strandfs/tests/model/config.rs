@@ -248,7 +248,7 @@ impl Config {
     pub fn has(&self, fstype: &str) -> bool {
         let is = |kind: &Kind| match kind {
             Kind::Loop(of, _) => *of == fstype,
-            Kind::FewInodes(..) => fstype == "ext4",
+            Kind::FewInodes(..) | Kind::ForRoot(..) => fstype == "ext4",
             Kind::Quota(..) => fstype == "btrfs",
             Kind::Dir | Kind::Tmpfs(_) => false,
         };
@@ -268,6 +268,7 @@ impl Config {
             Kind::Tmpfs(size) => format!("tmpfs {size}"),
             Kind::Loop(fstype, size) => format!("{fstype} {size}"),
             Kind::FewInodes(size, count) => format!("ext4 {size} with {count} inodes"),
+            Kind::ForRoot(size, percent) => format!("ext4 {size}, {percent} % kept for root"),
             Kind::Quota(size, limit) => format!("btrfs {size} with a quota of {limit}"),
         });
         let branches: Vec<String> = branches.collect();

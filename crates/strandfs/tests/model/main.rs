@@ -93,7 +93,7 @@ fn can_run(config: &mut Config) -> bool {
     }
     config.branches.iter().all(|kind| match kind {
         Kind::Loop(fstype, _) => loop_works(fstype),
-        Kind::FewInodes(..) => loop_works("ext4"),
+        Kind::FewInodes(..) | Kind::ForRoot(..) => loop_works("ext4"),
         Kind::Quota(..) => loop_works("btrfs"),
         _ => true,
     })

@@ -203,6 +203,46 @@ fn strangers_may_not_ask_and_owners_may() {
     as_nobody(&pool.path("theirs")).ok();
 }
 
+/// It was named as the place for new files, which then went elsewhere.
+#[test]
+fn a_branch_without_an_inode_left_is_not_where_new_files_go() {
+    need_root!();
+    if !crate::support::mounts::loop_works("ext4") {
+        return;
+    }
+    let pool = Pool::build()
+        .branch(Kind::FewInodes("24m", "64"), "")
+        .branch(Kind::Tmpfs("16m"), "")
+        .option("category.create=ff,minfreespace=0")
+        .mount();
+    put(pool.path("d/old"), "x");
+    assert_eq!(pool.holders("d/old"), [0]);
+    let last = (0..100).find(|n| fs::write(pool.on(0, format!("n{n}")), "").is_err());
+    assert!(last.is_some(), "there are inodes left");
+    let forgotten = std::time::Duration::from_secs(60);
+    crate::support::eventually("the news of it", forgotten, || {
+        used(&explain(&pool.path("d")).answer, "create") == [1]
+    });
+    let answer = explain(&pool.path("d")).answer;
+    assert!(
+        reason(&answer, "create", 0).contains("no inode left"),
+        "{answer:?}"
+    );
+    let doctor = strandfs(["doctor", pool.path("").to_str().unwrap()]);
+    assert!(doctor.stdout.contains("has no inode left"), "{doctor:?}");
+    for name in ["d/new", "new"] {
+        put(pool.path(name), "x");
+        assert_eq!(pool.holders(name), [1]);
+    }
+    // What is there is changed where it is.
+    put(pool.path("d/old"), "y");
+    assert_eq!(pool.holders("d/old"), [0]);
+    fs::remove_file(pool.on(0, "n0")).unwrap();
+    crate::support::eventually("the inode that is free again", forgotten, || {
+        used(&explain(&pool.path("d")).answer, "create") == [0]
+    });
+}
+
 /// Its answer is longer than an attribute can be.
 #[test]
 fn a_path_on_very_many_branches_is_explained_whole() {

@@ -26,3 +26,4 @@ mod set_id_bits;
 mod sizes;
 mod synchronous;
 mod times;
+mod unknown_calls;

@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use crate::base::branch::health::is_dead_server;
+use crate::base::branch::health::{BranchState, is_dead_server};
+use crate::base::branch::shut_down::{SHUT_DOWN, is_refusal};
 use crate::base::sys;
 
 /// What is said of such a branch.
@@ -24,10 +25,19 @@ pub fn ask_server(root: BorrowedFd<'_>) -> sys::Result<()> {
     }
 }
 
+/// What a branch is whose path does not lead to it.
+pub fn state_gone(errno: Errno) -> BranchState {
+    match is_refusal(errno) {
+        true => BranchState::Failed,
+        false => BranchState::Missing,
+    }
+}
+
 /// Why a branch's path does not lead to it.
 pub fn why_gone(errno: Errno) -> String {
     match errno {
         errno if is_dead_server(errno) => DEAD_SERVER.to_owned(),
+        errno if is_refusal(errno) => SHUT_DOWN.to_owned(),
         errno => format!("its path leads nowhere: {errno}"),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::base::branch::DiskIdle;
+use crate::base::branch::{DiskIdle, is_refusal};
 use crate::base::calls::Calls;
 use crate::base::status::{Condition, rfc3339};
 
@@ -64,6 +64,7 @@ pub struct BranchHealth {
     slow: AtomicBool,
     read_only: AtomicBool,
     suspected: AtomicBool,
+    fails: AtomicBool,
     io_errors: AtomicU64,
     calls: Calls,
     disk: DiskIdle,
@@ -87,6 +88,7 @@ impl BranchHealth {
             slow: AtomicBool::new(false),
             read_only: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
             io_errors: AtomicU64::new(0),
             calls: Calls::default(),
             disk: DiskIdle::default(),
@@ -120,7 +122,13 @@ impl BranchHealth {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// Whether its server seemed dead since this was asked last: to be looked at now.
+    /// Whether it gave an error since this was asked last as a filesystem does that has shut down.
+    pub fn take_failure(&self) -> bool {
+        self.fails.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether its server seemed dead, or its filesystem shut down, since this was asked last: to be looked
+    /// at now.
     pub fn take_suspicion(&self) -> bool {
         self.suspected.swap(false, Ordering::Relaxed)
     }
@@ -187,7 +195,11 @@ impl BranchHealth {
             }
         } else if is_failure(errno) {
             self.io_errors.fetch_add(1, Ordering::Relaxed);
-            if is_dead_server(errno) {
+            let fails = is_refusal(errno);
+            if fails {
+                self.fails.store(true, Ordering::Relaxed);
+            }
+            if fails || is_dead_server(errno) {
                 self.suspected.store(true, Ordering::Relaxed);
             }
             self.told.lock().last_error = Some(errno);

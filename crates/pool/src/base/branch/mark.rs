@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use crate::base::branch::dead_server::{ask_server, why_gone};
+use crate::base::branch::dead_server::{ask_server, state_gone, why_gone};
 use crate::base::branch::drive::Drive;
 use crate::base::branch::health::BranchState;
 use crate::base::branch::{FilesystemId, Latency, Medium, RootId};
@@ -246,7 +246,7 @@ impl Mark {
 fn led_nowhere(errno: Errno) -> Found {
     match errno {
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Found::Same,
-        _ => gone(why_gone(errno)),
+        _ => Found::Gone((state_gone(errno), why_gone(errno))),
     }
 }
 

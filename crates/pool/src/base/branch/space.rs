@@ -11,7 +11,7 @@ use crate::base::sys::{self, mono_coarse_ms};
 
 /// In `cache.statfs=auto`, space is remembered for as long as a writer of this speed needs for what
 /// lies above the branch's minimum. None is as fast: memory is not.
-const AUTO_FILL_BYTES_PER_MS: u64 = 40 << 20;
+pub(super) const AUTO_FILL_BYTES_PER_MS: u64 = 40 << 20;
 /// The longest and the shortest time that `auto` remembers; the clock ticks every few milliseconds.
 const AUTO_LIFE_MS: RangeInclusive<u64> = 10..=100;
 
@@ -99,6 +99,8 @@ fn space_of(stat: &StatVfs, min_free: impl Fn(u64) -> u64) -> Space {
         used_bytes: bytes(stat.f_blocks.saturating_sub(stat.f_bavail)),
         read_only_fs: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
         min_free_bytes: min_free(bytes(stat.f_blocks)),
+        // Filesystems that make inodes as they need them (btrfs) tell of none at all.
+        no_inodes: stat.f_files > 0 && stat.f_favail == 0,
     }
 }
 
@@ -114,6 +116,7 @@ mod tests {
                 used_bytes: 0,
                 read_only_fs: false,
                 min_free_bytes: 1 << 30,
+                no_inodes: false,
             })
         };
         assert_eq!(life_ms(0), 0, "below the minimum");

@@ -150,6 +150,7 @@ impl PolicyPlan {
             Some(space) if create && space.available_bytes < space.min_free_bytes => {
                 Some(Refusal::BelowMinimum)
             }
+            Some(space) if create && space.no_inodes => Some(Refusal::NoInodes),
             Some(_) => None,
         }
     }

@@ -29,6 +29,8 @@ pub enum Refusal {
     ReadOnlyFilesystem,
     /// Less is available than `minfreespace` of the branch.
     BelowMinimum,
+    /// The filesystem has no inode left.
+    NoInodes,
 }
 
 impl Refusal {
@@ -39,7 +41,7 @@ impl Refusal {
             Self::Exposes | Self::ReadOnlyMode | Self::NoCreateMode | Self::ReadOnlyFilesystem => {
                 Errno::ROFS
             }
-            Self::BelowMinimum => Errno::NOSPC,
+            Self::BelowMinimum | Self::NoInodes => Errno::NOSPC,
         }
     }
 }
@@ -57,6 +59,7 @@ impl fmt::Display for Refusal {
             Self::SpaceUnknown => "its filesystem does not tell its free space",
             Self::ReadOnlyFilesystem => "its filesystem is mounted read-only",
             Self::BelowMinimum => "less space is available than minfreespace asks for",
+            Self::NoInodes => "its filesystem has no inode left: it holds as many files as it can",
         })
     }
 }
@@ -141,6 +144,7 @@ mod tests {
                 used_bytes: 10,
                 read_only_fs: false,
                 min_free_bytes: 5,
+                no_inodes: false,
             }),
             mtime_ns: 0,
         }
@@ -178,6 +182,18 @@ mod tests {
         assert_eq!(failed.errno, Some(Errno::NOSPC));
         assert_eq!(failed.branches.len(), 3);
         assert_eq!(create(Policy::ErofsAlways, &facts).errno, Some(Errno::ROFS));
+    }
+
+    #[test]
+    fn a_branch_without_an_inode_gets_nothing_new_and_may_be_changed() {
+        let mut used_up = branch(90);
+        used_up.space.as_mut().unwrap().no_inodes = true;
+        let told = create(Policy::Mfs, &[used_up, branch(30)]);
+        let refused = BranchDecision::Refused(Refusal::NoInodes);
+        assert_eq!(told.branches[..], [refused, BranchDecision::Chosen]);
+        assert_eq!(create(Policy::Ff, &[used_up]).errno, Some(Errno::NOSPC));
+        let changed = policy_trace(Policy::EpAll, Category::Action, |_| Some([used_up]));
+        assert_eq!(changed.branches[..], [BranchDecision::Chosen]);
     }
 
     #[test]

@@ -12,6 +12,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::base::sys::Result;
 
+/// Who stands for users that have no number here, and has no more rights than anybody.
+pub const NOBODY: u32 = 65_534;
+
 /// Whose files an operation makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -174,6 +177,71 @@ pub fn with_powers<T, E: From<Errno>>(
     act()
 }
 
+/// The capabilities that come and go with the filesystem user (`CAP_FS_SET` of the kernel).
+const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MAC_OVERRIDE);
+
+/// Runs `act`, which works on open files alone, as this user where it comes to who takes up room on a
+/// filesystem: what is kept for root is not to be had. The thread keeps CAP_FSETID where it was wanted
+/// last, and has no other power over files. Where ids cannot be changed (a user namespace without
+/// mapping) it stays as it is, and for user 0.
+pub fn on_account_of<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    on_account_alone(uid, || {
+        if let (true, Some((true, sets))) = (uid != 0 && *SERVER_IS_ROOT, FSETID.get()) {
+            let others = sets.effective.difference(OF_FILES);
+            // Should it fail, set-id bits fall where they need not.
+            let _ = set_effective(sets, others | (sets.permitted & CapabilitySet::FSETID));
+        }
+        act()
+    })
+}
+
+/// As [`on_account_of`], without CAP_FSETID either.
+pub fn on_account_alone<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    if uid == 0 || !*SERVER_IS_ROOT {
+        return act();
+    }
+    set_fs_id(libc::SYS_setfsuid, uid);
+    let _account = Account;
+    act()
+}
+
+/// As [`on_account_of`], with all powers over files that the thread has now: for calls that work on names and
+/// attributes, which the kernel has found the caller may make.
+pub fn on_account_with_powers<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    if uid == 0 || !*SERVER_IS_ROOT {
+        return act();
+    }
+    let Ok(before) = rustix::thread::capabilities(None) else {
+        return act();
+    };
+    on_account_alone(uid, || {
+        // What was effective may be so again: this cannot fail.
+        let _ = set_effective(before, before.effective);
+        act()
+    })
+}
+
+/// Ends working on another's account when dropped.
+struct Account;
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        set_fs_id(libc::SYS_setfsuid, 0);
+        // Back to 0 raises what is permitted of these.
+        if let Some((_, sets)) = FSETID.get() {
+            let effective = sets.effective | (sets.permitted & OF_FILES);
+            FSETID.set(Some((true, CapabilitySets { effective, ..sets })));
+        }
+    }
+}
+
 /// All powers but CAP_FOWNER, to do to anybody's files what their owners may.
 pub fn all_but_owners_power() -> CapabilitySet {
     CapabilitySet::all().difference(CapabilitySet::FOWNER)
@@ -254,4 +322,50 @@ pub fn with_umask<T, E: From<Errno>>(
         UMASK.set(Some(umask));
     }
     make()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effective() -> CapabilitySet {
+        rustix::thread::capabilities(None).unwrap().effective
+    }
+
+    fn fs_user() -> u32 {
+        fs_id(libc::SYS_setfsuid)
+    }
+
+    #[test]
+    fn whoever_pays_the_thread_has_its_powers_back_and_remembers_them() {
+        if !*SERVER_IS_ROOT || !effective().contains(OF_FILES) {
+            return;
+        }
+        const USER: u32 = 1234;
+        let others = effective().difference(OF_FILES);
+        for wanted in [true, false, true] {
+            want_fsetid(wanted).unwrap();
+            let before = effective();
+            let seen = on_account_of(USER, || (fs_user(), effective()));
+            let kept = match wanted {
+                true => CapabilitySet::FSETID,
+                false => CapabilitySet::empty(),
+            };
+            assert_eq!(seen, (USER, others | kept));
+            let seen = on_account_alone(USER, || (fs_user(), effective()));
+            assert_eq!(seen, (USER, others));
+            let seen = on_account_with_powers(USER, || (fs_user(), effective()));
+            assert_eq!(seen.0, USER);
+            assert_eq!(
+                seen.1 | CapabilitySet::FSETID,
+                before | CapabilitySet::FSETID
+            );
+            assert_eq!(fs_user(), 0);
+            assert_eq!(effective(), before | CapabilitySet::FSETID);
+            // What is remembered is so: what is wanted next comes.
+            want_fsetid(false).unwrap();
+            assert!(!effective().contains(CapabilitySet::FSETID));
+        }
+        on_account_of(0, || assert_eq!(fs_user(), 0));
+    }
 }

@@ -77,6 +77,23 @@ pub fn mapped_bytes(fd: BorrowedFd<'_>, start: u64, len_bytes: u64) -> Result<u6
     Ok(sum)
 }
 
+/// How many bytes of the file lie in room that others have in common with it, a snapshot or a copy, and how
+/// many lie anywhere.
+///
+/// # Errors
+/// As [`each_unwritten`].
+pub fn shared_bytes(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    let (mut shared, mut all) = (0_u64, 0_u64);
+    each_extent(fd, (0, u64::MAX), &mut |extent| {
+        all = all.saturating_add(extent.length);
+        if extent.flags & SHARED != 0 {
+            shared = shared.saturating_add(extent.length);
+        }
+        Ok(())
+    })?;
+    Ok((shared, all))
+}
+
 fn each_extent(
     fd: BorrowedFd<'_>,
     (mut start, end): (u64, u64),

@@ -11,8 +11,6 @@ const GET_INFO: u32 = 0xc040_ff0b;
 const CREDENTIALS: u64 = 1 << 1;
 /// The place of `fsuid` among the 32-bit numbers of the structure.
 const FILE_USER: usize = 13;
-/// Who stands for users that have no number here.
-const NOBODY: u32 = 65_534;
 
 /// The user that counts for files of a thread; none where the kernel does not say (before Linux 6.13), or
 /// the user has no number here. Cheaper than `/proc` by far.
@@ -34,7 +32,7 @@ pub fn file_user_of(thread: u32) -> Option<u32> {
     };
     let told = result == 0 && u64::from(info[0]) & CREDENTIALS != 0;
     told.then_some(info[FILE_USER])
-        .filter(|user| *user != NOBODY)
+        .filter(|user| *user != super::NOBODY)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::room;
 use crate::base::branch::BranchId;
 use crate::base::sys;
 use crate::mover::Mover;
+use crate::mover::gain::{Gain, InVain, Remains, Room};
 use crate::mover::relay::Relay;
 
 /// For so long after somebody had to wait room is made for what comes next.
@@ -30,6 +31,7 @@ pub(super) struct Queue {
     pub(super) relay: Relay,
     state: Mutex<State>,
     news: Condvar,
+    gain: Mutex<Gain>,
 }
 
 #[derive(Default)]
@@ -118,6 +120,7 @@ impl Queue {
             relay: Relay::default(),
             state: Mutex::default(),
             news: Condvar::new(),
+            gain: Mutex::default(),
         })
     }
 
@@ -262,6 +265,23 @@ impl Queue {
     /// Nothing can be moved; those who wait go on by that. `spent`: what it took to find out.
     pub(super) fn give_up(&self, spent: Duration) {
         let pause = (spent * 20).clamp(HOPELESS_FOR, HOPELESS_FOR * 12);
+        self.state.lock().hopeless_until = Some(Instant::now() + pause);
+    }
+
+    /// Notes what a move off the branch has come to.
+    pub(super) fn note_gain(
+        &self,
+        bytes: u64,
+        rooms: (&Room, &Room),
+        total_bytes: u64,
+        remains: impl FnOnce() -> Remains,
+    ) -> Option<InVain> {
+        let now = Instant::now();
+        (self.gain.lock()).note(bytes, rooms, total_bytes, now, remains)
+    }
+
+    /// Nothing is to be moved for so long.
+    pub(super) fn rest_for(&self, pause: Duration) {
         self.state.lock().hopeless_until = Some(Instant::now() + pause);
     }
 

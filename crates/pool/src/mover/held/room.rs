@@ -15,7 +15,8 @@ use crate::base::policy::Space;
 use crate::base::thread;
 use crate::directory::choose;
 use crate::mover::ahead::candidates::{Candidate, Search};
-use crate::mover::ahead::{move_closed, pace};
+use crate::mover::ahead::{Moved, move_closed, pace};
+use crate::mover::gain::{self, InVain, Room};
 use crate::mover::relay::Runner;
 use crate::mover::source::Source;
 use crate::mover::{MoveError, MoveMode, Mover, lacks_a_branch};
@@ -65,6 +66,7 @@ fn start(pool: &Arc<Mover>, queue: &Arc<Queue>, turn: u64) {
         locked: Vec::new(),
         fresh: Vec::new(),
         search: None,
+        stayed: None,
         moved: 0,
         begun: Instant::now(),
         last_move: Instant::now(),
@@ -89,6 +91,8 @@ struct Worker {
     fresh: Vec<Candidate>,
     /// Present from the first time that somebody waits until all that was found has been tried.
     search: Option<Search>,
+    /// Why the last file stayed that did.
+    stayed: Option<String>,
     /// Since the search began.
     moved: u32,
     begun: Instant,
@@ -180,8 +184,20 @@ impl Worker {
                 self.found.sort();
                 continue;
             };
-            self.move_off(pool, &view, &branch, rule, candidate);
+            if let Some(in_vain) = self.move_off(pool, &view, &branch, rule, candidate) {
+                self.give_up_in_vain(pool, &branch, &in_vain);
+                return;
+            }
         }
+    }
+
+    /// Files move, and those who wait have nothing of it.
+    fn give_up_in_vain(&mut self, pool: &Mover, branch: &Branch, in_vain: &InVain) {
+        if in_vain.is_news {
+            tracing::warn!(branch = %branch.path.display(), reason = %in_vain, "no more files are moved to make room");
+        }
+        self.give_up(pool, "moving files frees nothing");
+        self.queue.rest_for(in_vain.pause);
     }
 
     fn give_up(&mut self, pool: &Mover, why: &str) {
@@ -189,7 +205,8 @@ impl Worker {
         (self.search, self.moved) = (None, 0);
         self.fresh.clear();
         if self.queue.len() > 0 {
-            tracing::info!(why, "no room can be made for those who wait");
+            let stayed = self.stayed.take();
+            tracing::info!(why, stayed, "no room can be made for those who wait");
             self.queue.give_up(spent);
         }
         pool.held_writers.kick();
@@ -247,11 +264,13 @@ impl Worker {
         branch: &Arc<Branch>,
         rule: Policy,
         candidate: Candidate,
-    ) {
+    ) -> Option<InVain> {
         if !self.runner().enters(candidate.dir()) {
             self.locked.push(candidate);
-            return;
+            return None;
         }
+        let mut in_vain = None;
+        let before = room(pool, branch);
         let mut haste = Haste {
             pool,
             view,
@@ -260,8 +279,13 @@ impl Worker {
         };
         let begun = Instant::now();
         match move_closed(pool, view, branch, rule, &candidate, &mut haste) {
-            Ok((to, bytes)) => {
+            Ok(Moved { to, bytes, trace }) => {
                 self.make_freed_usable(branch);
+                if let (Some(before), Some(now)) = (before, room(pool, branch)) {
+                    in_vain = self
+                        .queue
+                        .note_gain(bytes, (&before.0, &now.0), now.1, || trace.remains(branch));
+                }
                 let counts = &pool.held.counts;
                 counts.moved_files.fetch_add(1, Ordering::Relaxed);
                 counts.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -272,6 +296,7 @@ impl Worker {
             }
             Err(stay) => {
                 tracing::debug!(path = %candidate.path.display(), %stay, "a file does not make room");
+                self.stayed = Some(format!("/{}: {stay}", candidate.path.display()));
                 match stay {
                     MoveError::Fresh => self.fresh.push(candidate),
                     // It is not what kept it: the next who waits may have it.
@@ -284,6 +309,7 @@ impl Worker {
             }
         }
         pool.held_writers.kick();
+        in_vain
     }
 
     /// Without this it would look as if more files had to go.
@@ -308,6 +334,17 @@ impl Worker {
             }
         }
     }
+}
+
+/// What there is on a branch, and its size.
+fn room(pool: &Mover, branch: &Branch) -> Option<(Room, u64)> {
+    let written_bytes = gain::written_bytes(pool, branch.id);
+    let usable = branch.usable().ok()?;
+    let room = Room {
+        available_bytes: usable.available_bytes,
+        written_bytes,
+    };
+    Some((room, usable.total_bytes))
 }
 
 /// What is to be made free: `None` if nobody wants it, 0 if it is free already.
@@ -338,6 +375,9 @@ fn largest_place(pool: &Mover, view: &View, from: &Branch) -> u64 {
     let room = others.filter_map(|branch| {
         branch.space().forget();
         let space = choose::space(pool, view, branch).ok()?;
+        if space.no_inodes {
+            return None;
+        }
         let spare = spare_bytes(&space);
         Some(space.available_bytes.saturating_sub(spare))
     });

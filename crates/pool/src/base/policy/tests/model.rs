@@ -96,7 +96,8 @@ fn refusal(category: Category, policy: Policy, facts: &BranchFacts) -> Option<Er
     if space.read_only_fs {
         return Some(Errno::ROFS);
     }
-    if category == Category::Create && space.available_bytes < space.min_free_bytes {
+    let lacks = space.available_bytes < space.min_free_bytes || space.no_inodes;
+    if category == Category::Create && lacks {
         return Some(Errno::NOSPC);
     }
     None

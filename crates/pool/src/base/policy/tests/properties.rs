@@ -23,13 +23,15 @@ fn space() -> impl Strategy<Value = Space> {
         bytes(),
         prop::bool::weighted(0.1),
         prop_oneof![3 => Just(0), 1 => bytes()],
+        prop::bool::weighted(0.1),
     )
         .prop_map(
-            |(available_bytes, used_bytes, read_only_fs, min_free_bytes)| Space {
+            |(available_bytes, used_bytes, read_only_fs, min_free_bytes, no_inodes)| Space {
                 available_bytes,
                 used_bytes,
                 read_only_fs,
                 min_free_bytes,
+                no_inodes,
             },
         )
 }

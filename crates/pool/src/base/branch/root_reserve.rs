@@ -1,0 +1,138 @@
+//! The part of a filesystem that only root may fill, as ext4 keeps it (`mke2fs -m`, 5 % by default).
+//!
+//! Whom a filesystem lets have it is decided by the filesystem user of the thread that writes
+//! (`ext4_has_free_clusters`), which is root in the server: what is written for others has to be
+//! written on their account, where the reserve may be reached.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::StatVfs;
+
+use super::space::AUTO_FILL_BYTES_PER_MS;
+use crate::base::sys::{self, mono_coarse_ms};
+
+/// With less than a writer fills in this time the reserve is near.
+const NEAR_MS: u64 = 10;
+/// For how long an answer holds: where the reserve is near, and at most.
+const HOLDS_MS: (u64, u64) = (100, 1000);
+
+/// Whether a filesystem keeps a reserve, and whether that may be reached now.
+#[derive(Debug)]
+pub(crate) struct RootReserve {
+    /// Its type keeps one by users.
+    by_user: bool,
+    /// Until when an answer holds, and the answer: [`KEPT`], [`NEAR`].
+    told: AtomicU64,
+}
+
+/// There is a reserve.
+const KEPT: u64 = 1;
+/// Little else is free.
+const NEAR: u64 = 2;
+const BITS: u32 = 2;
+
+impl RootReserve {
+    /// Of a filesystem of this type, by the number that `statfs(2)` gives it.
+    pub(super) fn of(kind: u64) -> Self {
+        RootReserve {
+            by_user: keeps_for_users(kind),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there is a reserve; `ask` asks the filesystem, now and then.
+    pub(crate) fn is_kept(&self, ask: impl FnOnce() -> sys::Result<StatVfs>) -> bool {
+        self.by_user && self.told(ask) & KEPT != 0
+    }
+
+    /// Whether what is written now may reach it.
+    pub(crate) fn is_near(&self, ask: impl FnOnce() -> sys::Result<StatVfs>) -> bool {
+        self.by_user && self.told(ask) == KEPT | NEAR
+    }
+
+    /// Whether it is known to be far, without a call.
+    pub(crate) fn is_surely_far(&self) -> bool {
+        let told = self.told.load(Ordering::Relaxed);
+        !self.by_user || mono_coarse_ms() < told >> BITS && told & NEAR == 0
+    }
+
+    fn told(&self, ask: impl FnOnce() -> sys::Result<StatVfs>) -> u64 {
+        let (told, now_ms) = (self.told.load(Ordering::Relaxed), mono_coarse_ms());
+        let answer = told & (KEPT | NEAR);
+        if now_ms < told >> BITS {
+            return answer;
+        }
+        let (answer, holds_ms) = match ask() {
+            Ok(stat) => judge(&stat),
+            Err(_) => (KEPT | NEAR, HOLDS_MS.0),
+        };
+        let until = now_ms.saturating_add(holds_ms) << BITS;
+        self.told.store(until | answer, Ordering::Relaxed);
+        answer
+    }
+}
+
+/// What a filesystem's figures say, and for how long.
+fn judge(stat: &StatVfs) -> (u64, u64) {
+    let available_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+    // Where all of it is used up it may be had again as soon as something is removed.
+    let kept = match stat.f_bfree > stat.f_bavail || stat.f_bavail == 0 {
+        true => KEPT,
+        false => 0,
+    };
+    let fills_ms = available_bytes / AUTO_FILL_BYTES_PER_MS;
+    match fills_ms < NEAR_MS {
+        true => (kept | NEAR, HOLDS_MS.0),
+        false => (kept, fills_ms.min(HOLDS_MS.1)),
+    }
+}
+
+/// ext2 to ext4, f2fs (`reserve_root`), UBIFS.
+fn keeps_for_users(kind: u64) -> bool {
+    matches!(kind, crate::base::magic::EXT4 | 0xf2f5_2010 | 0x2405_1905)
+}
+
+/// Whether the filesystem of a file keeps a reserve by users.
+pub(crate) fn may_be_kept_on(file: std::os::fd::BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|fs| keeps_for_users(fs.f_type as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn stat(available_mib: u64, free_mib: u64) -> StatVfs {
+        let mut stat = rustix::fs::statvfs("/").unwrap();
+        (stat.f_frsize, stat.f_bavail, stat.f_bfree) = (1 << 20, available_mib, free_mib);
+        stat
+    }
+
+    #[test]
+    fn the_reserve_is_near_where_a_writer_could_reach_it_unseen() {
+        let reserve = |available, free| {
+            let reserve = RootReserve::of(crate::base::magic::EXT4);
+            let ask = || Ok(stat(available, free));
+            (reserve.is_kept(ask), reserve.is_near(ask))
+        };
+        assert_eq!(reserve(10, 20), (true, true));
+        assert_eq!(reserve(399, 500), (true, true));
+        assert_eq!(reserve(400, 500), (true, false));
+        assert_eq!(reserve(0, 0), (true, true));
+        assert_eq!(reserve(10, 10), (false, false), "none is kept");
+        let unknown = RootReserve::of(crate::base::magic::EXT4);
+        assert!(unknown.is_near(|| Err(Errno::IO)));
+    }
+
+    #[test]
+    fn nothing_is_asked_twice_in_a_moment_nor_where_no_reserve_is_kept() {
+        let reserve = RootReserve::of(crate::base::magic::EXT4);
+        assert!(!reserve.is_surely_far());
+        assert!(!reserve.is_near(|| Ok(stat(1 << 20, 2 << 20))));
+        assert!(reserve.is_surely_far());
+        assert!(reserve.is_kept(|| panic!("asked again")));
+        let none = RootReserve::of(crate::base::magic::XFS);
+        assert!(!none.is_near(|| panic!("asked")) && none.is_surely_far());
+    }
+}
