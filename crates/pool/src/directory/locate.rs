@@ -214,7 +214,7 @@ fn is_its_name(pool: &Directories, identity: &Identity, dir: &DirEntry, name: &O
     }
 }
 
-/// Opens the node's primary inode for I/O and tells its mode; never `O_TRUNC`, never another inode.
+/// Opens the node's primary inode for I/O and tells its attributes; never `O_TRUNC`, never another inode.
 ///
 /// # Errors
 /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
@@ -222,7 +222,7 @@ pub(crate) fn open_inode(
     pool: &Directories,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let identity = node.primary().ok_or(Errno::STALE)?;
     // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
     // files ignore it, except when a lease would have to be broken first.
@@ -235,7 +235,7 @@ pub(crate) fn open_inode(
                 let stat = sys::statx_fd(fd.as_fd()).ok()?;
                 pool.volumes
                     .same(&identity, &stat)
-                    .then(|| (Arc::clone(&dir.branch), fd, u32::from(stat.stx_mode)))
+                    .then(|| (Arc::clone(&dir.branch), fd, stat))
             }
             Err(errno) => {
                 // The name may be another's by now, who is refused.
@@ -253,8 +253,8 @@ pub(crate) fn open_inode(
         _ => {
             let located = locate(pool, node)?;
             let fd = (located.branch).call(Call::Open, || reopen(located.fd(), flags))?;
-            let mode = rustix::fs::fstat(&fd)?.st_mode;
-            Ok((located.branch, fd, mode))
+            let stat = sys::statx_fd(fd.as_fd())?;
+            Ok((located.branch, fd, stat))
         }
     }
 }

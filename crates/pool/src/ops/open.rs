@@ -22,6 +22,7 @@ use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
     Ops, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack, privilege,
     running,
+    todays_rights::{FMODE_EXEC, TodaysRights},
 };
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
@@ -63,9 +64,6 @@ pub(crate) struct OpenedCopy {
     /// The request that opens the file made it, and the kernel waits for the answer.
     pub made: bool,
 }
-
-/// Of an `open(2)` by whoever is about to run the file (`__FMODE_EXEC` in the kernel's `fs.h`).
-const FMODE_EXEC: i32 = 0x20;
 
 fn access_mode(flags: i32) -> i32 {
     flags & libc::O_ACCMODE
@@ -109,7 +107,7 @@ pub(crate) fn open(
     let _held = node.share_move_lock(cx);
     let wanted = server_flags(&view, flags);
     let mut stands_in_for = None;
-    let (branch, file, mode) = match open_wanted(pool, cx, (&view, &node), wanted) {
+    let (branch, file, stat) = match open_wanted(pool, cx, (&view, &node), wanted) {
         // An append-only file (chattr +a) opens in no other way.
         Err(Error {
             errno: Errno::PERM, ..
@@ -122,6 +120,11 @@ pub(crate) fn open(
         }
         other => other?,
     };
+    if let Err(errno) = TodaysRights::of(&view, cx, &node).check_opener(file.as_fd(), &stat, flags)
+    {
+        io::in_doubt(pool, id);
+        return Err(Error::at(&branch, errno));
+    }
     pool.volumes.mounts.allow_open(flags, file.as_fd())?;
     if changes && branch.read_only() {
         return Err(Errno::ROFS.into());
@@ -135,7 +138,7 @@ pub(crate) fn open(
     let found = OpenedCopy {
         branch,
         file,
-        mode,
+        mode: u32::from(stat.stx_mode),
         share,
         stands_in_for,
         made: false,
@@ -163,7 +166,7 @@ fn open_wanted(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     wanted: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     match open_by_policy(pool, cx, (view, node), wanted)? {
         Some(opened) => Ok(opened),
         None => match locate::open_inode(pool, node, wanted) {
@@ -184,7 +187,7 @@ fn open_stand_in(
     (view, node): (&View, &Arc<Node>),
     flags: i32,
     mut failure: Error,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let own = node.primary().ok_or(failure)?;
     if let Some(branch) = view.branch(own.branch) {
         failure = Error::at(branch, failure);
@@ -208,7 +211,7 @@ fn open_stand_in(
         let Ok(file) = copy.branch.call(Call::Open, reopen) else {
             continue;
         };
-        let mode = rustix::fs::fstat(&file)?.st_mode;
+        let stat = sys::statx_fd(file.as_fd())?;
         let path = paths::relative_path(pool, node);
         tracing::warn!(
             path = ?path,
@@ -217,7 +220,7 @@ fn open_stand_in(
             errno = %failure,
             "the file cannot be opened on its branch: another branch's copy is read"
         );
-        return Ok((copy.branch, file, mode));
+        return Ok((copy.branch, file, stat));
     }
     Err(failure)
 }
@@ -239,7 +242,7 @@ fn open_by_policy(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     flags: OFlags,
-) -> Result<Option<(Arc<Branch>, OwnedFd, u32)>> {
+) -> Result<Option<(Arc<Branch>, OwnedFd, Statx)>> {
     let rule = view.policy(Function::Open);
     if change::is_of_shown_copy(view, rule) {
         return Ok(None);
@@ -256,8 +259,8 @@ fn open_by_policy(
         }
         let reopen = || crate::base::open::reopen(file.as_fd(), flags);
         let file = branch.call(Call::Open, reopen)?;
-        let mode = rustix::fs::fstat(&file)?.st_mode;
-        return Ok(Some((branch, file, mode)));
+        let stat = sys::statx_fd(file.as_fd())?;
+        return Ok(Some((branch, file, stat)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
     if !node.is_shown_of(&located.branch) {
@@ -271,8 +274,8 @@ fn open_by_policy(
     }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;
-    let mode = rustix::fs::fstat(&file)?.st_mode;
-    Ok(Some((located.branch, file, mode)))
+    let stat = sys::statx_fd(file.as_fd())?;
+    Ok(Some((located.branch, file, stat)))
 }
 
 /// Gives an opened branch file its handle and I/O mode. Takes a node reference for the handle.

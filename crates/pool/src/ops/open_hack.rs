@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_options::NfsOpenHack;
 
@@ -30,7 +30,7 @@ pub(crate) fn open_refused(
     view: &View,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, u32)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let covered = match view.settings.presentation.nfsopenhack {
         NfsOpenHack::Off => false,
         NfsOpenHack::Git => is_below_git(pool, node),
@@ -42,7 +42,7 @@ pub(crate) fn open_refused(
     let located = locate::locate(pool, node)?;
     for _ in 0..TRIES {
         match open_made_writable(located.fd(), flags) {
-            Ok((file, mode)) => return Ok((located.branch, file, mode)),
+            Ok((file, stat)) => return Ok((located.branch, file, stat)),
             Err(Error {
                 errno: Errno::ACCESS,
                 ..
@@ -59,12 +59,13 @@ fn is_below_git(pool: &State, node: &Arc<Node>) -> bool {
         .is_some_and(|parent| parent.iter().any(|name| name == ".git"))
 }
 
-/// One try: writable for its owner, opened, as before again. Tells the mode it had.
-fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, u32)> {
-    let mode = u32::from(sys::statx_fd(file)?.stx_mode);
+/// One try: writable for its owner, opened, as before again. Tells the attributes it had.
+fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, Statx)> {
+    let stat = sys::statx_fd(file)?;
+    let mode = u32::from(stat.stx_mode);
     if mode & WRITE != 0 {
         // Made writable by another open just now, or writable for someone who is not the server.
-        return Ok(reopen(file, flags).map(|opened| (opened, mode))?);
+        return Ok(reopen(file, flags).map(|opened| (opened, stat))?);
     }
     sys::want_fsetid(true)?;
     let set_mode = |bits: u32| {
@@ -77,5 +78,5 @@ fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, u
     if let Err(errno) = set_mode(mode) {
         tracing::error!(mode = format!("{mode:o}"), %errno, "nfsopenhack: a file made writable for opening could not be made read-only again");
     }
-    Ok(opened.map(|opened| (opened, mode))?)
+    Ok(opened.map(|opened| (opened, stat))?)
 }

@@ -35,6 +35,12 @@ pub(crate) fn is_administrator(cx: &Context<'_>) -> bool {
     has_capability(cx, CAP_SYS_ADMIN)
 }
 
+/// Whether the caller has CAP_SETFCAP here, to give files capabilities and take them.
+pub(crate) fn sets_capabilities(cx: &Context<'_>) -> bool {
+    const CAP_SETFCAP: u32 = 31;
+    has_capability(cx, CAP_SETFCAP)
+}
+
 /// Whether the caller may do to a user's files what only their owner may: root, as the branches know it, or
 /// with CAP_FOWNER where that counts for the user. Only asked where a file is somebody else's.
 pub(crate) fn acts_for_owner(cx: &Context<'_>, owner: u32) -> bool {

@@ -18,7 +18,8 @@ use crate::need_root;
 
 const ACCESS: &str = "system.posix_acl_access";
 /// The kernel does not look again for a long time, nor is it told to.
-const STALE: &str = "coherence=timeout,cache.attr=300,cache.entry=300,cache.negative-entry=300";
+pub(crate) const STALE: &str =
+    "coherence=timeout,cache.attr=300,cache.entry=300,cache.negative-entry=300";
 
 fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
