@@ -70,7 +70,7 @@ fn who_has_lost_a_file_behind_the_pool_gives_it_no_further_name() {
         let pool = stale_pool(branches, "");
         let link = |name: &str| {
             act_as(MALLORY, || {
-                fs::hard_link(pool.path(name), pool.path(&format!("{name}-2")))
+                fs::hard_link(pool.path(name), pool.path(format!("{name}-2")))
             })
         };
         // That nobody may read, that runs as root, as root's group.
@@ -124,7 +124,7 @@ fn who_owns_or_may_write_a_file_by_now_gives_it_a_further_name() {
     for branches in [1, 2] {
         let pool = stale_pool(branches, "");
         let link = |user, name: &str| {
-            let names = (pool.path(name), pool.path(&format!("{name}-{user}")));
+            let names = (pool.path(name), pool.path(format!("{name}-{user}")));
             act_as(user, || fs::hard_link(names.0, names.1))
         };
         lost_file(&pool, "d/free", 0o666);
@@ -316,7 +316,7 @@ fn who_has_lost_a_program_takes_no_capability_from_it_as_root_of_an_own_namespac
     let shown = pool.path("d/ping").to_str().unwrap().to_owned();
     let capability = |path: &Path| {
         let mut value = [0; 32];
-        rustix::fs::getxattr(path, "security.capability", &mut value[..]).map(|len| len)
+        rustix::fs::getxattr(path, "security.capability", &mut value[..])
     };
     let give = || {
         let file = pool.on(0, "d/ping");
@@ -373,7 +373,7 @@ fn in_a_sticky_directory_nobody_renames_or_replaces_what_has_become_somebody_els
             for (number, (what, way)) in ways.iter().enumerate() {
                 let sticky = format!("sticky-{number}-{is_dir}");
                 make_dir(&pool.path(&sticky), 0o1777);
-                let (name, own) = (format!("{sticky}/x"), pool.path(&format!("d/own/{number}")));
+                let (name, own) = (format!("{sticky}/x"), pool.path(format!("d/own/{number}")));
                 let make = |path: &Path| match is_dir {
                     true => fs::create_dir(path).unwrap(),
                     false => put(path, "mallory's"),
@@ -393,7 +393,7 @@ fn in_a_sticky_directory_nobody_renames_or_replaces_what_has_become_somebody_els
                     "{what}"
                 );
                 // Where the directory was one's own.
-                let home = pool.path(&format!("d/own/home-{number}-{is_dir}"));
+                let home = pool.path(format!("d/own/home-{number}-{is_dir}"));
                 let lost = home.strip_prefix(pool.path("")).unwrap().to_str().unwrap();
                 act_as(MALLORY, || {
                     fs::create_dir(&home).unwrap();
@@ -537,6 +537,61 @@ fn a_program_is_run_by_those_alone_who_may_run_it_by_now() {
         chmod(pool.on(0, "d/true"), 0o750);
         chown(pool.on(0, "d/true"), None, Some(MALLORY)).unwrap();
         assert!(runs(MALLORY) && !runs(ALICE));
+    }
+}
+
+/// Who runs a program that prints the user it runs as.
+fn runs_as(shown: &Path, by_descriptor: bool) -> Option<String> {
+    act_as(MALLORY, || {
+        let fd = rustix::fs::open(shown, OFlags::PATH, Mode::empty()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        let mut command = match by_descriptor {
+            true => std::process::Command::new(format!("/proc/self/fd/{number}")),
+            false => std::process::Command::new(shown),
+        };
+        let output = command.arg("-u").output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    })
+}
+
+#[test]
+fn a_program_that_has_lost_set_user_id_behind_the_pool_gives_nobody_its_owners_power() {
+    need_root!();
+    for branches in [1, 2] {
+        let pool = stale_pool(branches, "suid");
+        for by_descriptor in [false, true] {
+            let (shown, file) = (pool.path("d/id"), pool.on(0, "d/id"));
+            let make = |mode| {
+                let _ = fs::remove_file(&shown);
+                fs::copy("/usr/bin/id", &shown).unwrap();
+                chmod(&shown, mode);
+                assert_eq!(runs_as(&shown, by_descriptor).as_deref(), Some("0"));
+            };
+            let mallory = MALLORY.to_string();
+            make(0o4755);
+            chmod(&file, 0o755);
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&mallory));
+            // Given away, which takes the bit.
+            make(0o4755);
+            chown(&file, Some(MALLORY), None).unwrap();
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&mallory));
+            // Written to, which does as well.
+            make(0o4757);
+            act_as(MALLORY, || {
+                let mut open = fs::OpenOptions::new().append(true).open(&file).unwrap();
+                std::io::Write::write_all(&mut open, b"\0").unwrap();
+            });
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&mallory));
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&mallory));
+            // As somebody else's, and so again.
+            make(0o4755);
+            chown(&file, Some(ALICE), None).unwrap();
+            chmod(&file, 0o4755);
+            let alice = ALICE.to_string();
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&alice));
+            chmod(&shown, 0o4755);
+            assert_eq!(runs_as(&shown, by_descriptor).as_ref(), Some(&alice));
+        }
     }
 }
 

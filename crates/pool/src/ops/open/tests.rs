@@ -39,12 +39,12 @@ fn an_open_that_fails_in_the_end_leaves_no_mode_behind() {
             libc::O_RDONLY,
             Errno::IO.into(),
         );
-        let (branch, file, mode) = found.unwrap();
+        let (branch, file, stat) = found.unwrap();
         assert!(node.open.lock().is_none(), "open without a handle");
         let found = OpenedCopy {
             branch,
             file,
-            mode,
+            mode: u32::from(stat.stx_mode),
             share: pool.files.admit(0).unwrap(),
             stands_in_for,
             made: false,
