@@ -204,6 +204,17 @@ fn who_has_lost_a_file_behind_the_pool_sets_none_of_its_times() {
             assert_eq!((seen.atime(), seen.mtime()), (5, 5), "{number} {options}");
             assert_eq!(fs::metadata(pool.path(&name)).unwrap().uid(), 0);
         }
+        // By what is open for writing.
+        act_as(MALLORY, || put(pool.path("d/open"), "mallory's"));
+        let mut appending = fs::OpenOptions::new();
+        let open = appending.append(true).open(pool.path("d/open")).unwrap();
+        take_over(&pool, "d/open", 0o644);
+        touch(&pool.on(0, "d/open"), at(5), at(5)).unwrap();
+        let refused = act_as(MALLORY, || {
+            errno(open.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(7)))
+        });
+        assert_eq!(refused, Errno::PERM, "{options}");
+        assert_eq!(fs::metadata(pool.on(0, "d/open")).unwrap().mtime(), 5);
         // A directory.
         act_as(MALLORY, || fs::create_dir(pool.path("d/dir")).unwrap());
         take_over(&pool, "d/dir", 0o755);
