@@ -179,16 +179,15 @@ pub(crate) fn is_granted(
         true => group,
         false => others,
     };
-    let granted = match user {
-        Some(user) if user == rights.uid => wanted & !owner == 0,
-        _ => match list {
-            Ok(None) => wanted & !by_mode() == 0,
-            Ok(Some(list)) => {
-                let is_in_group = |gid| privilege::is_in_group(cx, gid);
-                list.grants(wanted, rights.gid, user, is_in_group)
-            }
-            Err(_) => false,
-        },
+    let granted = match (user, list) {
+        (Some(user), _) if user == rights.uid => wanted & !owner == 0,
+        // Without any permission for the group the kernel asks no list (fs/namei.c, `acl_permission_check`).
+        (_, Ok(Some(list))) if group != 0 => {
+            let is_in_group = |gid| privilege::is_in_group(cx, gid);
+            list.grants(wanted, rights.gid, user, is_in_group)
+        }
+        (_, Ok(_)) => wanted & !by_mode() == 0,
+        (_, Err(_)) => false,
     };
     granted
         || privilege::overrides_mode(cx, rights.uid)

@@ -120,7 +120,10 @@ pub(crate) fn open(
         }
         other => other?,
     };
-    if let Err(errno) = TodaysRights::of(&view, cx, &node).check_opener(file.as_fd(), &stat, flags)
+    // Other copies were judged when they were chosen.
+    let today = TodaysRights::of(&view, cx, &node);
+    if let Err(errno) = today.check_opener(file.as_fd(), &stat, flags)
+        && node.is_shown_of(&branch)
     {
         io::in_doubt(pool, id);
         return Err(Error::at(&branch, errno));

@@ -173,6 +173,11 @@ pub(crate) fn is_known(cx: &Context<'_>) -> bool {
     caller_uid(cx).is_some() && !may_come_mapped(cx)
 }
 
+/// Whether the caller is a thread of the kernel, whose groups are not those of whom it acts for.
+pub(crate) fn acts_for_others(cx: &Context<'_>) -> bool {
+    Task::of(cx).is_some_and(|task| task.acts_for_others())
+}
+
 /// Whether the caller can reach an idmapped FUSE mount. Only an administrator can make one.
 fn may_come_mapped(cx: &Context<'_>) -> bool {
     if cx.uid != UNKNOWN {

@@ -35,7 +35,7 @@ fn make_dir(path: &Path, mode: u32) {
 }
 
 /// Sets an access list that lets one user read and write.
-fn let_in(path: &Path, user: u32) -> rustix::io::Result<()> {
+pub(crate) fn let_in(path: &Path, user: u32) -> rustix::io::Result<()> {
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in [
         (0x1u16, 6u16, u32::MAX),

@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::owners::STALE;
+use super::owners::{STALE, let_in};
 use super::people::{ALICE, MALLORY, act_as, command_as};
 use super::support::files::{errno, get, put};
 use super::support::{Pool, say};
@@ -505,6 +505,13 @@ fn what_was_closed_behind_the_pool_is_opened_no_more() {
             assert_eq!(get(pool.path(&name)), b"a secret", "{number}");
             open(&pool.path(&name), write).unwrap();
         }
+        // By a list that lets somebody else in.
+        put(pool.path("d/list"), "root's");
+        act_as(MALLORY, || open(&pool.path("d/list"), read).unwrap());
+        let_in(&pool.on(0, "d/list"), ALICE).unwrap();
+        let tried = act_as(MALLORY, || open(&pool.path("d/list"), read));
+        assert_eq!(tried, Err(Errno::ACCESS));
+        act_as(ALICE, || open(&pool.path("d/list"), write).unwrap());
         // Cut by name.
         put(pool.path("d/cut"), "root's");
         chmod(pool.path("d/cut"), 0o666);
