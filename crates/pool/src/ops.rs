@@ -40,6 +40,7 @@ pub(crate) mod retry;
 mod running;
 pub(crate) mod slow;
 pub(crate) mod statfs;
+mod todays_rights;
 mod walkers;
 pub(crate) mod xattr;
 

@@ -1,4 +1,4 @@
-//! What the server gives up before it serves: capabilities it has no use for, new ones by programs
+//! What the server gives up before it serves: groups and capabilities it has no use for, new ones by programs
 //! it starts, and memory images on disk, which would hold other people's data.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -63,6 +63,7 @@ pub fn give_up(core_dumps: bool, needed: CapabilitySet) -> Vec<String> {
     }
     // Others mount and unmount with fusermount3, whose set-user-id bit must count.
     if rustix::process::geteuid().is_root() {
+        note("supplementary groups stay", leave_groups());
         note(
             "capabilities that are not needed stay",
             drop_capabilities(needed),
@@ -81,6 +82,15 @@ fn no_core() -> rustix::io::Result<()> {
         ..rustix::process::getrlimit(Resource::Core)
     };
     rustix::process::setrlimit(Resource::Core, none)
+}
+
+/// Whoever starts the server may be in groups: a member's set-group-id stays on what the server makes and
+/// changes in a caller's name.
+fn leave_groups() -> rustix::io::Result<()> {
+    match rustix::process::getgroups()?.is_empty() {
+        true => Ok(()),
+        false => rustix::thread::set_thread_groups(&[]),
+    }
 }
 
 fn drop_capabilities(needed: CapabilitySet) -> rustix::io::Result<()> {

@@ -215,20 +215,6 @@ pub(crate) struct Owned {
     pub uid: u32,
 }
 
-impl Owned {
-    /// Of an open file.
-    ///
-    /// # Errors
-    /// Those of `fstat(2)`.
-    pub(crate) fn of(file: BorrowedFd<'_>) -> sys::Result<Owned> {
-        let stat = rustix::fs::fstat(file)?;
-        Ok(Owned {
-            mode: stat.st_mode,
-            uid: stat.st_uid,
-        })
-    }
-}
-
 impl From<&Statx> for Owned {
     fn from(stat: &Statx) -> Owned {
         Owned {
@@ -238,7 +224,7 @@ impl From<&Statx> for Owned {
     }
 }
 
-/// Opens the node's primary inode for I/O and tells owner and mode; never `O_TRUNC`, never another inode.
+/// Opens the node's primary inode for I/O and tells its attributes; never `O_TRUNC`, never another inode.
 ///
 /// # Errors
 /// Those of `open(2)` on the branch; ESTALE if the inode is gone.
@@ -246,7 +232,7 @@ pub(crate) fn open_inode(
     pool: &Directories,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let identity = node.primary().ok_or(Errno::STALE)?;
     // O_NONBLOCK keeps a fifo swapped in under the name from holding this thread; regular
     // files ignore it, except when a lease would have to be broken first.
@@ -259,7 +245,7 @@ pub(crate) fn open_inode(
                 let stat = sys::statx_fd(fd.as_fd()).ok()?;
                 pool.volumes
                     .same(&identity, &stat)
-                    .then(|| (Arc::clone(&dir.branch), fd, Owned::from(&stat)))
+                    .then(|| (Arc::clone(&dir.branch), fd, stat))
             }
             Err(errno) => {
                 // The name may be another's by now, who is refused.
@@ -277,8 +263,8 @@ pub(crate) fn open_inode(
         _ => {
             let located = locate(pool, node)?;
             let fd = (located.branch).call(Call::Open, || reopen(located.fd(), flags))?;
-            let owned = Owned::of(fd.as_fd())?;
-            Ok((located.branch, fd, owned))
+            let stat = sys::statx_fd(fd.as_fd())?;
+            Ok((located.branch, fd, stat))
         }
     }
 }

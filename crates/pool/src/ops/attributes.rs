@@ -74,7 +74,7 @@ pub(crate) fn statx(pool: &Directories, id: NodeId, handle: Option<Handle>) -> R
         let set = do_without::dir_set_quickly(pool, &node)?;
         if set.entries.is_empty() {
             let attr = bare_root();
-            node.owner_told.note(&attr);
+            node.rights_told.note(&attr);
             return Ok(StatxReply {
                 extended: ExtendedAttr {
                     attr,
@@ -205,18 +205,30 @@ fn setattr_held(
     }
     let told = getattr(pool, node.id, change.handle)?;
     if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
-        node.owner_told.settle(&told.attr);
+        node.rights_told.settle(&told.attr);
     }
     Ok(told)
 }
 
-/// Whoever may write may set the present time; another is the owner's to give, but for the one that
-/// the kernel keeps of writes in its cache and brings in anybody's name.
+/// Whoever may write may set both times to the present; all else is the owner's to give (fs/attr.c,
+/// `setattr_prepare`), but for the time that the kernel keeps of writes in its cache and brings in
+/// anybody's name, by a file that is open for writing.
 fn power_for_times(change: &SetAttr) -> Power {
-    let given = |time| matches!(time, Some(SetTime::At(_)));
-    match given(change.atime) || given(change.mtime) && change.ctime.is_none() {
-        true => Power::Own,
-        false => Power::Write,
+    if change.size_bytes.is_some() {
+        return Power::WriteUnasked;
+    }
+    // With a cache of writes the kernel says what time it is.
+    let is_now = |time| match (time, change.ctime) {
+        (SetTime::Now, _) => true,
+        (SetTime::At(at), Some(now)) => at == now,
+        (SetTime::At(_), None) => false,
+    };
+    match (change.atime, change.mtime) {
+        (None, Some(SetTime::At(_))) if change.ctime.is_some() && change.handle.is_some() => {
+            Power::WriteUnasked
+        }
+        (Some(SetTime::Now), Some(mtime)) if is_now(mtime) => Power::Touch,
+        _ => Power::Own,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::is_fixed;
 use crate::base::policy::{self, BranchFacts, Category, same_search};
+use crate::base::rights::{AllRights, Rights, strictest};
 use crate::base::sys;
 use crate::coherence::{Coherent, invalidate, remembered};
 use crate::directory::locate::{self, Located};
@@ -23,6 +24,7 @@ use crate::directory::{Directories, choose};
 use crate::ops::alteration::{Alteration, Now, Role, TakeBack};
 use crate::ops::hidden_copies::{self, Power};
 use crate::ops::owner::{Actor, Asked};
+use crate::ops::todays_rights::TodaysRights;
 use crate::state::identity::kind_of;
 use crate::state::node::{DirSet, Name, Node};
 use crate::state::view::View;
@@ -247,10 +249,64 @@ pub(crate) fn copies_to_change(
         }
     }
     let (cx, power) = asks;
-    if power != Power::Write {
-        name_actors(pool, view, cx, (node, power), &mut copies)?;
+    match power {
+        Power::WriteUnasked => {}
+        Power::Write | Power::Touch | Power::Annotate | Power::Secure | Power::TakeCapability => {
+            check_rights(pool, view, cx, (node, power), &copies)?;
+        }
+        Power::Own | Power::Mode(_) | Power::List { .. } | Power::Unasked | Power::Give(..) => {
+            name_actors(pool, view, cx, (node, power), &mut copies)?;
+        }
     }
     Ok(copies)
+}
+
+/// Looks who asks for a change that takes no owner, where the kernel has judged by other rights than
+/// today's: of a file the copy that is shown, of a directory all. Of a file's other copies
+/// [`hidden_copies::leave_out_those_of_others`] has left out what it takes more for.
+///
+/// # Errors
+/// EACCES or EPERM for a caller who may not change one; the kernel is told to look again.
+fn check_rights(
+    pool: &Directories,
+    view: &View,
+    cx: &Context<'_>,
+    (node, power): (&Arc<Node>, Power),
+    copies: &Holders,
+) -> Result<()> {
+    let today = TodaysRights::of(view, cx, node);
+    let shown = match node.is_dir() || copies.iter().any(|copy| copy.primary) {
+        true => None,
+        false => {
+            let located = locate::locate(pool, node)?;
+            Some(Holder::new(&located.branch, located.fd, true))
+        }
+    };
+    let judged = (copies.iter().chain(&shown)).filter(|copy| copy.primary || node.is_dir());
+    let mut rights = SmallVec::<[(&Holder, Rights); 2]>::new();
+    for copy in judged {
+        let stat = copy.before.map_or_else(|| copy.attributes(), Ok)?;
+        rights.push((copy, Rights::of(&stat)));
+    }
+    let all: AllRights = rights.iter().map(|(_, rights)| *rights).collect();
+    if strictest(&all).is_none_or(|shown| today.are_those_told(&shown)) {
+        return Ok(());
+    }
+    for (copy, now) in &rights {
+        let fd = copy.fd.as_fd();
+        let checked = match power {
+            Power::Touch => today.check_toucher(fd, now),
+            Power::Annotate => today.check_annotator(fd, now),
+            Power::Secure => today.check_securer(now),
+            Power::TakeCapability => today.check_taker(fd, now),
+            _ => today.check_writer(fd, now),
+        };
+        if let Err(errno) = checked {
+            invalidate::drop_attributes(pool, node);
+            return Err(Error::at(&copy.branch, errno));
+        }
+    }
+    Ok(())
 }
 
 /// Finds out as whom each copy is changed.
@@ -273,7 +329,7 @@ fn name_actors(
     let asked = Asked {
         view,
         cx,
-        told: node.owner_told.only(),
+        told: node.rights_told.told(),
         // Then the kernel was told that it is root's.
         of_several_owners: stats.iter().any(|stat| Some(stat.stx_uid) != first),
         power,

@@ -39,6 +39,16 @@ pub(crate) enum Power {
     Give(Option<u32>, Option<u32>),
     /// To be allowed to write to it.
     Write,
+    /// The same, where the kernel's word holds: for an open file, or for who may write to all.
+    WriteUnasked,
+    /// To own the file or be allowed to write to it: for the present time.
+    Touch,
+    /// To be allowed to write to it, and to own it if it is a sticky directory: for `user.*`.
+    Annotate,
+    /// To have power over the file's owner and group: for `security.*`.
+    Secure,
+    /// The same, or to be allowed to write to it, by which a file loses its capability.
+    TakeCapability,
 }
 
 /// Leaves out the copies that the caller may not change: a mergerfs, which acts as its callers, is
@@ -65,7 +75,12 @@ pub(crate) fn leave_out_those_of_others(
     };
     let is_open = |hidden: &Rights| match power {
         Power::Give(..) => hidden.uid == shown.uid || privilege::gives_away(cx, hidden.uid),
-        Power::Write => {
+        Power::Write
+        | Power::WriteUnasked
+        | Power::Touch
+        | Power::Annotate
+        | Power::Secure
+        | Power::TakeCapability => {
             is_open_to_writers_of(&shown, hidden, || caller_uid(cx))
                 || privilege::acts_for_owner(cx, hidden.uid)
                 || privilege::overrides_mode(cx, hidden.uid)
@@ -155,21 +170,24 @@ pub(crate) fn is_granted(
     wanted: u32,
 ) -> bool {
     let (owner, group, others) = rights.classes();
+    let list = access_list::of(inode);
+    if matches!(list, Ok(None)) && wanted & !(owner & group & others) == 0 {
+        return true;
+    }
     let user = caller_uid(cx);
     let by_mode = || match group == others || privilege::is_in_group(cx, rights.gid) {
         true => group,
         false => others,
     };
-    let granted = match user {
-        Some(user) if user == rights.uid => wanted & !owner == 0,
-        _ => match access_list::of(inode) {
-            Ok(None) => wanted & !by_mode() == 0,
-            Ok(Some(list)) => {
-                let is_in_group = |gid| privilege::is_in_group(cx, gid);
-                list.grants(wanted, rights.gid, user, is_in_group)
-            }
-            Err(_) => false,
-        },
+    let granted = match (user, list) {
+        (Some(user), _) if user == rights.uid => wanted & !owner == 0,
+        // Without any permission for the group the kernel asks no list (fs/namei.c, `acl_permission_check`).
+        (_, Ok(Some(list))) if group != 0 => {
+            let is_in_group = |gid| privilege::is_in_group(cx, gid);
+            list.grants(wanted, rights.gid, user, is_in_group)
+        }
+        (_, Ok(_)) => wanted & !by_mode() == 0,
+        (_, Err(_)) => false,
     };
     granted
         || privilege::overrides_mode(cx, rights.uid)

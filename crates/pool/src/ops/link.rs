@@ -14,10 +14,12 @@ use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
 use crate::base::policy::{self, Category};
 use crate::base::sys;
+use crate::coherence::invalidate;
 use crate::directory::{Directories, choose, clone_path, lookup, set};
 use crate::ops::account::{self, Extent};
 use crate::ops::change::{self, Holder};
 use crate::ops::hidden_copies::{self, Power};
+use crate::ops::todays_rights::TodaysRights;
 use crate::ops::{create, exdev};
 use crate::state::State;
 use crate::state::node::{DirEntry, Node};
@@ -60,6 +62,14 @@ pub(crate) fn link(
         .iter()
         .filter_map(|index| holders.get(*index))
         .collect();
+    let today = TodaysRights::of(&view, cx, &node);
+    for copy in &copies {
+        let stat = copy.attributes()?;
+        if let Err(errno) = today.check_linker(copy.fd.as_fd(), &stat) {
+            invalidate::drop_attributes(pool, &node);
+            return Err(Error::at(&copy.branch, errno));
+        }
+    }
     let takes_all = matches!(rule, Policy::All | Policy::EpAll);
     if takes_all && !copies.iter().any(|copy| copy.primary) {
         // The new name would show another copy than the old one.

@@ -23,6 +23,7 @@ use crate::directory::{Directories, choose, forget, locate};
 use crate::ops::{
     Ops, account, admission, change, closed_copies, hidden_copies, io, link_cow, open_hack,
     privilege, running,
+    todays_rights::{FMODE_EXEC, TodaysRights},
 };
 use crate::state::descriptor::table_of;
 use crate::state::figures::OpenedAs;
@@ -64,9 +65,6 @@ pub(crate) struct OpenedCopy {
     /// The request that opens the file made it, and the kernel waits for the answer.
     pub made: bool,
 }
-
-/// Of an `open(2)` by whoever is about to run the file (`__FMODE_EXEC` in the kernel's `fs.h`).
-const FMODE_EXEC: i32 = 0x20;
 
 fn access_mode(flags: i32) -> i32 {
     flags & libc::O_ACCMODE
@@ -110,7 +108,7 @@ pub(crate) fn open(
     let _held = node.share_move_lock(cx);
     let wanted = server_flags(&view, flags);
     let mut stands_in_for = None;
-    let (branch, file, owned) = match open_wanted(pool, cx, (&view, &node), wanted) {
+    let (branch, file, stat) = match open_wanted(pool, cx, (&view, &node), wanted) {
         // An append-only file (chattr +a) opens in no other way.
         Err(Error {
             errno: Errno::PERM, ..
@@ -123,6 +121,14 @@ pub(crate) fn open(
         }
         other => other?,
     };
+    // Other copies were judged when they were chosen.
+    let today = TodaysRights::of(&view, cx, &node);
+    if let Err(errno) = today.check_opener(file.as_fd(), &stat, flags)
+        && node.is_shown_of(&branch)
+    {
+        io::in_doubt(pool, id);
+        return Err(Error::at(&branch, errno));
+    }
     pool.volumes.mounts.allow_open(flags, file.as_fd())?;
     if changes && branch.read_only() {
         return Err(Errno::ROFS.into());
@@ -136,7 +142,7 @@ pub(crate) fn open(
     let found = OpenedCopy {
         branch,
         file,
-        owned,
+        owned: Owned::from(&stat),
         share,
         stands_in_for,
         made: false,
@@ -164,7 +170,7 @@ fn open_wanted(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     wanted: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     match open_by_policy(pool, cx, (view, node), wanted)? {
         Some(opened) => Ok(opened),
         None => match locate::open_inode(pool, node, wanted) {
@@ -185,7 +191,7 @@ fn open_stand_in(
     (view, node): (&View, &Arc<Node>),
     flags: i32,
     mut failure: Error,
-) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let own = node.primary().ok_or(failure)?;
     if let Some(branch) = view.branch(own.branch) {
         failure = Error::at(branch, failure);
@@ -209,7 +215,7 @@ fn open_stand_in(
         let Ok(file) = copy.branch.call(Call::Open, reopen) else {
             continue;
         };
-        let owned = Owned::of(file.as_fd())?;
+        let stat = sys::statx_fd(file.as_fd())?;
         let path = paths::relative_path(pool, node);
         tracing::warn!(
             path = ?path,
@@ -218,7 +224,7 @@ fn open_stand_in(
             errno = %failure,
             "the file cannot be opened on its branch: another branch's copy is read"
         );
-        return Ok((copy.branch, file, owned));
+        return Ok((copy.branch, file, stat));
     }
     Err(failure)
 }
@@ -240,7 +246,7 @@ fn open_by_policy(
     cx: &Context<'_>,
     (view, node): (&View, &Arc<Node>),
     flags: OFlags,
-) -> Result<Option<(Arc<Branch>, OwnedFd, Owned)>> {
+) -> Result<Option<(Arc<Branch>, OwnedFd, Statx)>> {
     let rule = view.policy(Function::Open);
     if change::is_of_shown_copy(view, rule) {
         return Ok(None);
@@ -257,8 +263,8 @@ fn open_by_policy(
         }
         let reopen = || crate::base::open::reopen(file.as_fd(), flags);
         let file = branch.call(Call::Open, reopen)?;
-        let owned = Owned::of(file.as_fd())?;
-        return Ok(Some((branch, file, owned)));
+        let stat = sys::statx_fd(file.as_fd())?;
+        return Ok(Some((branch, file, stat)));
     }
     let located = change::locate_by(pool, view, node, rule)?;
     if !node.is_shown_of(&located.branch) {
@@ -272,8 +278,8 @@ fn open_by_policy(
     }
     let reopen = || crate::base::open::reopen(located.fd(), flags);
     let file = located.branch.call(Call::Open, reopen)?;
-    let owned = Owned::of(file.as_fd())?;
-    Ok(Some((located.branch, file, owned)))
+    let stat = sys::statx_fd(file.as_fd())?;
+    Ok(Some((located.branch, file, stat)))
 }
 
 /// Gives an opened branch file its handle and I/O mode. Takes a node reference for the handle.

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 use strandfs_options::NfsOpenHack;
 
@@ -11,7 +11,6 @@ use crate::base::branch::Branch;
 use crate::base::error::{Error, Result};
 use crate::base::open::reopen;
 use crate::base::sys;
-use crate::directory::locate::Owned;
 use crate::directory::{Directories, locate};
 use crate::state::node::Node;
 use crate::state::view::View;
@@ -31,7 +30,7 @@ pub(crate) fn open_refused(
     view: &View,
     node: &Arc<Node>,
     flags: OFlags,
-) -> Result<(Arc<Branch>, OwnedFd, Owned)> {
+) -> Result<(Arc<Branch>, OwnedFd, Statx)> {
     let covered = match view.settings.presentation.nfsopenhack {
         NfsOpenHack::Off => false,
         NfsOpenHack::Git => is_below_git(pool, node),
@@ -43,7 +42,7 @@ pub(crate) fn open_refused(
     let located = locate::locate(pool, node)?;
     for _ in 0..TRIES {
         match open_made_writable(located.fd(), flags) {
-            Ok((file, owned)) => return Ok((located.branch, file, owned)),
+            Ok((file, stat)) => return Ok((located.branch, file, stat)),
             Err(Error {
                 errno: Errno::ACCESS,
                 ..
@@ -60,13 +59,13 @@ fn is_below_git(pool: &State, node: &Arc<Node>) -> bool {
         .is_some_and(|parent| parent.iter().any(|name| name == ".git"))
 }
 
-/// One try: writable for its owner, opened, as before again. Tells the mode it had.
-fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, Owned)> {
-    let owned = Owned::from(&sys::statx_fd(file)?);
-    let mode = owned.mode;
+/// One try: writable for its owner, opened, as before again. Tells the attributes it had.
+fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, Statx)> {
+    let stat = sys::statx_fd(file)?;
+    let mode = u32::from(stat.stx_mode);
     if mode & WRITE != 0 {
         // Made writable by another open just now, or writable for someone who is not the server.
-        return Ok(reopen(file, flags).map(|opened| (opened, owned))?);
+        return Ok(reopen(file, flags).map(|opened| (opened, stat))?);
     }
     sys::want_fsetid(true)?;
     let set_mode = |bits: u32| {
@@ -79,5 +78,5 @@ fn open_made_writable(file: BorrowedFd<'_>, flags: OFlags) -> Result<(OwnedFd, O
     if let Err(errno) = set_mode(mode) {
         tracing::error!(mode = format!("{mode:o}"), %errno, "nfsopenhack: a file made writable for opening could not be made read-only again");
     }
-    Ok(opened.map(|opened| (opened, owned))?)
+    Ok(opened.map(|opened| (opened, stat))?)
 }

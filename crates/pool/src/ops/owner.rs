@@ -14,6 +14,7 @@ use strandfs_fuse::Context;
 use crate::base::sys;
 use crate::ops::hidden_copies::Power;
 use crate::ops::privilege::{self, caller_uid};
+use crate::state::node::Told;
 use crate::state::view::View;
 
 const ROOT: u32 = 0;
@@ -65,8 +66,8 @@ pub(crate) struct Asked<'a> {
     pub view: &'a View,
     /// By whom.
     pub cx: &'a Context<'a>,
-    /// The owner and group that the kernel has judged by, if that is certain.
-    pub told: Option<(u32, u32)>,
+    /// What the kernel has judged by, as far as that is certain.
+    pub told: Told,
     /// The copies are not one user's.
     pub of_several_owners: bool,
     /// What it takes.
@@ -99,15 +100,16 @@ impl Asked<'_> {
     /// Whether the kernel has judged by the copy's owner.
     fn is_judged(&self, stat: &Statx) -> bool {
         let shown = self.shown_uid(stat);
-        let is_told = |(uid, _)| uid == shown || self.of_several_owners && uid == ROOT;
-        nobody_checks(self.view) || self.power != Power::Unasked && self.told.is_some_and(is_told)
+        let is_told = |uid| uid == shown || self.of_several_owners && uid == ROOT;
+        nobody_checks(self.view)
+            || self.power != Power::Unasked && self.told.uid.is_some_and(is_told)
     }
 
     /// Whether the kernel has judged by the copy's group.
     fn is_judged_by_group(&self, stat: &Statx) -> bool {
         self.view.settings.presentation.gid.is_none()
             && !nobody_checks(self.view)
-            && (self.told).is_some_and(|(_, gid)| gid == stat.stx_gid)
+            && self.told.gid == Some(stat.stx_gid)
     }
 
     fn owner_of(&self, stat: &Statx) -> sys::Result<Actor> {

@@ -35,6 +35,12 @@ pub(crate) fn is_administrator(cx: &Context<'_>) -> bool {
     has_capability(cx, CAP_SYS_ADMIN)
 }
 
+/// Whether the caller has CAP_SETFCAP here, to give files capabilities and take them.
+pub(crate) fn sets_capabilities(cx: &Context<'_>) -> bool {
+    const CAP_SETFCAP: u32 = 31;
+    has_capability(cx, CAP_SETFCAP)
+}
+
 /// Whether the caller may do to a user's files what only their owner may: root, as the branches know it, or
 /// with CAP_FOWNER where that counts for the user. Only asked where a file is somebody else's.
 pub(crate) fn acts_for_owner(cx: &Context<'_>, owner: u32) -> bool {
@@ -163,6 +169,11 @@ pub(crate) fn is_surely_none_of(cx: &Context<'_>, users: &[u32]) -> bool {
 /// Whether it is known who calls, by the numbers that branches have. Who comes by an idmapped mount has others.
 pub(crate) fn is_known(cx: &Context<'_>) -> bool {
     caller_uid(cx).is_some() && !may_come_mapped(cx)
+}
+
+/// Whether the caller is a thread of the kernel, whose groups are not those of whom it acts for.
+pub(crate) fn acts_for_others(cx: &Context<'_>) -> bool {
+    Task::of(cx).is_some_and(|task| task.acts_for_others())
 }
 
 /// Whether the caller can reach an idmapped FUSE mount. Only an administrator can make one.

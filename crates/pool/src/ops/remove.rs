@@ -170,6 +170,7 @@ pub(crate) fn rmdir(
     match found.first() {
         None => return Err(Errno::NOENT.into()),
         Some(_) if follow::shows_a_link(pool, &view, &set, name, &found) => {
+            check_owners(cx, &view, &set, &found)?;
             return remove_shown::remove_shown_dir(pool, &view, &parent, &set, name, &found);
         }
         Some((_, stat)) if kind_of(stat) != FileKind::Directory => {

@@ -243,8 +243,13 @@ pub(crate) fn removexattr(
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Removexattr);
-    // The kernel does not say whether set-group-id is to fall, as it does for setting.
-    let power = power_for(name, true);
+    // The kernel does not say whether set-group-id is to fall, as it does for setting; and it removes a
+    // capability in the name of who writes to what is open, whatever the mode is by now.
+    let power = match power_for(name, true) {
+        Power::Secure if name == CAPABILITY && node.is_open_for_writing() => Power::WriteUnasked,
+        Power::Secure if name == CAPABILITY => Power::TakeCapability,
+        power => power,
+    };
     change::change_copies(pool, &view, &node, rule, (cx, power), &WithoutAttr { name })
         .or_else(|refusal| unless_unknown(pool, &node, (name, power), refusal))
 }
@@ -266,14 +271,16 @@ fn unless_unknown(
 }
 
 /// Access lists are their owner's to change, as is what else the system keeps under such names, for which
-/// the kernel asks nobody; all other attributes are whoever's may write.
+/// the kernel asks nobody; `trusted.*` is for those whose power counts for all files.
 fn power_for(name: &OsStr, clears_set_group_id: bool) -> Power {
     match name.as_bytes() {
         _ if name == ACCESS || name == DEFAULT => Power::List {
             clears_set_group_id,
         },
         other if other.starts_with(b"system.") => Power::Unasked,
-        _ => Power::Write,
+        other if other.starts_with(b"security.") => Power::Secure,
+        other if other.starts_with(b"user.") => Power::Annotate,
+        _ => Power::WriteUnasked,
     }
 }
 

@@ -122,10 +122,20 @@ impl View {
         }
     }
 
-    /// The same for an answer to the kernel, which judges by it from then on.
+    /// The same for the rights of an inode.
+    pub(crate) fn presented(&self, rights: Rights) -> Rights {
+        let shown = &self.settings.presentation;
+        Rights {
+            uid: shown.uid.unwrap_or(rights.uid),
+            gid: shown.gid.unwrap_or(rights.gid),
+            mode: shown.umask.map_or(rights.mode, |umask| 0o777 & !umask),
+        }
+    }
+
+    /// As [`View::present`], for an answer to the kernel, which judges by it from then on.
     pub(crate) fn tell(&self, node: &Node, attr: &mut FileAttr) {
         self.present(attr);
-        node.owner_told.note(attr);
+        node.rights_told.note(attr);
     }
 }
 

@@ -3,7 +3,7 @@
 mod high_water;
 mod kernel_cache;
 mod names;
-mod owner_told;
+mod rights_told;
 mod table;
 
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ use crate::state::range_locks::NodeLocks;
 pub use high_water::HighWater;
 pub use kernel_cache::KernelCache;
 pub use names::{Name, Names};
-pub(crate) use owner_told::OwnerTold;
+pub(crate) use rights_told::{RightsTold, Told};
 pub use table::NodeTable;
 
 /// One inode of the pool. A file is one inode of one branch (its *primary* identity), whatever
@@ -49,8 +49,8 @@ pub struct Node {
     place: RwLock<Place, { rank::PLACE }>,
     /// What the kernel may hold of it.
     pub kernel_cache: KernelCache,
-    /// The owner that the kernel judges by.
-    pub(crate) owner_told: OwnerTold,
+    /// The owner, group and mode that the kernel judges by.
+    pub(crate) rights_told: RightsTold,
     /// Its copies parted: the next look-up makes another node, so that names the kernel holds
     /// below this one lead nowhere.
     retired: AtomicBool,
@@ -244,7 +244,7 @@ impl Node {
                 dirs: None,
             }),
             kernel_cache: KernelCache::default(),
-            owner_told: OwnerTold::default(),
+            rights_told: RightsTold::default(),
             retired: AtomicBool::new(false),
             mapped_perhaps: AtomicBool::new(false),
             stand_in: AtomicBool::new(false),
@@ -348,6 +348,12 @@ impl Node {
     pub fn may_be_unwritten(&self) -> bool {
         let open = self.open.lock();
         open.as_ref().is_some_and(|open| open.may_be_unwritten())
+    }
+
+    /// Whether somebody has the file open for writing.
+    pub(crate) fn is_open_for_writing(&self) -> bool {
+        let open = self.open.lock();
+        open.as_ref().is_some_and(|open| open.has_writer())
     }
 
     /// Whether the copy that is shown is this branch's.

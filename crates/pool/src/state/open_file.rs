@@ -330,8 +330,13 @@ impl OpenState {
     /// Whether pages of the file may be in the kernel's cache of the pool and not written yet. A mapping
     /// keeps its handle open, and its pages are written before the handle is released.
     pub fn may_be_unwritten(&self) -> bool {
+        self.mode == IoMode::Server && self.has_writer()
+    }
+
+    /// Whether a handle is open for writing.
+    pub fn has_writer(&self) -> bool {
         let mut open = self.handles.iter().filter_map(Weak::upgrade);
-        self.mode == IoMode::Server && open.any(|handle| handle.writable)
+        open.any(|handle| handle.writable)
     }
 
     /// One more handle, which is answered with this backing file.

@@ -30,6 +30,7 @@ mod preload;
 mod races;
 mod records;
 mod records_elsewhere;
+mod rights_told;
 mod server;
 mod threads;
 mod volume_journal;

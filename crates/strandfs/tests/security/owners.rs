@@ -18,7 +18,8 @@ use crate::need_root;
 
 const ACCESS: &str = "system.posix_acl_access";
 /// The kernel does not look again for a long time, nor is it told to.
-const STALE: &str = "coherence=timeout,cache.attr=300,cache.entry=300,cache.negative-entry=300";
+pub(crate) const STALE: &str =
+    "coherence=timeout,cache.attr=300,cache.entry=300,cache.negative-entry=300";
 
 fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
@@ -34,7 +35,7 @@ fn make_dir(path: &Path, mode: u32) {
 }
 
 /// Sets an access list that lets one user read and write.
-fn let_in(path: &Path, user: u32) -> rustix::io::Result<()> {
+pub(crate) fn let_in(path: &Path, user: u32) -> rustix::io::Result<()> {
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in [
         (0x1u16, 6u16, u32::MAX),

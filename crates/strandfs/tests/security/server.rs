@@ -2,16 +2,56 @@
 
 use crate::{need_root, need_tool};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
+use crate::people::{MALLORY, act_as};
 use crate::support::files::{get, put};
 use crate::support::system::{Daemons, pool_of, program, servers};
 use crate::support::threads::threads;
 use crate::support::{Pool, mounts, run};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::process::{Gid, Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 const NOBODY: u32 = 65534;
+
+/// Who starts a server by hand or with sudo is in root's group at least.
+#[test]
+fn a_server_that_was_started_with_groups_makes_nobodys_file_a_program_of_those() {
+    need_root!();
+    const GROUPS: [u32; 2] = [0, 50];
+    let own = rustix::process::getgroups().unwrap();
+    rustix::thread::set_thread_groups(&GROUPS.map(Gid::from_raw)).unwrap();
+    let pool = Pool::tmpfs(1).option(super::owners::STALE).mount();
+    rustix::thread::set_thread_groups(&own).unwrap();
+    for group in GROUPS {
+        let (shown, dir) = (
+            pool.path(format!("d{group}")),
+            pool.on(0, format!("d{group}")),
+        );
+        fs::create_dir(&shown).unwrap();
+        fs::set_permissions(&shown, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::metadata(&shown).unwrap();
+        // The kernel takes it for a directory like all others.
+        chown(&dir, None, Some(group)).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o2777)).unwrap();
+        act_as(MALLORY, || {
+            for number in 0..20 {
+                let mode = Mode::from_raw_mode(0o2755);
+                let made = shown.join(format!("made-{number}"));
+                let flags = OFlags::CREATE | OFlags::RDWR;
+                rustix::fs::open(made, flags, mode).unwrap();
+                let node = shown.join(format!("node-{number}"));
+                rustix::fs::mknodat(CWD, node, FileType::RegularFile, mode, 0).unwrap();
+            }
+        });
+        for file in fs::read_dir(&dir).unwrap() {
+            let seen = file.unwrap().metadata().unwrap();
+            assert_eq!((seen.uid(), seen.gid()), (MALLORY, group));
+            assert_eq!(seen.mode() & 0o6000, 0, "{:o}", seen.mode());
+        }
+    }
+}
 
 /// A line of `/proc/PID/status`, or of a thread's.
 /// A field of a process' or thread's `status`.

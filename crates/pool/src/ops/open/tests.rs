@@ -32,12 +32,12 @@ fn open_another_copy(pool: &Arc<Pool>, node: &Arc<Node>) -> Result<OpenReply> {
     let failure = Errno::IO.into();
     let (cx, of) = (request_of(0), (&*view, node));
     let found = open::open_stand_in(pool, &cx, of, libc::O_RDONLY, failure);
-    let (branch, file, owned) = found.unwrap();
+    let (branch, file, stat) = found.unwrap();
     assert!(node.open.lock().is_none(), "open without a handle");
     let found = OpenedCopy {
         branch,
         file,
-        owned,
+        owned: Owned::from(&stat),
         share: pool.files.admit(0).unwrap(),
         stands_in_for: Some(failure),
         made: false,
