@@ -137,22 +137,37 @@ fn serve(
     // Somebody may have been faster.
     check::is_free(mountpoint, over)?;
     let _listener = tell_metrics(&pool, &listen, mountpoint)?;
-    let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
-    pool.is_mounted()
-        .map_err(Failure::system("looking at the mount"))?;
-    pool.start()
-        .map_err(|(what, error)| Failure::system(what)(error))?;
-    drop(turn);
-    live::control(&pool, &mut session, layers);
-    tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
-    deaths::tell(mountpoint);
-    deaths::forget(mountpoint);
     if args.background_server {
         last_words::keep().map_err(Failure::system("keeping what the server says last"))?;
     }
-    let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
-    pool.set_guardian(Box::new(move || guard.pid()));
-    let notifications = notifications::attach(notifier, &pool)?;
+    let mut guard = None;
+    let session = Session::mount_guarded(
+        Arc::clone(&pool),
+        mountpoint,
+        &options,
+        config,
+        |abort_file| guard = Some(guard::start(mountpoint, abort_file, auto_unmount)),
+    );
+    // What fails from here on until it serves has been said, and is no sudden death.
+    let in_order = |_: &Failure| last_words::end_in_order();
+    let mut session = session.map_err(Failure::from).inspect_err(in_order)?;
+    let begin = |session: &mut Session| {
+        if let Some(guard) = guard {
+            let guard = guard?;
+            pool.set_guardian(Box::new(move || guard.pid()));
+        }
+        pool.is_mounted()
+            .map_err(Failure::system("looking at the mount"))?;
+        pool.start()
+            .map_err(|(what, error)| Failure::system(what)(error))?;
+        drop(turn);
+        live::control(&pool, session, layers);
+        tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+        deaths::tell(mountpoint);
+        deaths::forget(mountpoint);
+        notifications::attach(notifier, &pool)
+    };
+    let notifications = begin(&mut session).inspect_err(in_order)?;
     announce(&mut session, args.background_server);
     let end = session
         .serve_with_signals(signals)
