@@ -15,9 +15,10 @@ use crate::size::MinFreeSpace;
 
 mod edit;
 mod pattern;
+pub mod reach;
 mod resolve;
 
-pub use edit::edit;
+pub use edit::{edit, edit_within};
 pub use resolve::resolve;
 
 /// What may be done on a branch.
@@ -85,6 +86,11 @@ pub enum BranchError {
         "branch {path:?} is in the list already, perhaps by another path that leads to it: name it once"
     )]
     Duplicate { path: PathBuf },
+    #[error(
+        "{path:?} does not answer, so nobody knows what branches are there: see whether the disk or \
+         machine it is on can be reached, or name the branches one by one"
+    )]
+    Silent { path: PathBuf },
     #[error("branch {path:?} cannot be reached ({why}): make it readable or remove it")]
     Unreachable { path: PathBuf, why: String },
     #[error("branch {path:?} has a name that is not UTF-8: rename it, or bind-mount it elsewhere")]
@@ -105,6 +111,19 @@ pub enum BranchError {
     NothingToRemove { item: String },
     #[error("that would leave the pool without a branch: replace the list instead, with =LIST")]
     NoneLeft,
+}
+
+impl BranchError {
+    /// Whether it may pass without a change of what was written: a disk or machine is away.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::NoMatch { .. }
+                | Self::Unreachable { .. }
+                | Self::Silent { .. }
+        )
+    }
 }
 
 impl RawBranch {

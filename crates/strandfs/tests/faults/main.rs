@@ -16,5 +16,6 @@ mod hung_server;
 mod multi_branch_changes;
 mod notifications;
 mod power_cut;
+mod silent_branch;
 mod slow_branch;
 mod slow_log;
