@@ -335,6 +335,37 @@ fn a_server_killed_before_it_serves_leaves_nobody_waiting() {
         .expect_err("nobody serves the mount");
 }
 
+/// The thread that asks a branch whether it is well shared the server's descriptors, the connection's
+/// among them, and where it hung they stayed open behind a killed server. (Over io_uring it is the memory
+/// of the process that keeps the connection, which all threads share: there the guardian is needed.)
+#[test]
+fn a_server_killed_while_it_asks_a_branch_needs_no_guardian() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Dir, "")
+        .option("transport=dev,branch-deadline=0,branch-check-interval=1s")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    pool.start();
+    let server = pool.pid();
+    guardian(&pool);
+    slow.set(Mood::Stuck);
+    eventually("the branch to be asked", PATIENCE, || slow.waiting() > 0);
+    unguarded(server, || send(server, Signal::KILL));
+    let root = pool.root().to_path_buf();
+    let client = apart(move || fs::metadata(root).map(drop));
+    let answer = client.recv_timeout(PATIENCE).ok();
+    mounts::abort(pool.root(), &mounts::fuse_connections());
+    slow.set(Mood::Well);
+    pool.bury();
+    answer
+        .expect("the client is not left waiting")
+        .expect_err("nobody serves the mount");
+}
+
 /// A live pool says so, in words as well; root of a machine reads it in `ps`.
 #[test]
 fn status_and_ps_show_the_guardian() {
