@@ -6,7 +6,7 @@
 //! option, which may also add to a list or remove from it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,15 @@ impl RawBranch {
         let plain = pattern::to_glob(&self.pattern).is_none()
             && pattern::expand_braces(&self.pattern).is_ok_and(|words| words.len() == 1);
         plain.then(|| pattern::unescape(&self.pattern))
+    }
+
+    /// Whether it stands for this directory: by its name, also of one that is away, or because it leads
+    /// there.
+    pub fn stands_for(&self, path: &Path) -> bool {
+        let words = pattern::expand_braces(&self.pattern).unwrap_or_default();
+        words.iter().any(|word| resolve::matches(word, path))
+            || resolve(std::slice::from_ref(self))
+                .is_ok_and(|found| found.iter().any(|branch| branch.path == path))
     }
 }
 

@@ -204,6 +204,16 @@ pub(super) fn directories(word: &str, known: &[BranchSpec]) -> Result<Vec<PathBu
     Ok(found)
 }
 
+/// Whether a word, braces already expanded, stands for this path by its text.
+pub(super) fn matches(word: &str, path: &Path) -> bool {
+    let Some(glob) = pattern::to_glob(word) else {
+        return path == Path::new(&pattern::unescape(word));
+    };
+    let wildcard = glob::Pattern::new(&glob);
+    let matches = wildcard.is_ok_and(|wildcard| wildcard.matches_path_with(path, MATCHING));
+    matches && !is_hidden(path, &glob)
+}
+
 /// Whether a wildcard stands for a name here that begins with a dot.
 fn is_hidden(path: &Path, glob: &str) -> bool {
     let wildcard = Path::new(glob);
