@@ -104,7 +104,8 @@ fn bare_mountpoints(settings: &Settings) -> Vec<String> {
         format!(
             "branch {path}: nothing is mounted there, though /etc/fstab names something: new files go \
              to the bare directory. Unmount the pool, mount {path} and mount the pool again; for the next \
-             start, give the pool's line the option x-systemd.requires-mounts-for={path}"
+             start, give the pool's line the option x-systemd.requires-mounts-for={path}, or its service \
+             (systemctl edit strandfs@NAME) RequiresMountsFor={path}"
         )
     };
     bare.map(say).collect()
