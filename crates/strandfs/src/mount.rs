@@ -93,21 +93,7 @@ fn serve(
     let refused_priority = resources::set_priority(&settings.threads);
     resources::lift_file_size_limit();
     let still_had = privileges::give_up(settings.mount.core_dumps, privileges::FOR_POOL);
-    if args.background_server {
-        start_log(logging::Home::Background, &settings.logging, mountpoint)?;
-        if settings.logging.file.is_none() && !logging::system_log_exists() {
-            // What was said is where this goes: to the terminal.
-            tracing::warn!(
-                "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
-            );
-        } else {
-            for line in said {
-                tracing::warn!("{line}");
-            }
-        }
-    } else {
-        start_log(logging::Home::Foreground, &settings.logging, mountpoint)?;
-    }
+    start_log_for(args, &settings.logging, mountpoint, said)?;
     waited.reap();
     resources::raise_descriptor_limit();
     for refusal in still_had {
@@ -247,6 +233,30 @@ fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
             why: error.to_string(),
         }),
     }
+}
+
+/// Starts the log; of a server in the background it gets what was said, too.
+fn start_log_for(
+    args: &MountArgs,
+    settings: &LoggingSettings,
+    mountpoint: &Path,
+    said: Vec<String>,
+) -> Result<(), Failure> {
+    if !args.background_server {
+        return start_log(logging::Home::Foreground, settings, mountpoint);
+    }
+    start_log(logging::Home::Background, settings, mountpoint)?;
+    if settings.file.is_none() && !logging::system_log_exists() {
+        // What was said is where this goes: to the terminal.
+        tracing::warn!(
+            "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
+        );
+    } else {
+        for line in said {
+            tracing::warn!("{line}");
+        }
+    }
+    Ok(())
 }
 
 fn start_log(

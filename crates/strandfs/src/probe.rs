@@ -50,14 +50,6 @@ pub fn filesystem(path: &Path, limit: Duration) -> io::Result<()> {
     ask(&["filesystem".as_ref(), path.as_os_str()], limit).map(drop)
 }
 
-/// Whether a directory can be looked at and its filesystem be asked for its state.
-///
-/// # Errors
-/// Those of `stat(2)`, `statfs(2)` and `readdir(3)`; `TimedOut` after `limit`.
-pub fn look(path: &Path, limit: Duration) -> io::Result<()> {
-    ask(&["look".as_ref(), path.as_os_str()], limit).map(drop)
-}
-
 /// Whether a directory holds anything that is a user's.
 ///
 /// # Errors
@@ -222,7 +214,6 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
         [what, words @ ..] if what == "touch" => return touch(words),
         [what, path, name] if what == "attribute" => value_of(Path::new(path), name),
         [what, path] if what == "filesystem" => state_of(Path::new(path)),
-        [what, path] if what == "look" => look_at(Path::new(path)),
         [what, path] if what == "holds" => something_in(Path::new(path)),
         _ => return crate::exit::Exit::Usage.into(),
     };
@@ -251,7 +242,10 @@ fn touch(words: &[OsString]) -> ExitCode {
             let word = word.to_string_lossy();
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
             let touch = move || {
-                reach::touch(&word);
+                for path in reach::touch(&word) {
+                    // No cache of the kernel answers this. An error is an answer, too.
+                    let _ = state_of(&path);
+                }
                 say(number);
             };
             if thread.spawn_scoped(scope, touch).is_err() {
@@ -284,11 +278,4 @@ fn something_in(path: &Path) -> io::Result<Vec<u8>> {
         }
     }
     Ok(Vec::new())
-}
-
-fn look_at(path: &Path) -> io::Result<Vec<u8>> {
-    if std::fs::metadata(path)?.is_dir() {
-        std::fs::read_dir(path)?.next();
-    }
-    state_of(path)
 }

@@ -35,12 +35,14 @@ pub fn ask_first(ask: Ask) {
 }
 
 /// In the process that asks: does what [`super::resolve()`] does with the word, and looks into what it
-/// finds. May take for ever.
-pub fn touch(word: &str) {
-    for path in directories(word, &[]).unwrap_or_default() {
-        let entry = fs::read_dir(&path).ok().and_then(|mut dir| dir.next());
+/// finds, which it returns. May take for ever.
+pub fn touch(word: &str) -> Vec<PathBuf> {
+    let found = directories(word, &[]).unwrap_or_default();
+    for path in &found {
+        let entry = fs::read_dir(path).ok().and_then(|mut dir| dir.next());
         drop(entry);
     }
+    found
 }
 
 /// For each of the words whether it does not answer.
