@@ -102,7 +102,20 @@ impl Session {
         fs: Arc<F>,
         mountpoint: &Path,
         options: &MountOptions,
+        config: SessionConfig,
+    ) -> Result<Session, MountError> {
+        Self::mount_guarded(fs, mountpoint, options, config, |_| {})
+    }
+
+    /// As [`mount`](Self::mount); `guard` gets the [`abort_file`](Self::abort_file) as soon as there
+    /// is a mount, before the filesystem is asked for anything. A filesystem that hangs in INIT has
+    /// a mount already, for which people wait, and cannot be killed.
+    pub fn mount_guarded<F: Filesystem>(
+        fs: Arc<F>,
+        mountpoint: &Path,
+        options: &MountOptions,
         mut config: SessionConfig,
+        guard: impl FnOnce(Result<OwnedFd, Errno>),
     ) -> Result<Session, MountError> {
         let life = Life::new().map_err(|errno| MountError::Os {
             what: "making an event descriptor",
@@ -115,6 +128,7 @@ impl Session {
             helper_only: config.helper_only,
         };
         let (device, mount) = mount::mount(mountpoint, options, &way)?;
+        guard(mount.abort_file());
         let connection = Connection::from_device(device);
         connection.set_number(mount.connection());
         config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;

@@ -6,7 +6,7 @@
 //! option, which may also add to a list or remove from it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,10 @@ use crate::size::MinFreeSpace;
 
 mod edit;
 mod pattern;
+pub mod reach;
 mod resolve;
 
-pub use edit::edit;
+pub use edit::{edit, edit_within};
 pub use resolve::resolve;
 
 /// What may be done on a branch.
@@ -85,6 +86,11 @@ pub enum BranchError {
         "branch {path:?} is in the list already, perhaps by another path that leads to it: name it once"
     )]
     Duplicate { path: PathBuf },
+    #[error(
+        "{path:?} does not answer, so nobody knows what branches are there: see whether the disk or \
+         machine it is on can be reached, or name the branches one by one"
+    )]
+    Silent { path: PathBuf },
     #[error("branch {path:?} cannot be reached ({why}): make it readable or remove it")]
     Unreachable { path: PathBuf, why: String },
     #[error("branch {path:?} has a name that is not UTF-8: rename it, or bind-mount it elsewhere")]
@@ -107,6 +113,19 @@ pub enum BranchError {
     NoneLeft,
 }
 
+impl BranchError {
+    /// Whether it may pass without a change of what was written: a disk or machine is away.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::NoMatch { .. }
+                | Self::Unreachable { .. }
+                | Self::Silent { .. }
+        )
+    }
+}
+
 impl RawBranch {
     /// The path, when the pattern names one directory; `None` when wildcards or braces may stand
     /// for several.
@@ -114,6 +133,15 @@ impl RawBranch {
         let plain = pattern::to_glob(&self.pattern).is_none()
             && pattern::expand_braces(&self.pattern).is_ok_and(|words| words.len() == 1);
         plain.then(|| pattern::unescape(&self.pattern))
+    }
+
+    /// Whether it stands for this directory: by its name, also of one that is away, or because it leads
+    /// there.
+    pub fn stands_for(&self, path: &Path) -> bool {
+        let words = pattern::expand_braces(&self.pattern).unwrap_or_default();
+        words.iter().any(|word| resolve::matches(word, path))
+            || resolve(std::slice::from_ref(self))
+                .is_ok_and(|found| found.iter().any(|branch| branch.path == path))
     }
 }
 

@@ -55,6 +55,8 @@ pub struct ConfigError {
     pub line: Option<usize>,
     /// The sentence.
     pub text: String,
+    /// It may pass without a change of the file: a branch's disk or machine is away.
+    pub may_pass: bool,
 }
 
 impl fmt::Display for ConfigError {
@@ -83,6 +85,13 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+impl ConfigErrors {
+    /// Whether all of it may pass without a change of a file.
+    pub fn may_pass(&self) -> bool {
+        self.0.iter().all(|error| error.may_pass)
+    }
+}
 
 impl From<ConfigError> for ConfigErrors {
     fn from(error: ConfigError) -> Self {
@@ -201,15 +210,28 @@ impl ConfigFile {
                 }
             }
         }
-        for entry in &self.entries {
+        // How long branches are waited for counts for them wherever it stands.
+        let is_patience = |entry: &&Entry| {
+            table::find(&entry.name).is_some_and(|(o, _)| o.name == "branches-mount-timeout")
+        };
+        let (first, others): (Vec<_>, Vec<_>) = self.entries.iter().partition(is_patience);
+        for entry in first.into_iter().chain(others) {
             match self.set(settings, entry) {
                 Ok(notice) => applied.notices.extend(notice),
-                Err(text) => errors.push(self.error(entry.line, text)),
+                Err((text, may_pass)) => errors.push(ConfigError {
+                    may_pass,
+                    ..self.error(entry.line, text)
+                }),
             }
         }
     }
 
-    fn set(&self, settings: &mut Settings, entry: &Entry) -> Result<Option<Notice>, String> {
+    /// An error is a sentence, and whether what it is about may pass.
+    fn set(
+        &self,
+        settings: &mut Settings,
+        entry: &Entry,
+    ) -> Result<Option<Notice>, (String, bool)> {
         let origin = Origin::File {
             path: Arc::clone(&self.path),
             line: entry.line,
@@ -217,15 +239,13 @@ impl ConfigFile {
         if let Some((option, _)) = table::find(&entry.name)
             && option.status == Status::MountWord
         {
-            return Err(format!(
-                "{} is a word for mount(8): write it in /etc/fstab",
-                entry.name
-            ));
+            let text = "is a word for mount(8): write it in /etc/fstab";
+            return Err((format!("{} {text}", entry.name), false));
         }
         let value = self.beside(entry);
         let effect = settings
             .set_from(&origin, &entry.name, value.as_deref())
-            .map_err(|error: OptionError| error.to_string())?;
+            .map_err(|error: OptionError| (error.to_string(), error.may_pass()))?;
         Ok(effect.notice.map(|notice| Notice {
             option: notice.option,
             text: format!("{} ({origin})", notice.text),
@@ -259,6 +279,7 @@ impl ConfigFile {
             path: self.path.to_path_buf(),
             line: Some(line),
             text,
+            may_pass: false,
         }
     }
 }

@@ -92,6 +92,11 @@ pub enum OptionError {
 }
 
 impl OptionError {
+    /// Whether it may pass without a change of what was written, as [`BranchError::may_pass`].
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Branch(error) if error.may_pass())
+    }
+
     /// No option has this name; the nearest one is suggested.
     pub fn unknown(name: &str) -> OptionError {
         OptionError::Unknown {

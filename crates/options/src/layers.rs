@@ -129,6 +129,8 @@ impl Layers {
                 .set_from(&self.origin, "branches", Some(&list))?;
             return Ok(loaded);
         }
+        let patience = loaded.settings.pool.patience();
+        branch::reach::ask_lists(self.branches.iter().map(String::as_str), patience);
         let mut lists = self.branches.iter();
         let from_file = matches!(loaded.settings.origins.get("branches"), Origin::File { .. });
         if from_file && let Some(first) = lists.next() {

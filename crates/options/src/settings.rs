@@ -224,7 +224,8 @@ impl Settings {
     /// # Errors
     /// As [`Settings::add_branches`].
     pub fn add_branches_from(&mut self, origin: &Origin, list: &str) -> Result<(), OptionError> {
-        self.pool.branches = branch::edit(&self.pool.branches, &format!("+>{list}"))?;
+        let (list, patience) = (format!("+>{list}"), self.pool.patience());
+        self.pool.branches = branch::edit_within(&self.pool.branches, &list, patience)?;
         self.origins.set("branches", origin);
         Ok(())
     }

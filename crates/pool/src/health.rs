@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use strandfs_options::branch::reach;
 use strandfs_options::{BranchSpec, OnMissing, Settings};
 
 use crate::base::branch::{
@@ -97,11 +98,18 @@ impl HealthMonitor {
     }
 }
 
+/// Has all branches asked whether they answer, before one is opened; what does not is waited for once.
+pub(crate) fn ask_at_mount(settings: &Settings) {
+    let branches = settings.pool.branches.iter();
+    let paths = branches.map(|branch| branch.path.as_path());
+    reach::find_silent(paths, settings.pool.patience());
+}
+
 /// Opens a branch as the pool is mounted, or finds it missing where `on-missing` lets a pool start
-/// without it.
+/// without it. One that did not answer is not touched ([`ask_at_mount`]).
 ///
 /// # Errors
-/// It cannot be opened or has no mark, and the pool is not to start without it.
+/// It does not answer, cannot be opened or has no mark, and the pool is not to start without it.
 pub(crate) fn open_at_mount(
     id: BranchId,
     spec: &BranchSpec,
@@ -109,16 +117,24 @@ pub(crate) fn open_at_mount(
 ) -> Result<Result<Branch, Missing>, PoolError> {
     let path = || spec.path.clone();
     let mut place = None;
-    let reason = match (Branch::open(id, spec), &settings.health.branch_marker) {
-        (Ok(branch), Some(marker)) if !is_marked(branch.root(), marker) => {
+    let opened = match reach::is_silent(&spec.path) {
+        true => None,
+        false => Some(Branch::open(id, spec)),
+    };
+    let reason = match (opened, &settings.health.branch_marker) {
+        (None, _) => {
+            place = Some(Place::by_name(&spec.path));
+            PoolError::Silent { path: path() }
+        }
+        (Some(Ok(branch)), Some(marker)) if !is_marked(branch.root(), marker) => {
             let marker = marker.clone();
             PoolError::Unmarked {
                 path: path(),
                 marker,
             }
         }
-        (Ok(branch), _) => return Ok(Ok(branch)),
-        (Err(errno), _) => {
+        (Some(Ok(branch)), _) => return Ok(Ok(branch)),
+        (Some(Err(errno)), _) => {
             // What is beneath its mount must not be taken for it later.
             place = is_dead_server(errno).then(|| Place::of(&spec.path));
             PoolError::Branch {
@@ -209,6 +225,12 @@ pub(crate) fn fence(pool: &Health, id: BranchId, state: BranchState, reason: &st
 /// # Errors
 /// Why it cannot be taken back.
 pub(crate) fn take_back(pool: &Health, missing: &Missing) -> Result<(), (BranchState, String)> {
+    // A thread that hangs there would keep the server from ending.
+    let path = missing.spec.path.as_path();
+    if !reach::find_silent([path], reach::PATIENCE).is_empty() {
+        let reason = "it does not answer".to_owned();
+        return Err((BranchState::Missing, reason));
+    }
     let branch = Branch::open_as(missing.id, &missing.spec, &missing.health)
         .map_err(|errno| (state_gone(errno), why_gone(errno)))?;
     if let Some(was) = &missing.mark

@@ -53,6 +53,7 @@ impl Pool {
     pub fn new(settings: Settings) -> Result<Arc<Pool>, PoolError> {
         let mut branches = Vec::with_capacity(settings.pool.branches.len());
         let mut missing = Vec::new();
+        health::ask_at_mount(&settings);
         for (index, spec) in settings.pool.branches.iter().enumerate() {
             let id = u16::try_from(index).ok().filter(|id| *id < 1000);
             let id = BranchId(id.ok_or(PoolError::TooManyBranches)?);

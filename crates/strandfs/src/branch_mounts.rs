@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use strandfs_options::branch::reach;
 use strandfs_options::fstab::FstabLine;
 use strandfs_options::words::OnMissing;
 use strandfs_options::{BranchSpec, Settings};
 use strandfs_pool::base::branch;
 
 use crate::failure::Failure;
-use crate::notify;
+use crate::{mounts, notify};
 
 /// Pause between looks.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -58,6 +59,17 @@ impl Waited {
 pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
     let timeout = settings.pool.branches_mount_timeout;
     let mut waited = Waited::default();
+    // What does not answer is told so by its own sentence, and not asked here.
+    let branches = settings.pool.branches.iter();
+    let paths = branches.map(|branch| branch.path.as_path());
+    let silent = reach::find_silent(paths, settings.pool.patience());
+    if let [path, ..] = silent[..]
+        && settings.pool.branches_mount_timeout_fail
+        && !timeout.is_zero()
+    {
+        let (path, why) = (path.to_owned(), "it does not answer".to_owned());
+        return Err(Failure::BranchMissing { path, why });
+    }
     let outcome = match timeout.is_zero() {
         true => Ok(()),
         false => wait_for_mounts(settings, mountpoint, &mut waited),
@@ -72,11 +84,18 @@ pub fn wait(settings: &Settings, mountpoint: &Path) -> Result<Waited, Failure> {
 fn bare_mountpoints(settings: &Settings) -> Vec<String> {
     let text = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
     let lines = text.lines().filter_map(|line| FstabLine::parse(line).ok()?);
+    // Where something is mounted nothing is bare, and it need not answer.
+    let mounted = mounts::list().unwrap_or_default();
+    let is_mounted = |path: &Path| mounted.iter().any(|it| it.mountpoint == path);
     let of_disks: Vec<PathBuf> = lines
+        .filter(|line| !is_mounted(Path::new(&line.target)))
         .map(|line| std::fs::canonicalize(&line.target).unwrap_or(line.target.into()))
         .collect();
     let branches = settings.pool.branches.iter().map(|branch| &branch.path);
     let bare = branches.filter(|path| {
+        if reach::is_silent(path) {
+            return false;
+        }
         let belongs = BELONGS.iter().any(|name| is_marked(path, name));
         of_disks.contains(path) && is_mount_root(path) == Some(false) && !belongs
     });
@@ -85,7 +104,8 @@ fn bare_mountpoints(settings: &Settings) -> Vec<String> {
         format!(
             "branch {path}: nothing is mounted there, though /etc/fstab names something: new files go \
              to the bare directory. Unmount the pool, mount {path} and mount the pool again; for the next \
-             start, give the pool's line the option x-systemd.requires-mounts-for={path}"
+             start, give the pool's line the option x-systemd.requires-mounts-for={path}, or its service \
+             (systemctl edit strandfs@NAME) RequiresMountsFor={path}"
         )
     };
     bare.map(say).collect()
@@ -100,6 +120,9 @@ fn wait_for_marks(settings: &Settings) {
         return;
     }
     for branch in &settings.pool.branches {
+        if reach::is_silent(&branch.path) {
+            continue;
+        }
         let is_there = || {
             let root = branch::open(&branch.path);
             root.is_ok_and(|root| branch::is_marked(root.as_fd(), marker))
@@ -125,6 +148,7 @@ fn wait_for_mounts(
     let deadline = Instant::now() + timeout;
     let beneath = beneath(mountpoint);
     let mut missing: Vec<&BranchSpec> = settings.pool.branches.iter().collect();
+    missing.retain(|branch| !reach::is_silent(&branch.path));
     missing.retain(|branch| !is_mounted(&branch.path, &beneath));
     if !missing.is_empty() {
         notify::waiting();

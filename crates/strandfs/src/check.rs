@@ -3,8 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use strandfs_options::Settings;
-use strandfs_options::branch::nested;
+use strandfs_options::branch::{nested, reach};
+use strandfs_options::words::OnMissing;
+use strandfs_options::{Settings, duration};
 
 use crate::failure::Failure;
 use crate::mounts;
@@ -106,7 +107,10 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
         return Err(Failure::NoBranches);
     }
     let mut seen: Vec<((u64, u64), &Path)> = Vec::new();
-    let identity = |path: &Path| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let identity = |path: &Path| {
+        let metadata = (!reach::is_silent(path)).then(|| std::fs::metadata(path));
+        metadata?.map(|m| (m.dev(), m.ino())).ok()
+    };
     let target = identity(mountpoint);
     for branch in &settings.pool.branches {
         let path = branch.path.as_path();
@@ -144,6 +148,32 @@ pub fn branches(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Branches that did not answer, a sentence each for those that the pool is mounted without.
+///
+/// # Errors
+/// There is one, and the pool is not to be mounted without it (`on-missing`).
+pub fn silent(settings: &Settings) -> Result<Vec<String>, Failure> {
+    let waited = duration::format_duration(settings.pool.patience());
+    let branches = settings.pool.branches.iter().map(|branch| &branch.path);
+    let mut said = Vec::new();
+    for path in branches.filter(|path| reach::is_silent(path)) {
+        if settings.health.on_missing == OnMissing::Fail {
+            return Err(Failure::BranchMissing {
+                path: path.clone(),
+                why: format!(
+                    "it does not answer (waited {waited}); see whether the disk or machine it is on can \
+                     be reached (dmesg), or have the pool mounted without it (on-missing=degrade)"
+                ),
+            });
+        }
+        said.push(format!(
+            "branch {}: it does not answer (waited {waited}): the pool is mounted without it until it does",
+            path.display()
+        ));
+    }
+    Ok(said)
+}
+
 /// Whether the directory that stands last can be meant as the mountpoint. It is hidden by the mount,
 /// so one that holds files, behind one that looks like a mountpoint, was most likely meant to be a
 /// branch.
@@ -172,6 +202,7 @@ pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
         .branches
         .first()
         .map(|branch| branch.path.as_path());
+    let first = first.filter(|first| !reach::is_silent(first));
     let Some(first) = first.filter(|first| lies_in_parent(first) && !has_entries(first)) else {
         return Ok(());
     };

@@ -228,12 +228,16 @@ fn ask(mountpoint: &Path, request: &Request, save: bool) -> Result<ExitCode, Fai
     };
     let Answer {
         error,
+        may_pass,
         notices,
         told,
         ..
     } = client::ask(&mountpoint, request)?;
     if let Some(error) = error {
-        return Err(Failure::Refused(error));
+        return Err(match may_pass {
+            true => Failure::NotNow(error),
+            false => Failure::Refused(error),
+        });
     }
     for notice in notices {
         say!("{}", one_line(&notice));

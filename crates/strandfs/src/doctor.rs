@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use strandfs_options::branch::reach;
 use strandfs_pool::status::SCHEMA;
 
 use crate::answers::{Check, Examined, Verdict};
@@ -18,7 +19,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::logging::one_line;
 use crate::output::{Tone, coloured, print_json};
-use crate::{deaths, mounts, probe};
+use crate::{deaths, mounts};
 use machine::Machine;
 
 /// How long a directory may take to answer: a disk that sleeps has to wake up.
@@ -146,12 +147,14 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Those of the directories whose filesystem answers; a check that fails for each of the others,
-/// which nothing further is asked.
+/// Those of the directories whose filesystem answers, all asked at once; a check that fails for each of
+/// the others, which nothing further is asked.
 fn answering(mut directories: Vec<PathBuf>, take: &mut dyn FnMut(Check)) -> Vec<PathBuf> {
+    let paths = directories.iter().map(PathBuf::as_path);
+    let silent = reach::find_silent(paths, PATIENCE).into_iter();
+    let silent: Vec<PathBuf> = silent.map(Path::to_owned).collect();
     directories.retain(|directory| {
-        let late = |error: &std::io::Error| error.kind() == std::io::ErrorKind::TimedOut;
-        let silent = probe::look(directory, PATIENCE).is_err_and(|error| late(&error));
+        let silent = silent.contains(directory);
         if silent {
             take(Check::fail(
                 "branch",

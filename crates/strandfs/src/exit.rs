@@ -50,14 +50,16 @@ pub const TABLE: [Meaning; 9] = [
         exit: Exit::Failed,
         code: 1,
         name: "failed",
-        meaning: "Something failed, or a server does not answer; a sentence on standard error says \
-            what. `doctor` found what does not work.",
+        meaning: "Something failed, a server or a branch does not answer, or the directory of a branch \
+            is not there at mount; a sentence on standard error says what. `doctor` found what does \
+            not work.",
     },
     Meaning {
         exit: Exit::Usage,
         code: 2,
         name: "usage",
-        meaning: "A mistake in the arguments, options, a configuration file or what they name. \
+        meaning: "A mistake in the arguments, options, a configuration file or what they name, which \
+            stays one until somebody changes it. \
             Nothing was changed.",
     },
     Meaning {
@@ -133,8 +135,8 @@ pub const MOUNT_TABLE: [(MountExit, u8, &str); 4] = [
     (
         MountExit::Failed,
         32,
-        "The mount failed, or something is mounted there already; a sentence on standard error \
-         says which.",
+        "The mount failed, a branch is away, or something is mounted there already; a sentence on \
+         standard error says which.",
     ),
 ];
 

@@ -207,6 +207,9 @@ pub enum Failure {
     /// The server refused; its sentence says why.
     #[error("{0}")]
     Refused(String),
+    /// The server refused, because of something that may pass; its sentence says what.
+    #[error("{0}")]
+    NotNow(String),
     /// A change cannot be saved.
     #[error("{path}: {why}")]
     Save {
@@ -270,6 +273,8 @@ impl Failure {
             Failure::Mount(error) | Failure::Volume(VolumeError::Mount(error)) => of_mount(error),
             Failure::Volume(error) if error.is_usage() => Exit::Usage,
             Failure::Pool(error) if error.may_pass() => Exit::Failed,
+            Failure::Option(error) if error.may_pass() => Exit::Failed,
+            Failure::Config(errors) if errors.may_pass() => Exit::Failed,
             Failure::Option(_)
             | Failure::Conflicts { .. }
             | Failure::Pool(_)
@@ -303,6 +308,7 @@ impl Failure {
             | Failure::Tool { .. }
             | Failure::Bench(_)
             | Failure::BranchMissing { .. }
+            | Failure::NotNow(_)
             | Failure::NoAnswer { .. }
             | Failure::Unanswered { .. }
             | Failure::Unmount { .. }

@@ -54,6 +54,7 @@ use clap::Parser;
 use args::{Arguments, Command, ConfigCommand};
 use exit::Exit;
 use failure::Failure;
+use strandfs_options::branch::reach;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -66,6 +67,8 @@ fn main() -> ExitCode {
     if probe::is_called(arguments.first()) {
         return probe::main(&arguments);
     }
+    // Before any branch is touched; the process that asks touches it itself.
+    reach::ask_first(probe::answering);
     if mount_helper::is_called(&arguments) {
         return mount_helper::main(arguments);
     }

@@ -93,21 +93,7 @@ fn serve(
     let refused_priority = resources::set_priority(&settings.threads);
     resources::lift_file_size_limit();
     let still_had = privileges::give_up(settings.mount.core_dumps, privileges::FOR_POOL);
-    if args.background_server {
-        start_log(logging::Home::Background, &settings.logging, mountpoint)?;
-        if settings.logging.file.is_none() && !logging::system_log_exists() {
-            // What was said is where this goes: to the terminal.
-            tracing::warn!(
-                "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
-            );
-        } else {
-            for line in said {
-                tracing::warn!("{line}");
-            }
-        }
-    } else {
-        start_log(logging::Home::Foreground, &settings.logging, mountpoint)?;
-    }
+    start_log_for(args, &settings.logging, mountpoint, said)?;
     waited.reap();
     resources::raise_descriptor_limit();
     for refusal in still_had {
@@ -137,22 +123,37 @@ fn serve(
     // Somebody may have been faster.
     check::is_free(mountpoint, over)?;
     let _listener = tell_metrics(&pool, &listen, mountpoint)?;
-    let mut session = Session::mount(Arc::clone(&pool), mountpoint, &options, config)?;
-    pool.is_mounted()
-        .map_err(Failure::system("looking at the mount"))?;
-    pool.start()
-        .map_err(|(what, error)| Failure::system(what)(error))?;
-    drop(turn);
-    live::control(&pool, &mut session, layers);
-    tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
-    deaths::tell(mountpoint);
-    deaths::forget(mountpoint);
     if args.background_server {
         last_words::keep().map_err(Failure::system("keeping what the server says last"))?;
     }
-    let guard = guard::start(mountpoint, session.abort_file(), auto_unmount)?;
-    pool.set_guardian(Box::new(move || guard.pid()));
-    let notifications = notifications::attach(notifier, &pool)?;
+    let mut guard = None;
+    let session = Session::mount_guarded(
+        Arc::clone(&pool),
+        mountpoint,
+        &options,
+        config,
+        |abort_file| guard = Some(guard::start(mountpoint, abort_file, auto_unmount)),
+    );
+    // What fails from here on until it serves has been said, and is no sudden death.
+    let in_order = |_: &Failure| last_words::end_in_order();
+    let mut session = session.map_err(Failure::from).inspect_err(in_order)?;
+    let begin = |session: &mut Session| {
+        if let Some(guard) = guard {
+            let guard = guard?;
+            pool.set_guardian(Box::new(move || guard.pid()));
+        }
+        pool.is_mounted()
+            .map_err(Failure::system("looking at the mount"))?;
+        pool.start()
+            .map_err(|(what, error)| Failure::system(what)(error))?;
+        drop(turn);
+        live::control(&pool, session, layers);
+        tracing::info!(mountpoint = %mountpoint.display(), source = options.fsname, "mounted");
+        deaths::tell(mountpoint);
+        deaths::forget(mountpoint);
+        notifications::attach(notifier, &pool)
+    };
+    let notifications = begin(&mut session).inspect_err(in_order)?;
     announce(&mut session, args.background_server);
     let end = session
         .serve_with_signals(signals)
@@ -232,6 +233,30 @@ fn detach(mountpoint: &std::path::Path) -> Result<(), Failure> {
             why: error.to_string(),
         }),
     }
+}
+
+/// Starts the log; of a server in the background it gets what was said, too.
+fn start_log_for(
+    args: &MountArgs,
+    settings: &LoggingSettings,
+    mountpoint: &Path,
+    said: Vec<String>,
+) -> Result<(), Failure> {
+    if !args.background_server {
+        return start_log(logging::Home::Foreground, settings, mountpoint);
+    }
+    start_log(logging::Home::Background, settings, mountpoint)?;
+    if settings.file.is_none() && !logging::system_log_exists() {
+        // What was said is where this goes: to the terminal.
+        tracing::warn!(
+            "there is no journal and no syslog here: to keep the log, set log.file=PATH or stay in the foreground (-f)"
+        );
+    } else {
+        for line in said {
+            tracing::warn!("{line}");
+        }
+    }
+    Ok(())
 }
 
 fn start_log(

@@ -199,6 +199,8 @@ pub fn enter(namespace: &str) -> Result<(), Failure> {
 
 fn exit(failure: &Failure) -> MountExit {
     match failure {
+        Failure::Option(error) if error.may_pass() => MountExit::Failed,
+        Failure::Config(errors) if errors.may_pass() => MountExit::Failed,
         Failure::Option(_)
         | Failure::Conflicts { .. }
         | Failure::Config(_)

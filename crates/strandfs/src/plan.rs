@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use strandfs_options::branch::reach;
 use strandfs_options::layers::LoadError;
 use strandfs_options::{BranchError, Layers, Loaded, OptionError, Origin, Settings, config};
 use strandfs_pool::admin::features;
@@ -40,6 +41,8 @@ struct Sent {
     mountpoint: Vec<u8>,
     forbids: u8,
     said: Vec<String>,
+    /// Branches that have been waited for in vain.
+    silent: Vec<Vec<u8>>,
 }
 
 impl MountPlan {
@@ -48,7 +51,11 @@ impl MountPlan {
     /// # Errors
     /// There is no memory for it.
     pub fn send(self) -> io::Result<File> {
+        let branches = self.settings.pool.branches.iter();
+        let silent = branches.filter(|branch| reach::is_silent(&branch.path));
+        let silent = silent.map(|branch| branch.path.clone().into_os_string().into_vec());
         let sent = Sent {
+            silent: silent.collect(),
             layers: self.layers,
             settings: self.settings,
             mountpoint: self.mountpoint.into_os_string().into_vec(),
@@ -70,6 +77,8 @@ impl MountPlan {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let null = rustix::fs::open("/dev/null", flags, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
+        let silent = sent.silent.into_iter().map(OsString::from_vec);
+        reach::note_silent(&silent.map(PathBuf::from).collect::<Vec<_>>());
         Ok(MountPlan {
             layers: sent.layers,
             settings: sent.settings,
@@ -94,6 +103,7 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
     let mountpoint = check::mountpoint(&mountpoint, settings.mount.occupied.by_pool())?;
     settings.pool.mountpoint = mountpoint.to_str().map(str::to_owned);
     check::branches(&settings, &mountpoint)?;
+    let silent = check::silent(&settings)?;
     if by_order {
         check::order(&settings, &mountpoint)?;
     }
@@ -107,7 +117,8 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
         let file = std::path::absolute(file).map_err(Failure::system("finding log.file"))?;
         settings.logging.file = file.to_str().map(str::to_owned);
     }
-    let mut said = features::settle(&mut settings);
+    let mut said = silent;
+    said.extend(features::settle(&mut settings));
     let conflicts = settings
         .check_all()
         .map_err(|(first, others)| Failure::Conflicts { first, others })?;

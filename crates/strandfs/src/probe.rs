@@ -7,17 +7,21 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use strandfs_options::branch::reach;
 
 /// What the process is called.
 const NAME: &str = "strandfs-probe";
 
 /// This program, even if its file was replaced or is hidden by a mount.
 const PROGRAM: &str = "/proc/self/exe";
+
+/// For looking at one path.
+const STACK_BYTES: usize = 256 << 10;
 
 /// The kernel's limit for an attribute's value.
 const VALUE_MAX_BYTES: usize = 65_536;
@@ -46,14 +50,6 @@ pub fn filesystem(path: &Path, limit: Duration) -> io::Result<()> {
     ask(&["filesystem".as_ref(), path.as_os_str()], limit).map(drop)
 }
 
-/// Whether a directory can be looked at and its filesystem be asked for its state.
-///
-/// # Errors
-/// Those of `stat(2)`, `statfs(2)` and `readdir(3)`; `TimedOut` after `limit`.
-pub fn look(path: &Path, limit: Duration) -> io::Result<()> {
-    ask(&["look".as_ref(), path.as_os_str()], limit).map(drop)
-}
-
 /// Whether a directory holds anything that is a user's.
 ///
 /// # Errors
@@ -63,25 +59,62 @@ pub fn holds_files(path: &Path, limit: Duration) -> io::Result<bool> {
     Ok(!held.is_empty())
 }
 
-fn ask(words: &[&OsStr], limit: Duration) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + limit;
-    let mut child = Command::new(PROGRAM)
-        .arg0(NAME)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let answer = match child.stdout.take() {
-        Some(mut pipe) => read_until(&mut pipe, deadline),
-        None => Err(io::ErrorKind::BrokenPipe.into()),
-    };
-    match &answer {
-        // It goes when what it waits for lets it; nobody waits for it.
-        Err(_) => drop(child.kill()),
-        Ok(_) => drop(child.wait()?),
+/// For each word of a branch list, without braces, whether what it names answers in time; all at once.
+/// One that was asked before and is at it still does not.
+pub fn answering(words: &[String], limit: Duration) -> Vec<bool> {
+    let stuck: Vec<bool> = words.iter().map(|word| left::is_asked_for(word)).collect();
+    let asked = words.iter().zip(&stuck).filter(|(_, stuck)| !**stuck);
+    let asked: Vec<&str> = asked.map(|(word, _)| word.as_str()).collect();
+    let mut answered = vec![false; asked.len()];
+    if !asked.is_empty() {
+        let mut said = Vec::new();
+        let arguments: Vec<&OsStr> = ["touch"].iter().chain(&asked).map(OsStr::new).collect();
+        let outcome = run(&arguments, Instant::now() + limit, &mut said);
+        let numbers = String::from_utf8_lossy(&said);
+        for number in numbers
+            .lines()
+            .filter_map(|line| line.parse::<usize>().ok())
+        {
+            if let Some(answer) = answered.get_mut(number) {
+                *answer = true;
+            }
+        }
+        match outcome {
+            Ok(()) => {}
+            Err(Unasked::Late(child)) => {
+                let silent = asked.iter().zip(&answered).filter(|(_, answer)| !**answer);
+                let silent = silent.map(|(word, _)| (*word).to_owned());
+                left::keep(child, silent.collect());
+            }
+            // Nothing speaks against what could not be asked.
+            Err(Unasked::Error(_)) => answered.fill(true),
+        }
     }
-    let answer = answer?;
+    let mut answers = answered.into_iter();
+    stuck
+        .iter()
+        .map(|stuck| !stuck && answers.next().unwrap_or(true))
+        .collect()
+}
+
+/// Why there is no answer.
+enum Unasked {
+    /// It takes longer than it may; the process has been killed, and may not be able to die.
+    Late(Child),
+    /// There is no such process to be had.
+    Error(io::Error),
+}
+
+fn ask(words: &[&OsStr], limit: Duration) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    match run(words, Instant::now() + limit, &mut answer) {
+        Ok(()) => {}
+        Err(Unasked::Late(child)) => {
+            left::keep(child, Vec::new());
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Err(Unasked::Error(error)) => return Err(error),
+    }
     match answer.split_first() {
         Some((&VALUE, value)) => Ok(value.to_vec()),
         Some((&ERROR, number)) => {
@@ -96,8 +129,38 @@ fn ask(words: &[&OsStr], limit: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-fn read_until(pipe: &mut (impl Read + AsFd), deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut answer = Vec::new();
+/// Starts a process that asks, and reads what it says until it ends.
+fn run(words: &[&OsStr], deadline: Instant, said: &mut Vec<u8>) -> Result<(), Unasked> {
+    let mut child = Command::new(PROGRAM)
+        .arg0(NAME)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(Unasked::Error)?;
+    let read = match child.stdout.take() {
+        Some(mut pipe) => read_until(&mut pipe, deadline, said),
+        None => Err(io::ErrorKind::BrokenPipe.into()),
+    };
+    match read {
+        Ok(()) => child.wait().map(drop).map_err(Unasked::Error),
+        Err(error) => {
+            // It goes when what it waits for lets it.
+            let _ = child.kill();
+            match error.kind() {
+                io::ErrorKind::TimedOut => Err(Unasked::Late(child)),
+                _ => Err(Unasked::Error(error)),
+            }
+        }
+    }
+}
+
+fn read_until(
+    pipe: &mut (impl Read + AsFd),
+    deadline: Instant,
+    said: &mut Vec<u8>,
+) -> io::Result<()> {
     let mut piece = [0; 4096];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -111,9 +174,32 @@ fn read_until(pipe: &mut (impl Read + AsFd), deadline: Instant) -> io::Result<Ve
             other => other?,
         };
         match pipe.read(&mut piece)? {
-            0 => return Ok(answer),
-            len => answer.extend_from_slice(piece.get(..len).unwrap_or_default()),
+            0 => return Ok(()),
+            len => said.extend_from_slice(piece.get(..len).unwrap_or_default()),
         }
+    }
+}
+
+/// Processes that asked and have not come back.
+mod left {
+    use std::process::Child;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Each with what it has no answer about.
+    static LEFT: Mutex<Vec<(Child, Vec<String>)>> = Mutex::new(Vec::new());
+
+    /// Buries it once it has ended, whenever somebody asks again.
+    pub(super) fn keep(child: Child, silent: Vec<String>) {
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push((child, silent));
+    }
+
+    /// Whether one is at this word still, though it was killed: another would only join it.
+    pub(super) fn is_asked_for(word: &str) -> bool {
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
+        let mut silent = left.iter().flat_map(|(_, silent)| silent);
+        silent.any(|known| known == word)
     }
 }
 
@@ -125,9 +211,9 @@ pub fn is_called(program: Option<&OsString>) -> bool {
 /// In the process that asks: the answer goes to standard output.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let answer = match arguments.get(1..).unwrap_or_default() {
+        [what, words @ ..] if what == "touch" => return touch(words),
         [what, path, name] if what == "attribute" => value_of(Path::new(path), name),
         [what, path] if what == "filesystem" => state_of(Path::new(path)),
-        [what, path] if what == "look" => look_at(Path::new(path)),
         [what, path] if what == "holds" => something_in(Path::new(path)),
         _ => return crate::exit::Exit::Usage.into(),
     };
@@ -142,6 +228,33 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => crate::exit::Exit::Failed.into(),
     }
+}
+
+/// Touches what each of the words names, all at once, and says the number of each that answered. One that
+/// hangs keeps this process from ending, and nobody from the other answers.
+fn touch(words: &[OsString]) -> ExitCode {
+    let say = |number: usize| {
+        // Whoever asked may be gone.
+        let _ = writeln!(io::stdout().lock(), "{number}");
+    };
+    std::thread::scope(|scope| {
+        for (number, word) in words.iter().enumerate() {
+            let word = word.to_string_lossy();
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let touch = move || {
+                for path in reach::touch(&word) {
+                    // No cache of the kernel answers this. An error is an answer, too.
+                    let _ = state_of(&path);
+                }
+                say(number);
+            };
+            if thread.spawn_scoped(scope, touch).is_err() {
+                // Not asked: nothing speaks against it.
+                say(number);
+            }
+        }
+    });
+    ExitCode::SUCCESS
 }
 
 fn value_of(path: &Path, name: &OsStr) -> io::Result<Vec<u8>> {
@@ -165,11 +278,4 @@ fn something_in(path: &Path) -> io::Result<Vec<u8>> {
         }
     }
     Ok(Vec::new())
-}
-
-fn look_at(path: &Path) -> io::Result<Vec<u8>> {
-    if std::fs::metadata(path)?.is_dir() {
-        std::fs::read_dir(path)?.next();
-    }
-    state_of(path)
 }

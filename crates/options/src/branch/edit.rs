@@ -1,8 +1,9 @@
 //! Changes to a branch list, in the notation mergerfs users know.
 
-use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
-use super::{BranchError, BranchSpec, parse, pattern, resolve};
+use super::{BranchError, BranchSpec, parse, pattern, reach};
 use crate::branch::resolve::{refuse_duplicates, resolve_knowing};
 
 /// Applies one change to the list and returns the new list; `current` stays as it is on error. A
@@ -22,6 +23,18 @@ use crate::branch::resolve::{refuse_duplicates, resolve_knowing};
 /// # Errors
 /// As [`parse`] and [`resolve()`]; also when a removal matches nothing or would leave no branch.
 pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, BranchError> {
+    edit_within(current, text, reach::PATIENCE)
+}
+
+/// As [`edit`]; a directory gets so long to answer.
+///
+/// # Errors
+/// As [`edit`].
+pub fn edit_within(
+    current: &[BranchSpec],
+    text: &str,
+    patience: Duration,
+) -> Result<Vec<BranchSpec>, BranchError> {
     let signs = text
         .bytes()
         .take(2)
@@ -29,9 +42,9 @@ pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, Branc
         .count();
     let (instruction, list) = text.split_at(signs);
     let changed = match instruction {
-        "" | "=" => resolve_knowing(&parse(list)?, current)?,
-        "+" | "+>" => [current, &resolve(&parse(list)?)?].concat(),
-        "+<" => [&resolve(&parse(list)?)?, current].concat(),
+        "" | "=" => resolve_knowing(&parse(list)?, current, patience)?,
+        "+" | "+>" => [current, &resolve_knowing(&parse(list)?, &[], patience)?].concat(),
+        "+<" => [&resolve_knowing(&parse(list)?, &[], patience)?, current].concat(),
         "-" => remove(current, list)?,
         "~" => change_rules(current, list)?,
         "-<" if list.is_empty() => current.iter().skip(1).cloned().collect(),
@@ -54,7 +67,7 @@ fn change_rules(current: &[BranchSpec], list: &str) -> Result<Vec<BranchSpec>, B
     for item in parse(list)? {
         let mut matched = false;
         for word in pattern::expand_braces(&item.pattern)? {
-            let names = matcher(&word)?;
+            let names = matcher(&word, current)?;
             for branch in changed.iter_mut().filter(|branch| names(branch)) {
                 branch.mode = item.mode;
                 branch.min_free_space = item.min_free_space.or(branch.min_free_space);
@@ -81,7 +94,7 @@ fn remove(current: &[BranchSpec], list: &str) -> Result<Vec<BranchSpec>, BranchE
         }
         let mut matched = false;
         for word in pattern::expand_braces(item)? {
-            let names = matcher(&word)?;
+            let names = matcher(&word, current)?;
             let before = left.len();
             left.retain(|branch| !names(branch));
             matched |= left.len() < before;
@@ -96,7 +109,10 @@ fn remove(current: &[BranchSpec], list: &str) -> Result<Vec<BranchSpec>, BranchE
 }
 
 /// Whether a branch is named by a word: by its path, by a wildcard, or through a symlink.
-fn matcher(word: &str) -> Result<impl Fn(&BranchSpec) -> bool, BranchError> {
+fn matcher(
+    word: &str,
+    current: &[BranchSpec],
+) -> Result<impl Fn(&BranchSpec) -> bool, BranchError> {
     let wildcard = match pattern::to_glob(word) {
         None => None,
         Some(text) => Some(
@@ -107,7 +123,14 @@ fn matcher(word: &str) -> Result<impl Fn(&BranchSpec) -> bool, BranchError> {
         ),
     };
     let literal = pattern::unescape(word);
-    let real = fs::canonicalize(&literal).ok();
+    // A branch may be removed because it does not answer.
+    let is_known = current
+        .iter()
+        .any(|branch| branch.path == Path::new(&literal));
+    let real = match is_known || wildcard.is_some() {
+        true => None,
+        false => reach::canonicalize(Path::new(&literal)),
+    };
     Ok(move |branch: &BranchSpec| {
         branch.path.as_os_str() == literal.as_str()
             || real.as_ref() == Some(&branch.path)
@@ -119,6 +142,8 @@ fn matcher(word: &str) -> Result<impl Fn(&BranchSpec) -> bool, BranchError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn change(house: &str, before: &str, text: &str) -> Result<String, BranchError> {

@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
-use super::{BranchError, BranchSpec, RawBranch, pattern};
+use super::{BranchError, BranchSpec, RawBranch, pattern, reach};
 
 /// As glob(3) without flags, except that a wildcard does not cross `/` either way. Hidden names are
 /// left out here: asked to do so, the library ends the program at a name that is not UTF-8.
@@ -23,28 +24,40 @@ const MATCHING: glob::MatchOptions = glob::MatchOptions {
 /// A path that is missing, unreachable, not a directory, not UTF-8 or named twice; a pattern that
 /// is malformed or matches nothing.
 pub fn resolve(items: &[RawBranch]) -> Result<Vec<BranchSpec>, BranchError> {
-    resolve_knowing(items, &[])
+    resolve_knowing(items, &[], reach::PATIENCE)
 }
 
 /// As [`resolve`]; a branch that is known stays where an item names it, though its directory is away.
+/// One that does not answer within `patience` is taken at its word: what becomes of such a branch is
+/// for `on-missing` to say.
 ///
 /// # Errors
 /// As [`resolve`].
 pub(super) fn resolve_knowing(
     items: &[RawBranch],
     known: &[BranchSpec],
+    patience: Duration,
 ) -> Result<Vec<BranchSpec>, BranchError> {
-    let mut branches: Vec<BranchSpec> = Vec::new();
+    let mut words = Vec::new();
     for item in items {
-        for word in pattern::expand_braces(&item.pattern)? {
-            for path in directories(&word, known)? {
-                branches.push(BranchSpec {
-                    path,
-                    mode: item.mode,
-                    min_free_space: item.min_free_space,
-                });
-            }
-        }
+        let of_item = pattern::expand_braces(&item.pattern)?.into_iter();
+        words.extend(of_item.map(|word| (word, item)));
+    }
+    let known_paths = known.iter().map(|branch| branch.path.as_path());
+    reach::find_silent(known_paths, patience);
+    let texts: Vec<String> = words.iter().map(|(word, _)| word.clone()).collect();
+    let silent = reach::silent(&texts, patience);
+    let mut branches: Vec<BranchSpec> = Vec::new();
+    for ((word, item), silent) in words.iter().zip(silent) {
+        let paths = match silent {
+            true => beside_silent(word, patience)?,
+            false => directories(word, known)?,
+        };
+        branches.extend(paths.into_iter().map(|path| BranchSpec {
+            path,
+            mode: item.mode,
+            min_free_space: item.min_free_space,
+        }));
     }
     refuse_duplicates(&branches)?;
     Ok(branches)
@@ -65,10 +78,92 @@ pub(super) fn refuse_duplicates(branches: &[BranchSpec]) -> Result<(), BranchErr
     Ok(())
 }
 
+/// What a word stands for that does not answer, or of which a part does not.
+fn beside_silent(word: &str, patience: Duration) -> Result<Vec<PathBuf>, BranchError> {
+    if pattern::to_glob(word).is_none() {
+        return Ok(vec![silent_directory(&pattern::unescape(word), patience)?]);
+    }
+    let parts: Vec<&str> = word.split('/').collect();
+    let is_wildcard = |part: &&str| pattern::to_glob(part).is_some();
+    let Some(at) = parts.iter().position(is_wildcard) else {
+        return Err(BranchError::NoMatch {
+            pattern: word.to_owned(),
+        });
+    };
+    let (above, rest) = parts.split_at(at);
+    let above = pattern::unescape(&above.join("/")) + "/";
+    let above = Path::new(&above);
+    let unknown = || BranchError::Silent {
+        path: above.to_owned(),
+    };
+    let [name, below @ ..] = rest else {
+        return Err(unknown());
+    };
+    let glob = pattern::to_glob(name).unwrap_or_default();
+    if glob.contains("**") || !reach::find_silent([above], patience).is_empty() {
+        return Err(unknown());
+    }
+    let wildcard = glob::Pattern::new(&glob).map_err(|error| BranchError::BadPattern {
+        pattern: word.to_owned(),
+        why: error.msg,
+    })?;
+    // The names alone: what is behind one of them does not answer.
+    let mut words = Vec::new();
+    let entries = fs::read_dir(above).map_err(|error| unreachable_path(above, &error))?;
+    for entry in entries.flatten() {
+        let is_other = entry
+            .file_type()
+            .is_ok_and(|kind| !kind.is_dir() && !kind.is_symlink());
+        let name = entry.file_name();
+        let hidden = name.as_bytes().starts_with(b".") && !glob.starts_with('.');
+        let matches = wildcard.matches_with(&name.to_string_lossy(), MATCHING);
+        if is_other || hidden || !matches {
+            continue;
+        }
+        let path = above.join(name);
+        let Some(text) = path.to_str() else {
+            return Err(BranchError::NotUtf8 { path });
+        };
+        words.push(
+            [&[pattern::escape(text).as_str()], below]
+                .concat()
+                .join("/"),
+        );
+    }
+    words.sort();
+    let silent = reach::silent(&words, patience);
+    let mut found = Vec::new();
+    for (word, silent) in words.iter().zip(silent) {
+        match silent {
+            true => found.extend(beside_silent(word, patience)?),
+            // As with any wildcard, what is no directory is not meant.
+            false => found.extend(directories(word, &[]).unwrap_or_default()),
+        }
+    }
+    Ok(found)
+}
+
+/// The path of a directory that does not answer, as far as it can be known.
+fn silent_directory(path: &str, patience: Duration) -> Result<PathBuf, BranchError> {
+    let bad = |error: &io::Error| unreachable_path(Path::new(path), error);
+    let path = std::path::absolute(path).map_err(|error| bad(&error))?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(path);
+    };
+    let answers = reach::find_silent([parent], patience).is_empty();
+    let path = match answers.then(|| fs::canonicalize(parent)) {
+        Some(Ok(real)) => real.join(name),
+        _ => path,
+    };
+    reach::note_silent(std::slice::from_ref(&path));
+    Ok(path)
+}
+
 /// The directories one word (braces already expanded) stands for; at least one.
-fn directories(word: &str, known: &[BranchSpec]) -> Result<Vec<PathBuf>, BranchError> {
+pub(super) fn directories(word: &str, known: &[BranchSpec]) -> Result<Vec<PathBuf>, BranchError> {
     let away = known.iter().map(|branch| &branch.path);
-    let mut away = away.filter(|path| fs::symlink_metadata(path).is_err());
+    let is_away = |path: &&PathBuf| reach::is_silent(path) || fs::symlink_metadata(path).is_err();
+    let mut away = away.filter(is_away);
     let literal = PathBuf::from(pattern::unescape(word));
     let Some(glob) = pattern::to_glob(word) else {
         return match away.find(|path| **path == literal) {
@@ -107,6 +202,16 @@ fn directories(word: &str, known: &[BranchSpec]) -> Result<Vec<PathBuf>, BranchE
         };
     }
     Ok(found)
+}
+
+/// Whether a word, braces already expanded, stands for this path by its text.
+pub(super) fn matches(word: &str, path: &Path) -> bool {
+    let Some(glob) = pattern::to_glob(word) else {
+        return path == Path::new(&pattern::unescape(word));
+    };
+    let wildcard = glob::Pattern::new(&glob);
+    let matches = wildcard.is_ok_and(|wildcard| wildcard.matches_path_with(path, MATCHING));
+    matches && !is_hidden(path, &glob)
 }
 
 /// Whether a wildcard stands for a name here that begins with a dot.

@@ -11,7 +11,7 @@ use crate::table::{self, Status};
 /// category takes out its functions, which would override it.
 ///
 /// # Errors
-/// A sentence: the text is not TOML, or its branches hold wildcards, which would be lost.
+/// A sentence: the text is not TOML, or a value cannot be written as TOML.
 pub fn with_options(text: &str, options: &[(String, String)]) -> Result<String, String> {
     let mut document: DocumentMut = text
         .parse()
@@ -25,18 +25,15 @@ pub fn with_options(text: &str, options: &[(String, String)]) -> Result<String, 
             if !given {
                 visit(document.as_table_mut(), "", &function, &mut |table, key| {
                     table.remove(key);
-                    Ok(())
-                })?;
+                });
             }
         }
         let mut new = Some(value);
-        visit(document.as_table_mut(), "", name, &mut |table, key| match (
-            table.get_mut(key),
-            new.take(),
-        ) {
-            (Some(item), Some(value)) => replace(item, value),
-            _ => Ok(()),
-        })?;
+        visit(document.as_table_mut(), "", name, &mut |table, key| {
+            if let (Some(item), Some(value)) = (table.get_mut(key), new.take()) {
+                replace(item, value);
+            }
+        });
         if let Some(value) = new {
             document.insert(name, Item::Value(value));
         }
@@ -56,25 +53,19 @@ pub fn functions_of(name: &str) -> Vec<String> {
     functions.map(|name| format!("func.{name}")).collect()
 }
 
-type Found<'a> = dyn FnMut(&mut dyn TableLike, &str) -> Result<(), String> + 'a;
+type Found<'a> = dyn FnMut(&mut dyn TableLike, &str) + 'a;
 
 /// Calls `found` with the table and key of an option, however its name is written.
-fn visit(
-    table: &mut dyn TableLike,
-    prefix: &str,
-    wanted: &str,
-    found: &mut Found<'_>,
-) -> Result<(), String> {
+fn visit(table: &mut dyn TableLike, prefix: &str, wanted: &str, found: &mut Found<'_>) {
     let keys: Vec<String> = table.iter().map(|(key, _)| key.to_owned()).collect();
     for key in keys {
         let name = format!("{prefix}{key}");
         if canonical(&name) == Some(wanted) {
-            found(table, &key)?;
+            found(table, &key);
         } else if let Some(inner) = table.get_mut(&key).and_then(Item::as_table_like_mut) {
-            visit(inner, &format!("{name}."), wanted, found)?;
+            visit(inner, &format!("{name}."), wanted, found);
         }
     }
-    Ok(())
 }
 
 fn canonical(name: &str) -> Option<&'static str> {
@@ -85,38 +76,19 @@ fn canonical(name: &str) -> Option<&'static str> {
     }
 }
 
-fn replace(item: &mut Item, mut new: Value) -> Result<(), String> {
+fn replace(item: &mut Item, mut new: Value) {
     if let Some(old) = item.as_value() {
         if let (Some(old), Some(list)) = (old.as_array(), new.as_array_mut()) {
-            keep_items(old, list)?;
+            keep_items(old, list);
         }
         *new.decor_mut() = old.decor().clone();
-    } else if item
-        .as_array_of_tables()
-        .is_some_and(|tables| tables.iter().any(|table| is_glob(table)))
-    {
-        return Err(WILDCARDS.to_owned());
     }
     *item = Item::Value(new);
-    Ok(())
-}
-
-const WILDCARDS: &str = "its branches hold wildcards, which would be lost: change it by hand";
-
-fn is_glob(table: &dyn TableLike) -> bool {
-    table.get("glob").and_then(Item::as_bool) == Some(true)
 }
 
 /// Items of a list that are the same stay as they are written, comments and all; new ones are written
 /// as those are.
-fn keep_items(old: &Array, new: &mut Array) -> Result<(), String> {
-    if old
-        .iter()
-        .filter_map(Value::as_inline_table)
-        .any(|table| is_glob(table))
-    {
-        return Err(WILDCARDS.to_owned());
-    }
+fn keep_items(old: &Array, new: &mut Array) {
     let written: Vec<Written> = written(old);
     let (_, end) = split_comment(end_of(old));
     let first = written.first().map_or("", |item| item.before.as_str());
@@ -162,7 +134,6 @@ fn keep_items(old: &Array, new: &mut Array) -> Result<(), String> {
         Some(last) => last.decor_mut().set_suffix(end),
         None => new.set_trailing(end),
     }
-    Ok(())
 }
 
 /// How an item is written.
@@ -217,23 +188,33 @@ fn text_of(raw: Option<&RawString>) -> &str {
     raw.and_then(RawString::as_str).unwrap_or_default()
 }
 
-/// What an item says, without how it is written: the fields of a branch in a fixed order.
+/// What an item says, without how it is written: the fields of a branch in a fixed order, without those
+/// that say what holds anyway.
 fn plain(item: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| match value.as_str() {
         Some(text) => text.to_owned(),
         None => value.to_string().trim().to_owned(),
     };
-    match item.as_inline_table() {
-        None => vec![("path".to_owned(), text(item))],
-        Some(table) => {
-            let fields = table
-                .iter()
-                .map(|(key, value)| (key.to_owned(), text(value)));
-            let mut fields: Vec<_> = fields.collect();
-            fields.sort();
-            fields
-        }
-    }
+    let Some(table) = item.as_inline_table() else {
+        return vec![("path".to_owned(), text(item))];
+    };
+    let field = |(key, value): (&str, &Value)| {
+        let value = match key {
+            "mode" => text(value).to_ascii_uppercase(),
+            _ => text(value),
+        };
+        (key.to_owned(), value)
+    };
+    let holds_anyway = |(key, value): &(String, String)| {
+        matches!(
+            (key.as_str(), value.as_str()),
+            ("mode", "RW") | ("glob", "false")
+        )
+    };
+    let fields = table.iter().map(field);
+    let mut fields: Vec<_> = fields.filter(|field| !holds_anyway(field)).collect();
+    fields.sort();
+    fields
 }
 
 #[cfg(test)]
@@ -315,9 +296,28 @@ mod tests {
         );
         assert!(after.contains("/c") && after.contains("\"1G\""), "{after}");
         assert!(after.parse::<DocumentMut>().is_ok());
-        let glob = "branches = [{ path = '/d*', glob = true }]\n";
         let options = [("branches".to_owned(), "/a=RW".to_owned())];
-        assert!(with_options(glob, &options).is_err());
         assert!(with_options("branches = ", &options).is_err());
+    }
+
+    #[test]
+    fn wildcards_stay_as_they_are_written() {
+        let text = "branches = [{ path = '/d*', glob = true }, '/a'] # mine\n";
+        let list = |list| edit(text, &[("branches", list)]);
+        assert_eq!(
+            list("/d*=RW:/a=RW:/b=RO"),
+            "branches = [{ path = '/d*', glob = true }, '/a', \
+             { path = \"/b\", mode = \"RO\" }] # mine\n"
+        );
+        assert_eq!(
+            list("/d*=RW"),
+            "branches = [{ path = '/d*', glob = true }] # mine\n"
+        );
+        let tables = "[[branches]]\npath = '/d*'\nglob = true\nmode = 'nc'\n";
+        let after = edit(tables, &[("branches", "/d*=NC:/b=RW")]);
+        assert!(
+            after.contains("\"/d*\", glob = true, mode = \"NC\"") && after.contains("\"/b\""),
+            "{after}"
+        );
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn entries(path: &Path, text: &str) -> (Vec<Entry>, Vec<ConfigError>)
             errors.push(ConfigError {
                 path: path.to_owned(),
                 line: Some(number),
+                may_pass: false,
                 text: format!("{line:?} has no name: write NAME=VALUE"),
             });
             continue;

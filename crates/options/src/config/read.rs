@@ -15,6 +15,7 @@ pub(super) fn text(path: &Path) -> Result<String, ConfigError> {
         path: path.to_owned(),
         line: None,
         text,
+        may_pass: false,
     };
     let unreadable = |error: std::io::Error| {
         refuse(format!(

@@ -112,6 +112,7 @@ impl Reader<'_> {
             path: self.path.to_owned(),
             line: place.map(|place| self.line(Some(place))),
             text,
+            may_pass: false,
         });
     }
 

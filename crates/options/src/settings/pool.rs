@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::branch::BranchSpec;
+use crate::branch::{BranchSpec, reach};
 use crate::size::MinFreeSpace;
 use crate::words::{StatfsIgnore, StatfsMode, Subtype};
 
@@ -47,6 +47,14 @@ impl Default for PoolSettings {
 }
 
 impl PoolSettings {
+    /// How long a branch may take to answer before it counts as missing.
+    pub fn patience(&self) -> Duration {
+        match self.branches_mount_timeout {
+            Duration::ZERO => reach::PATIENCE,
+            timeout => timeout,
+        }
+    }
+
     /// What `df` and `/proc/mounts` show as the source: `fsname`, or else the branch paths without
     /// the directories they share, joined by `:` (a single branch in full).
     pub fn source_name(&self) -> String {

@@ -16,7 +16,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             bare: None,
             get: |settings| branch::format_list(&settings.pool.branches),
             set: |settings, text| {
-                settings.pool.branches = branch::edit(&settings.pool.branches, text)?;
+                let patience = settings.pool.patience();
+                let branches = &settings.pool.branches;
+                settings.pool.branches = branch::edit_within(branches, text, patience)?;
                 Ok(())
             },
         },
@@ -99,7 +101,9 @@ pub(super) const OPTIONS: &[OptionDef] = &[
             that belongs there from one waiting for its mount, make a file .strandfs.branch in \
             the one, or .strandfs.branch_mounts_here in the other (or give it an extended \
             attribute user.strandfs.branch or user.strandfs.branch_mounts_here; mergerfs' names \
-            for them count as well). 0: no waiting.",
+            for them count as well). A branch that does not answer, a dead server's or disk's, is waited \
+            for as long, too, and is then missing (on-missing). 0: no waiting for mounts, and 30 seconds \
+            for an answer.",
         ..OptionDef::BASE
     },
     OptionDef {

@@ -24,7 +24,7 @@ pub use hold::{
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, leases_ignore_readers, without_own_leases, written_by_others};
 pub use lock::{RangeLock, flock, get_range_lock, set_range_lock};
-pub use own_table::spawn_with_own_table;
+pub use own_table::{spawn_apart, spawn_with_own_table};
 pub use peer::{Peer, peer};
 pub use pidfd::file_user_of;
 pub use raw::{

@@ -180,13 +180,26 @@ pub(crate) fn prepare_to_watch(pool: &Coherent) {
     }
 }
 
-/// Watches these branches, which are or are about to be the pool's.
+/// Watches these branches, which are or are about to be the pool's. Of those that it has, none is asked
+/// again: it may not answer, and whoever changes the pool keeps others from that.
 pub(crate) fn watch_branches(pool: &Coherent, branches: &[Arc<Branch>]) {
     let Some(groups) = pool.coherence.watched.groups.get() else {
         return;
     };
     let mut first_unwatched = usize::MAX;
     for (position, branch) in branches.iter().enumerate() {
+        let known = pool.volumes.of_device(branch.id, branch.mark().device);
+        let is_refused = || {
+            let reasons = pool.coherence.watched.reasons.lock();
+            reasons.contains_key(&branch.id)
+        };
+        if known.is_some_and(|volume| pool.coherence.watched.volume(volume)) {
+            continue;
+        }
+        if known.is_some() && is_refused() {
+            first_unwatched = first_unwatched.min(position);
+            continue;
+        }
         let volume = volume_of_root(pool, branch);
         if volume.is_some_and(|volume| pool.coherence.watched.volume(volume)) {
             continue;

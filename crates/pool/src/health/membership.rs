@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use strandfs_fuse::NodeId;
 use strandfs_options::BranchSpec;
+use strandfs_options::branch::reach;
 
 use crate::base::branch::{Branch, BranchId, Mark, Missing, is_marked};
 use crate::base::sys;
@@ -90,6 +91,10 @@ fn open_new(pool: &State, spec: &BranchSpec, changes: &mut Changes) -> Result<Br
         path: path.clone(),
         errno,
     };
+    let patience = pool.view().settings.pool.patience();
+    if !reach::find_silent([path.as_path()], patience).is_empty() {
+        return Err(PoolError::Silent { path: path.clone() });
+    }
     let branch = Branch::open(BranchId(u16::MAX), spec).map_err(failed)?;
     if let Some(marker) = &pool.view().settings.health.branch_marker
         && !is_marked(branch.root(), marker)

@@ -3,15 +3,15 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{Mode, OFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use strandfs_fuse::Connection;
 use strandfs_options::{BranchMode, Settings};
@@ -32,6 +32,8 @@ use crate::state::mounts::{MountEntry, Table};
 use crate::state::node::HighWater;
 use crate::state::view::View;
 
+/// The name of threads that ask branches.
+const ASKER: &str = "strandfs-ask";
 /// How often a missing branch is looked for, where the options do not say.
 const LOOK_FOR_MISSING: Duration = Duration::from_secs(5);
 /// Looks for every `branch-slow-after`.
@@ -88,6 +90,8 @@ enum Verdict {
         read_only: bool,
         /// Whether it refused one made to find out; `None` if nothing had spoken for that yet.
         refuses: Option<bool>,
+        /// What it says of its room, or why it does not.
+        space: rustix::io::Result<StatVfs>,
     },
     /// It is not what it was.
     Gone(BranchState, String),
@@ -230,6 +234,15 @@ impl Monitor {
             .as_ref()
             .map(|(since, _)| now.duration_since(*since));
         let verdict = check.take_verdict();
+        match &verdict {
+            Some(Verdict::There {
+                space: Ok(stat), ..
+            }) => branch.space().note(stat),
+            Some(Verdict::There {
+                space: Err(errno), ..
+            }) => branch.health().note(*errno),
+            _ => {}
+        }
         let time = match &verdict {
             Some(_) => None,
             None => asked_for.filter(|time| *time >= settings.health.branch_slow_after),
@@ -281,17 +294,10 @@ impl Monitor {
                 Duration::ZERO => now + Duration::from_secs(365 * 24 * 3600),
                 interval => now + interval,
             };
-            let (branch, marker) = (Arc::clone(branch), settings.health.branch_marker.clone());
-            let is_mute = Arc::clone(&check.is_mute);
             if doubtful {
                 check.doubted = Some(now);
             }
-            check.ask(pool, move |_| {
-                if doubtful && writable {
-                    is_mute.store(!writes_something(&branch), Ordering::Relaxed);
-                }
-                look(&branch, marker.as_deref())
-            });
+            check.look(pool, branch, settings, doubtful && writable);
         }
     }
 
@@ -376,6 +382,28 @@ impl Check {
         Some(verdict)
     }
 
+    /// Has a thread apart look at a branch: if that hangs and the server is killed, the connection ends
+    /// nonetheless.
+    fn look(&mut self, pool: &Health, branch: &Arc<Branch>, settings: &Settings, writes: bool) {
+        let answer = Arc::new(Mutex::new(None));
+        self.asked = Some((Instant::now(), Arc::clone(&answer)));
+        let question = Question {
+            path: branch.path.clone(),
+            mark: branch.mark().clone(),
+            marker: settings.health.branch_marker.clone(),
+            refuses: branch.health().is_read_only(),
+            has_failed: branch.health().take_failure() && !branch.medium().latency.may_hang(),
+            is_mute: writes.then(|| Arc::clone(&self.is_mute)),
+            answer,
+        };
+        let apart = |root: OwnedFd, question: Question| question.answer(root.as_fd());
+        if sys::spawn_apart(ASKER, branch.root(), question.clone(), apart).is_err() {
+            let root = branch.root_shared();
+            pool.blocking_pool
+                .run(move || question.answer(root.as_fd()));
+        }
+    }
+
     fn ask(&mut self, pool: &Arc<Health>, call: impl FnOnce(&Health) -> Verdict + Send + 'static) {
         let answer = Arc::new(Mutex::new(None));
         self.asked = Some((Instant::now(), Arc::clone(&answer)));
@@ -389,56 +417,77 @@ impl Check {
     }
 }
 
+/// What a branch is asked; holds no descriptor, for a thread apart.
+#[derive(Clone)]
+struct Question {
+    path: PathBuf,
+    mark: Mark,
+    marker: Option<String>,
+    /// It is said to take no changes: whether it does refuse them.
+    refuses: bool,
+    /// A call failed there lately: whether its filesystem has shut down.
+    has_failed: bool,
+    /// It is to write something, and whether it cannot is noted here.
+    is_mute: Option<Arc<AtomicBool>>,
+    answer: Arc<Mutex<Option<Verdict>>>,
+}
+
+impl Question {
+    /// Answers it. May take for ever, and logs nothing.
+    fn answer(&self, root: BorrowedFd<'_>) {
+        if let Some(is_mute) = &self.is_mute {
+            is_mute.store(!writes_something(root), Ordering::Relaxed);
+        }
+        let verdict = look(root, self);
+        *self.answer.lock() = Some(verdict);
+    }
+}
+
 /// Whether a user's server answers for something below a branch.
 fn has_mount_of_a_user(branch: &Path) -> bool {
     Table::read().below(branch).any(MountEntry::is_users)
 }
 
 /// Looks at a branch. May take for ever.
-fn look(branch: &Branch, marker: Option<&str>) -> Verdict {
-    match branch.mark().check(&branch.path, marker) {
+fn look(root: BorrowedFd<'_>, question: &Question) -> Verdict {
+    match question
+        .mark
+        .check(&question.path, question.marker.as_deref())
+    {
         Found::Gone((state, reason)) => return Verdict::Gone(state, reason),
         Found::Remounted => return Verdict::Remounted,
         Found::Same => {}
     }
-    let fails = branch.health().take_failure() && !branch.medium().latency.may_hang();
-    if fails && has_shut_down(branch.root()) {
+    if question.has_failed && has_shut_down(root) {
         return Verdict::Gone(BranchState::Failed, SHUT_DOWN.to_owned());
     }
-    let read_only = match rustix::fs::fstatvfs(branch.root()) {
-        Ok(stat) => {
-            branch.space().note(&stat);
-            stat.f_flag.contains(StatVfsMountFlags::RDONLY)
+    let space = rustix::fs::fstatvfs(root);
+    let read_only = match &space {
+        Ok(stat) => stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+        Err(errno) if is_dead_server(*errno) => {
+            return Verdict::Gone(BranchState::Missing, why_gone(*errno));
         }
-        Err(errno) if is_dead_server(errno) => {
-            return Verdict::Gone(BranchState::Missing, why_gone(errno));
-        }
-        Err(errno) => {
-            branch.health().note(errno);
-            false
-        }
+        Err(_) => false,
     };
     // ext4 refuses changes after an error without saying so in its flags.
-    let refuses = branch
-        .health()
-        .is_read_only()
-        .then(|| read_only || refuses_changes(branch));
+    let refuses = question.refuses.then(|| read_only || refuses_changes(root));
     Verdict::There {
         read_only: refuses.unwrap_or(read_only),
         refuses,
+        space,
     }
 }
 
 /// Makes a nameless file, which leaves nothing behind.
-fn refuses_changes(branch: &Branch) -> bool {
-    nameless_file(branch).err() == Some(Errno::ROFS)
+fn refuses_changes(root: BorrowedFd<'_>) -> bool {
+    nameless_file(root).err() == Some(Errno::ROFS)
 }
 
 /// Has a few bytes reach the disk, in a nameless file: that takes no lock a user could keep, and a frozen
 /// filesystem, or a disk that hangs, holds it up. False if there is no such file to be had: the filesystem has
 /// none, or is full.
-fn writes_something(branch: &Branch) -> bool {
-    let Ok(file) = nameless_file(branch) else {
+fn writes_something(root: BorrowedFd<'_>) -> bool {
+    let Ok(file) = nameless_file(root) else {
         return false;
     };
     // An error is an answer, too.
@@ -447,9 +496,9 @@ fn writes_something(branch: &Branch) -> bool {
     true
 }
 
-fn nameless_file(branch: &Branch) -> rustix::io::Result<OwnedFd> {
+fn nameless_file(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    rustix::fs::openat(branch.root(), c".", flags, Mode::RUSR)
+    rustix::fs::openat(root, c".", flags, Mode::RUSR)
 }
 
 /// Mounts may have other flags now, this pool's too; what the kernel was told of files there

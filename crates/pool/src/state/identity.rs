@@ -178,12 +178,7 @@ impl Volumes {
     /// The volume of `stat` on `branch`, noted on first sight. `at` is the inode itself
     /// (`O_PATH`), asked for its handle layout then.
     fn find(&self, branch: BranchId, stat: &Statx) -> Option<VolumeId> {
-        let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        let list = self.list.load();
-        let index = list
-            .iter()
-            .position(|v| v.branch == branch && v.device == device && !v.closed)?;
-        Some(VolumeId(index as u16))
+        self.of_device(branch, (stat.stx_dev_major, stat.stx_dev_minor))
     }
 
     /// Like `find`, but a volume not seen before is added.
@@ -424,7 +419,7 @@ impl Volumes {
             .map_or(0, |v| v.seed)
     }
 
-    /// The volume of a device on a branch, if it was met before.
+    /// The volume of a device on a branch, if it was met before. Asks nothing.
     pub fn of_device(&self, branch: BranchId, device: (u32, u32)) -> Option<VolumeId> {
         let list = self.list.load();
         let index = list

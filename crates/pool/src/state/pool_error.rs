@@ -23,6 +23,15 @@ pub enum PoolError {
         /// What every branch has (`branch-marker`).
         marker: String,
     },
+    /// A branch's path does not answer.
+    #[error(
+        "branch {path}: it does not answer; see whether the disk or machine it is on can be reached \
+         (dmesg), or see on-missing"
+    )]
+    Silent {
+        /// The branch.
+        path: std::path::PathBuf,
+    },
     /// Too many branches.
     #[error("more than 1000 branches")]
     TooManyBranches,
@@ -47,12 +56,12 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// Whether it may pass without the user's doing: what a branch lies on is not mounted yet, or its
-    /// server is dead.
+    /// Whether it may pass without the user's doing: what a branch lies on is not there yet, does not
+    /// answer, or its server is dead.
     pub fn may_pass(&self) -> bool {
         match self {
-            PoolError::Unmarked { .. } => true,
-            PoolError::Branch { errno, .. } => is_dead_server(*errno),
+            PoolError::Unmarked { .. } | PoolError::Silent { .. } => true,
+            PoolError::Branch { errno, .. } => is_dead_server(*errno) || *errno == Errno::NOENT,
             _ => false,
         }
     }

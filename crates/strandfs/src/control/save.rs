@@ -1,8 +1,9 @@
 //! `--save`: writing a change into the TOML file the pool was mounted from.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+mod file;
+mod list;
+
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
@@ -78,7 +79,7 @@ impl<'a> Target<'a> {
         let text = fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
         let options = match self.request {
             Request::Set { options } => asked_for(options, &self.branches(&text)?)?,
-            request => match edited(self.branches(&text)?, request)? {
+            request => match list::edited(self.branches(&text)?, request)? {
                 Some(branches) => vec![("branches".to_owned(), branches)],
                 None => return Ok(text),
             },
@@ -125,39 +126,10 @@ impl<'a> Target<'a> {
     pub fn save(&self) -> Result<(), Failure> {
         let written = self
             .text()
-            .and_then(|text| self.replace(&text).map_err(|error| error.to_string()));
+            .and_then(|text| file::replace(&self.path, &text).map_err(|error| error.to_string()));
         written.map_err(|why| Failure::Unsaved {
             path: self.path.clone(),
             why: format!("the pool is changed, but not the file ({why})"),
-        })
-    }
-
-    /// A new file takes the place of the old one in one step.
-    fn replace(&self, text: &str) -> std::io::Result<()> {
-        let before = fs::metadata(&self.path)?;
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".new-{}", std::process::id()));
-        let new = PathBuf::from(name);
-        let write = || {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&new)?;
-            file.write_all(text.as_bytes())?;
-            if (before.uid(), before.gid()) != (file.metadata()?.uid(), file.metadata()?.gid()) {
-                fchown(&file, Some(before.uid()), Some(before.gid()))?;
-            }
-            file.set_permissions(before.permissions())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            match self.path.parent() {
-                Some(dir) => File::open(dir)?.sync_all(),
-                None => Ok(()),
-            }
-        };
-        write().inspect_err(|_| {
-            let _ = fs::remove_file(&new);
         })
     }
 }
@@ -175,8 +147,14 @@ fn asked_for(
         values.retain(|(other, _)| other != name && !functions.contains(other));
         let mut one = Settings::default();
         if name == "branches" {
+            if let Some(value) = value
+                && let Some(added) = list::added(branches, value)?
+            {
+                values.push((name.to_owned(), added));
+                continue;
+            }
             // What may follow is a change of the list, by signs.
-            let before = list_of(branches);
+            let before = list::text(branches);
             one.set(name, Some(&before))
                 .map_err(|error| error.to_string())?;
         }
@@ -185,97 +163,6 @@ fn asked_for(
         values.push((name.to_owned(), one.get(name).unwrap_or_default()));
     }
     Ok(values)
-}
-
-/// The file's list with the one change; none if it says so already.
-fn edited(mut list: Vec<RawBranch>, request: &Request) -> Result<Option<String>, String> {
-    let place = |list: &[RawBranch], path: &Path| {
-        let real = |path: &Path| fs::canonicalize(path).ok();
-        let is = |raw: &RawBranch| {
-            raw.literal().is_some_and(|it| {
-                let it = Path::new(&it);
-                it == path || real(it).is_some_and(|it| Some(it) == real(path))
-            })
-        };
-        list.iter().position(is)
-    };
-    let before = list.clone();
-    if before.is_empty() {
-        return Err("it lists no branches, so the change cannot be written into it".to_owned());
-    }
-    match request {
-        Request::BranchAdd {
-            path,
-            mode,
-            minfreespace,
-            first,
-        } => {
-            let path = path
-                .to_str()
-                .ok_or("the branch has a name that is not UTF-8")?;
-            let mut new = RawBranch {
-                pattern: branch::escape_path(path),
-                mode: branch::BranchMode::ReadWrite,
-                min_free_space: None,
-            };
-            change(&mut new, mode.as_deref(), minfreespace.as_deref())?;
-            match place(&list, Path::new(path)).and_then(|at| list.get_mut(at)) {
-                Some(known) => (known.mode, known.min_free_space) = (new.mode, new.min_free_space),
-                None if *first => list.insert(0, new),
-                None => list.push(new),
-            }
-        }
-        Request::BranchRemove { path } => {
-            place(&list, path).map(|at| list.remove(at));
-        }
-        Request::BranchSet {
-            path,
-            mode,
-            minfreespace,
-        } => {
-            let place = place(&list, path).and_then(|at| list.get_mut(at));
-            let known = place.ok_or_else(|| {
-                format!(
-                    "it does not list {} by itself: change it by hand",
-                    path.display()
-                )
-            })?;
-            change(known, mode.as_deref(), minfreespace.as_deref())?;
-        }
-        _ => {}
-    }
-    if list.is_empty() {
-        return Err("no branch would be left in it".to_owned());
-    }
-    Ok((list != before || before.iter().any(|it| it.literal().is_none())).then(|| list_of(&list)))
-}
-
-fn change(
-    branch: &mut RawBranch,
-    mode: Option<&str>,
-    minfreespace: Option<&str>,
-) -> Result<(), String> {
-    if let Some(mode) = mode {
-        branch.mode = mode.parse().map_err(|_| "mode: give RW, RO or NC")?;
-    }
-    branch.min_free_space = match minfreespace {
-        None => branch.min_free_space,
-        Some("default") => None,
-        Some(size) => {
-            let bad = |_| format!("minfreespace does not take {size:?}");
-            Some(size.parse().map_err(bad)?)
-        }
-    };
-    Ok(())
-}
-
-fn list_of(branches: &[RawBranch]) -> String {
-    let item = |raw: &RawBranch| {
-        let size = raw.min_free_space.map(|size| format!(",{size}"));
-        let size = size.unwrap_or_default();
-        format!("{}={}{size}", raw.pattern, raw.mode.name())
-    };
-    branches.iter().map(item).collect::<Vec<_>>().join(":")
 }
 
 /// Whether a mount covers the file alone: a rename cannot replace what is mounted.

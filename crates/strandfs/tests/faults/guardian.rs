@@ -4,11 +4,13 @@
 use crate::{need_root, need_tool};
 use std::fs;
 use std::io;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
 use crate::support::answers::{ServedVolume, VolumeServer};
+use crate::support::command::binary;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
 use crate::support::system::System;
@@ -286,6 +288,77 @@ fn a_killed_guardian_is_followed_by_another() {
         .expect_err("nobody made the directory");
     eventually("the second guardian to go", PATIENCE, || is_gone(second));
     knot.untie();
+}
+
+/// Nobody guarded the mount until the pool's threads were started, which ask the branches: a server that
+/// a branch kept from getting there, and was killed, left a mount that hangs.
+#[test]
+fn a_server_killed_before_it_serves_leaves_nobody_waiting() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Dir, "")
+        .option("branch-deadline=0")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    // So slow that the test finds the mount before the server is done with the branch.
+    slow.set(Mood::Slow(Duration::from_millis(200)));
+    let log = fs::File::create(pool.outside("log")).unwrap();
+    let mut server = Command::new(binary())
+        .args(["mount", "-f", "-o", &pool.options()])
+        .args(pool.branch_args())
+        .arg(pool.root())
+        .env("STRANDFS_STATE_DIR", pool.outside("state"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    eventually("the mount", PATIENCE, || mounts::is_mounted(pool.root()));
+    slow.set(Mood::Stuck);
+    eventually("a call to be stuck", PATIENCE, || slow.waiting() > 0);
+    let root = pool.root().to_path_buf();
+    let client = apart(move || fs::metadata(root).map(drop));
+    server.kill().unwrap();
+    let answer = client.recv_timeout(PATIENCE).ok();
+    mounts::abort(pool.root(), &mounts::fuse_connections());
+    slow.set(Mood::Well);
+    server.wait().unwrap();
+    answer
+        .unwrap_or_else(|| panic!("the client is left waiting: {}", pool.log()))
+        .expect_err("nobody serves the mount");
+}
+
+/// The thread that asks a branch whether it is well shared the server's descriptors, the connection's
+/// among them, and where it hung they stayed open behind a killed server. (Over io_uring it is the memory
+/// of the process that keeps the connection, which all threads share: there the guardian is needed.)
+#[test]
+fn a_server_killed_while_it_asks_a_branch_needs_no_guardian() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Dir, "")
+        .option("transport=dev,branch-deadline=0,branch-check-interval=1s")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    pool.start();
+    let server = pool.pid();
+    guardian(&pool);
+    slow.set(Mood::Stuck);
+    eventually("the branch to be asked", PATIENCE, || slow.waiting() > 0);
+    unguarded(server, || send(server, Signal::KILL));
+    let root = pool.root().to_path_buf();
+    let client = apart(move || fs::metadata(root).map(drop));
+    let answer = client.recv_timeout(PATIENCE).ok();
+    mounts::abort(pool.root(), &mounts::fuse_connections());
+    slow.set(Mood::Well);
+    pool.bury();
+    answer
+        .expect("the client is not left waiting")
+        .expect_err("nobody serves the mount");
 }
 
 /// A live pool says so, in words as well; root of a machine reads it in `ps`.

@@ -18,5 +18,6 @@ mod multi_branch_changes;
 mod notifications;
 mod power_cut;
 mod shut_down;
+mod silent_branch;
 mod slow_branch;
 mod slow_log;

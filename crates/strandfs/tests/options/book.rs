@@ -49,6 +49,7 @@ macro_rules! pages {
 pages! {
     a_first_hour: "first-hour.md",
     coming_from_mergerfs: "from-mergerfs.md",
+    disks_first: "recipes/at-boot.md",
     snapraid: "recipes/snapraid.md",
     a_media_server: "recipes/media-server.md",
     containers: "recipes/containers.md",

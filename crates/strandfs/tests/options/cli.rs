@@ -17,8 +17,12 @@ fn dirs(branches: usize) -> Pool {
 
 /// The arguments of a mount that is expected to be refused.
 fn refused<const N: usize>(args: [&str; N], mountpoint: &Path) -> Run {
+    refused_with(2, args, mountpoint)
+}
+
+fn refused_with<const N: usize>(code: i32, args: [&str; N], mountpoint: &Path) -> Run {
     let run = strandfs([&["mount"][..], &args].concat());
-    assert_eq!(run.code(), 2, "{run:?}");
+    assert_eq!(run.code(), code, "{run:?}");
     assert_eq!(run.stdout, "", "{run:?}");
     assert_eq!(
         run.stderr.trim_end().lines().count(),
@@ -119,10 +123,11 @@ fn help_and_version_are_printed() {
 fn a_missing_branch_is_refused() {
     let pool = dirs(1);
     let missing = pool.outside("missing");
-    let run = refused([text(&missing), text(pool.root())], pool.root());
+    let run = refused_with(1, [text(&missing), text(pool.root())], pool.root());
     assert!(run.stderr.contains(text(&missing)), "{run:?}");
     // One good branch does not make up for a missing one.
-    refused(
+    refused_with(
+        1,
         [text(&pool.on(0, "")), text(&missing), text(pool.root())],
         pool.root(),
     );

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::support::answers::Values;
 use crate::support::files::{names, put};
 use crate::support::system::Daemons;
-use crate::support::{Pool, Run, eventually, strandfs};
+use crate::support::{Pool, Run, eventually, run, strandfs};
 use rustix::process::{Pid, Signal, kill_process};
 use strandfs_pool::status::Branch;
 
@@ -378,16 +378,17 @@ fn a_file_that_cannot_hold_the_change_is_refused_before_the_pool_is_changed() {
         format!("branches = [{{ path = {any:?}, glob = true }}]\n")
     });
     let before = fs::read_to_string(&file).unwrap();
-    let [a, _, c] = [0, 1, 2].map(|number| branch(&pool, number));
+    let a = branch(&pool, 0);
     let live = get(&pool, "branches");
-    let add = ["branch", "add", root(&pool), &c, "--save"];
-    refused(strandfs(add), "wildcards");
+    let removed = strandfs(["branch", "remove", root(&pool), &a, "--save"]);
+    refused(removed, "would come back at the next mount");
+    let set = ["branch", "set", root(&pool), &a, "--mode", "RO", "--save"];
+    refused(strandfs(set), "stands for");
+    let option = format!("branches=-{a}");
     refused(
-        strandfs(["branch", "remove", root(&pool), &a, "--save"]),
+        strandfs(["set", root(&pool), &option, "--save"]),
         "wildcards",
     );
-    let set = ["branch", "set", root(&pool), &a, "--mode", "RO", "--save"];
-    refused(strandfs(set), "does not list");
     assert_eq!(get(&pool, "branches"), live);
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
     strandfs(["umount", root(&pool)]).ok();
@@ -396,6 +397,68 @@ fn a_file_that_cannot_hold_the_change_is_refused_before_the_pool_is_changed() {
     let said = strandfs(["set", root(&pool), "cache.attr=5m", "--save"]);
     assert_eq!(said.code(), 3, "{said:?}");
     assert!(said.stderr.contains("the command line"), "{said:?}");
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+/// `--save` was refused for every pool whose file has a wildcard.
+#[test]
+fn a_saved_change_beside_a_wildcard_leaves_the_wildcard_as_it_is() {
+    let (pool, _daemons, file) = from_file(|pool| {
+        let any = branch(pool, 0).replace("b0", "b[01]");
+        format!("branches = [{{ path = {any:?}, glob = true }}] # disks\n")
+    });
+    let [a, b, c] = [0, 1, 2].map(|number| branch(&pool, number));
+    let read = || fs::read_to_string(&file).unwrap();
+    let before = read();
+    let save = |words: &[&str]| {
+        strandfs([&words[..2], &[root(&pool)], &words[2..], &["--save"]].concat()).ok();
+    };
+    save(&["branch", "add", &c]);
+    let with = before.replace("] #", &format!(", {c:?}] #"));
+    assert_eq!(read(), with);
+    save(&["branch", "set", &c, "--mode", "NC"]);
+    assert!(read().contains("glob = true }, { path ="), "{}", read());
+    save(&["branch", "remove", &c]);
+    assert_eq!(read(), before);
+    // What the wildcard stands for needs no name of its own.
+    strandfs(["branch", "remove", root(&pool), &b]).ok();
+    save(&["branch", "add", &b]);
+    assert_eq!(read(), before);
+    let option = format!("branches=+{c}");
+    strandfs(["set", root(&pool), &option, "--save"]).ok();
+    assert!(read().contains("glob = true }, "), "{}", read());
+    strandfs(["reload", root(&pool)]).ok();
+    assert_eq!(get(&pool, "branches"), format!("{a}=RW:{b}=RW:{c}=RW"));
+    strandfs(["umount", root(&pool)]).ok();
+}
+
+/// A file that an access list lets an administrator's group read was closed to it, and one with a label of
+/// its own had another.
+#[test]
+fn a_saved_file_keeps_owner_mode_access_list_attributes_and_link() {
+    need_root!();
+    need_tool!("setfacl", "getfacl", "setfattr", "getfattr");
+    let (pool, _daemons, file) = from_file(of_two);
+    let real = pool.outside("real.toml");
+    fs::rename(&file, &real).unwrap();
+    std::os::unix::fs::symlink("real.toml", &file).unwrap();
+    std::os::unix::fs::chown(&real, Some(1234), Some(4321)).unwrap();
+    let path = text(&real);
+    run("chmod", ["640", path]).ok();
+    run("setfacl", ["-m", "u:4242:r,g:99:rw", path]).ok();
+    run("setfattr", ["-n", "user.note", "-v", "mine", path]).ok();
+    run("setfattr", ["-n", "trusted.note", "-v", "root's", path]).ok();
+    let state = || {
+        let list = run("getfacl", ["-n", "-p", path]).ok().stdout;
+        let attributes = run("getfattr", ["-d", "-m", "-", "-e", "hex", path]).ok();
+        (list, attributes.stdout)
+    };
+    let before = state();
+    assert!(before.1.contains("user.note") && before.0.contains("user:4242:r"));
+    strandfs(["set", root(&pool), "cache.attr=23s", "--save"]).ok();
+    assert!(fs::read_to_string(&real).unwrap().contains("23s"));
+    assert_eq!(state(), before);
+    assert_eq!(fs::read_link(&file).unwrap().to_str(), Some("real.toml"));
     strandfs(["umount", root(&pool)]).ok();
 }
 

@@ -115,13 +115,43 @@ fn mistakes_are_2_and_change_nothing() {
         &["options", "nonsense"],
         &["config", "check", text(&file)],
         &["mount", text(&file)],
-        &["mount", "/nowhere", root],
+        &["mount", "/dev/null", root],
         &["import-fstab", "/a /b ext4"],
         &["bench", "compare", text(&file), text(&file)],
         &["records", "discard", "/tmp", "nothing"],
     ] {
         ends(&strandfs(words), 2, "");
     }
+}
+
+/// A disk that is away when the machine starts was taken for a mistake of the user, and a service that
+/// mounts the pool was not started again once the disk was there.
+#[test]
+fn a_branch_that_is_not_there_is_1() {
+    let pool = Pool::tmpfs(1).prepare();
+    let (root, there) = (text(pool.root()), pool.on(0, ""));
+    let (missing, wildcard) = (pool.outside("missing"), pool.outside("disk*"));
+    let file = pool.outside("pool.toml");
+    let list = [text(&there), text(&missing)];
+    fs::write(&file, format!("branches = {list:?}\n")).unwrap();
+    for words in [
+        &["mount", text(&there), text(&missing), root][..],
+        &["mount", "-f", text(&there), text(&missing), root],
+        &["mount", text(&wildcard), root],
+        &["mount", text(&file), root],
+    ] {
+        ends(&strandfs(words), 1, "create");
+    }
+    // With a mistake beside it the user has to do something.
+    fs::write(&file, format!("branches = {list:?}\nnonsense = 1\n")).unwrap();
+    ends(&strandfs(["mount", text(&file), root]), 2, "nonsense");
+    let a_file = pool.outside("file");
+    put(&a_file, "");
+    ends(
+        &strandfs(["mount", text(&a_file), root]),
+        2,
+        "not a directory",
+    );
 }
 
 #[test]
@@ -137,7 +167,7 @@ fn what_mount_starts_ends_as_mount_does() {
         (&[text(&branch), root, "-o", "nonsense=1"], 1),
         (&["pool-of-nobody", root], 1),
         (&[text(&branch), text(&missing)], 32),
-        (&[text(&missing), root], 1),
+        (&[text(&missing), root], 32),
         (&[text(&branch), root, "-N", "/nowhere"], 32),
         (&[text(&branch), root, "-o", "minfreespace=0"], 0),
         (&[text(&branch), root, "-o", "minfreespace=0"], 32),

@@ -191,7 +191,7 @@ fn the_helper_ends_as_mount_expects() {
     );
     said(&[branch, &root, "-o", "cache.attr=1x"], 1, "cache.attr");
     said(&[branch, &root, "-t", "ext4"], 1, "strandfs");
-    said(&["/none", &root], 1, "/none");
+    said(&["/none", &root], 32, "/none");
     said(&[branch, "/none"], 32, "/none");
     said(&[branch, &root, "-N", "/none"], 32, "namespace");
     // Fake, and sloppy.

@@ -149,6 +149,91 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
     assert_eq!(verified.stderr, "");
 }
 
+/// The page that says how disks are mounted before their pool.
+fn recipe() -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(repository.join("book/src/recipes/at-boot.md")).unwrap()
+}
+
+/// A line of a page, without what quotes it.
+fn line_of<'a>(page: &'a str, part: &str) -> &'a str {
+    let mut lines = page.lines().map(str::trim);
+    lines.find(|line| line.contains(part)).unwrap()
+}
+
+/// What the book shows for fstab is what systemd makes an order of.
+#[test]
+fn the_line_of_the_book_has_systemd_mount_the_disks_first() {
+    const GENERATOR: &str = "/usr/lib/systemd/system-generators/systemd-fstab-generator";
+    if !Path::new(GENERATOR).exists() {
+        crate::support::say("skipped: needs systemd's generator for fstab");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fstab = dir.path().join("fstab");
+    let page = recipe();
+    fs::write(
+        &fstab,
+        line_of(&page, "  /mnt/pool  strandfs  ").to_owned() + "\n",
+    )
+    .unwrap();
+    let made = dir.path().join("made");
+    fs::create_dir(&made).unwrap();
+    let mut generator = Command::new(GENERATOR);
+    generator.args([&made, &made, &made]);
+    generator
+        .env("SYSTEMD_FSTAB", &fstab)
+        .env("SYSTEMD_IN_INITRD", "0");
+    let ran = generator.output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let unit = fs::read_to_string(made.join("mnt-pool.mount")).unwrap();
+    for disk in ["/mnt/disk1", "/mnt/disk2"] {
+        let needs = settings(&unit);
+        let needs = needs
+            .iter()
+            .filter(|(name, _)| *name == "RequiresMountsFor");
+        assert!(
+            needs
+                .clone()
+                .any(|(_, paths)| paths.split(' ').any(|path| path == disk)),
+            "{disk}: {unit}"
+        );
+    }
+}
+
+/// The drop-in of the book has the service need the disks: systemd loads their units for it, and says what is
+/// wrong with them.
+#[test]
+fn the_drop_in_of_the_book_has_systemd_mount_the_disks_first() {
+    need_tool!("systemd-analyze");
+    let dir = tempfile::tempdir().unwrap();
+    let unit = fs::read_to_string(packaged("systemd/strandfs@.service")).unwrap();
+    let unit = unit.replace("/usr/bin/strandfs", binary().to_str().unwrap());
+    fs::write(dir.path().join("strandfs@.service"), unit).unwrap();
+    for disk in ["disk1", "disk2"] {
+        let text = format!("[Mount]\nWhat=none\nWhere=/mnt/{disk}\nType=tmpfs\nOdd=word\n");
+        fs::write(dir.path().join(format!("mnt-{disk}.mount")), text).unwrap();
+    }
+    let verify = || {
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["--man=no", "verify", "strandfs@media.service"]);
+        let place = format!("{}:", dir.path().display());
+        let ran = verify.env("SYSTEMD_UNIT_PATH", place).output().unwrap();
+        String::from_utf8_lossy(&ran.stderr).into_owned()
+    };
+    let said = verify();
+    assert!(!said.contains("mnt-disk"), "{said}");
+    let drop_in = dir.path().join("strandfs@media.service.d");
+    fs::create_dir(&drop_in).unwrap();
+    let page = recipe();
+    let needs = line_of(&page, "RequiresMountsFor=/mnt/disk1");
+    fs::write(drop_in.join("override.conf"), format!("[Unit]\n{needs}\n")).unwrap();
+    let said = verify();
+    for disk in ["mnt-disk1.mount", "mnt-disk2.mount"] {
+        assert!(said.contains(disk), "{disk}: {said}");
+    }
+}
+
 #[test]
 fn the_sample_of_a_configuration_is_good() {
     let dir = tempfile::tempdir().unwrap();

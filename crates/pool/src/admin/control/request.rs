@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use strandfs_options::branch::{BranchMode, BranchSpec};
+use strandfs_options::branch::{BranchMode, BranchSpec, reach};
 use strandfs_options::size::MinFreeSpace;
 use strandfs_options::{BranchError, Notice, OptionError, Settings};
 
@@ -13,6 +13,7 @@ use crate::admin::{Admin, metrics, status, users};
 use crate::base::branch::Branch;
 use crate::base::metrics::{Metrics, Users};
 use crate::state::State;
+use crate::state::pool_error::PoolError;
 
 /// How long an answer waits for the kernel to be told of the change.
 const TELLING_LIMIT: Duration = Duration::from_secs(10);
@@ -71,6 +72,8 @@ pub enum Request {
 pub struct Answer {
     /// Why nothing was changed; a sentence.
     pub error: Option<String>,
+    /// The same may be taken another time: a branch does not answer now.
+    pub may_pass: bool,
     /// What to tell the user besides.
     pub notices: Vec<String>,
     /// The options with a new value, and the value.
@@ -98,8 +101,25 @@ pub type TryNotify = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Reads the configuration again and applies it; a sentence if it is refused.
 pub type Reload = Box<dyn Fn(&Admin) -> Result<Changed, String> + Send + Sync>;
 
+/// Has branches that are to join asked whether they answer, before anything is locked for the change.
+fn ask_branches(pool: &State, request: &Request) {
+    let patience = pool.view().settings.pool.patience();
+    match request {
+        Request::BranchAdd { path, .. } => {
+            reach::find_silent([path.as_path()], patience);
+        }
+        Request::Set { options } => {
+            let lists = options.iter().filter(|(name, _)| name == "branches");
+            let lists = lists.filter_map(|(_, list)| list.as_deref());
+            reach::ask_lists(lists, patience);
+        }
+        _ => {}
+    }
+}
+
 /// Carries out a request from the control socket.
 pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
+    ask_branches(pool, request);
     let outcome = match request {
         Request::Hello => return signed(pool, Answer::default()),
         Request::Status => {
@@ -130,15 +150,14 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
             );
         }
         Request::NotifyTest => return signed(pool, try_notify(pool)),
-        Request::Reload => reload(pool),
+        Request::Reload => reload(pool).map_err(|error| (error, false)),
         Request::Set { options } => {
-            reconfigure::reconfigure(pool, |settings| set_all(settings, options))
-                .map_err(|refused| refused.to_string())
+            reconfigure::reconfigure(pool, |settings| set_all(settings, options)).map_err(said)
         }
         Request::BranchAdd { .. } | Request::BranchRemove { .. } | Request::BranchSet { .. } => {
             reconfigure::reconfigure(pool, |settings| edit_branches(settings, request))
                 .map(|changed| with_writers(pool, request, changed))
-                .map_err(|refused| refused.to_string())
+                .map_err(said)
         }
     };
     match outcome {
@@ -160,14 +179,25 @@ pub(super) fn carry_out(pool: &Admin, request: &Request) -> Answer {
                 },
             )
         }
-        Err(error) => signed(
+        Err((error, may_pass)) => signed(
             pool,
             Answer {
                 error: Some(error),
+                may_pass,
                 ..Answer::default()
             },
         ),
     }
+}
+
+/// Why a change is refused, and whether the same may be taken another time.
+fn said(refused: ReconfigureError) -> (String, bool) {
+    let silent = matches!(
+        refused,
+        ReconfigureError::Branch(PoolError::Silent { .. })
+            | ReconfigureError::Option(OptionError::Branch(BranchError::Silent { .. }))
+    );
+    (refused.to_string(), silent)
 }
 
 fn signed(pool: &State, answer: Answer) -> Answer {
@@ -294,7 +324,15 @@ fn with_writers(pool: &State, request: &Request, mut changed: Changed) -> Change
         Request::BranchRemove { path } => path,
         _ => return changed,
     };
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let is_known = pool
+        .view()
+        .branches
+        .iter()
+        .any(|branch| branch.path == *path);
+    let real = match is_known {
+        true => path.clone(),
+        false => reach::canonicalize(path).unwrap_or_else(|| path.clone()),
+    };
     let mut files: u64 = 0;
     pool.files.each(|file| {
         let is_there = |branch: &Branch| branch.path == *path || branch.path == real;
@@ -321,7 +359,7 @@ fn find(settings: &Settings, path: &Path) -> Result<usize, OptionError> {
         branches.position(|branch| branch.path == wanted)
     };
     by(path)
-        .or_else(|| by(&std::fs::canonicalize(path).ok()?))
+        .or_else(|| by(&reach::canonicalize(path)?))
         .ok_or_else(|| {
             OptionError::Branch(BranchError::NothingToRemove {
                 item: path.to_string_lossy().into_owned(),

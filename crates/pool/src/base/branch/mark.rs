@@ -33,7 +33,7 @@ pub struct Mark {
     mount_root: bool,
 }
 
-/// What was mounted where a branch could not be asked who it is: its server was dead.
+/// What was mounted where a branch could not be asked who it is: its server was dead, or hung.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// As for a [`Mark`]; empty if the mount was out of sight.
@@ -61,6 +61,18 @@ impl Place {
         }
     }
 
+    /// What is mounted on this path, or around it, by the kernel's list alone: the directory does not
+    /// answer.
+    pub fn by_name(path: &Path) -> Place {
+        let (medium, mount_root) = Medium::by_name(path).unwrap_or_default();
+        let (kind, source) = medium;
+        Place {
+            kind,
+            source,
+            mount_root,
+        }
+    }
+
     /// Why a directory there is not what was: the one beneath the dead mount, or another filesystem.
     pub fn difference(&self, now: &Mark) -> Option<(BranchState, String)> {
         if self.mount_root && !now.mount_root {
@@ -74,7 +86,7 @@ impl Place {
             format!("{} {}", now.kind, now.source),
             format!("{} {}", self.kind, self.source),
         );
-        let why = format!("{is} is mounted there now, where {was} was whose server was dead");
+        let why = format!("{is} is mounted there now, where {was} was, which did not answer");
         (!same).then_some((BranchState::Replaced, why))
     }
 }

@@ -79,6 +79,48 @@ impl Medium {
     }
 }
 
+impl Medium {
+    /// Type and source of what is mounted on this path or nearest above it, and whether it is on the
+    /// path itself; asks nothing but the kernel's list.
+    pub fn by_name(path: &Path) -> Option<((String, String), bool)> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        nearest(&mounts, path)
+    }
+}
+
+/// As [`Medium::by_name`]. Of several mounts on one path the last one is seen.
+fn nearest(mounts: &str, path: &Path) -> Option<((String, String), bool)> {
+    let path = escape(&path.to_string_lossy());
+    let path = Path::new(&path);
+    let mut found: Option<(usize, &str, bool)> = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(id), Some(point)) = (fields.next(), fields.nth(3)) else {
+            continue;
+        };
+        let depth = Path::new(point).components().count();
+        if path.starts_with(point) && found.is_none_or(|(deepest, ..)| depth >= deepest) {
+            found = Some((depth, id, path == Path::new(point)));
+        }
+    }
+    let (_, id, is_root) = found?;
+    Some((line_of(mounts, id.parse().ok()?)?, is_root))
+}
+
+/// A path as the kernel's list has it: what would end a field is written as an octal number.
+fn escape(path: &str) -> String {
+    let mut escaped = String::with_capacity(path.len());
+    for character in path.chars() {
+        match character {
+            ' ' | '\t' | '\n' | '\\' | '#' => {
+                escaped.push_str(&format!("\\{:03o}", u32::from(character)));
+            }
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 /// Type and source of the mount with this id: `id parent dev root point options [tags] - TYPE
 /// SOURCE options`.
 fn line_of(mounts: &str, id: u64) -> Option<(String, String)> {
@@ -193,6 +235,20 @@ mod tests {
         let slow = |device| has_slow_link(dir.path(), device);
         assert!(slow((8, 0)) && slow((8, 16)) && slow((179, 0)));
         assert!(!slow((259, 0)) && !slow((9, 9)));
+    }
+
+    #[test]
+    fn the_mount_of_a_path_is_found_by_its_name() {
+        let mounts = "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            21 20 0:5 / /mnt/a\\040b rw - fuse.sshfs nas: rw\n\
+            22 20 0:6 / /mnt/a rw - tmpfs none rw\n\
+            23 22 0:7 / /mnt/a rw - nfs4 nas:/x rw\n";
+        let of = |path| nearest(mounts, Path::new(path)).unwrap();
+        let mount = |kind: &str, source: &str| (kind.to_owned(), source.to_owned());
+        assert_eq!(of("/mnt/a b"), (mount("fuse.sshfs", "nas:"), true));
+        assert_eq!(of("/mnt/a b/sub"), (mount("fuse.sshfs", "nas:"), false));
+        assert_eq!(of("/mnt/a"), (mount("nfs4", "nas:/x"), true));
+        assert_eq!(of("/mnt/ab"), (mount("ext4", "/dev/sda1"), false));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! A thread with a table of descriptors of its own.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::base::sys::Result;
 use crate::base::sys::raw::last_errno;
@@ -43,20 +44,68 @@ pub fn spawn_with_own_table(name: &str, kept: &OwnedFd, body: fn(OwnedFd)) -> Re
     told.recv().unwrap_or(Err(Errno::AGAIN))
 }
 
+/// Runs `body` on a new thread with a table of its own, in which there are `kept` and the standard
+/// streams. Should the thread hang for ever, it keeps nothing else of a server open that is killed
+/// meanwhile, above all not its connection. Nothing of the other table is copied on the way: to close a
+/// copy is to flush the file, which may hang, too. `value` holds no descriptor.
+///
+/// The thread must not log, as of [`spawn_with_own_table`].
+///
+/// # Errors
+/// ENOSYS before Linux 5.9; EPERM where a sandbox refuses `pidfd_getfd(2)`; those of starting a thread.
+pub fn spawn_apart<T: Send + 'static>(
+    name: &str,
+    kept: BorrowedFd<'_>,
+    value: T,
+    body: fn(OwnedFd, T),
+) -> Result<()> {
+    let number = kept.as_raw_fd();
+    let (tell, told) = mpsc::sync_channel(1);
+    let thread = move || {
+        let alone = block_signals().and_then(|()| leave_table_and_take(number));
+        let (outcome, kept) = match alone {
+            Ok(kept) => (Ok(()), Some(kept)),
+            Err(errno) => (Err(errno), None),
+        };
+        let _ = tell.send(outcome);
+        if let Some(kept) = kept {
+            body(kept, value);
+        }
+    };
+    thread::start(name, thread)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+    // Until then the thread needs `kept` in the table of the others.
+    told.recv().unwrap_or(Err(Errno::AGAIN))
+}
+
+/// Gives the calling thread a table of its own, with the standard streams and a copy of a descriptor of
+/// the table that the others share.
+fn leave_table_and_take(kept: RawFd) -> Result<OwnedFd> {
+    close_in_own_table(FIRST, RawFd::MAX)?;
+    fill_standard_streams();
+    // That of the first thread, whose table it is.
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    pidfd_getfd(&process, kept, PidfdGetfdFlags::empty())
+}
+
 /// Gives the calling thread a table of its own, with `kept` and the standard streams in it.
 fn leave_table_but(kept: RawFd) -> Result<()> {
     close_in_own_table(kept + 1, RawFd::MAX)?;
     if kept > FIRST {
         close_in_own_table(FIRST, kept - 1)?;
     }
-    // A message to a standard stream must never land in what is opened here next.
+    fill_standard_streams();
+    Ok(())
+}
+
+/// A message to a standard stream must never land in what is opened here next.
+fn fill_standard_streams() {
     while let Ok(stream) = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty()) {
         if stream.as_raw_fd() >= FIRST {
             break;
         }
         std::mem::forget(stream);
     }
-    Ok(())
 }
 
 fn close_in_own_table(first: RawFd, last: RawFd) -> Result<()> {
@@ -93,12 +142,17 @@ fn block_signals() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
 
     /// Says which numbers are open.
     fn list(socket: OwnedFd) {
+        list_with(socket, "");
+    }
+
+    fn list_with(socket: OwnedFd, word: &str) {
         use std::io::Write;
         let open: Vec<RawFd> = (0..1024)
             .filter(|number| {
@@ -106,7 +160,7 @@ mod tests {
                 unsafe { libc::fcntl(*number, libc::F_GETFD) != -1 }
             })
             .collect();
-        let text = format!("{} {:?}", socket.as_raw_fd(), open);
+        let text = format!("{} {:?}{word}", socket.as_raw_fd(), open);
         UnixStream::from(socket).write_all(text.as_bytes()).unwrap();
     }
 
@@ -120,5 +174,24 @@ mod tests {
         ours.read_to_string(&mut text).unwrap();
         let number = text.split(' ').next().unwrap();
         assert_eq!(text, format!("{number} [0, 1, 2, {number}]"));
+    }
+
+    #[test]
+    fn a_thread_apart_has_what_it_asks_and_nothing_else() {
+        let _others: Vec<_> = (0..20).map(|_| tempfile::tempfile().unwrap()).collect();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let body = |socket, word: &str| list_with(socket, word);
+        spawn_apart(
+            "test",
+            OwnedFd::from(theirs.try_clone().unwrap()).as_fd(),
+            " told",
+            body,
+        )
+        .unwrap();
+        drop(theirs);
+        let mut text = String::new();
+        ours.read_to_string(&mut text).unwrap();
+        let number = text.split(' ').next().unwrap();
+        assert_eq!(text, format!("{number} [0, 1, 2, {number}] told"));
     }
 }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use strandfs_options::branch::reach;
 use strandfs_options::{CrossMounts, Settings};
 
 use crate::base::status::MountBelow;
@@ -18,8 +19,11 @@ pub struct Survey {
     pub said: Vec<String>,
 }
 
-/// The mount that a directory is on.
+/// The mount that a directory is on; none of one that does not answer.
 fn line_of<'a>(table: &'a Table, path: &Path) -> Option<&'a MountEntry> {
+    if reach::is_silent(path) {
+        return None;
+    }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
