@@ -28,7 +28,10 @@ pub(crate) fn dir_attr(pool: &Coherent, set: &DirSet, ino: u64) -> Result<(FileA
     let mut stats: SmallVec<[Statx; 8]> = SmallVec::new();
     let mut unseen = AllRights::new();
     if let [only] = &set.entries[..] {
-        stats.push((only.branch).call(Call::Stat, || sys::statx_fd(only.fd.as_fd()))?);
+        let stat = (only.branch).call(Call::Stat, || sys::statx_fd(only.fd.as_fd()))?;
+        // A copy of it that is made next is compared with this one.
+        only.memory.note_rights(&stat);
+        stats.push(stat);
     } else {
         several_stats(pool, set, &mut stats, &mut unseen)?;
     }

@@ -126,8 +126,8 @@ struct Found {
 }
 
 /// To whom a new name in the directory of `node` would be exposed. Kept with each directory's descriptors
-/// for a moment; else it takes no system call but where a group may do more than others on several branches,
-/// whose access lists are read.
+/// for a moment; else it takes a `statx` for each copy, and where a group may do more than others on several
+/// branches a look at their access lists.
 fn exposures(
     pool: &Directories,
     view: &View,
@@ -216,13 +216,20 @@ fn add_those_of(view: &View, set: &DirSet, slow: SlowBranches, exposures: &mut E
     is_whole && set.entries.iter().all(is_known)
 }
 
-/// What a copy lets whom do, as it was last seen. What cannot be seen lets all do all.
+/// What a copy lets whom do: of a branch that may take its time, as it was last seen. What cannot be seen
+/// lets all do all.
 fn rights(entry: &DirEntry, is_asked: bool) -> Rights {
     let seen = || {
         let stat = is_asked.then(|| sys::statx_fd(entry.fd.as_fd()).ok())??;
         Some(Rights::of(&stat))
     };
-    entry.memory.rights().or_else(seen).unwrap_or(Rights {
+    let last_seen = || entry.memory.rights();
+    let rights = match entry.branch.medium().latency.may_hang() {
+        true => last_seen().or_else(seen),
+        // Owner or mode may have changed since, on the branch too.
+        false => seen().or_else(last_seen),
+    };
+    rights.unwrap_or(Rights {
         uid: u32::MAX,
         gid: u32::MAX,
         mode: 0o777,

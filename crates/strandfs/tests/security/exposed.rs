@@ -247,3 +247,27 @@ fn the_log_says_once_why_nothing_can_be_made_where_the_fit_copies_are_read_only(
         assert_eq!(told().len(), 1, "{mode}");
     }
 }
+
+/// The first copy was taken for what it was before it got its owner and mode, and what is made where there is
+/// none yet would be like it: one branch was left for all that came.
+#[test]
+fn a_directory_that_got_owner_and_mode_since_it_was_made_is_filled_on_all_branches() {
+    need_root!();
+    let pool = Pool::tmpfs(4)
+        .option("category.create=rand,minfreespace=0")
+        .mount();
+    for number in 0..6 {
+        let dir = format!("d{number}");
+        fs::create_dir(pool.path(&dir)).unwrap();
+        fs::set_permissions(pool.path(&dir), fs::Permissions::from_mode(0o2751)).unwrap();
+        chown(pool.path(&dir), Some(ALICE), Some(MALLORY)).unwrap();
+        for file in 0..200 {
+            put(pool.path(format!("{dir}/f{file}")), "x");
+        }
+        assert_eq!(pool.holders(&dir), [0, 1, 2, 3], "{dir}");
+        for branch in 0..4 {
+            let files = fs::read_dir(pool.on(branch, &dir)).unwrap().count();
+            assert!(files > 10, "{dir}: {files} on branch {branch}");
+        }
+    }
+}
