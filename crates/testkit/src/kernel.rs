@@ -16,12 +16,23 @@ struct Nothing;
 
 impl Filesystem for Nothing {}
 
-/// What the kernel offers a FUSE filesystem, and whether names have epochs.
-fn offered() -> (InitFlags, bool) {
-    static OFFERED: OnceLock<(InitFlags, bool)> = OnceLock::new();
+/// What the kernel offers a FUSE filesystem.
+#[derive(Clone, Copy)]
+struct Fuse {
+    flags: InitFlags,
+    minor: u32,
+    epochs: bool,
+}
+
+fn fuse() -> Fuse {
+    static OFFERED: OnceLock<Fuse> = OnceLock::new();
     *OFFERED.get_or_init(|| {
         if !is_root() {
-            return (InitFlags::all(), true);
+            return Fuse {
+                flags: InitFlags::all(),
+                minor: u32::MAX,
+                epochs: true,
+            };
         }
         mounts::own_namespace();
         let place = tempfile::tempdir().unwrap();
@@ -29,29 +40,37 @@ fn offered() -> (InitFlags, bool) {
         let config = SessionConfig::default();
         let session = Session::mount(Arc::new(Nothing), place.path(), &options, config).unwrap();
         // Dropped, it is unmounted.
-        let has_epochs = session.connection().increment_epoch().is_ok();
-        (session.negotiated().offered, has_epochs)
+        Fuse {
+            flags: session.negotiated().offered,
+            minor: session.negotiated().kernel_minor,
+            epochs: session.connection().increment_epoch().is_ok(),
+        }
     })
 }
 
 /// FUSE passthrough (Linux 6.9).
 pub fn passthrough() -> bool {
-    offered().0.contains(InitFlags::PASSTHROUGH)
+    fuse().flags.contains(InitFlags::PASSTHROUGH)
 }
 
 /// Shared mappings of files opened for direct I/O (Linux 6.6).
 pub fn mapping_of_direct_files() -> bool {
-    offered().0.contains(InitFlags::DIRECT_IO_ALLOW_MMAP)
+    fuse().flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP)
 }
 
 /// Names that expire without being dropped (Linux 6.2).
 pub fn expiring_names() -> bool {
-    offered().0.contains(InitFlags::HAS_EXPIRE_ONLY)
+    fuse().flags.contains(InitFlags::HAS_EXPIRE_ONLY)
+}
+
+/// Birth times and the rest of statx(2) (7.39 of the protocol, Linux 6.6).
+pub fn statx_of_fuse() -> bool {
+    fuse().minor >= 39
 }
 
 /// All names of a mount dropped at once (Linux 6.16).
 pub fn epochs() -> bool {
-    offered().1
+    fuse().epochs
 }
 
 /// What a tmpfs has.
@@ -117,7 +136,7 @@ pub fn user_attributes_on_tmpfs() -> bool {
     tmpfs().user_attributes
 }
 
-/// Birth times on tmpfs (Linux 6.1 or so).
+/// Birth times on tmpfs.
 pub fn birth_times_on_tmpfs() -> bool {
     tmpfs().birth_times
 }
