@@ -405,8 +405,11 @@ fn a_mount_waits_for_its_branches_marks() {
     let mut disk = Disk::new("branch-marker=.strandfs.branch,on-missing=wait");
     put(disk.pool.on(0, ".strandfs.branch"), "");
     let path = disk.disk.join(".strandfs.branch");
+    let log = disk.pool.outside("log");
     let marking = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
+        eventually("it waits", SOON, || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains("waiting for branch"))
+        });
         put(path, "");
     });
     disk.pool.start();
