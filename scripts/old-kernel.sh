@@ -78,7 +78,7 @@ unpacked_kernel() { # KERNEL: prints the directory
         file=$(realpath "$given")
     else
         apt_kernels apt-get update -qq >&2 || warn "apt-get update failed; going on with what is known"
-        package=$(apt_kernels apt-cache search --names-only "^linux-image-${given//./\\.}[.0-9]*[-+].*amd64\$" |
+        package=$(apt_kernels apt-cache search --names-only "^linux-image-${given//./\\.}\\.[.0-9]*[-+].*amd64\$" |
             awk '{ print $1 }' | grep -Ev 'cloud|rt-amd64|dbg|unsigned|deb11' | sort -V | tail -n 1)
         [[ -n $package ]] || die "Debian has no kernel $given: give a .deb or the directory of an unpacked one"
         mkdir -p "$kept/packages"
