@@ -5,8 +5,8 @@ use crate::kernel::{InitFlags, InitIn, InitOut, KERNEL_MINOR_VERSION, KERNEL_VER
 /// The oldest minor version served (Linux 5.4).
 pub const OLDEST_MINOR_VERSION: u32 = 31;
 
-/// Pages the kernel reckons requests in; the wire's unit, whatever the machine's page size.
-const PAGE_BYTES: u32 = 4096;
+/// Bytes of a page where [`Wants`] says nothing else.
+const USUAL_PAGE_BYTES: u32 = 4096;
 /// Pages in a request when MAX_PAGES is not agreed.
 const DEFAULT_MAX_PAGES: u16 = 32;
 /// The deepest stack of filesystems the kernel allows (`FILESYSTEM_MAX_STACK_DEPTH`).
@@ -20,8 +20,12 @@ pub struct Wants {
     pub flags: InitFlags,
     /// Longest WRITE in bytes; also bounds READ.
     pub max_write_bytes: u32,
-    /// Most pages of 4 KiB in a request: 256, or `/proc/sys/fs/fuse/max_pages_limit`.
+    /// Most pages in a request: 256, or `/proc/sys/fs/fuse/max_pages_limit`.
     pub max_pages_limit: u16,
+    /// Bytes of a page of this machine, 4096 by default. The kernel reckons requests in its own pages, so that
+    /// the longest READ is 16 times as long on a machine with pages of 64 KiB. `Session::mount` of `strandfs-fuse`
+    /// sets it.
+    pub page_bytes: u32,
     /// Background requests in flight; the kernel's own default, 12, throttles queues.
     pub max_background: u16,
     /// Background requests at which the kernel reports congestion.
@@ -44,6 +48,7 @@ impl Default for Wants {
             flags: InitFlags::empty(),
             max_write_bytes: 1 << 20,
             max_pages_limit: 256,
+            page_bytes: USUAL_PAGE_BYTES,
             max_background: 64,
             congestion_threshold: 48,
             max_stack_depth: 0,
@@ -58,14 +63,20 @@ impl Wants {
     /// What [`Negotiated::payload_bytes`] will be at most.
     pub fn most_payload_bytes(&self) -> usize {
         let (max_write_bytes, max_pages) = sizes(InitFlags::MAX_PAGES, self);
-        payload_bytes(max_write_bytes, max_pages.max(DEFAULT_MAX_PAGES))
+        let max_pages = max_pages.max(DEFAULT_MAX_PAGES);
+        payload_bytes(max_write_bytes, max_pages, self.page())
+    }
+
+    /// The page, of which there is never less than the protocol's smallest.
+    fn page(&self) -> u32 {
+        self.page_bytes.max(USUAL_PAGE_BYTES)
     }
 }
 
 /// Room for every request and reply: the largest of the longest write, the most pages, and the
 /// kernel's minimum.
-fn payload_bytes(max_write_bytes: u32, max_pages: u16) -> usize {
-    let pages_bytes = usize::from(max_pages) * PAGE_BYTES as usize;
+fn payload_bytes(max_write_bytes: u32, max_pages: u16, page_bytes: u32) -> usize {
+    let pages_bytes = usize::from(max_pages) * page_bytes as usize;
     pages_bytes
         .max(max_write_bytes as usize)
         .max(crate::kernel::MIN_READ_BUFFER_BYTES)
@@ -87,8 +98,10 @@ pub struct Negotiated {
     pub yielded: InitFlags,
     /// Longest WRITE in bytes.
     pub max_write_bytes: u32,
-    /// Most pages of 4 KiB in a request.
+    /// Most pages in a request.
     pub max_pages: u16,
+    /// Bytes of each of them.
+    pub page_bytes: u32,
     /// Longest readahead in bytes.
     pub max_readahead_bytes: u32,
     /// Background requests in flight.
@@ -101,7 +114,7 @@ impl Negotiated {
     /// How large a transport's payload area must be for every request and reply: the largest of
     /// the longest write, the most pages, and the kernel's minimum.
     pub fn payload_bytes(&self) -> usize {
-        payload_bytes(self.max_write_bytes, self.max_pages)
+        payload_bytes(self.max_write_bytes, self.max_pages, self.page_bytes)
     }
 }
 
@@ -140,6 +153,7 @@ pub fn negotiate(offer: &InitIn, wants: &Wants) -> Result<(InitOut, Negotiated),
         yielded,
         max_write_bytes,
         max_pages,
+        page_bytes: wants.page(),
         max_readahead_bytes: wants
             .max_readahead_bytes
             .map_or(offer.max_readahead, |wanted| {
@@ -200,21 +214,19 @@ fn agree(offered: InitFlags, wants: &Wants) -> (InitFlags, InitFlags) {
 
 /// `max_write` and `max_pages`, neither more than the other allows.
 fn sizes(flags: InitFlags, wants: &Wants) -> (u32, u16) {
-    let most_pages = if flags.contains(InitFlags::MAX_PAGES) {
-        wants.max_pages_limit.max(1)
+    let page = wants.page();
+    let max_pages = if flags.contains(InitFlags::MAX_PAGES) {
+        let wanted_pages = wants.max_write_bytes.div_ceil(page).max(1);
+        u16::try_from(wanted_pages)
+            .unwrap_or(u16::MAX)
+            .min(wants.max_pages_limit.max(1))
     } else {
         DEFAULT_MAX_PAGES
     };
-    let wanted_pages = wants.max_write_bytes.div_ceil(PAGE_BYTES).max(1);
-    let max_pages = u16::try_from(wanted_pages)
-        .unwrap_or(u16::MAX)
-        .min(most_pages);
-    let bound_bytes = u32::from(max_pages) * PAGE_BYTES;
-    // The kernel takes anything below a page as a page.
-    (
-        wants.max_write_bytes.clamp(PAGE_BYTES, bound_bytes),
-        max_pages,
-    )
+    // On the wire it has 32 bits.
+    let bound_bytes = u32::from(max_pages).saturating_mul(page);
+    // The kernel writes whole pages of its cache, however little it is told a WRITE may have.
+    (wants.max_write_bytes.clamp(page, bound_bytes), max_pages)
 }
 
 fn encode(negotiated: &Negotiated, wants: &Wants) -> InitOut {
@@ -385,6 +397,48 @@ mod tests {
         );
         let old = kernel(31, InitFlags::empty());
         assert_eq!(sized(&old, 1 << 20, 256), (131_072, 32, 131_072));
+    }
+
+    #[test]
+    fn pages_of_any_size_make_no_request_longer_than_the_buffers() {
+        const KIB: u32 = 1024;
+        for page in [4 * KIB, 16 * KIB, 64 * KIB] {
+            for offer in [everything(), kernel(31, InitFlags::empty())] {
+                for max_write_bytes in [0, 1, 5000, 128 * KIB, 1 << 20, 16 << 20, u32::MAX] {
+                    for max_pages_limit in [0, 1, 16, 256, 1024, u16::MAX] {
+                        let wants = Wants {
+                            max_write_bytes,
+                            max_pages_limit,
+                            page_bytes: page,
+                            ..Wants::default()
+                        };
+                        let (out, negotiated) = negotiate(&offer, &wants).unwrap();
+                        let room = negotiated.payload_bytes() as u64;
+                        let case = format!("{page} {max_write_bytes} {max_pages_limit}: {out:?}");
+                        // What the kernel makes of it (process_init_reply, fs/fuse/inode.c).
+                        let agreed = negotiated.flags.contains(InitFlags::MAX_PAGES);
+                        let pages = if agreed { out.max_pages.max(1) } else { 32 };
+                        assert!(u64::from(pages) * u64::from(page) <= room, "READ: {case}");
+                        assert!(u64::from(out.max_write) <= room, "WRITE: {case}");
+                        assert!(out.max_write >= page, "a page of the cache: {case}");
+                        assert!(room <= wants.most_payload_bytes() as u64, "{case}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mebibyte_is_a_mebibyte_whatever_the_pages() {
+        for (page_bytes, max_pages) in [(4096, 256), (16_384, 64), (65_536, 16)] {
+            let wants = Wants {
+                page_bytes,
+                ..Wants::default()
+            };
+            let (out, negotiated) = negotiate(&everything(), &wants).unwrap();
+            assert_eq!((out.max_write, out.max_pages), (1 << 20, max_pages));
+            assert_eq!(negotiated.payload_bytes(), 1 << 20);
+        }
     }
 
     #[test]

@@ -23,7 +23,8 @@ use crate::types::Errno;
 /// How a session is to run.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// What INIT asks for. `ABORT_ERROR` is added: it tells an abort from an unmount.
+    /// What INIT asks for. `ABORT_ERROR` is added: it tells an abort from an unmount. `page_bytes` becomes that
+    /// of the machine.
     pub wants: Wants,
     /// Most threads that carry out requests. Each owns two buffers of
     /// `Negotiated::payload_bytes` (they cost memory as far as requests ever filled them), and
@@ -132,6 +133,7 @@ impl Session {
         let connection = Connection::from_device(device);
         connection.set_number(mount.connection());
         config.wants.flags |= crate::abi::InitFlags::ABORT_ERROR;
+        config.wants.page_bytes = rustix::param::page_size() as u32;
         let mut agree = |plan: transport::Plan| {
             let plan = plan.prepare(&connection, &mut config.wants)?;
             let negotiated = handshake::agree(&*fs, &connection, &config.wants)?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
 use strandfs_fuse::{Placement, SessionConfig, TransportChoice, Unpinned, page_limit};
@@ -10,8 +11,6 @@ use strandfs_pool::admin::features;
 
 /// What `scheduling-priority=auto` tries.
 const USUAL_NICE: i32 = -10;
-/// Bytes in a page of the protocol.
-const PAGE_BYTES: u64 = 4096;
 
 /// How the session is to run.
 pub fn session_config(settings: &Settings) -> SessionConfig {
@@ -35,7 +34,7 @@ pub fn session_config(settings: &Settings) -> SessionConfig {
 
 /// The pages a message may have, with the system's limit raised if it must be.
 fn max_pages(settings: &Settings) -> u16 {
-    let wanted = settings.requests.fuse_msg_size.pages(PAGE_BYTES);
+    let wanted = settings.requests.fuse_msg_size.pages(page_size() as u64);
     let limit = page_limit::reach(wanted);
     if let Some(before) = limit.raised_from {
         let after = limit.pages;

@@ -27,6 +27,14 @@ fn beside_the_tests() -> PathBuf {
     built.join("strandfs")
 }
 
+/// A limit of time, as long as the machine needs it: `STRANDFS_TEST_PATIENCE=10` makes all of them ten times as long,
+/// for an emulator.
+pub fn patient(limit: Duration) -> Duration {
+    let factor = std::env::var("STRANDFS_TEST_PATIENCE").ok();
+    let factor = factor.and_then(|factor| factor.parse().ok());
+    limit * factor.unwrap_or(1)
+}
+
 /// Whether the tests may mount filesystems and act as other users.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -87,14 +95,14 @@ pub fn run<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) ->
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     }
-    finish(command, Duration::from_secs(300))
+    finish(command, patient(Duration::from_secs(300)))
 }
 
 /// Runs the binary to its end (not for `mount -f`, which has none).
 pub fn strandfs<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Run {
     let mut command = Command::new(binary());
     command.args(args);
-    finish(command, Duration::from_secs(30))
+    finish(command, patient(Duration::from_secs(30)))
 }
 
 fn finish(mut command: Command, limit: Duration) -> Run {

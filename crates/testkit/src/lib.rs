@@ -6,7 +6,8 @@
 //!
 //! `STRANDFS_TEST_BIN` and `STRANDFS_TEST_FSTYPE` point the tests at another program with the same
 //! command line; `bare.sh` with type `tmpfs` shows what the bare filesystem does.
-//! `STRANDFS_TEST_TRANSPORT` is the `transport` of the pools whose test does not choose one.
+//! `STRANDFS_TEST_TRANSPORT` is the `transport` of the pools whose test does not choose one;
+//! `STRANDFS_TEST_PATIENCE` is how many times as long everything may take.
 #![allow(
     missing_docs,
     clippy::new_without_default,
@@ -22,6 +23,7 @@ pub mod command;
 pub mod delay_fs;
 pub mod fault_fs;
 pub mod files;
+pub mod kernel;
 pub mod laboratory;
 pub mod mounts;
 pub mod network;
@@ -40,7 +42,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-pub use command::{Run, is_root, run, say, strandfs};
+pub use command::{Run, is_root, patient, run, say, strandfs};
 use strandfs_pool::status::{Branch, Connection, Status};
 use tempfile::TempDir;
 
@@ -52,6 +54,17 @@ macro_rules! need_root {
             $crate::say(&format!("skipped: needs root ({})", module_path!()));
             return;
         }
+    };
+}
+
+/// The same for something that the running kernel does not have: a function of [`kernel`], which tries it.
+#[macro_export]
+macro_rules! need_kernel {
+    ($($what:ident),+) => {
+        $(if !$crate::kernel::$what() {
+            $crate::say(&format!("skipped: needs a kernel with {} ({})", stringify!($what), module_path!()));
+            return;
+        })+
     };
 }
 
@@ -337,7 +350,7 @@ impl Pool {
         let alive = watch(
             Arc::clone(&child),
             self.mountpoint.clone(),
-            self.builder.limit,
+            patient(self.builder.limit),
         );
         self.server = Some(Server {
             child,
@@ -348,7 +361,7 @@ impl Pool {
     }
 
     fn wait_until_served(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + patient(Duration::from_secs(20));
         let server = self.server.as_ref().unwrap();
         while !mounts::is_mounted(&self.mountpoint) {
             let ended = lock(&server.child).try_wait().unwrap();
@@ -372,7 +385,7 @@ impl Pool {
     /// to take down what it held. Whoever looks at all mounts, as tests beside this one do, keeps this one busy
     /// for a moment.
     pub fn stop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + patient(Duration::from_secs(10));
         loop {
             let unmounted = mounts::unmount_cleanly(&self.mountpoint);
             let is_busy = !unmounted.status.success() && unmounted.stderr.contains("busy");
@@ -393,7 +406,7 @@ impl Pool {
     /// Waits for the server to end by itself.
     pub fn wait_for_exit(&mut self, limit: Duration) -> Option<std::process::ExitStatus> {
         let server = self.server.as_ref()?;
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + patient(limit);
         loop {
             if let Some(status) = lock(&server.child).try_wait().unwrap() {
                 return Some(status);
@@ -507,6 +520,7 @@ fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
 /// Polls `condition` until it holds; fails after `limit`.
 #[track_caller]
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let limit = patient(limit);
     let deadline = Instant::now() + limit;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {limit:?}: {what}");

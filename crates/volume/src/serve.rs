@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::param::page_size;
 use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{
     End, Errno, MountError, MountFlags, MountOptions, Session, SessionConfig, Signals,
@@ -69,8 +70,6 @@ pub struct Volume {
 
 /// Requests the kernel may have in flight: a block device keeps many.
 const MAX_BACKGROUND: u16 = 4096;
-/// Bytes in a page of the protocol.
-const PAGE_BYTES: u32 = 4096;
 /// Filesystems stacked on another, this one on top: the backing file may lie in a pool.
 const STACK_DEPTH: u32 = 2;
 
@@ -291,7 +290,7 @@ fn mount(
     let mut wants = wants(passthrough);
     if engine.is_some() {
         wants.max_write_bytes = engine::PAYLOAD_BYTES;
-        wants.max_pages_limit = (engine::PAYLOAD_BYTES / PAGE_BYTES) as u16;
+        wants.max_pages_limit = (engine::PAYLOAD_BYTES as usize / page_size()) as u16;
     }
     let fs = Arc::new(VolumeFs::new(backing.clone(), passthrough, engine));
     let config = SessionConfig {

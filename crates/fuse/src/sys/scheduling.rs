@@ -30,9 +30,14 @@ pub(crate) fn set_yielding(thread: Option<Pid>, yields: bool) -> Result<(), Errn
         true => libc::SCHED_IDLE,
         false => libc::SCHED_OTHER,
     };
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the structure lives for the call.
-    let result = unsafe { libc::sched_setscheduler(tid, policy, &raw const priority) };
+    // The kernel's `struct sched_param`. Its call is made directly: musl has another structure of that name,
+    // and its functions answer ENOSYS, since what POSIX asks of them is for processes and not for threads.
+    let priority: libc::c_int = 0;
+    // SAFETY: the number lives for the call, which only reads it.
+    let result = unsafe {
+        let priority = &raw const priority;
+        libc::syscall(libc::SYS_sched_setscheduler, tid, policy, priority)
+    };
     if result == 0 {
         Ok(())
     } else {
@@ -56,11 +61,16 @@ pub(crate) fn can_yield() -> bool {
 /// # Errors
 /// As of [`set_yielding`].
 pub(crate) fn run_as_others() -> Result<(), Errno> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::sched_getscheduler(0) } {
-        libc::SCHED_IDLE => set_yielding(None, false),
-        _ => Ok(()),
+    if own_policy() == libc::c_long::from(libc::SCHED_IDLE) {
+        set_yielding(None, false)?;
     }
+    Ok(())
+}
+
+/// How the calling thread is scheduled.
+fn own_policy() -> libc::c_long {
+    // SAFETY: no memory is passed.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) }
 }
 
 /// Writes down as a thread's own I/O priority what follows from its nice value.
@@ -85,11 +95,6 @@ fn keep_io_priority(tid: libc::pid_t) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn policy() -> libc::c_int {
-        // SAFETY: no memory is passed.
-        unsafe { libc::sched_getscheduler(0) }
-    }
-
     fn io_class() -> libc::c_long {
         // SAFETY: no memory is passed.
         unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, 0) >> CLASS_SHIFT }
@@ -101,15 +106,16 @@ mod tests {
             return;
         }
         set_yielding(None, true).unwrap();
-        assert_eq!(policy(), libc::SCHED_IDLE);
+        assert_eq!(own_policy(), libc::SCHED_IDLE.into());
         assert_eq!(io_class(), BEST_EFFORT.into(), "not the idle class");
         let child = std::thread::spawn(|| {
-            let inherited = policy();
+            let inherited = own_policy();
             run_as_others().unwrap();
-            (inherited, policy())
+            [inherited, own_policy()]
         });
-        assert_eq!(child.join().unwrap(), (libc::SCHED_IDLE, libc::SCHED_OTHER));
+        let expected = [libc::SCHED_IDLE, libc::SCHED_OTHER].map(libc::c_long::from);
+        assert_eq!(child.join().unwrap(), expected);
         set_yielding(None, false).unwrap();
-        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert_eq!(own_policy(), libc::SCHED_OTHER.into());
     }
 }

@@ -102,10 +102,11 @@ pub fn wants(settings: &Settings) -> Wants {
         flags |= InitFlags::PASSTHROUGH;
         max_stack_depth = settings.passthrough.max_stack_depth;
     }
-    let pages = u32::from(settings.requests.fuse_msg_size.pages(4096));
+    let page_bytes = rustix::param::page_size() as u32;
+    let pages = u32::from(settings.requests.fuse_msg_size.pages(page_bytes.into()));
     Wants {
         flags,
-        max_write_bytes: pages.saturating_mul(4096),
+        max_write_bytes: pages.saturating_mul(page_bytes),
         max_background: MAX_BACKGROUND,
         congestion_threshold: MAX_BACKGROUND / 4 * 3,
         max_stack_depth,

@@ -379,7 +379,7 @@ pub struct Connection {
     pub features: Vec<String>,
     /// The longest WRITE.
     pub max_write_bytes: u64,
-    /// The most pages of 4 KiB in a request.
+    /// The most memory pages in a request.
     pub max_pages: u64,
     /// Background requests in flight.
     pub max_background: u64,

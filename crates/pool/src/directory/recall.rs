@@ -38,6 +38,8 @@ pub(crate) struct Reason {
     branches_left: bool,
     /// Branches that joined while the kernel was remembering missing names.
     joined: Vec<BranchId>,
+    /// What the kernel was told is missing may be on a branch that nobody can ask.
+    misses: bool,
 }
 
 impl Reason {
@@ -63,6 +65,7 @@ impl Reason {
                 .iter()
                 .any(|known| branches.iter().all(|branch| branch.id != known.id)),
             joined,
+            misses: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl Reason {
             names: true,
             branches_left: true,
             joined: Vec::new(),
+            misses: true,
         }
     }
 
@@ -81,17 +85,19 @@ impl Reason {
             names: true,
             branches_left: false,
             joined: vec![id],
+            misses: false,
         }
     }
 
     fn is_nothing(&self) -> bool {
-        !self.names && !self.branches_left && self.joined.is_empty()
+        !self.names && !self.branches_left && self.joined.is_empty() && !self.misses
     }
 
     fn add(&mut self, other: Reason) {
         self.names |= other.names;
         self.branches_left |= other.branches_left;
         self.joined.extend(other.joined);
+        self.misses |= other.misses;
     }
 }
 
@@ -198,6 +204,10 @@ fn sweep(pool: &Directories, reason: &Reason) {
     expire_missing_names(pool, connection, &reason.joined);
     if reason.names {
         expire_names(pool, connection);
+    }
+    // Nobody lists them: they go with all other names, or run out within their minute.
+    if reason.misses && pool.view().complete().is_err() {
+        invalidate::drop_every_name(pool, connection);
     }
 }
 

@@ -155,12 +155,17 @@ impl Mounts {
         Ok(())
     }
 
-    /// A branch left the pool.
+    /// A branch left the pool. A descriptor that keeps the number of its mount would keep the disk, too, which
+    /// could not be unmounted: it goes, and who still comes there has the mount looked at anew.
     pub fn forget_root(&self, branch: BranchId) {
         let _adding = self.adding.lock();
         let mut list = Vec::clone(&self.known.load());
-        list.iter_mut()
-            .for_each(|known| known.roots.retain(|root| *root != branch));
+        list.retain_mut(|known| {
+            let before = known.roots.len();
+            known.roots.retain(|root| *root != branch);
+            let was_its_own = known.roots.is_empty() && before > 0;
+            !(was_its_own && known.pin.is_some())
+        });
         self.put(list);
     }
 
@@ -475,8 +480,9 @@ impl Mounts {
                 known.is_pool = self.is_pool(line);
                 true
             }
-            // Detached: what is open there goes on.
-            None => !known.roots.is_empty() || known.pin.is_some(),
+            // Detached: a branch that is open there goes on. Nothing else is kept, and no disk for the sake of a
+            // number: with the entry nobody goes by it any more.
+            None => !known.roots.is_empty(),
         });
         self.put(list);
         news

@@ -1,14 +1,14 @@
 //! Branches that vanish, are replaced or turn read-only: nothing is written where they were, a
 //! file that cannot be seen does not look deleted, and they come back by themselves.
 
-use crate::need_root;
+use crate::{need_kernel, need_root};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::support::files::{errno, get, names, pattern, put};
-use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
+use crate::support::{Kind, Pool, eventually, kernel, mounts, run, strandfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,6 +22,17 @@ struct Disk {
 
 impl Disk {
     fn new(options: &str) -> Disk {
+        Disk::made(options, Kind::Dir)
+    }
+
+    /// The disk is a filesystem of its own, which nobody else writes to.
+    fn on_tmpfs(options: &str) -> Disk {
+        let mut new = Disk::made(options, Kind::Tmpfs("64m"));
+        new.pool.start();
+        new
+    }
+
+    fn made(options: &str, kind: Kind) -> Disk {
         let pool = Pool::build()
             .branch(Kind::Tmpfs("64m"), "")
             .branch(Kind::Dir, "")
@@ -29,6 +40,7 @@ impl Disk {
             .prepare();
         let disk = pool.outside("disk");
         fs::create_dir(&disk).unwrap();
+        mounts::make_branch(&disk, kind);
         let new = Disk { pool, disk };
         new.plug_in();
         put(new.pool.on(0, "d/near"), "near");
@@ -76,6 +88,12 @@ impl Disk {
     }
 }
 
+impl Drop for Disk {
+    fn drop(&mut self) {
+        mounts::detach(&self.disk);
+    }
+}
+
 fn create(path: PathBuf) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
@@ -91,8 +109,14 @@ fn what_is_on_a_vanished_branch_does_not_look_deleted() {
     );
     disk.pull();
     assert_eq!(get(disk.path("d/near")), b"near");
-    for gone in ["d/far", "only-far", "only-far/f", "no", "d/no"] {
+    for gone in ["d/far", "only-far", "only-far/f", "d/no"] {
         assert_eq!(errno(fs::metadata(disk.path(gone))), Errno::IO, "{gone}");
+    }
+    // Where the disk is watched an older kernel goes on for a minute.
+    if kernel::epochs() {
+        eventually("what is not there", SOON, || {
+            errno(fs::metadata(disk.path("no"))) == Errno::IO
+        });
     }
     for dir in ["", "d"] {
         let listed =
@@ -123,6 +147,31 @@ fn what_is_on_a_vanished_branch_does_not_look_deleted() {
     assert_eq!(errno(fs::metadata(disk.path("no"))), Errno::NOENT);
     put(disk.path("new"), "x");
     assert_eq!(get(disk.path("d/near")), b"nearer");
+}
+
+#[test]
+fn a_name_that_was_missing_is_not_said_to_be_missing_once_a_branch_has_vanished() {
+    need_root!();
+    need_kernel!(epochs);
+    let disk = Disk::on_tmpfs("on-missing=fail,coherence=watch");
+    for branch in &disk.pool.status().branches {
+        assert!(branch.watched.is_on(), "{}", branch.watched);
+    }
+    let names = ["no", "d/no"];
+    let look = || names.map(|name| errno(fs::metadata(disk.path(name))));
+    eventually("the kernel keeps what is missing", SOON, || {
+        look();
+        let before = requests(&disk.pool);
+        assert_eq!(look(), [Errno::NOENT; 2]);
+        requests(&disk.pool) <= before + 1
+    });
+    disk.pull();
+    eventually("it is not known to be missing", SOON, || {
+        look() == [Errno::IO; 2]
+    });
+    disk.plug_in();
+    disk.expect("ok");
+    assert_eq!(look(), [Errno::NOENT; 2]);
 }
 
 #[test]
@@ -356,8 +405,11 @@ fn a_mount_waits_for_its_branches_marks() {
     let mut disk = Disk::new("branch-marker=.strandfs.branch,on-missing=wait");
     put(disk.pool.on(0, ".strandfs.branch"), "");
     let path = disk.disk.join(".strandfs.branch");
+    let log = disk.pool.outside("log");
     let marking = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
+        eventually("it waits", SOON, || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains("waiting for branch"))
+        });
         put(path, "");
     });
     disk.pool.start();

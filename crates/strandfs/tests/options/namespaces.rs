@@ -86,7 +86,7 @@ fn of_two_servers_with_one_number_each_is_asked_in_its_own_namespace() {
     for pool in &pools {
         eventually("all to serve", SOON, || is_number(&said(pool)));
     }
-    let numbers = pools.each_ref().map(|pool| said(pool));
+    let numbers = pools.each_ref().map(said);
     fs::write(&go, "").unwrap();
     for pool in &pools {
         eventually("an end", SOON, || said(pool).ends_with("end\n"));

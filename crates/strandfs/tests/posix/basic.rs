@@ -1,7 +1,7 @@
 //! Names, kinds of files and attributes: what a program sees through the pool is what POSIX and the
 //! bare filesystem promise, and what is done through the pool is done on the branch.
 
-use crate::need_root;
+use crate::{need_kernel, need_root};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -449,6 +449,7 @@ fn changes_move_the_times_of_file_and_parent() {
 
 #[test]
 fn statx_knows_the_birth_time() {
+    need_kernel!(statx_of_fuse, birth_times_on_tmpfs);
     let pool = Pool::tmpfs(1).mount();
     put(pool.path("f"), "x");
     let at = |path: PathBuf| {

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use strandfs_testkit as support;
-use strandfs_testkit::{need_root, need_tool};
+use strandfs_testkit::{need_kernel, need_root, need_tool};
 
 mod deep_queue;
 mod ending;
+mod kernel;
 mod locks_unreported;
 mod mount_again;
 mod near_caller;

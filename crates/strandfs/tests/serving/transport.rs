@@ -1,6 +1,6 @@
 //! The `transport` option: what it chooses, what it says, and that it serves the same pool.
 
-use crate::need_root;
+use crate::{need_kernel, need_root};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -283,6 +283,7 @@ fn a_backlog_is_served_by_two_threads_on_any_cpu_unless_threads_are_pinned() {
 /// No buffer of a request in flight is anybody else's, also while a queue gets its second thread.
 #[test]
 fn each_of_many_direct_requests_at_once_moves_its_own_bytes() {
+    need_kernel!(direct_io_on_tmpfs);
     need_root!();
     const CALLERS: u64 = 32;
     let own = sched_getaffinity(None).unwrap();

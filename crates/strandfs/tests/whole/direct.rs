@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::support::files::{Aligned, SharedMap, get, open_with, pattern, put};
 use crate::support::mounts::loop_works;
 use crate::support::{Kind, Pool, run};
-use crate::{need_root, need_tool};
+use crate::{need_kernel, need_root, need_tool};
 
 /// No whole number of blocks of any disk.
 const SIZE: usize = 3 * 4096 + 1168;
@@ -28,6 +28,7 @@ fn on_each_disk(way: &str, test: impl Fn(&Pool)) {
 
 #[test]
 fn stores_through_a_mapping_reach_the_last_part_of_a_block_past_o_direct() {
+    need_kernel!(mapping_of_direct_files);
     need_root!();
     for way in ["passthrough.io=off", "passthrough.io=auto"] {
         on_each_disk(way, |pool| {
@@ -52,6 +53,7 @@ fn stores_through_a_mapping_reach_the_last_part_of_a_block_past_o_direct() {
 /// The kernel writes pages back through any handle they were changed through, whose ever they are.
 #[test]
 fn what_one_stores_is_kept_while_another_has_the_file_open_with_o_direct() {
+    need_kernel!(mapping_of_direct_files);
     need_root!();
     on_each_disk("passthrough.io=off", |pool| {
         let mut content = pattern(2, SIZE);

@@ -92,7 +92,14 @@ fn bare(kind: Kind, text: String, settings: &Settings) -> String {
             Ok(time) if time.subsec_nanos() == 0 => time.as_secs().to_string(),
             _ => text,
         },
-        Kind::Pages => settings.requests.fuse_msg_size.pages(4096).to_string(),
+        Kind::Pages => {
+            let page_bytes = rustix::param::page_size() as u64;
+            settings
+                .requests
+                .fuse_msg_size
+                .pages(page_bytes)
+                .to_string()
+        }
         _ => text,
     }
 }

@@ -209,6 +209,10 @@ pub fn removexattr(fd: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     checked(result as isize).map(drop)
 }
 
+/// The number of `fchmodat2(2)`, which the `libc` crate does not have for every architecture. System calls of
+/// these years have one number everywhere; where this one is no call's (MIPS), the kernel says so.
+const FCHMODAT2: libc::c_long = 452;
+
 /// Sets the mode of the inode behind `fd`, which may be `O_PATH`.
 ///
 /// # Errors
@@ -217,7 +221,7 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
     // SAFETY: the path is empty and ends with NUL.
     let result = unsafe {
         libc::syscall(
-            libc::SYS_fchmodat2,
+            FCHMODAT2,
             fd.as_raw_fd(),
             c"".as_ptr(),
             mode.as_raw_mode(),
@@ -334,6 +338,12 @@ mod tests {
             ProcPath::new(&file).as_c_str().to_bytes(),
             expected.as_bytes()
         );
+    }
+
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    fn fchmodat2_has_the_number_that_libc_knows_where_it_knows_one() {
+        assert_eq!(FCHMODAT2, libc::SYS_fchmodat2);
     }
 
     #[test]

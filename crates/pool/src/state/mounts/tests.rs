@@ -82,3 +82,35 @@ fn what_a_mount_forbids_is_taken_out_unless_the_pool_forbids_it_for_all() {
     assert_eq!(shown(2, program), (0o6755, 0));
     assert_eq!(shown(2, device), (0o666, NO_DEVICE));
 }
+
+/// A mount of this key whose number may come again, with the descriptor that keeps it, if it still does.
+fn pinned(mounts: &Mounts, key: u64, roots: &[BranchId]) -> std::sync::Weak<OwnedFd> {
+    let pin = Arc::new(rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap());
+    let kept = Arc::downgrade(&pin);
+    mounts.add(Known {
+        roots: roots.into(),
+        pin: Some(pin),
+        ..known(key, false, Forbids::empty())
+    });
+    kept
+}
+
+#[test]
+fn a_mount_that_was_detached_is_let_go_of_where_numbers_of_mounts_come_again() {
+    let mounts = Mounts::default();
+    let gone = pinned(&mounts, u64::MAX, &[]);
+    let branch = pinned(&mounts, u64::MAX - 1, &[BranchId(0)]);
+    mounts.review(&Table::read());
+    assert!(gone.upgrade().is_none(), "no disk is kept for its number");
+    assert!(branch.upgrade().is_some(), "the branch is in use");
+}
+
+#[test]
+fn the_mount_of_a_branch_that_left_is_let_go_of_where_numbers_of_mounts_come_again() {
+    let mounts = Mounts::default();
+    let left = pinned(&mounts, 1, &[BranchId(0)]);
+    let shared = pinned(&mounts, 2, &[BranchId(0), BranchId(1)]);
+    mounts.forget_root(BranchId(0));
+    assert!(left.upgrade().is_none(), "its disk can be unmounted");
+    assert!(shared.upgrade().is_some(), "another branch is there");
+}
