@@ -2,7 +2,6 @@
 //! told them to (`EXT4_IOC_SHUTDOWN`, `XFS_IOC_GOINGDOWN`), they answer nothing but EIO until they are
 //! mounted anew. statvfs(2) and, with ext4, names that are remembered go on as ever.
 
-use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
@@ -24,7 +23,9 @@ pub fn is_refusal(errno: Errno) -> bool {
 /// the rest. May access the disk, and take its time.
 pub fn has_shut_down(root: BorrowedFd<'_>) -> bool {
     // No such attribute: not even an error of the disk is likely, the root was just in use.
-    let attribute = sys::getxattr(root, OsStr::new("user.strandfs.none"), None);
+    // Branches are asked by threads with a table of their own, too.
+    let path = sys::ProcPath::of_thread(root);
+    let attribute = rustix::fs::getxattr(path.as_c_str(), c"user.strandfs.none", &mut [0; 1]);
     if !attribute.is_err_and(is_refusal) {
         return false;
     }

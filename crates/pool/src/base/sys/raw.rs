@@ -19,7 +19,7 @@ const STATX_WANTED: StatxFlags = StatxFlags::BASIC_STATS
 /// `STATX_MNT_ID_UNIQUE`: a number that no other mount ever gets (Linux 6.8).
 pub const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// `/proc/self/fd/N` as a C string on the stack: the way to act on an `O_PATH` descriptor with
+/// A path such as `/proc/self/fd/N` as a C string on the stack: the way to act on an `O_PATH` descriptor with
 /// calls that want a path. The magic link leads to the very inode, whatever its name is now.
 pub struct ProcPath {
     bytes: [u8; 32],
@@ -27,11 +27,20 @@ pub struct ProcPath {
 }
 
 impl ProcPath {
-    /// The path of `fd`.
+    /// The path of `fd`, which is in the table that the threads of the server share.
     pub fn new(fd: impl AsFd) -> Self {
-        const PREFIX: &[u8] = b"/proc/self/fd/";
+        Self::after(b"/proc/self/fd/", fd)
+    }
+
+    /// The path of `fd` in the table of the calling thread, which may have one of its own: the other path
+    /// would lead to whatever has that number in the table of the first thread. Takes a little longer.
+    pub fn of_thread(fd: impl AsFd) -> Self {
+        Self::after(b"/proc/thread-self/fd/", fd)
+    }
+
+    fn after(prefix: &[u8], fd: impl AsFd) -> Self {
         let mut bytes = [0u8; 32];
-        bytes[..PREFIX.len()].copy_from_slice(PREFIX);
+        bytes[..prefix.len()].copy_from_slice(prefix);
         let mut digits = [0u8; 10];
         let mut number = fd.as_fd().as_raw_fd().unsigned_abs();
         let mut count = 0;
@@ -44,11 +53,11 @@ impl ProcPath {
             }
         }
         for (index, digit) in digits[..count].iter().rev().enumerate() {
-            bytes[PREFIX.len() + index] = *digit;
+            bytes[prefix.len() + index] = *digit;
         }
         ProcPath {
             bytes,
-            len: PREFIX.len() + count,
+            len: prefix.len() + count,
         }
     }
 
@@ -338,6 +347,11 @@ mod tests {
             ProcPath::new(&file).as_c_str().to_bytes(),
             expected.as_bytes()
         );
+        let longest = [b"/proc/thread-self/fd/", i32::MAX.to_string().as_bytes()].concat();
+        assert_eq!(longest.len() + 1, ProcPath::new(&file).bytes.len());
+        let of_thread = ProcPath::of_thread(&file);
+        let link = rustix::fs::readlink(of_thread.as_c_str(), Vec::new());
+        assert_eq!(link.unwrap().as_bytes(), b"/dev/null");
     }
 
     #[test]
