@@ -21,7 +21,7 @@ use crate::branch::resolve::{refuse_duplicates, resolve_knowing};
 /// A relative path that begins with one of `= + - < > ~` must be written `./PATH`.
 ///
 /// # Errors
-/// As [`parse`] and [`resolve()`]; also when a removal matches nothing or would leave no branch.
+/// As [`parse`] and [`super::resolve()`]; also when a removal matches nothing or would leave no branch.
 pub fn edit(current: &[BranchSpec], text: &str) -> Result<Vec<BranchSpec>, BranchError> {
     edit_within(current, text, reach::PATIENCE)
 }

@@ -108,6 +108,8 @@ fn a_branch_that_vanishes_is_replaced_and_comes_back_is_told_of() {
     plug_in(&told.pool, "other");
     told.expect(2, "replaced b1 missing left-out=0");
     pull(&told.pool);
+    let is_missing = || told.pool.branch_status(1).condition.state == "missing";
+    eventually("a missing branch", SOON, is_missing);
     // `missing` was told a moment ago; that the branch is well is news.
     plug_in(&told.pool, "disk");
     told.expect(3, "recovered b1 replaced left-out=1");
