@@ -185,10 +185,12 @@ fn a_refused_scheduling_priority_is_told() {
         .stdout(Stdio::null())
         .stderr(log);
     let mut server = server.spawn().unwrap();
+    let said = || fs::read_to_string(pool.outside("refused")).unwrap();
+    // The kernel lists the mount before the server has done with it what it does at its start.
     eventually("the mount", PATIENCE, || {
-        mounts::is_mounted(pool.root()) || server.try_wait().unwrap().is_some()
+        said().contains("mounted mountpoint=") || server.try_wait().unwrap().is_some()
     });
-    let said = fs::read_to_string(pool.outside("refused")).unwrap();
+    let said = said();
     mounts::unmount_cleanly(pool.root()).ok();
     assert!(server.wait().unwrap().success(), "{said}");
     assert!(
