@@ -222,7 +222,9 @@ pub(crate) fn setxattr(
         flags: args.flags,
         // What takes another power is done as the owner.
         payer: match power {
-            Power::Write => account::of_caller_anywhere(cx, &view),
+            Power::Write | Power::WriteUnasked | Power::Annotate | Power::Secure => {
+                account::of_caller_anywhere(cx, &view)
+            }
             _ => account::ROOT,
         },
     };
