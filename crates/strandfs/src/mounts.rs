@@ -33,6 +33,9 @@ const STATUS: &str = "user.strandfs.status";
 /// The name of its control socket, of its control file.
 const SOCKET: &str = "user.strandfs.socket";
 
+/// The file it was made from, of its control file.
+const CONFIG: &str = "user.strandfs.config";
+
 /// The types that pool directories.
 const POOL_TYPES: [&[u8]; 2] = [FILESYSTEM_TYPE, MERGERFS_TYPE];
 
@@ -277,6 +280,18 @@ pub fn metrics_and_users(mountpoint: &Path) -> io::Result<(Metrics, Users)> {
 
 fn another_version() -> io::Error {
     io::Error::other("its server is of another version")
+}
+
+/// The file that a pool was made from; empty if it was made from none.
+///
+/// # Errors
+/// As for [`metrics`].
+pub fn config(mountpoint: &Path) -> io::Result<PathBuf> {
+    if let Some(why) = hindrance(mountpoint) {
+        return Err(io::Error::other(why));
+    }
+    let told = probe::attribute(&mountpoint.join(".strandfs"), CONFIG, PATIENCE);
+    Ok(PathBuf::from(OsString::from_vec(told.map_err(said)?)))
 }
 
 /// The control socket of the server.

@@ -8,7 +8,6 @@ use strandfs_options::config::named_by;
 use crate::args::Command;
 use crate::args::bench::BenchCommand;
 use crate::args::control::BranchCommand;
-use crate::control::client;
 use crate::failure::Failure;
 use crate::{config, mounts};
 
@@ -77,15 +76,14 @@ fn is_pool(path: &Path) -> bool {
     path.is_ok_and(|path| mounts::holder(&path).is_ok_and(|kind| kind.is_some()))
 }
 
-/// Where a pool is mounted that was made from this file. Servers of other users are not asked.
+/// Where a pool is mounted that was made from this file. Servers of other users are not asked, and one that
+/// does not answer is not waited for.
 fn mounted_from(file: &Path) -> Option<PathBuf> {
     let file = file.canonicalize().ok()?;
-    let is_made_from =
-        |config: String| Path::new(&config).canonicalize().is_ok_and(|it| it == file);
+    let is_made_from = |config: PathBuf| config.canonicalize().is_ok_and(|it| it == file);
     let mut pools = mounts::all().ok()?.into_iter();
     let pool = pools.find(|pool| {
-        pool.stranger().is_none()
-            && client::value(&pool.mountpoint, "config").is_ok_and(is_made_from)
+        pool.stranger().is_none() && mounts::config(&pool.mountpoint).is_ok_and(is_made_from)
     })?;
     Some(pool.mountpoint)
 }

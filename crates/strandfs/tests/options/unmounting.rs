@@ -32,6 +32,14 @@ fn line(pool: &Pool, disk: &Path) -> String {
     )
 }
 
+/// The system with such a line for the pool, and an end for what is mounted by it.
+fn by_line(pool: &Pool) -> (Daemons, System) {
+    let disk = pool.on(0, "");
+    fs::create_dir(disk.join("branch")).unwrap();
+    let system = System::new(pool, &line(pool, &disk));
+    (Daemons::at(pool.root()), system)
+}
+
 #[test]
 fn who_unmounts_a_pool_can_unmount_its_disks_next() {
     need_root!();
@@ -61,10 +69,7 @@ fn who_unmounts_a_pool_can_unmount_its_disks_next() {
 fn umount_says_and_does_what_its_options_mean() {
     need_root!();
     let pool = Pool::tmpfs(1).prepare();
-    let disk = pool.on(0, "");
-    fs::create_dir(disk.join("branch")).unwrap();
-    let _system = System::new(&pool, &line(&pool, &disk));
-    let _daemons = Daemons::at(pool.root());
+    let _by_line = by_line(&pool);
     let root = text(pool.root());
     run("mount", [root]).ok();
     put(pool.path("f"), "x");
@@ -93,10 +98,7 @@ fn umount_says_and_does_what_its_options_mean() {
 fn umount_frees_a_mountpoint_whose_server_is_dead_or_stopped() {
     need_root!();
     let pool = Pool::tmpfs(1).prepare();
-    let disk = pool.on(0, "");
-    fs::create_dir(disk.join("branch")).unwrap();
-    let _system = System::new(&pool, &line(&pool, &disk));
-    let _daemons = Daemons::at(pool.root());
+    let _by_line = by_line(&pool);
     let root = text(pool.root());
     let server = || {
         let pid = strandfs(["get", root, "pid"]).ok().stdout;
@@ -181,4 +183,38 @@ fn a_pool_answers_to_the_name_it_was_mounted_by() {
         nowhere.stderr.contains("give the mountpoint"),
         "{nowhere:?}"
     );
+}
+
+/// Each of root's pools was asked for its file, and a server that is stopped kept the command for ever.
+#[test]
+fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
+    need_root!();
+    let stopped = Pool::tmpfs(1).option("transport=dev").mount();
+    let server = Pid::from_raw(stopped.pid().cast_signed()).unwrap();
+    let pool = Pool::tmpfs(1).prepare();
+    let root = text(pool.root()).to_owned();
+    let system = System::new(&pool, "");
+    let _daemons = Daemons::at(pool.root());
+    let branch = pool.on(0, "");
+    let file = format!(
+        "branches = ['{}']\nmountpoint = '{root}'\nminfreespace = 0\n",
+        branch.display()
+    );
+    system.write("strandfs/media.toml", &file);
+    strandfs(["mount", "media"]).ok();
+    kill_process(server, Signal::STOP).unwrap();
+    let program = crate::support::command::binary();
+    let asked = run(
+        "timeout",
+        [
+            Path::new("30"),
+            &program,
+            Path::new("get"),
+            Path::new("media"),
+            Path::new("pid"),
+        ],
+    );
+    kill_process(server, Signal::CONT).unwrap();
+    assert_eq!(asked.code(), 0, "{asked:?}");
+    strandfs(["umount", "media"]).ok();
 }
