@@ -72,17 +72,25 @@ pub fn is_called(arguments: &[OsString]) -> bool {
     !starts_itself && name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }
 
+/// The arguments of a helper.
+///
+/// # Errors
+/// What the helper ends with, where they are wrong or ask for help: that has been printed then.
+pub fn parsed<Args: Parser>(arguments: Vec<OsString>) -> Result<Args, ExitCode> {
+    Args::try_parse_from(arguments).map_err(|error| {
+        let _ = error.print();
+        match error.use_stderr() {
+            true => MountExit::Usage.into(),
+            false => ExitCode::SUCCESS,
+        }
+    })
+}
+
 /// Does what mount(8) asks for.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let args = match HelperArgs::try_parse_from(arguments) {
+    let args = match parsed::<HelperArgs>(arguments) {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return match error.use_stderr() {
-                true => MountExit::Usage.into(),
-                false => ExitCode::SUCCESS,
-            };
-        }
+        Err(code) => return code,
     };
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,

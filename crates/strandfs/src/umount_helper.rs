@@ -60,15 +60,9 @@ pub fn is_called(arguments: &[OsString]) -> bool {
 
 /// Does what umount(8) asks for.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let args = match UmountHelperArgs::try_parse_from(arguments) {
+    let args = match mount_helper::parsed::<UmountHelperArgs>(arguments) {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return match error.use_stderr() {
-                true => MountExit::Usage.into(),
-                false => ExitCode::SUCCESS,
-            };
-        }
+        Err(code) => return code,
     };
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,

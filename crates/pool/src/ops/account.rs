@@ -6,12 +6,11 @@ use strandfs_fuse::Context;
 
 use crate::base::branch::Branch;
 use crate::base::sys;
+use crate::ops::admission::UNNAMED;
 use crate::ops::privilege;
 use crate::state::open_file::OpenFile;
 use crate::state::view::View;
 
-/// The user that the kernel does not name.
-const UNNAMED: u32 = u32::MAX;
 /// The account that goes with the server's own rights.
 pub(super) const ROOT: u32 = 0;
 

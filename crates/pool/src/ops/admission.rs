@@ -18,7 +18,7 @@ use crate::ops::Ops;
 use crate::state::open_files::Refused;
 
 /// The user whom the kernel does not name.
-const UNNAMED: u32 = u32::MAX;
+pub(super) const UNNAMED: u32 = u32::MAX;
 /// Whose files are not counted, as root's are not.
 const UNCOUNTED: u32 = 0;
 /// How many processes' directories the threads keep open, see [`Asked`].

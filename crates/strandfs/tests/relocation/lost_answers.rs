@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use crate::need_root;
 use crate::support::fault_fs::{FaultFs, VEILED};
 use crate::support::files::{get, names, open_with, pattern};
-use crate::support::{Kind, Pool, run};
+use crate::support::{Kind, Pool, mounts, run};
 
 const MIB: usize = 1 << 20;
 /// A move makes fewer calls on a branch.
@@ -105,8 +105,10 @@ fn a_move_whose_branch_loses_an_answer_leaves_one_file_with_all_that_was_written
             if let Err(what) = outcome {
                 wrong.push(format!("branch {weak} {has_nameless}, {what}"));
             }
-            drop(pool);
             drop(disk);
+            // Else the pool's directory could not be removed.
+            mounts::detach(&pool.outside("behind"));
+            drop(pool);
             if failed == 0 {
                 break;
             }
