@@ -13,6 +13,7 @@ pub(crate) mod event;
 pub(crate) mod hot;
 pub(crate) mod invalidate;
 pub(crate) mod kept_listings;
+pub(crate) mod misses;
 pub(crate) mod queue;
 pub(crate) mod remembered;
 pub(crate) mod series;
@@ -32,6 +33,7 @@ pub(crate) use changes::Epoch;
 use dir_index::DirIndex;
 use hot::HotFiles;
 pub(crate) use kept_listings::Keeping;
+use misses::Misses;
 use queue::Queue;
 use remembered::Lookups;
 pub(crate) use remembered::{CachedLookups, Fill, Learnt};
@@ -65,6 +67,7 @@ pub struct Coherence {
     pub(crate) changes: Changes,
     pub(crate) lookups: Lookups,
     index: DirIndex,
+    pub(crate) misses: Misses,
     /// Numbers for series of listings.
     series: AtomicU64,
     pub(crate) hot: HotFiles,
@@ -83,6 +86,7 @@ impl Coherence {
             changes: Changes::default(),
             lookups: Lookups::default(),
             index: DirIndex::default(),
+            misses: Misses::default(),
             series: AtomicU64::new(0),
             hot: HotFiles::default(),
             queue: Queue::default(),

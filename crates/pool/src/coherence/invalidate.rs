@@ -78,7 +78,8 @@ pub(crate) fn count_invalidation(pool: &Coherent) {
 }
 
 /// Events were lost: every known name is looked up again at its next use, everything known
-/// of inodes is dropped. Missing names, which nobody lists, run out within their minute.
+/// of inodes is dropped. Of missing names the latest are known; more go with all other names, or run out within
+/// their minute.
 pub(crate) fn expire_everything(pool: &Coherent) {
     pool.coherence.changes.note_everything();
     pool.coherence.changes.structure_changed();
@@ -92,6 +93,9 @@ pub(crate) fn expire_everything(pool: &Coherent) {
         let _ = connection.invalidate_inode(node.id, -1, 0);
     }
     expire_names_of(pool, connection, &nodes, |_| true);
+    if pool.coherence.misses.are_more() {
+        drop_every_name(pool, connection);
+    }
     for node in nodes.iter().filter(|node| !node.is_dir()) {
         let _ = drop_inode(pool, node);
     }
@@ -104,8 +108,8 @@ pub(crate) fn all_nodes(pool: &State) -> Vec<Arc<Node>> {
     nodes
 }
 
-/// Has the kernel look up again the names of the nodes that are chosen, and drop the listings of all
-/// directories among the nodes.
+/// Has the kernel look up again the names of the nodes that are chosen and those that it takes for missing, and
+/// drop the listings of all directories among the nodes.
 pub(crate) fn expire_names_of(
     pool: &Coherent,
     connection: &Connection,
@@ -123,6 +127,9 @@ pub(crate) fn expire_names_of(
                 stale.push(Stale::Name(name.name.clone()));
             }
         }
+    }
+    for (parent, name) in pool.coherence.misses.all() {
+        stale.entry(parent).or_default().push(Stale::Name(name));
     }
     let mut teller = Teller::expiring(pool, connection);
     for (parent, stale) in stale {

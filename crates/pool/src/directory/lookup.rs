@@ -127,6 +127,7 @@ fn no_such_name(
     if valid.is_zero() {
         return Err(Errno::NOENT.into());
     }
+    pool.coherence.misses.note(parent.id, name, valid);
     Ok(Entry {
         node: NodeId(0),
         generation: 0,

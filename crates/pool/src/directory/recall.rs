@@ -205,7 +205,7 @@ fn sweep(pool: &Directories, reason: &Reason) {
     if reason.names {
         expire_names(pool, connection);
     }
-    // Nobody lists them: they go with all other names, or run out within their minute.
+    // Those that are not known go with all other names, or run out within their minute.
     if reason.misses && pool.view().complete().is_err() {
         invalidate::drop_every_name(pool, connection);
     }

@@ -1,14 +1,14 @@
 //! Branches that vanish, are replaced or turn read-only: nothing is written where they were, a
 //! file that cannot be seen does not look deleted, and they come back by themselves.
 
-use crate::{need_kernel, need_root};
+use crate::need_root;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::support::files::{errno, get, names, pattern, put};
-use crate::support::{Kind, Pool, eventually, kernel, mounts, run, strandfs};
+use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -112,12 +112,9 @@ fn what_is_on_a_vanished_branch_does_not_look_deleted() {
     for gone in ["d/far", "only-far", "only-far/f", "d/no"] {
         assert_eq!(errno(fs::metadata(disk.path(gone))), Errno::IO, "{gone}");
     }
-    // Where the disk is watched an older kernel goes on for a minute.
-    if kernel::epochs() {
-        eventually("what is not there", SOON, || {
-            errno(fs::metadata(disk.path("no"))) == Errno::IO
-        });
-    }
+    eventually("what is not there", SOON, || {
+        errno(fs::metadata(disk.path("no"))) == Errno::IO
+    });
     for dir in ["", "d"] {
         let listed =
             fs::read_dir(disk.path(dir)).and_then(|list| list.collect::<Result<Vec<_>, _>>());
@@ -152,8 +149,25 @@ fn what_is_on_a_vanished_branch_does_not_look_deleted() {
 #[test]
 fn a_name_that_was_missing_is_not_said_to_be_missing_once_a_branch_has_vanished() {
     need_root!();
-    need_kernel!(epochs);
     let disk = Disk::on_tmpfs("on-missing=fail,coherence=watch");
+    is_not_missing_any_more(&disk);
+}
+
+/// Where the kernel does not drop all names at once: before Linux 6.16, and while something is mounted in the
+/// pool.
+#[test]
+fn a_name_that_was_missing_is_asked_for_again_by_its_name_where_a_mount_keeps_the_others() {
+    need_root!();
+    let disk = Disk::on_tmpfs("on-missing=fail,coherence=watch,category.create=ff");
+    let place = disk.path("d/place");
+    fs::create_dir(&place).unwrap();
+    run("mount", ["-t", "tmpfs", "inside", place.to_str().unwrap()]).ok();
+    is_not_missing_any_more(&disk);
+    assert!(mounts::any_below(&place));
+    mounts::detach(&place);
+}
+
+fn is_not_missing_any_more(disk: &Disk) {
     for branch in &disk.pool.status().branches {
         assert!(branch.watched.is_on(), "{}", branch.watched);
     }

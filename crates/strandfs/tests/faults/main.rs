@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use strandfs_testkit as support;
-use strandfs_testkit::{need_kernel, need_root, need_tool};
+use strandfs_testkit::{need_root, need_tool};
 
 mod clocks;
 mod crash_absent;
