@@ -17,6 +17,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Those of lseek(2) and pread(2).
 pub fn is_blank(volume: &File) -> io::Result<bool> {
     let size = volume.metadata()?.len();
+    // Where the backing file is on a server that has yet to be sent some of it, that is a hole to the server.
+    volume.sync_all()?;
     let mut piece = vec![0; PIECE_BYTES];
     let mut at = 0;
     while at < size {
