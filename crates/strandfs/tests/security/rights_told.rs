@@ -4,6 +4,7 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use super::owners::{STALE, let_in};
 use super::people::{ALICE, MALLORY, act_as, command_as};
 use super::support::files::{errno, get, put};
-use super::support::{Pool, say};
+use super::support::{Pool, eventually, run, say};
 use crate::{need_root, need_tool};
 
 fn chmod(path: impl AsRef<Path>, mode: u32) {
@@ -633,4 +634,48 @@ fn who_has_lost_the_group_of_a_file_makes_no_set_group_id_program_of_it() {
             0o711
         );
     }
+}
+
+/// What the kernel keeps for an hour otherwise, and the server compares with nothing.
+#[test]
+fn where_branches_are_watched_a_list_or_a_closed_directory_forbids_as_soon_as_it_does_on_the_branch()
+ {
+    need_root!();
+    need_tool!("setfacl");
+    let pool = Pool::tmpfs(1).option("coherence=watch").mount();
+    let setfacl = |list: &str, path: &Path| {
+        let path = path.to_str().unwrap();
+        run("setfacl", ["-n", "-m", list, path]).ok();
+    };
+    let mode = || fs::metadata(pool.on(0, "f")).unwrap().mode();
+    put(pool.path("f"), "x");
+    chmod(pool.path("f"), 0o640);
+    let [reads, reads_not] = ["r", "-"].map(|right| format!("u:{MALLORY}:{right}"));
+    setfacl(&format!("{reads},m::r"), &pool.path("f"));
+    make_dir(&pool.path("open"), 0o777);
+    put(pool.path("open/x"), "x");
+    let before = mode();
+    let outcomes = || {
+        act_as(MALLORY, || {
+            let read =
+                |path: &Path| errno_of(rustix::fs::access(path, rustix::fs::Access::READ_OK));
+            let made = File::create(pool.path("open/made")).map(drop);
+            [
+                read(&pool.path("f")),
+                read(&pool.path("open/x")),
+                errno_of(made),
+            ]
+        })
+    };
+    assert_eq!(outcomes(), [None; 3]);
+    setfacl(&reads_not, &pool.on(0, "f"));
+    assert_eq!(mode(), before, "the list alone");
+    chmod(pool.on(0, "open"), 0o700);
+    eventually("all is forbidden", Duration::from_secs(20), || {
+        outcomes() == [Some(Errno::ACCESS); 3]
+    });
+}
+
+fn errno_of<T>(outcome: Result<T, impl Into<std::io::Error>>) -> Option<Errno> {
+    outcome.is_err().then(|| errno(outcome))
 }
