@@ -9,6 +9,7 @@ pub(crate) mod errno_name;
 pub mod error;
 pub mod exposure;
 pub mod hash;
+pub(crate) mod holes;
 pub(crate) mod magic;
 pub(crate) mod metadata;
 pub mod metrics;

@@ -54,6 +54,10 @@ struct Broken {
     name: Option<OsString>,
     /// The file of this name cannot be read; its node, once it was looked up.
     content: Option<(OsString, Option<NodeId>)>,
+    /// Where the content of every file ends, whatever its size.
+    content_bytes: Option<u64>,
+    /// Every file is said to be one hole.
+    denies_data: bool,
 }
 
 /// A mounted one.
@@ -149,6 +153,16 @@ impl FaultFs {
     /// From now on every read of the file of this name fails with EIO.
     pub fn break_content(&self, name: &str) {
         self.shared.broken.lock().unwrap().content = Some((name.into(), None));
+    }
+
+    /// From now on every file is said to be one hole, as by a server that was not yet sent what it holds.
+    pub fn deny_data(&self) {
+        self.shared.broken.lock().unwrap().denies_data = true;
+    }
+
+    /// From now on no file has content from there on, while it is as long as ever. Or again, with none.
+    pub fn lose_content_from(&self, offset: Option<u64>) {
+        self.shared.broken.lock().unwrap().content_bytes = offset;
     }
 
     /// Makes it well again; returns how many changes have failed.
@@ -310,8 +324,31 @@ impl Filesystem for Fault {
         if matches!(&broken.content, Some((_, Some(bad))) if *bad == node) {
             return Err(Errno::IO);
         }
+        let end = broken.content_bytes.unwrap_or(u64::MAX);
         drop(broken);
-        Filesystem::read(&*self.pool, cx, node, args, out)
+        let count = Filesystem::read(&*self.pool, cx, node, args, out)?;
+        let left = end.saturating_sub(args.offset_bytes);
+        Ok(count.min(usize::try_from(left).unwrap_or(usize::MAX)))
+    }
+
+    fn lseek(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset_bytes: u64,
+        whence: u32,
+    ) -> Result<u64> {
+        if !self.shared.broken.lock().unwrap().denies_data {
+            return Filesystem::lseek(&*self.pool, cx, node, handle, offset_bytes, whence);
+        }
+        let size_bytes = Filesystem::getattr(&*self.pool, cx, node, Some(handle))?
+            .attr
+            .size_bytes;
+        match i32::try_from(whence) {
+            Ok(libc::SEEK_HOLE) if offset_bytes < size_bytes => Ok(offset_bytes),
+            _ => Err(Errno::NXIO),
+        }
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {

@@ -3,6 +3,7 @@
 pub(crate) const BTRFS: u64 = libc::BTRFS_SUPER_MAGIC as u64;
 /// And ext2 and ext3.
 pub(crate) const EXT4: u64 = libc::EXT4_SUPER_MAGIC as u64;
+pub(crate) const F2FS: u64 = 0xf2f5_2010;
 /// Of descriptors of processes, where each process has a number of its own (Linux 6.9).
 pub(crate) const PIDFS: u64 = 0x5049_4446;
 pub(crate) const TMPFS: u64 = libc::TMPFS_MAGIC as u64;

@@ -1,5 +1,7 @@
 //! The bytes of a file: shared where the filesystem can, else copied with the holes kept, and the
 //! room that was reserved for bytes to come.
+//!
+//! Of a filesystem whose word for holes is not taken (see [`holes`]) every byte is read.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,12 +9,14 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::base::branch::may_be_kept_on;
-use crate::base::sys;
+use crate::base::{holes, magic, sys};
 
 /// One piece where nobody wants to hear of it: large enough for a disk, small enough to be bounded.
 const PIECE_BYTES: u64 = 64 << 20;
 /// The buffer where the kernel cannot copy by itself.
 const BUFFER_BYTES: usize = 1 << 20;
+/// What is left out if all of it is zeros and holes are to be.
+const BLOCK_BYTES: usize = 4096;
 
 /// Makes the bytes of `to`, which is empty, those of `from`, of length `size_bytes`.
 ///
@@ -30,7 +34,7 @@ pub(crate) fn copy_data(
 /// root a copy does not take: nobody asked root for it.
 ///
 /// # Errors
-/// As [`copy_data`], or that of `copied`, which ends it.
+/// As [`copy_data`], EIO where there are fewer bytes than that, or that of `copied`, which ends it.
 pub(super) fn copy_in_pieces<E: From<Errno>>(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -43,20 +47,29 @@ pub(super) fn copy_in_pieces<E: From<Errno>>(
         false => 0,
     };
     let mut at = 0;
+    let told = holes::are_told(from);
     let whole = sys::on_account_of(payer, || {
-        let shared = rustix::fs::ioctl_ficlone(to, from).is_ok();
+        let shared = told && rustix::fs::ioctl_ficlone(to, from).is_ok();
         shared.then(|| reserve_as(from, to, size_bytes))
     });
     if let Some(reserved) = whole {
         return Ok(reserved?);
     }
+    let zeros = match told {
+        true => Zeros::Written,
+        false => zeros_of(from, size_bytes)?,
+    };
     while at < size_bytes {
-        let (start, end) = match next_data(from, at, size_bytes) {
-            Some(range) => range,
-            None => break,
+        let next = match told {
+            true => next_data(from, at, size_bytes),
+            false => Some((at, size_bytes)),
         };
+        let Some((start, end)) = next else { break };
         let end = end.min(start.saturating_add(piece_bytes.max(1)));
-        sys::on_account_of(payer, || copy_range(from, to, start, end))?;
+        sys::on_account_of(payer, || match told {
+            true => copy_range(from, to, start, end),
+            false => copy_by_hand(from, to, (start, end), zeros),
+        })?;
         copied(end - start)?;
         at = end;
     }
@@ -95,9 +108,8 @@ fn reserve_untold(
     size_bytes: u64,
     reserve: &mut dyn FnMut(u64, u64) -> sys::Result<()>,
 ) -> sys::Result<()> {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
-    let magic = rustix::fs::fstatfs(from)?.f_type;
-    if u64::try_from(magic) != Ok(TMPFS_MAGIC) {
+    let kind = rustix::fs::fstatfs(from)?.f_type;
+    if u64::try_from(kind) != Ok(magic::TMPFS) {
         return Err(Errno::OPNOTSUPP);
     }
     let occupied = sys::statx_fd(from)?.stx_blocks.saturating_mul(512);
@@ -127,15 +139,36 @@ fn data_bytes(from: BorrowedFd<'_>, size_bytes: u64) -> u64 {
     sum
 }
 
-/// The next stretch of data from `at` on. A filesystem that does not tell holes has one stretch.
+/// The next stretch of data from `at` on, of a filesystem that tells. One that cannot just now has one stretch.
 fn next_data(from: BorrowedFd<'_>, at: u64, size_bytes: u64) -> Option<(u64, u64)> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-        Ok(start) => start,
+        Ok(start) => start.max(at),
         Err(Errno::NXIO) => return None,
         Err(_) => return Some((at, size_bytes)),
     };
-    let end = rustix::fs::seek(from, SeekFrom::Hole(start)).unwrap_or(size_bytes);
-    Some((start, end.min(size_bytes))).filter(|(start, end)| start < end)
+    let end = match rustix::fs::seek(from, SeekFrom::Hole(start)) {
+        Ok(end) if end > start => end.min(size_bytes),
+        // It has just been data.
+        _ => size_bytes,
+    };
+    Some((start, end)).filter(|(start, end)| start < end)
+}
+
+/// What becomes of blocks of zeros that are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeros {
+    Written,
+    /// They become holes.
+    LeftOut,
+}
+
+/// A file that occupies less than its size has holes, which the copy gets wherever it reads as zeros.
+fn zeros_of(from: BorrowedFd<'_>, size_bytes: u64) -> sys::Result<Zeros> {
+    let occupied = sys::statx_fd(from)?.stx_blocks.saturating_mul(512);
+    Ok(match occupied < size_bytes {
+        true => Zeros::LeftOut,
+        false => Zeros::Written,
+    })
 }
 
 fn copy_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> sys::Result<()> {
@@ -146,16 +179,21 @@ fn copy_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) ->
             rustix::fs::copy_file_range(from, Some(&mut offset_in), to, Some(&mut offset_out), len);
         match copied {
             // Shorter than it was, or a filesystem whose files cannot be copied in this way.
-            Ok(0) => return copy_by_hand(from, to, offset_out, end),
+            Ok(0) => return copy_by_hand(from, to, (offset_out, end), Zeros::Written),
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::NOSPC | Errno::DQUOT | Errno::IO) => return copied.map(drop),
-            Err(_) => return copy_by_hand(from, to, offset_out, end),
+            Err(_) => return copy_by_hand(from, to, (offset_out, end), Zeros::Written),
         }
     }
     Ok(())
 }
 
-fn copy_by_hand(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> sys::Result<()> {
+fn copy_by_hand(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    (start, end): (u64, u64),
+    zeros: Zeros,
+) -> sys::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = start;
     while at < end {
@@ -163,18 +201,47 @@ fn copy_by_hand(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) 
         let room = buffer.get_mut(..len).unwrap_or_default();
         let count = rustix::io::retry_on_intr(|| rustix::io::pread(from, &mut *room, at))?;
         if count == 0 {
-            // Cut meanwhile: the check of size and times will say so.
-            return Ok(());
+            // Cut meanwhile, or a server that has no more of it than this: what is missing is no zeros.
+            return Err(Errno::IO);
         }
-        let mut done = 0;
-        while let Some(rest) = room.get(done..count).filter(|rest| !rest.is_empty()) {
-            let offset = at + done as u64;
-            match rustix::io::retry_on_intr(|| rustix::io::pwrite(to, rest, offset))? {
-                0 => return Err(Errno::IO),
-                written => done += written,
-            }
+        let read = room.get(..count).unwrap_or_default();
+        match zeros {
+            Zeros::Written => write_all(to, read, at)?,
+            Zeros::LeftOut => write_blocks(to, read, at)?,
         }
         at += count as u64;
+    }
+    Ok(())
+}
+
+/// Writes the blocks that are not zeros, neighbours at once.
+fn write_blocks(to: BorrowedFd<'_>, bytes: &[u8], at: u64) -> sys::Result<()> {
+    let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+    let (mut offset, mut rest) = (at, bytes);
+    while !rest.is_empty() {
+        let zero = rest.chunks(BLOCK_BYTES).take_while(|block| is_zero(block));
+        let hole: usize = zero.map(<[u8]>::len).sum();
+        let (_, from_data) = rest.split_at_checked(hole).unwrap_or_default();
+        let full = from_data
+            .chunks(BLOCK_BYTES)
+            .take_while(|block| !is_zero(block));
+        let len: usize = full.map(<[u8]>::len).sum();
+        let (data, after) = from_data.split_at_checked(len).unwrap_or_default();
+        write_all(to, data, offset + hole as u64)?;
+        offset += (hole + len) as u64;
+        rest = after;
+    }
+    Ok(())
+}
+
+fn write_all(to: BorrowedFd<'_>, bytes: &[u8], at: u64) -> sys::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        let offset = at + done as u64;
+        match rustix::io::retry_on_intr(|| rustix::io::pwrite(to, rest, offset))? {
+            0 => return Err(Errno::IO),
+            written => done += written,
+        }
     }
     Ok(())
 }
@@ -258,9 +325,31 @@ mod tests {
         let (_dir, from, to) = pair();
         let content: Vec<u8> = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
         from.write_all_at(&content, 0).unwrap();
-        copy_by_hand(from.as_fd(), to.as_fd(), 0, content.len() as u64).unwrap();
+        let all = (0, content.len() as u64);
+        copy_by_hand(from.as_fd(), to.as_fd(), all, Zeros::Written).unwrap();
         let mut back = vec![0; content.len()];
         to.read_exact_at(&mut back, 0).unwrap();
         assert!(back == content);
+        // Beyond its end there are no zeros.
+        let beyond = (0, content.len() as u64 + 1);
+        let short = copy_by_hand(from.as_fd(), to.as_fd(), beyond, Zeros::Written);
+        assert_eq!(short, Err(Errno::IO));
+    }
+
+    #[test]
+    fn blocks_of_zeros_can_be_left_out_and_nothing_else_is() {
+        let (_dir, from, to) = pair();
+        let mut content = vec![0; (3 << 20) + 777];
+        let size = content.len();
+        for at in [0, 4095, 4096, 9000, 1 << 20, (2 << 20) - 1, size - 1] {
+            content[at] = 7;
+        }
+        from.write_all_at(&content, 0).unwrap();
+        let all = (0, size as u64);
+        copy_by_hand(from.as_fd(), to.as_fd(), all, Zeros::LeftOut).unwrap();
+        let mut back = vec![1; size];
+        to.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == content);
+        assert!(to.metadata().unwrap().blocks() * 512 < 1 << 20);
     }
 }

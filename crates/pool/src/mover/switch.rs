@@ -145,7 +145,12 @@ fn fill<'n>(
     copy_project(from, copy.file.as_fd(), copy.dir())?;
     let to = copy.file.as_fd();
     let mut copied = |bytes| move_mode.copied(node, to, bytes);
-    copy::copy_in_pieces(from, to, source.stat.stx_size, PIECE_BYTES, &mut copied)?;
+    let size_bytes = source.stat.stx_size;
+    match copy::copy_in_pieces(from, to, size_bytes, PIECE_BYTES, &mut copied) {
+        // Cut, perhaps.
+        Err(MoveError::Failed(_)) if !source.is_unchanged() => return Err(MoveError::Changing),
+        other => other?,
+    }
     source.check_written(node)?;
     step();
     copy_file_metadata(from, copy.file.as_fd(), &source.stat)?;

@@ -222,7 +222,11 @@ fn break_on(pool: &Ops, place: &DirOnBranch<'_>, name: &OsStr, node: &Node) -> R
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let source = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
-        let copy = own_copy(dir, source.as_fd(), &stat)?;
+        let copy = match own_copy(dir, source.as_fd(), &stat) {
+            // Cut, perhaps.
+            Err(_) if !unchanged(source.as_fd(), &stat)? => continue,
+            other => other?,
+        };
         if unchanged(source.as_fd(), &stat)? && take_name(place, name, &copy, &stat)? {
             tracing::debug!(branch = %dir.branch.path.display(), ?name, "link-cow: a name got its own copy");
             return Ok(());

@@ -8,6 +8,7 @@ mod ahead;
 mod held;
 mod held_scene;
 mod held_trouble;
+mod holes;
 mod in_vain;
 mod limits;
 mod lost_answers;
