@@ -24,6 +24,7 @@ pub(crate) mod list_branches;
 mod list_number;
 pub(crate) mod listing;
 pub(crate) mod locks;
+mod lost_answer;
 pub(crate) mod open;
 mod open_hack;
 mod owner;

@@ -38,8 +38,8 @@ pub use missing::Missing;
 use reserved::Reserved;
 pub use reserved::Usable;
 pub use root_id::{FilesystemId, RootId, open_to_ask};
-use root_reserve::RootReserve;
 pub(crate) use root_reserve::may_be_kept_on;
+use root_reserve::{Holders, RootReserve};
 pub use shut_down::{SHUT_DOWN, has_shut_down, is_refusal};
 pub use space::SpaceCache;
 
@@ -140,19 +140,19 @@ impl Branch {
             mode: spec.mode,
             min_free_space: spec.min_free_space,
             seed: stable_hash(spec.path.as_os_str().as_bytes()),
-            root: Arc::new(root),
             learnt: Arc::new(Learnt {
                 space: SpaceCache::default(),
                 passthrough: Mutex::new(PassthroughState::Untried),
                 holds: Mutex::new(HoldState::Untried),
                 reserved: OnceLock::new(),
-                root_reserve: RootReserve::of(kind),
+                root_reserve: RootReserve::of(kind, || medium::options_of(root.as_fd())),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,
                 mark,
                 health: Arc::clone(health),
             }),
+            root: Arc::new(root),
         })
     }
 
@@ -252,6 +252,11 @@ impl Branch {
         self.learnt.root_reserve.is_near(ask)
     }
 
+    /// Whom that room is for.
+    pub(crate) fn reserve_holders(&self) -> Holders {
+        self.learnt.root_reserve.holders()
+    }
+
     /// Whether that room is known to be out of reach, without a call.
     pub(crate) fn is_surely_far_from_root_reserve(&self) -> bool {
         self.learnt.root_reserve.is_surely_far()
@@ -329,7 +334,7 @@ fn is_local(kind: u64) -> bool {
             | magic::EXT4
             | magic::XFS
             | magic::BTRFS
-            | 0xf2f5_2010
+            | magic::F2FS
             | 0x2fc1_2fc1
             | 0xca45_1a4e
             | 0x2011_bab0

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::base::branch::Branch;
+use crate::base::branch::{Branch, may_be_kept_on};
 use crate::base::step::{may_be_nameless, step};
 use crate::base::sys;
 use crate::mover::record::Record;
@@ -133,10 +133,15 @@ impl StagingCopy {
         name: &OsStr,
         last: bool,
     ) -> sys::Result<()> {
-        match self.part.take_if(|_| last) {
+        // Nobody asked root for it: the directory does not grow into what is kept for root.
+        let payer = match may_be_kept_on(dir.fd.as_fd()) {
+            true => sys::NOBODY,
+            false => 0,
+        };
+        sys::on_account_with_powers(payer, || match self.part.take_if(|_| last) {
             None => link(&self.file, dir, name),
             Some(part) => rename_new(dir, &part, name).inspect_err(|_| self.part = Some(part)),
-        }
+        })
     }
 
     /// It keeps a name though the move is undone: the record stays, for the next server.

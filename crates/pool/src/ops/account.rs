@@ -2,9 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::io::Errno;
 use strandfs_fuse::Context;
 
 use crate::base::branch::Branch;
+use crate::base::error::Result;
 use crate::base::sys;
 use crate::ops::admission::UNNAMED;
 use crate::ops::privilege;
@@ -23,26 +25,50 @@ pub(super) enum Extent {
     Any,
 }
 
-/// On whose account the caller takes room on a branch: root's where no reserve can be reached, or by root;
-/// somebody unknown is not root.
+/// On whose account the caller takes room on a branch: root's where no reserve can be reached; somebody
+/// unknown is not root.
 pub(super) fn of_caller(cx: &Context<'_>, branch: &Branch, extent: Extent) -> u32 {
     let concerned = match extent {
         Extent::Piece => branch.is_near_root_reserve(),
         Extent::Any => branch.keeps_root_reserve(),
     };
     match concerned {
-        true => user(cx),
+        true => user_there(cx, branch),
         false => ROOT,
+    }
+}
+
+/// The same of a change of names or attributes: on the account of whom a branch keeps room for, where that is near
+/// and the caller may have it.
+pub(super) fn of_changer(cx: &Context<'_>, branch: &Branch) -> u32 {
+    match branch.is_near_root_reserve() {
+        true if may_have_reserve(cx, branch) => branch.reserve_holders().uid,
+        true => user_there(cx, branch),
+        false => ROOT,
+    }
+}
+
+/// Takes room on the account of `payer`, and where there is none for them, what is kept, if the caller may
+/// have that: it is only asked then.
+pub(super) fn paid<T>(
+    (cx, branch, payer): (&Context<'_>, &Branch, u32),
+    mut take: impl FnMut(u32) -> Result<T>,
+) -> Result<T> {
+    match take(payer) {
+        Err(error)
+            if error.errno == Errno::NOSPC && payer != ROOT && may_have_reserve(cx, branch) =>
+        {
+            take(branch.reserve_holders().uid)
+        }
+        outcome => outcome,
     }
 }
 
 /// The same where it may be taken on any branch.
 pub(super) fn of_caller_anywhere(cx: &Context<'_>, view: &View) -> u32 {
     let mut branches = view.branches.iter();
-    match branches.any(|branch| branch.is_near_root_reserve()) {
-        true => user(cx),
-        false => ROOT,
-    }
+    let near = branches.find(|branch| branch.is_near_root_reserve());
+    near.map_or(ROOT, |branch| of_changer(cx, branch))
 }
 
 /// The same for what the kernel kept in its cache and writes in nobody's name: the account of who opened the
@@ -71,6 +97,35 @@ pub(super) fn of_passthrough(cx: &Context<'_>, branch: &Branch, owner: u32, writ
 /// Whether the caller is surely root, who may fill what is kept for root.
 pub(super) fn is_root(cx: &Context<'_>) -> bool {
     user(cx) == ROOT
+}
+
+/// The caller, or whom a branch keeps room for where that is root's by being root.
+fn user_there(cx: &Context<'_>, branch: &Branch) -> u32 {
+    match user(cx) {
+        ROOT => branch.reserve_holders().uid,
+        uid => uid,
+    }
+}
+
+/// Whether a branch lets the caller have what it keeps.
+fn may_have_reserve(cx: &Context<'_>, branch: &Branch) -> bool {
+    let holders = branch.reserve_holders();
+    let uid = user(cx);
+    uid == ROOT
+        || uid == holders.uid
+        || holders.gid != 0 && privilege::is_member(cx, holders.gid)
+        || privilege::takes_reserves(cx)
+}
+
+/// Whether the kernel must not write for the caller, who may have what a branch keeps and would be refused it:
+/// in passthrough it goes by whose the file is.
+pub(super) fn is_worse_passed_through(cx: &Context<'_>, branch: &Branch, owner: u32) -> bool {
+    let holders = branch.reserve_holders();
+    let by_group = holders.gid != 0 && privilege::is_member(cx, holders.gid);
+    let user = user(cx);
+    user != ROOT
+        && owner != holders.uid
+        && (by_group || branch.is_near_root_reserve() && privilege::takes_reserves(cx))
 }
 
 /// The owner of a file, unless root is.

@@ -23,7 +23,7 @@ use crate::directory::locate::Owned;
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, choose, clone_path, forget, locate, set};
 use crate::ops::open::{self, OpenedCopy, server_flags};
-use crate::ops::{Ops, admission, create_existing};
+use crate::ops::{Ops, admission, create_existing, lost_answer};
 use crate::state::attr::{decode_dev, file_attr};
 use crate::state::identity::kind_of_mode;
 use crate::state::node::{DirEntry, DirSet, Node};
@@ -75,7 +75,8 @@ pub(crate) fn create(
         drop(share);
         return create_existing::open_existing(pool, cx, &parent, args, exclusive);
     }
-    let made = on_picked_branch(pool, cx, &view, (&parent, &set), |dir| {
+    let name = Some(args.name);
+    let made = on_picked_branch(pool, cx, &view, (&parent, &set, name), |dir| {
         let flags =
             server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         make_as(
@@ -102,9 +103,14 @@ pub(crate) fn create(
             drop(share);
             return create_existing::open_existing(pool, cx, &parent, args, exclusive);
         }
+        // It is there, as a rule: whoever does not mind opens it.
+        Err(error) if error.took_effect && !exclusive => {
+            drop(share);
+            return create_existing::open_existing(pool, cx, &parent, args, exclusive)
+                .map_err(|other| if other.expected { other } else { error });
+        }
         other => other?,
     };
-    let name = Some(args.name);
     open_made(
         pool,
         cx,
@@ -132,7 +138,7 @@ pub(crate) fn tmpfile(
     let view = pool.view();
     let share = admission::admit(pool, cx)?;
     let set = set::dir_set(pool, &parent)?;
-    let (dir, file) = on_picked_branch(pool, cx, &view, (&parent, &set), |dir| {
+    let (dir, file) = on_picked_branch(pool, cx, &view, (&parent, &set, None), |dir| {
         let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
         let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
         let mode = Mode::from_raw_mode(args.mode & 0o7777);
@@ -324,7 +330,14 @@ fn make(
         return Err(Errno::EXIST.into());
     }
     let make_on = |dir: &DirEntry| make_as(cx, bits, || make_on(dir));
-    let made = on_picked(pool, cx, (view, rule), (&parent, &set), usize::MAX, make_on)?;
+    let made = on_picked(
+        pool,
+        cx,
+        (view, rule),
+        (&parent, &set, Some(name)),
+        usize::MAX,
+        make_on,
+    )?;
     let entry = match &made[..] {
         [(only, ())] => entry_of_only(pool, view, &parent, only, name, since)
             .or_else(|_| lookup::look_up_made(pool, parent.id, name)),
@@ -362,12 +375,12 @@ fn entry_of_only(
 
 /// Runs `make_on` in the directory on the branches that the policy picks, `most` of them, and on its
 /// next choice while branches are full or read-only. One success counts; what then fails on further
-/// branches is logged.
+/// branches is logged. What may have been made under the name though it failed is not made elsewhere.
 fn on_picked<T>(
     pool: &Ops,
     cx: &Context<'_>,
     (view, rule): (&View, Policy),
-    (parent, set): (&Arc<Node>, &DirSet),
+    (parent, set, name): (&Arc<Node>, &DirSet, Option<&OsStr>),
     most: usize,
     make_on: impl Fn(&DirEntry) -> Result<T>,
 ) -> Result<SmallVec<[(DirEntry, T); 1]>> {
@@ -385,16 +398,17 @@ fn on_picked<T>(
                 Some(dir) => Ok(dir.clone()),
                 None => clone_path::ensure_dir(pool, parent, &branch),
             };
-            let make = |dir: DirEntry| {
-                let of = branch.call(Call::Make, || make_on(&dir))?;
-                Ok((dir, of))
+            let make = |dir: DirEntry| match (branch.call(Call::Make, || make_on(&dir)), name) {
+                (Ok(of), _) => Ok((dir, of)),
+                (Err(error), Some(name)) => Err(lost_answer::of_making(&dir, name, error)),
+                (Err(error), None) => Err(error),
             };
             match dir.and_then(make) {
                 Ok(one) => made.push(one),
                 Err(errno) if !made.is_empty() => {
                     tracing::warn!(branch = %branch.path.display(), %errno, "made on fewer branches than the policy picked");
                 }
-                Err(errno) if try_elsewhere(errno.errno) => {
+                Err(errno) if try_elsewhere(errno.errno) && !errno.took_effect => {
                     note_redirect(pool, &branch, errno.errno, &mut tried);
                     refusal = Some(refusal_of(&branch, errno));
                 }
@@ -412,11 +426,11 @@ fn on_picked_branch(
     pool: &Ops,
     cx: &Context<'_>,
     view: &View,
-    (parent, set): (&Arc<Node>, &DirSet),
+    at: (&Arc<Node>, &DirSet, Option<&OsStr>),
     make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
 ) -> Result<(DirEntry, OwnedFd)> {
     let rule = view.policy(Function::Create);
-    let made = on_picked(pool, cx, (view, rule), (parent, set), 1, make_on)?;
+    let made = on_picked(pool, cx, (view, rule), at, 1, make_on)?;
     Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
 }
 

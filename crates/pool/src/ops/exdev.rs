@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, Statx};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use strandfs_fuse::{Connection, Entry, NodeId};
+use strandfs_fuse::{Connection, Context, Entry, NodeId};
 use strandfs_options::{Function, LinkExdev, RenameExdev};
 
 use crate::base::branch::{Branch, BranchId};
@@ -23,9 +23,9 @@ use crate::base::thread;
 use crate::coherence::{Coherent, invalidate};
 use crate::directory::{Directories, choose, clone_path, likeness, locate, lookup, set};
 use crate::mover::unguessable;
-use crate::ops::change;
 use crate::ops::remove::forget_name;
 use crate::ops::rename::{self, Side};
+use crate::ops::{account, change, lost_answer};
 use crate::state::node::{DirEntry, Node};
 use crate::state::view::View;
 use crate::state::{State, paths};
@@ -93,7 +93,7 @@ pub(super) fn link_exdev(
 /// aside; else those of making a symbolic link, after the file was put back.
 pub(super) fn rename_exdev(
     pool: &Directories,
-    view: &View,
+    (cx, view): (&Context<'_>, &View),
     old: &Side<'_>,
     new: &Side<'_>,
     moved: &[Arc<Node>],
@@ -108,7 +108,7 @@ pub(super) fn rename_exdev(
         return Err(Errno::XDEV.into());
     }
     let (_, owner) = old.found.first().ok_or(Errno::NOENT)?;
-    let (top, aside) = set_aside(pool, view, old)?;
+    let (top, aside) = set_aside(pool, (cx, view), old)?;
     let stored = aside.first().ok_or(Errno::XDEV)?;
     let there = Path::new(&top).join(parent).join(&stored.name);
     let text = match (rule, pool.mountpoint.get()) {
@@ -131,10 +131,10 @@ pub(super) fn rename_exdev(
 /// somebody has put something of their own in the way, it is a new directory.
 fn set_aside<'a>(
     pool: &Directories,
-    view: &View,
+    by: (&Context<'_>, &View),
     old: &'a Side<'_>,
 ) -> Result<(OsString, SmallVec<[Displaced<'a>; 2]>)> {
-    match set_aside_below(pool, view, old, OsStr::new(SET_ASIDE), false) {
+    match set_aside_below(pool, by, old, OsStr::new(SET_ASIDE), false) {
         Err(Error {
             errno: Errno::EXIST,
             ..
@@ -143,7 +143,7 @@ fn set_aside<'a>(
     }
     let number = unguessable().map_err(|_| Errno::XDEV)?;
     let own = OsString::from(format!("{SET_ASIDE}.{number:016x}"));
-    match set_aside_below(pool, view, old, &own, true) {
+    match set_aside_below(pool, by, old, &own, true) {
         Ok(aside) => Ok((own, aside)),
         Err(error) if error.took_effect => Err(error),
         Err(_) => Err(Errno::XDEV.into()),
@@ -156,7 +156,7 @@ fn set_aside<'a>(
 /// EEXIST: what is there is not what this made.
 fn set_aside_below<'a>(
     pool: &Directories,
-    view: &View,
+    (cx, view): (&Context<'_>, &View),
     old: &'a Side<'_>,
     top: &OsStr,
     fresh: bool,
@@ -175,7 +175,7 @@ fn set_aside_below<'a>(
         if number > 0 {
             name.push(format!(".{number}"));
         }
-        match move_all(&ends, old.name, &name) {
+        match move_all(cx, &ends, old.name, &name) {
             Err(error) if error.took_effect => return Err(error),
             Err(Error {
                 errno: Errno::EXIST,
@@ -275,6 +275,7 @@ fn make_symlink(
             Err(
                 error @ Error {
                     errno: Errno::NOSPC | Errno::DQUOT | Errno::ROFS,
+                    took_effect: false,
                     ..
                 },
             ) => refusal = Some(error),
@@ -305,15 +306,16 @@ fn forget_renamed(pool: &State, parent: NodeId, name: &OsStr) {
 
 /// Moves `old` to `name` from the first to the second directory of each pair, or none.
 fn move_all<'a>(
+    cx: &Context<'_>,
     ends: &[(&'a DirEntry, DirEntry)],
     old: &OsStr,
     name: &OsStr,
 ) -> Result<SmallVec<[Displaced<'a>; 2]>> {
     let mut aside: SmallVec<[Displaced<'a>; 2]> = smallvec![];
     for (home, dir) in ends {
-        if let Err(errno) = rename_new((home, old), (dir, name)) {
+        let payer = account::of_changer(cx, &dir.branch);
+        if let Err(error) = rename_new(payer, (home, old), (dir, name)) {
             let undone = put_back(&aside, old);
-            let error = Error::from(errno);
             return Err(if undone { error } else { error.after_effect() });
         }
         aside.push(Displaced {
@@ -370,15 +372,24 @@ fn check_like(model: &DirEntry, made: &DirEntry) -> Result<()> {
 }
 
 /// Renames, never over anything that is there.
-fn rename_new(from: (&DirEntry, &OsStr), to: (&DirEntry, &OsStr)) -> sys::Result<()> {
+fn rename_new(payer: u32, from: (&DirEntry, &OsStr), to: (&DirEntry, &OsStr)) -> Result<()> {
     let (from_fd, to_fd) = (from.0.fd.as_fd(), to.0.fd.as_fd());
-    match sys::rename_flags(from_fd, from.1, to_fd, to.1, libc::RENAME_NOREPLACE) {
+    let before = sys::statx_name(from_fd, from.1)?;
+    let rename = |flags| {
+        let rename = || sys::rename_flags(from_fd, from.1, to_fd, to.1, flags);
+        sys::on_account_with_powers(payer, rename)
+    };
+    let outcome = match rename(libc::RENAME_NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match sys::statx_name(to_fd, to.1) {
-            Err(Errno::NOENT) => sys::rename_flags(from_fd, from.1, to_fd, to.1, 0),
+            Err(Errno::NOENT) => rename(0),
             Ok(_) => Err(Errno::EXIST),
             Err(errno) => Err(errno),
         },
         outcome => outcome,
+    };
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(errno) => lost_answer::of_renaming(before.stx_ino, from, to, errno),
     }
 }
 
@@ -386,7 +397,8 @@ fn rename_new(from: (&DirEntry, &OsStr), to: (&DirEntry, &OsStr)) -> sys::Result
 fn put_back(aside: &[Displaced<'_>], name: &OsStr) -> bool {
     let mut all = true;
     for moved in aside.iter().rev() {
-        if let Err(errno) = rename_new((&moved.dir, &moved.name), (moved.home, name)) {
+        if let Err(errno) = rename_new(account::ROOT, (&moved.dir, &moved.name), (moved.home, name))
+        {
             all = false;
             tracing::error!(branch = %moved.home.branch.path.display(), ?name, set_aside = ?moved.name, %errno, "a rename could not be undone");
         }
@@ -406,7 +418,15 @@ fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> Resul
         Err(Errno::PERM) => None,
         acting => Some(acting?),
     };
-    Ok(rustix::fs::symlinkat(text, &dir.fd, name)?)
+    match rustix::fs::symlinkat(text, &dir.fd, name) {
+        Ok(()) => Ok(()),
+        Err(errno) if lost_answer::is_judged(errno) => Err(errno.into()),
+        // It is done, and its answer was lost.
+        Err(errno) => match rustix::fs::readlinkat(&dir.fd, name, Vec::new()) {
+            Ok(found) if found.as_bytes() == text.as_os_str().as_bytes() => Ok(()),
+            _ => Err(lost_answer::of_making(dir, name, errno.into())),
+        },
+    }
 }
 
 /// The way from the directory `from` to `to`, both below the pool's root.

@@ -15,6 +15,7 @@ use strandfs_fuse::{
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
+use crate::base::holes;
 use crate::base::open::reopen;
 use crate::base::sys;
 use crate::directory::{Directories, locate};
@@ -85,18 +86,24 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
         let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Write, range, |branch, fd| {
             sys::want_fsetid(!args.kill_suidgid)?;
             let at = args.offset_bytes + done as u64;
-            let payer = match args.from_cache {
-                true => account::of_opener(&opened, branch, fd),
-                false => account::of_caller(cx, branch, Extent::Piece),
-            };
-            let write =
-                |fd: BorrowedFd<'_>| sys::on_account_of(payer, || write_at(fd, rest, at, how));
-            match write(fd) {
-                Err(errno @ Errno::INVAL) if !direct => {
-                    let plain = reopen_past_direct(fd, errno)?;
-                    Ok(write(plain.as_fd())?)
+            let write = |payer| {
+                let write =
+                    |fd: BorrowedFd<'_>| sys::on_account_of(payer, || write_at(fd, rest, at, how));
+                match write(fd) {
+                    Err(errno @ Errno::INVAL) if !direct => {
+                        let plain = reopen_past_direct(fd, errno)?;
+                        Ok(write(plain.as_fd())?)
+                    }
+                    other => Ok(other?),
                 }
-                other => Ok(other?),
+            };
+            match args.from_cache {
+                // The caller is not known.
+                true => write(account::of_opener(&opened, branch, fd)),
+                false => {
+                    let payer = account::of_caller(cx, branch, Extent::Piece);
+                    account::paid((cx, branch, payer), write)
+                }
             }
         });
         match outcome {
@@ -214,17 +221,21 @@ pub(crate) fn fallocate(pool: &Mover, cx: &Context<'_>, args: &Fallocate) -> Res
     let range = (args.offset_bytes, args.len_bytes);
     let outcome = on_a_branch_with_room(pool, cx, &opened, Call::Change, range, |branch, fd| {
         let payer = account::of_caller(cx, branch, Extent::Any);
-        let root_pays = payer == account::ROOT;
         privilege::with_unmarked_change(cx, fd, || {
-            let allocate = || allocate(fd, mode, args.offset_bytes, args.len_bytes, root_pays);
-            sys::on_account_of(payer, allocate)
+            account::paid((cx, branch, payer), |by| {
+                let is_kept_for = by == account::ROOT || by == branch.reserve_holders().uid;
+                let allocate =
+                    || allocate(fd, mode, args.offset_bytes, args.len_bytes, is_kept_for);
+                sys::on_account_of(by, allocate)
+            })
         })
     });
     in_doubt_if_failed(pool, opened.node.id, outcome)
 }
 
 /// LSEEK: `SEEK_DATA` and `SEEK_HOLE`. The branch file's own position serves nobody else. What the
-/// kernel has in its cache and not written yet is a hole to the branch, and data to everybody else.
+/// kernel has in its cache and not written yet is a hole to the branch, and data to everybody else; nor is
+/// every branch's word for holes taken (see [`holes`]).
 ///
 /// # Errors
 /// ENOSYS where the kernel collects writes, which is so for as long as the mount: it does not ask
@@ -234,8 +245,9 @@ pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32
         return Err(Error::expected(Errno::NOSYS));
     }
     let opened = open::opened(pool, handle)?;
-    if opened.node.may_be_unwritten() {
-        let size_bytes = rustix::fs::fstat(&*opened.file()?)?.st_size.unsigned_abs();
+    let file = opened.file()?;
+    if opened.node.may_be_unwritten() || !holes::are_told(file.as_fd()) {
+        let size_bytes = rustix::fs::fstat(&*file)?.st_size.unsigned_abs();
         return match i32::try_from(whence) {
             _ if offset_bytes >= size_bytes => Err(Errno::NXIO.into()),
             Ok(libc::SEEK_DATA) => Ok(offset_bytes),
@@ -248,7 +260,7 @@ pub(crate) fn lseek(pool: &State, handle: Handle, offset_bytes: u64, whence: u32
         Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset_bytes),
         _ => return Err(Errno::INVAL.into()),
     };
-    Ok(rustix::fs::seek(&*opened.file()?, whence)?)
+    Ok(rustix::fs::seek(&*file, whence)?)
 }
 
 /// COPY_FILE_RANGE: the branch shares or copies the bytes; EXDEV between filesystems that
@@ -267,13 +279,19 @@ pub(crate) fn copy_file_range(pool: &Mover, cx: &Context<'_>, args: &CopyFileRan
     let need_bytes = rest.saturating_sub(args.offset_in_bytes).min(len as u64);
     let range = (args.offset_out_bytes, need_bytes);
     let count = on_a_branch_with_room(pool, cx, &to, Call::Write, range, |branch, target| {
-        let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
         let source = from.file()?;
-        let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
         let payer = account::of_caller(cx, branch, Extent::Any);
         privilege::with_unmarked_change(cx, target, || {
-            let copy = || rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
-            Ok(sys::on_account_of(payer, copy)?)
+            account::paid((cx, branch, payer), |by| {
+                let (mut offset_in, mut offset_out) = (args.offset_in_bytes, args.offset_out_bytes);
+                let (at_in, at_out) = (Some(&mut offset_in), Some(&mut offset_out));
+                let copy = || rustix::fs::copy_file_range(&*source, at_in, target, at_out, len);
+                match sys::on_account_of(by, copy)? {
+                    // Programs would take this for the end: the kernel reads, which tells whether it is.
+                    0 if need_bytes > 0 => Err(Errno::OPNOTSUPP.into()),
+                    count => Ok(count),
+                }
+            })
         })
     });
     match count {

@@ -16,11 +16,10 @@ use crate::base::policy::{self, Category};
 use crate::base::sys;
 use crate::coherence::invalidate;
 use crate::directory::{Directories, choose, clone_path, lookup, set};
-use crate::ops::account::{self, Extent};
 use crate::ops::change::{self, Holder};
 use crate::ops::hidden_copies::{self, Power};
 use crate::ops::todays_rights::TodaysRights;
-use crate::ops::{create, exdev};
+use crate::ops::{account, create, exdev, lost_answer};
 use crate::state::State;
 use crate::state::node::{DirEntry, Node};
 use crate::state::view::View;
@@ -149,23 +148,29 @@ fn link_copy(
     let path = sys::ProcPath::new(holder.fd.as_fd());
     let follow = AtFlags::SYMLINK_FOLLOW;
     let link = || rustix::fs::linkat(rustix::fs::CWD, path.as_c_str(), &dir.fd, name, follow);
-    let payer = account::of_caller(cx, &holder.branch, Extent::Piece);
+    let payer = account::of_changer(cx, &holder.branch);
     let link = || sys::on_account_with_powers(payer, link);
     match holder.branch.call(Call::Make, link) {
-        // It is done, and its answer was lost.
-        Err(errno) if errno != Errno::EXIST && has_name(holder, &dir, name) => Ok(dir),
-        linked => Ok(linked.map(|()| dir)?),
+        Ok(()) => Ok(dir),
+        Err(errno) if lost_answer::is_judged(errno) => Err(errno.into()),
+        Err(errno) => match has_name(holder, &dir, name) {
+            // It is done, and its answer was lost.
+            Some(true) => Ok(dir),
+            Some(false) => Err(errno.into()),
+            None => Err(Error::from(errno).after_effect()),
+        },
     }
 }
 
-/// Whether a copy is under this name on its branch.
-fn has_name(holder: &Holder, dir: &DirEntry, name: &OsStr) -> bool {
-    let (copy, found) = (
-        sys::statx_fd(holder.fd.as_fd()),
-        sys::statx_name(dir.fd.as_fd(), name),
-    );
+/// Whether a copy is under this name on its branch, if that tells.
+fn has_name(holder: &Holder, dir: &DirEntry, name: &OsStr) -> Option<bool> {
     let inode = |stat: Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
-    matches!((copy, found), (Ok(copy), Ok(found)) if inode(copy) == inode(found))
+    let copy = sys::statx_fd(holder.fd.as_fd()).ok()?;
+    match sys::statx_name(dir.fd.as_fd(), name) {
+        Ok(found) => Some(inode(copy) == inode(found)),
+        Err(Errno::NOENT) => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// Whether rename and link keep to branches that already hold the target's directory.

@@ -344,7 +344,8 @@ fn register_in(
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
             let roots = !is_first && state.root_pays;
-            how = passed_as(cx, view, (&branch, found.owned.mode), flags, roots);
+            let owned = (found.owned.uid, found.owned.mode);
+            how = passed_as(cx, view, (&branch, owned), flags, roots);
             let hybrid = match how {
                 OpenedAs::Passthrough => OpenFlags::empty(),
                 _ => OpenFlags::DIRECT_IO,
@@ -391,7 +392,7 @@ fn register_in(
 fn passed_as(
     cx: &Context<'_>,
     view: &View,
-    (branch, mode): (&Branch, u32),
+    (branch, (owner, mode)): (&Branch, (u32, u32)),
     flags: i32,
     roots: bool,
 ) -> OpenedAs {
@@ -402,7 +403,10 @@ fn passed_as(
         OpenedAs::Options
     } else if writes_beside_set_id(cx, mode, flags) {
         OpenedAs::SetId
-    } else if writable && roots && pays_for_itself(cx, branch) {
+    } else if writable
+        && (roots && pays_for_itself(cx, branch)
+            || branch.keeps_root_reserve() && account::is_worse_passed_through(cx, branch, owner))
+    {
         OpenedAs::RootReserve
     } else {
         OpenedAs::Passthrough

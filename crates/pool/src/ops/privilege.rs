@@ -25,6 +25,14 @@ pub(crate) fn keeps_set_id(cx: &Context<'_>) -> bool {
     has_capability(cx, CAP_FSETID)
 }
 
+/// Whether the caller has CAP_SYS_RESOURCE here, which takes what is kept for root.
+pub(crate) fn takes_reserves(cx: &Context<'_>) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    Task::of(cx).is_some_and(|task| {
+        task.in_own_namespace() && task.has(CAP_SYS_RESOURCE) && !task.acts_for_others()
+    })
+}
+
 fn has_capability(cx: &Context<'_>, number: u32) -> bool {
     Task::of(cx).is_some_and(|task| task.in_own_namespace() && task.has(number))
 }
@@ -132,6 +140,11 @@ pub(crate) fn is_in_group(cx: &Context<'_>, gid: u32) -> bool {
     };
     // Of real, effective and saved, only the last counts for files.
     among(status_line(cx, "Gid:"), 3) || among(status_line(cx, "Groups:"), 0)
+}
+
+/// The same of a caller who is no thread of the kernel.
+pub(crate) fn is_member(cx: &Context<'_>, gid: u32) -> bool {
+    is_in_group(cx, gid) && !acts_for_others(cx)
 }
 
 /// What idmapped mounts put in place of ids.

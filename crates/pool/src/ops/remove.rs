@@ -20,7 +20,7 @@ use crate::directory::{Directories, choose, clone_path, follow, removed_files, s
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::hidden_copies::Whose;
-use crate::ops::{change, hidden_copies, remove_shown, removed_dirs};
+use crate::ops::{change, hidden_copies, lost_answer, remove_shown, removed_dirs};
 use crate::state::State;
 use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
@@ -63,8 +63,7 @@ pub(crate) fn unlink(
             false => unlink(),
         };
         match only.branch.call(Call::Remove, unlink) {
-            // It is done, and its answer was lost.
-            Err(errno) if errno != Errno::NOENT && is_gone(only, name) => {}
+            Err(errno) if errno != Errno::NOENT => lost_answer::of_removing(only, name, errno)?,
             outcome => outcome?,
         }
         removed_files::hold_removed(pool, opened);
@@ -296,15 +295,17 @@ pub(crate) fn remove_from(
         match dir.branch.call(Call::Remove, unlink) {
             Ok(()) => removed.push(Removed { dir, stat, kept }),
             Err(Errno::NOENT) => {}
-            // It is done, and its answer was lost.
-            Err(_) if is_gone(dir, name) => removed.push(Removed { dir, stat, kept }),
             Err(errno) => {
+                let Err(error) = lost_answer::of_removing(dir, name, errno) else {
+                    removed.push(Removed { dir, stat, kept });
+                    continue;
+                };
                 if directory {
                     restore_dirs(&removed, name);
                 } else if !removed.is_empty() {
                     tracing::error!(branch = %dir.branch.path.display(), ?name, %errno, "a file could not be removed here; its copies on later branches are gone");
                 }
-                return Err(Error::at(&dir.branch, errno));
+                return Err(Error::at(&dir.branch, error));
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::ops::change::{self, NameHolders};
 use crate::ops::remove::{self, PresentedAs, dir_is_empty, file_among, may_remove};
 use crate::ops::removed_dirs::{self, Opened};
 use crate::ops::rename_plan::{Ends, Paths, RenamePlan};
-use crate::ops::{exdev, link};
+use crate::ops::{account, exdev, link};
 use crate::state::identity::kind_of;
 use crate::state::node::{ChangingNames, DirSet, Node};
 use crate::state::view::View;
@@ -105,7 +105,7 @@ pub(crate) fn rename(
                 took_effect: false,
                 ..
             }) if args.flags & libc::RENAME_WHITEOUT == 0 => {
-                let aside = exdev::rename_exdev(pool, &view, &old, &new, &nodes.0);
+                let aside = exdev::rename_exdev(pool, (cx, &view), &old, &new, &nodes.0);
                 if source_kind == FileKind::Directory {
                     pool.coherence.changes.structure_changed();
                 }
@@ -214,7 +214,7 @@ fn replace(
         kept.for_each(|(branch, _)| plan.keep(branch));
     }
     for branch in &moving {
-        let ends = self::ends(pool, view, old, new, branch)?;
+        let ends = self::ends(pool, (cx, view), old, new, branch)?;
         let target = new.has(branch).map(kind_of);
         if hidden && Some(view.position(branch.id)) == first_moving {
             plan.move_behind(ends, target);
@@ -305,7 +305,7 @@ pub(crate) fn picked_sources(
 /// Both directories on one branch; a missing one is made unless paths are preserved.
 fn ends<'a>(
     pool: &Directories,
-    view: &View,
+    (cx, view): (&Context<'_>, &View),
     from: &Side<'a>,
     to: &Side<'a>,
     branch: &Arc<Branch>,
@@ -324,6 +324,7 @@ fn ends<'a>(
         to_name: to.name,
         rank: view.position(branch.id),
         ino,
+        payer: account::of_changer(cx, branch),
     })
 }
 
@@ -354,7 +355,7 @@ fn exchange(
         plan.set_paths(paths(pool, old, new));
     }
     for (branch, _) in &old.found {
-        let ends = self::ends(pool, view, old, new, branch)?;
+        let ends = self::ends(pool, (cx, view), old, new, branch)?;
         if new.has(branch).is_some() {
             plan.swap(ends)
         } else {
@@ -362,7 +363,7 @@ fn exchange(
         }
     }
     for (branch, _) in new.found.iter().filter(elsewhere) {
-        plan.move_name(self::ends(pool, view, new, old, branch)?, None);
+        plan.move_name(self::ends(pool, (cx, view), new, old, branch)?, None);
     }
     if plan.outlive_power_cut() {
         cx.may_block();

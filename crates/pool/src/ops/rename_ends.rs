@@ -7,8 +7,9 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::base::calls::Call;
+use crate::base::error::Result;
 use crate::base::sys;
-use crate::ops::remove;
+use crate::ops::{lost_answer, remove};
 use crate::state::node::DirEntry;
 
 /// Both names of a rename on one branch.
@@ -25,6 +26,8 @@ pub(crate) struct Ends<'a> {
     pub rank: usize,
     /// The inode number of what has the old name.
     pub ino: u64,
+    /// On whose account the directory of the new name grows.
+    pub payer: u32,
 }
 
 impl Ends<'_> {
@@ -35,6 +38,15 @@ impl Ends<'_> {
         found.is_ok_and(|stat| stat.stx_ino == self.ino)
     }
 
+    /// What the rename is that failed.
+    ///
+    /// # Errors
+    /// The failure, unless all is done.
+    pub(super) fn after_failure(&self, errno: Errno) -> Result<()> {
+        let (from, to) = ((&self.from, self.from_name), (&self.to, self.to_name));
+        lost_answer::of_renaming(self.ino, from, to, errno)
+    }
+
     /// Whether nothing has the old name.
     pub(super) fn is_gone(&self) -> bool {
         remove::is_gone(&self.from, self.from_name)
@@ -42,8 +54,9 @@ impl Ends<'_> {
 
     pub(super) fn rename(&self, flags: u32) -> sys::Result<()> {
         let (from, to) = (self.from.fd.as_fd(), self.to.fd.as_fd());
+        let rename = || sys::rename_flags(from, self.from_name, to, self.to_name, flags);
         (self.from.branch).call(Call::Rename, || {
-            sys::rename_flags(from, self.from_name, to, self.to_name, flags)
+            sys::on_account_with_powers(self.payer, rename)
         })
     }
 
@@ -64,6 +77,7 @@ impl Ends<'_> {
             let (from, to) = (&self.from.fd, &self.to.fd);
             rustix::fs::linkat(from, self.from_name, to, self.to_name, none)
         };
+        let link = || sys::on_account_with_powers(self.payer, link);
         match self.from.branch.call(Call::Make, link) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
                 self.rename_if_able(libc::RENAME_NOREPLACE)

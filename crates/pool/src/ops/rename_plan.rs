@@ -248,9 +248,8 @@ impl<'a> RenamePlan<'a> {
             };
             let ends = step.ends();
             return match ends.rename(flags) {
-                // It is done, and its answer was lost.
-                Err(_) if flags == 0 && ends.is_made() && ends.is_gone() => Ok(()),
-                outcome => Ok(outcome?),
+                Ok(()) => Ok(()),
+                Err(errno) => ends.after_failure(errno),
             };
         }
         self.note_changes();
@@ -268,10 +267,15 @@ impl<'a> RenamePlan<'a> {
                 }
             };
             if let Err(errno) = outcome {
-                if step.ends().is_made() {
+                let ends = step.ends();
+                let mut error = Error::from(errno);
+                if ends.is_made() {
                     done.stages.push(Stage::Made);
+                } else if let Err(told) = ends.after_failure(errno) {
+                    // Perhaps it is, and cannot be taken back.
+                    error = told;
                 }
-                return Err(self.undone(done, errno.into()));
+                return Err(self.undone(done, error));
             }
             done.stages.push(Stage::Made);
             step_passed();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::need_root;
 use crate::support::files::{get, put};
 use crate::support::mounts::loop_works;
-use crate::support::people::act_as;
-use crate::support::{Kind, Pool, eventually};
+use crate::support::people::{act_as, act_as_entitled};
+use crate::support::{Kind, Pool, eventually, run, say};
 
 const MIB: u64 = 1 << 20;
 const USER: u32 = 1234;
@@ -193,6 +193,80 @@ fn attributes_and_further_names_take_nothing_of_what_is_kept_for_root() {
     // Root may.
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(pool.path("few0"), "user.large", &[b'x'; 700], flags).unwrap();
+}
+
+/// What directories that grow take, and of root's what root's grow by.
+#[test]
+fn names_that_renames_bring_into_a_directory_take_nothing_of_what_is_kept_for_root() {
+    need_root!();
+    let Some(pool) = full_pool() else { return };
+    let free = || free_for_root(&pool.on(0, ""));
+    let rename_all = |by: &str| {
+        let renamed = (0..400).filter(|n| {
+            let long = format!("{by}{n:0>240}");
+            fs::rename(pool.path(format!("few{n}")), pool.path(&long)).is_ok()
+        });
+        renamed.count()
+    };
+    let before = free();
+    let renamed = act_as(USER, || rename_all("user"));
+    let taken = before - free();
+    assert!(taken < MIB / 64, "{} KiB: {renamed} names", taken >> 10);
+    assert!(renamed < 400, "the directory had room for all");
+    assert!(rename_all("root") > 0, "root may");
+}
+
+/// Who may have what is kept by group (`resgid`) or power.
+#[test]
+fn who_is_not_root_and_may_have_what_is_kept_is_not_refused_it() {
+    need_root!();
+    if !loop_works("ext4") {
+        return;
+    }
+    const GROUP: u32 = 4321;
+    let root = rustix::thread::capabilities(None).unwrap().permitted;
+    let has_power = root.contains(rustix::thread::CapabilitySet::SYS_RESOURCE);
+    if !has_power {
+        say("skipped in part: root here has no CAP_SYS_RESOURCE to give away");
+    }
+    for (group, options) in [
+        (Some(GROUP), ""),
+        (Some(GROUP), "passthrough.io=off"),
+        (None, "passthrough.io=off"),
+    ] {
+        if group.is_none() && !has_power {
+            continue;
+        }
+        let mut pool = Pool::build()
+            .branch(Kind::ForRoot("64M", "25"), "")
+            .option("minfreespace=0,category.create=ff")
+            .option(options)
+            .prepare();
+        let branch = pool.on(0, "");
+        let remount = format!("remount,resgid={GROUP}");
+        run("mount", ["-o", &remount, branch.to_str().unwrap()]).ok();
+        open_to_all(&branch);
+        pool.start();
+        let how = format!("{group:?} {options}");
+        // Others are still refused.
+        act_as(USER, || {
+            full(write_until_full(&create(&pool.path("others")).unwrap(), 0));
+        });
+        assert_kept(&pool, &how);
+        fs::remove_file(pool.path("others")).unwrap();
+        act_as_entitled(USER, group, || {
+            let file = create(&pool.path("written")).unwrap();
+            full(write_until_full(&file, 0));
+            assert!(file.metadata().unwrap().len() > 50 * MIB, "{how}");
+            let reserve = create(&pool.path("reserved")).unwrap();
+            let flags = rustix::fs::FallocateFlags::empty();
+            file.set_len(0).unwrap();
+            rustix::fs::fallocate(&reserve, flags, 0, 50 * MIB).unwrap();
+        });
+        let taken = fs::metadata(pool.on(0, "reserved")).unwrap().len();
+        assert_eq!(taken, 50 * MIB, "{how}");
+        assert!(free_for_root(&branch) < 12 * MIB, "{how}");
+    }
 }
 
 #[test]

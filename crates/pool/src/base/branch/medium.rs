@@ -88,6 +88,18 @@ impl Medium {
     }
 }
 
+/// The options of the filesystem that holds `root`, as the kernel's list has them; empty where it has none.
+pub(super) fn options_of(root: BorrowedFd<'_>) -> String {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(root, c"", flags, StatxFlags::MNT_ID).ok();
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let wanted = stat.map(|stat| stat.stx_mnt_id.to_string());
+    let mut lines = mounts.lines();
+    let line = lines.find(|line| line.split(' ').next() == wanted.as_deref());
+    let options = line.and_then(|line| line.split(" - ").nth(1)?.split(' ').nth(2));
+    options.unwrap_or_default().to_owned()
+}
+
 /// As [`Medium::by_name`]. Of several mounts on one path the last one is seen.
 fn nearest(mounts: &str, path: &Path) -> Option<((String, String), bool)> {
     let path = escape(&path.to_string_lossy());

@@ -2,13 +2,15 @@
 //!
 //! Whom a filesystem lets have it is decided by the filesystem user of the thread that writes
 //! (`ext4_has_free_clusters`), which is root in the server: what is written for others has to be
-//! written on their account, where the reserve may be reached.
+//! written on their account, where the reserve may be reached. Groups and capabilities that count there, too,
+//! the server has not: who is entitled by these is served on the account of whom it is kept for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::StatVfs;
 
 use super::space::AUTO_FILL_BYTES_PER_MS;
+use crate::base::magic;
 use crate::base::sys::{self, mono_coarse_ms};
 
 /// With less than a writer fills in this time the reserve is near.
@@ -23,6 +25,32 @@ pub(crate) struct RootReserve {
     by_user: bool,
     /// Until when an answer holds, and the answer: [`KEPT`], [`NEAR`].
     told: AtomicU64,
+    holders: Holders,
+}
+
+/// Whom the reserve is for (`resuid`, `resgid`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holders {
+    /// Root, if nobody says otherwise.
+    pub uid: u32,
+    /// Of 0 the kernel makes nothing.
+    pub gid: u32,
+}
+
+impl Holders {
+    /// From the options of a mounted filesystem, which name all but root.
+    fn from_options(options: &str) -> Holders {
+        let number = |key: &str| {
+            let mut all = options
+                .split(',')
+                .filter_map(|option| option.split_once('='));
+            all.find_map(|(name, value)| (name == key).then(|| value.parse().ok())?)
+        };
+        Holders {
+            uid: number("resuid").unwrap_or_default(),
+            gid: number("resgid").unwrap_or_default(),
+        }
+    }
 }
 
 /// There is a reserve.
@@ -32,12 +60,22 @@ const NEAR: u64 = 2;
 const BITS: u32 = 2;
 
 impl RootReserve {
-    /// Of a filesystem of this type, by the number that `statfs(2)` gives it.
-    pub(super) fn of(kind: u64) -> Self {
+    /// Of a filesystem of this type, by the number that `statfs(2)` gives it, and with these options.
+    pub(super) fn of(kind: u64, options: impl FnOnce() -> String) -> Self {
+        let by_user = keeps_for_users(kind);
         RootReserve {
-            by_user: keeps_for_users(kind),
+            by_user,
             told: AtomicU64::new(0),
+            holders: match by_user {
+                true => Holders::from_options(&options()),
+                false => Holders::default(),
+            },
         }
+    }
+
+    /// Whom it is for.
+    pub(crate) fn holders(&self) -> Holders {
+        self.holders
     }
 
     /// Whether there is a reserve; `ask` asks the filesystem, now and then.
@@ -89,7 +127,7 @@ fn judge(stat: &StatVfs) -> (u64, u64) {
 
 /// ext2 to ext4, f2fs (`reserve_root`), UBIFS.
 fn keeps_for_users(kind: u64) -> bool {
-    matches!(kind, crate::base::magic::EXT4 | 0xf2f5_2010 | 0x2405_1905)
+    matches!(kind, magic::EXT4 | magic::F2FS | 0x2405_1905)
 }
 
 /// Whether the filesystem of a file keeps a reserve by users.
@@ -103,6 +141,21 @@ mod tests {
 
     use super::*;
 
+    fn of(kind: u64) -> RootReserve {
+        RootReserve::of(kind, String::new)
+    }
+
+    #[test]
+    fn whom_it_is_for_is_read_from_the_options() {
+        let of = |options| {
+            let holders = Holders::from_options(options);
+            (holders.uid, holders.gid)
+        };
+        assert_eq!(of("rw,errors=remount-ro"), (0, 0));
+        assert_eq!(of("rw,resuid=12,resgid=34,stripe=5"), (12, 34));
+        assert_eq!(of("rw,noresgid=7,resgid=x"), (0, 0));
+    }
+
     fn stat(available_mib: u64, free_mib: u64) -> StatVfs {
         let mut stat = rustix::fs::statvfs("/").unwrap();
         (stat.f_frsize, stat.f_bavail, stat.f_bfree) = (1 << 20, available_mib, free_mib);
@@ -112,7 +165,7 @@ mod tests {
     #[test]
     fn the_reserve_is_near_where_a_writer_could_reach_it_unseen() {
         let reserve = |available, free| {
-            let reserve = RootReserve::of(crate::base::magic::EXT4);
+            let reserve = of(magic::EXT4);
             let ask = || Ok(stat(available, free));
             (reserve.is_kept(ask), reserve.is_near(ask))
         };
@@ -121,18 +174,18 @@ mod tests {
         assert_eq!(reserve(400, 500), (true, false));
         assert_eq!(reserve(0, 0), (true, true));
         assert_eq!(reserve(10, 10), (false, false), "none is kept");
-        let unknown = RootReserve::of(crate::base::magic::EXT4);
+        let unknown = of(magic::EXT4);
         assert!(unknown.is_near(|| Err(Errno::IO)));
     }
 
     #[test]
     fn nothing_is_asked_twice_in_a_moment_nor_where_no_reserve_is_kept() {
-        let reserve = RootReserve::of(crate::base::magic::EXT4);
+        let reserve = of(magic::EXT4);
         assert!(!reserve.is_surely_far());
         assert!(!reserve.is_near(|| Ok(stat(1 << 20, 2 << 20))));
         assert!(reserve.is_surely_far());
         assert!(reserve.is_kept(|| panic!("asked again")));
-        let none = RootReserve::of(crate::base::magic::XFS);
+        let none = of(magic::XFS);
         assert!(!none.is_near(|| panic!("asked")) && none.is_surely_far());
     }
 }
