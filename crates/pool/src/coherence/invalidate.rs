@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::OFlags;
 use smallvec::SmallVec;
+use strandfs_fuse::abi::InitFlags;
 use strandfs_fuse::{Connection, NodeId};
 use strandfs_options::CacheFiles;
 
@@ -128,8 +129,14 @@ pub(crate) fn expire_names_of(
             }
         }
     }
+    let gently = (pool.negotiated.get())
+        .is_some_and(|agreed| agreed.flags.contains(InitFlags::HAS_EXPIRE_ONLY));
     for (parent, name) in pool.coherence.misses.all() {
-        stale.entry(parent).or_default().push(Stale::Name(name));
+        // Without the gentle way one that has become a directory since would lose what is mounted in it.
+        let may_be_dir = |node: Arc<Node>| node.kernel_cache.may_hold_dir(&name);
+        if gently || !pool.nodes.get(parent).is_none_or(may_be_dir) {
+            stale.entry(parent).or_default().push(Stale::Name(name));
+        }
     }
     let mut teller = Teller::expiring(pool, connection);
     for (parent, stale) in stale {

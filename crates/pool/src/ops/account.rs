@@ -64,11 +64,15 @@ pub(super) fn paid<T>(
     }
 }
 
-/// The same where it may be taken on any branch.
+/// The same where it may be taken on any branch: what one gives the caller another may not.
 pub(super) fn of_caller_anywhere(cx: &Context<'_>, view: &View) -> u32 {
-    let mut branches = view.branches.iter();
-    let near = branches.find(|branch| branch.is_near_root_reserve());
-    near.map_or(ROOT, |branch| of_changer(cx, branch))
+    let near = (view.branches.iter()).filter(|branch| branch.is_near_root_reserve());
+    let mut payers = near.map(|branch| of_changer(cx, branch));
+    match payers.next() {
+        None => ROOT,
+        Some(first) if payers.all(|payer| payer == first) => first,
+        Some(_) => user(cx),
+    }
 }
 
 /// The same for what the kernel kept in its cache and writes in nobody's name: the account of who opened the
@@ -121,11 +125,9 @@ fn may_have_reserve(cx: &Context<'_>, branch: &Branch) -> bool {
 /// in passthrough it goes by whose the file is.
 pub(super) fn is_worse_passed_through(cx: &Context<'_>, branch: &Branch, owner: u32) -> bool {
     let holders = branch.reserve_holders();
-    let by_group = holders.gid != 0 && privilege::is_member(cx, holders.gid);
-    let user = user(cx);
-    user != ROOT
-        && owner != holders.uid
-        && (by_group || branch.is_near_root_reserve() && privilege::takes_reserves(cx))
+    let by_group = || holders.gid != 0 && privilege::is_member(cx, holders.gid);
+    let by_power = || branch.is_near_root_reserve() && privilege::takes_reserves(cx);
+    owner != holders.uid && (by_group() || by_power()) && user(cx) != ROOT
 }
 
 /// The owner of a file, unless root is.
