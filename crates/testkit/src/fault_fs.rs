@@ -155,7 +155,7 @@ impl FaultFs {
         self.shared.broken.lock().unwrap().content = Some((name.into(), None));
     }
 
-    /// From now on every file is said to be one hole, as by a server that was not yet sent what it holds.
+    /// From now on every file is said to be one hole, and to have no blocks, as by a server that was not yet sent what it holds.
     pub fn deny_data(&self) {
         self.shared.broken.lock().unwrap().denies_data = true;
     }
@@ -310,7 +310,10 @@ impl Filesystem for Fault {
         if broken.name.as_deref() == Some(name) {
             return Err(Errno::IO);
         }
-        let found = Filesystem::lookup(&*self.pool, cx, parent, &veiled(name));
+        let mut found = Filesystem::lookup(&*self.pool, cx, parent, &veiled(name));
+        if let (true, Ok(entry)) = (broken.denies_data, &mut found) {
+            entry.attr.blocks = 0;
+        }
         if let (Some((content, node)), Ok(entry)) = (&mut broken.content, &found)
             && content == name
         {
@@ -406,7 +409,11 @@ impl Filesystem for Fault {
 
     fn getattr(&self, cx: &Context<'_>, node: NodeId, of: Option<Handle>) -> Result<AttrReply> {
         self.look()?;
-        Filesystem::getattr(&*self.pool, cx, node, of)
+        let mut reply = Filesystem::getattr(&*self.pool, cx, node, of)?;
+        if self.shared.broken.lock().unwrap().denies_data {
+            reply.attr.blocks = 0;
+        }
+        Ok(reply)
     }
 
     fn statx(
@@ -418,7 +425,11 @@ impl Filesystem for Fault {
         flags: u32,
     ) -> Result<StatxReply> {
         self.look()?;
-        Filesystem::statx(&*self.pool, cx, node, of, mask, flags)
+        let mut reply = Filesystem::statx(&*self.pool, cx, node, of, mask, flags)?;
+        if self.shared.broken.lock().unwrap().denies_data {
+            reply.extended.attr.blocks = 0;
+        }
+        Ok(reply)
     }
 
     looks! {

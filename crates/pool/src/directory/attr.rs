@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::Statx;
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use strandfs_fuse::FileAttr;
+use strandfs_fuse::{FileAttr, FileKind};
 
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
@@ -87,10 +87,17 @@ pub(crate) fn attr(pool: &Directories, node: &Arc<Node>) -> Result<FileAttr> {
     shown_attr(pool, &pool.view(), node, &locate::stat_file(pool, node)?)
 }
 
-/// What is not written yet has no blocks on the branch, and whoever sees none (`tar -S`) takes the file for
-/// one hole without asking.
-pub(crate) fn count_unwritten(node: &Node, attr: &mut FileAttr) {
-    if attr.blocks == 0 && attr.size_bytes != 0 && node.may_be_unwritten() {
+/// What is not written yet has no blocks on the branch, nor what the server of a branch has yet to be sent;
+/// and whoever sees none (`tar -S`) takes the file for one hole without asking.
+pub(crate) fn count_unwritten(view: &View, node: &Node, attr: &mut FileAttr) {
+    if attr.blocks != 0 || attr.size_bytes == 0 || node.kind != FileKind::Regular {
+        return;
+    }
+    let is_served = || {
+        let branch = node.primary().and_then(|copy| view.branch(copy.branch));
+        branch.is_some_and(|branch| branch.medium().latency.may_hang())
+    };
+    if node.may_be_unwritten() || is_served() {
         attr.blocks = 1;
     }
 }
@@ -103,7 +110,7 @@ pub(crate) fn shown_attr(
     stat: &Statx,
 ) -> Result<FileAttr> {
     let mut attr = file_attr(stat, node.ino);
-    count_unwritten(node, &mut attr);
+    count_unwritten(view, node, &mut attr);
     pool.volumes.mounts.restrict(stat, &mut attr);
     if node.is_symlinkified() {
         attr.mode = libc::S_IFLNK | 0o777;

@@ -58,7 +58,7 @@ fn attr_by(pool: &Directories, id: NodeId, handle: Option<Handle>) -> Result<Fil
     if let Some(opened) = handle.and_then(|handle| pool.files.get(handle)) {
         let stat = opened.call(Call::Stat, |file| sys::statx_fd(file.as_fd()))?;
         let mut attr = file_attr(&stat, opened.node.ino);
-        attr::count_unwritten(&opened.node, &mut attr);
+        attr::count_unwritten(&pool.view(), &opened.node, &mut attr);
         pool.volumes.mounts.restrict(&stat, &mut attr);
         return Ok(attr);
     }

@@ -88,6 +88,22 @@ fn a_file_whose_server_knows_of_no_data_is_not_said_to_be_a_hole() {
     assert_eq!(seek(SeekFrom::Data(MIB as u64)), Err(Errno::NXIO));
 }
 
+/// As `tar -S` judges a file.
+#[test]
+fn a_file_whose_server_counts_no_blocks_is_not_shown_without_any() {
+    need_root!();
+    let scene = Scene::new();
+    let path = scene.pool.path("f");
+    let file = open_with(&path, 0).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    drop(file);
+    let file = File::open(&path).unwrap();
+    scene.disk().deny_data();
+    assert_eq!(fs::metadata(scene.pool.on(0, "f")).unwrap().blocks(), 0);
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 1);
+    assert_eq!(file.metadata().unwrap().blocks(), 1);
+}
+
 #[test]
 fn a_sparse_file_of_a_server_stays_sparse_when_it_moves() {
     need_root!();
