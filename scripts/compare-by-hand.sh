@@ -4,8 +4,8 @@
 #   compare-by-hand.sh [BENCHMARK...]   passthrough, blocksize, volume, metadata, matrix (default: all), as root, on a
 #                                       machine that does nothing else: each takes one to three minutes
 #
-# By hand: the same filesystems and pools, made with the commands that the result names, and the same work done by
-# another program, half of the runs before the benchmark and half after it. A figure is the median of the runs, in
+# By hand: filesystems and pools with the same options, and as much of the same work done by another program, after one
+# run of the benchmark and before a second one, whose samples are taken together. A figure is the median of the runs, in
 # brackets its interval (95 % or a little more, by rank). Two figures agree if their intervals overlap. The exit code
 # is 1 if any do not.
 #
@@ -31,7 +31,7 @@ build_strandfs
 arm_cleanup
 make_scratch by-hand
 
-half=5
+half=5 hands=10
 mib=1048576
 
 # --- figures ---------------------------------------------------------------------------------
@@ -51,16 +51,23 @@ interval() {
 }
 
 # Seconds of one operation (for rates: of one of so many a second), a line for each sample. The final sync is left out.
-of_bench() { # JSON SUBJECT WORKLOAD
-    jq -r --arg s "$2" --arg w "$3" '.series[] | select(.subject == $s and .workload == $w) as $it | $it.samples[] |
+of_bench() { # SUBJECT WORKLOAD
+    jq -r --arg s "$1" --arg w "$2" '.series[] | select(.subject == $s and .workload == $w) as $it | $it.samples[] |
         select(.) | if $it.unit == "operations_per_second" then 1 / .value
-        else (.value - (.sync_seconds // 0)) / ((.done // $it.work).operations) end' "$1"
+        else (.value - (.sync_seconds // 0)) / ((.done // $it.work).operations) end' \
+        "$scratch/first.json" "$scratch/second.json"
+}
+
+# Bytes of one sample of the first run.
+bytes_of() { # SUBJECT WORKLOAD
+    jq --arg s "$1" --arg w "$2" '[.series[] | select(.subject == $s and .workload == $w) |
+        (.samples[0].done // .work).bytes][0]' "$scratch/first.json"
 }
 
 rows=() disagree=0
-row() { # BENCHMARK SUBJECT WORKLOAD BY-HAND JSON
+row() { # BENCHMARK SUBJECT WORKLOAD BY-HAND
     local bench hand verdict='yes' b h
-    b=$(of_bench "$5" "$2" "$3" | interval) || die "$1: no figure of \"$3\" on \"$2\""
+    b=$(of_bench "$2" "$3" | interval) || die "$1: no figure of \"$3\" on \"$2\""
     h=$(interval <"$scratch/hand/$2 $3") || die "$1: nothing by hand of \"$3\" on \"$2\""
     read -r -a bench <<<"$b"
     read -r -a hand <<<"$h"
@@ -85,25 +92,33 @@ sample() { # SUBJECT WORKLOAD COMMAND...
     "$@" >>"$file"
 }
 
-# Half of the runs by hand, the benchmark, the other half.
-around() { # MEASURE BENCHMARK-COMMAND...
+# Half of the benchmark's repetitions, all runs by hand, the other half.
+between() { # MEASURE BENCHMARK-ARGUMENT...
     local measure=$1 run
     shift
     rm -rf "$scratch/hand"
     mkdir "$scratch/hand"
-    for ((run = 0; run < half; run++)); do "$measure"; done
-    note "strandfs $*"
-    "$strandfs_bin" "$@" >"$scratch/said" || [[ $? -eq 3 ]] || die "it failed: $(tail -n 3 "$scratch/said")"
-    for ((run = 0; run < half; run++)); do "$measure"; done
+    benchmark first "$@"
+    for ((run = 0; run < hands; run++)); do "$measure"; done
+    benchmark second "$@"
+}
+benchmark() { # WHICH ARGUMENT...
+    local which=$1
+    shift
+    note "strandfs bench $* --reps $half"
+    "$strandfs_bin" bench "$@" --reps "$half" --json "$scratch/$which.json" >"$scratch/said" || [[ $? -eq 3 ]] ||
+        die "it failed: $(tail -n 3 "$scratch/said")"
 }
 
 # --- tools -----------------------------------------------------------------------------------
-# Seconds of one write or read by fio, from what it measured of each call.
+# Seconds of one write or read by fio: the mean of what it logs of each call, but for the first four. These are slower
+# in a process that has just begun (its memory, the CPU on which a pool's thread is), which the benchmark has not.
 fio_call() { # FILE read|write BLOCK BYTES [ARGUMENT...]
     local file=$1 kind=$2 block=$3 bytes=$4
     shift 4
     fio --name=job --output-format=json --filename="$file" --rw="$kind" --bs="$block" --size="$bytes" \
-        --ioengine=psync --fallocate=none --invalidate=0 "$@" | jq ".jobs[0].$kind.lat_ns.mean / 1e9"
+        --ioengine=psync --fallocate=none --invalidate=0 --write_lat_log="$scratch/calls" "$@" >/dev/null
+    awk -F, 'NR > 4 { sum += $2; count++ } END { print sum / count / 1e9 }' "$scratch/calls_clat.1.log"
 }
 fio_new_file() { # FILE BLOCK BYTES [ARGUMENT...]
     rm -f "$1"
@@ -131,8 +146,6 @@ pool() { # NAME OPTIONS
 lasting='coherence=timeout,cache.attr=3600,cache.entry=3600'
 
 # --- the benchmarks --------------------------------------------------------------------------
-bytes=$((128 * mib))
-
 passthrough_names=('nullrw=true' 'cache.files=off, passthrough off' 'cache.files=auto-full, passthrough=rw'
     'cache.files=auto-full, writeback=false' 'cache.files=auto-full, writeback=true')
 passthrough_options=('nullrw=true,passthrough.io=off,cache.files=off' 'cache.files=off,passthrough.io=off'
@@ -140,46 +153,47 @@ passthrough_options=('nullrw=true,passthrough.io=off,cache.files=off' 'cache.fil
     'cache.files=auto-full,cache.writeback=true,passthrough.io=off')
 passthrough_by_hand() {
     local at
-    sample tmpfs write-1m fio_new_file "$scratch/bare/f" $mib $bytes
+    sample tmpfs write-1m fio_new_file "$scratch/bare/f" $mib "$(bytes_of tmpfs write-1m)"
     for at in "${!passthrough_names[@]}"; do
-        sample "${passthrough_names[at]}" write-1m fio_new_file "$scratch/pass$at/f" $mib $bytes
+        sample "${passthrough_names[at]}" write-1m fio_new_file "$scratch/pass$at/f" $mib \
+            "$(bytes_of "${passthrough_names[at]}" write-1m)"
     done
     # The first fills the caches.
-    dd_read "$scratch/bare/f" $mib >/dev/null
-    sample tmpfs read-1m-cached dd_read "$scratch/bare/f" $mib
-    dd_read "$scratch/pass2/f" $mib >/dev/null
-    sample "${passthrough_names[2]}" read-1m-cached dd_read "$scratch/pass2/f" $mib
+    [[ -e $scratch/bare/r ]] || for at in bare pass2; do random_file "$scratch/$at/r" 128; done
+    dd_read "$scratch/bare/r" $mib >/dev/null
+    sample tmpfs read-1m-cached dd_read "$scratch/bare/r" $mib
+    dd_read "$scratch/pass2/r" $mib >/dev/null
+    sample "${passthrough_names[2]}" read-1m-cached dd_read "$scratch/pass2/r" $mib
 }
 passthrough() {
-    local json=$scratch/passthrough.json at
+    local at
     tmpfs_dir bare
     for at in "${!passthrough_options[@]}"; do pool "pass$at" "${passthrough_options[at]},$lasting"; done
-    around passthrough_by_hand bench passthrough --size 128M --reps 10 --json "$json"
-    row passthrough tmpfs write-1m fio "$json"
-    for at in "${!passthrough_names[@]}"; do row passthrough "${passthrough_names[at]}" write-1m fio "$json"; done
-    row passthrough tmpfs read-1m-cached dd "$json"
-    row passthrough "${passthrough_names[2]}" read-1m-cached dd "$json"
+    between passthrough_by_hand passthrough --size 128M --max-reps 5
+    row passthrough tmpfs write-1m fio
+    for at in "${!passthrough_names[@]}"; do row passthrough "${passthrough_names[at]}" write-1m fio; done
+    row passthrough tmpfs read-1m-cached dd
+    row passthrough "${passthrough_names[2]}" read-1m-cached dd
 }
 
 blocksize_by_hand() {
     local at
     for at in direct nullrw passthrough; do
-        sample $at write-512 fio_new_file "$scratch/block-$at/f" 512 $((8 * mib))
+        sample $at write-512 fio_new_file "$scratch/block-$at/f" 512 "$(bytes_of $at write-512)"
     done
-    sample direct read-512-cached fio_call "$scratch/block-direct/f" read 512 $((8 * mib))
-    sample direct 'write 32 KiB' fio_new_file "$scratch/block-direct/g" 32768 $((64 * mib))
+    sample direct read-512-cached fio_call "$scratch/block-direct/f" read 512 "$(bytes_of direct write-512)"
+    sample direct 'write 32 KiB' fio_new_file "$scratch/block-direct/g" 32768 "$(bytes_of direct 'write 32 KiB')"
 }
 blocksize() {
-    local json=$scratch/blocksize.json
     pool block-nullrw "nullrw=true,passthrough.io=off,cache.files=off,$lasting"
     pool block-direct "passthrough.io=off,cache.files=off,$lasting"
     pool block-passthrough "passthrough.io=rw,cache.files=auto-full,$lasting"
-    around blocksize_by_hand bench blocksize --size 128M --reps 10 --json "$json"
-    row blocksize nullrw write-512 fio "$json"
-    row blocksize direct write-512 fio "$json"
-    row blocksize passthrough write-512 fio "$json"
-    row blocksize direct read-512-cached fio "$json"
-    row blocksize direct 'write 32 KiB' fio "$json"
+    between blocksize_by_hand blocksize --size 128M --max-reps 5
+    row blocksize nullrw write-512 fio
+    row blocksize direct write-512 fio
+    row blocksize passthrough write-512 fio
+    row blocksize direct read-512-cached fio
+    row blocksize direct 'write 32 KiB' fio
 }
 
 fio_rate() { # TARGET KIND
@@ -203,7 +217,7 @@ volume_by_hand() {
     sample 'volume, uring' rand-write fio_rate "$volume_uring" randwrite
 }
 volume() {
-    local json=$scratch/volume.json io
+    local io
     tmpfs_dir volumes
     random_file "$scratch/volumes/file" 256
     random_file "$scratch/volumes/loop" 256
@@ -217,11 +231,11 @@ volume() {
         loop_over "$scratch/volumes/at-$io/volume"
         printf -v "volume_$io" %s "$loop_device"
     done
-    around volume_by_hand bench volume --io passthrough,uring --time 1s --reps 10 --json "$json"
-    row volume file rand-read fio "$json"
-    row volume loop rand-read fio "$json"
-    row volume 'volume, passthrough' rand-read fio "$json"
-    row volume 'volume, uring' rand-write fio "$json"
+    between volume_by_hand volume --io passthrough,uring --time 1s
+    row volume file rand-read fio
+    row volume loop rand-read fio
+    row volume 'volume, passthrough' rand-read fio
+    row volume 'volume, uring' rand-write fio
 }
 
 # Seconds of one of many directories, without what it takes to start the program.
@@ -251,17 +265,16 @@ fio_direct_reads() { # FILE
         --size=64M --time_based=1 --runtime=500ms --allow_file_create=0 | jq '1 / .jobs[0].read.iops'
 }
 metadata() {
-    local json=$scratch/metadata.json
     seq -f 'd%06.0f' 5000 >"$scratch/names"
     tmpfs_dir meta-native
     pool meta-strandfs ''
-    around metadata_by_hand bench metadata --only mkdir,rmdir,read-4k-1 --no-peers --reps 10 --json "$json"
-    row metadata native mkdir 'mkdir(1)' "$json"
-    row metadata native rmdir 'rmdir(1)' "$json"
-    row metadata strandfs mkdir 'mkdir(1)' "$json"
-    row metadata strandfs rmdir 'rmdir(1)' "$json"
-    row metadata native read-4k-1 fio "$json"
-    row metadata strandfs read-4k-1 fio "$json"
+    between metadata_by_hand metadata --only mkdir,rmdir,read-4k-1 --no-peers
+    row metadata native mkdir 'mkdir(1)'
+    row metadata native rmdir 'rmdir(1)'
+    row metadata strandfs mkdir 'mkdir(1)'
+    row metadata strandfs rmdir 'rmdir(1)'
+    row metadata native read-4k-1 fio
+    row metadata strandfs read-4k-1 fio
 }
 
 # Makes the filesystem anew and mounts it at $scratch/device.
@@ -297,7 +310,7 @@ matrix_by_hand() {
     done
 }
 matrix() {
-    local json=$scratch/matrix.json name place=${DIRECTORY:-/var/tmp}
+    local name place=${DIRECTORY:-/var/tmp}
     matrix_image=$place/strandfs-by-hand-$$.img
     matrix_bytes=$((3 * 1024 * mib))
     defer rm -f "$matrix_image"
@@ -305,13 +318,13 @@ matrix() {
     loop_over "$matrix_image"
     matrix_device=$loop_device
     mkdir "$scratch/device"
-    half=3
-    around matrix_by_hand bench matrix --preset seed-small --only xfs-rmapbt0,ext4-large --reps 6 --max-reps 6 --pause 0ms \
-        --directory "$place" --json "$json"
+    half=3 hands=6
+    between matrix_by_hand matrix --preset seed-small --only xfs-rmapbt0,ext4-large --max-reps 3 --pause 0ms \
+        --directory "$place"
     for name in xfs-rmapbt0 ext4-large; do
-        row matrix $name 'write direct' fio "$json"
-        row matrix $name 'read direct' dd "$json"
-        row matrix $name 'read again' dd "$json"
+        row matrix $name 'write direct' fio
+        row matrix $name 'read direct' dd
+        row matrix $name 'read again' dd
     done
 }
 
