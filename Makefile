@@ -1,7 +1,7 @@
 # Everything a person or a CI runs. `make help` lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall dist package-test systemd-test docs demo deps test unit model conformance-quick conformance reliability laboratory old-kernel lint bench book
+.PHONY: help build install uninstall dist package-test systemd-test docs demo deps test unit model conformance-quick conformance reliability laboratory compare-by-hand old-kernel lint bench book
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ reliability: deps ## Run every suite and write docs/reliability.md (hours)
 
 laboratory: deps ## Does `bench layers` name the layer that is slow, and none for noise (RUNS of each, 100: hours)
 	scripts/laboratory.sh $(RUNS)
+
+compare-by-hand: ## Does the bench measure what dd, fio, mkdir and mkfs find (as root; ten minutes, nothing else running)
+	@scripts/compare-by-hand.sh
 
 old-kernel: ## Boot another kernel in an emulator and run behaviour tests in it (KERNEL, 6.1; as root; an hour)
 	scripts/old-kernel.sh $(or $(KERNEL),6.1)

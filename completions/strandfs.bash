@@ -457,7 +457,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__layers)
-            opts="-o -h --modes --transports --only --branches --quick --no-cross-check --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
+            opts="-o -h --modes --transports --only --branches --round-trip --quick --no-cross-check --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -476,6 +476,10 @@ _strandfs() {
                     return 0
                     ;;
                 --branches)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --round-trip)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -172,6 +172,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l transports -d 'How requests come from the kernel: dev, uring (default: those that work here)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l only -d 'Only these rows (default: all; a wrong name lists them)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l branches -d 'Measure pools of so many branches, too, beside those of one: 2 to 64, all in the same place' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l round-trip -d 'Measure each TARGET as well as it would be if so much more time passed before every answer of it, as on a network: 1ms to 1s' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l size -d 'The size of each file' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l reps -d 'So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from layers" -l max-reps -d 'Up to so many repetitions as long as the answer is open or rows are unstable' -r

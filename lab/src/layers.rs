@@ -1,6 +1,7 @@
 //! The layers benchmark: the same work on levels that each add one thing, and whose time it is.
 
 pub mod attribution;
+mod distance;
 pub mod judge;
 mod knob;
 pub(crate) mod placed;

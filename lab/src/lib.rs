@@ -17,6 +17,7 @@ pub mod environment;
 pub mod error;
 pub mod expense;
 pub mod export;
+pub mod far;
 pub mod fio;
 pub mod fit;
 pub mod format;

@@ -127,6 +127,18 @@ pub struct Subject {
     /// What holds its bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
+    /// The round trip that was put before every answer of its storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip: Option<RoundTrip>,
+}
+
+/// A round trip that a benchmark put in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    /// How long it took, as measured.
+    pub seconds: f64,
+    /// The subject that is the same without it.
+    pub without: String,
 }
 
 /// What a sample counts.

@@ -41,6 +41,7 @@ const FUSE_NETWORK: &[&str] = &[
     "smbnetfs",
     "moosefs",
     "nfs",
+    crate::far::SUBTYPE,
 ];
 
 /// What kind of thing it is.

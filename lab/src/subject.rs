@@ -9,6 +9,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use strandfs_options::duration::format_duration;
 
 use crate::error::BenchError;
 use crate::scratch::Scratch;
@@ -47,6 +48,13 @@ pub enum SubjectKind {
     FuseOverlayfs {
         /// The program.
         program: PathBuf,
+    },
+    /// The branch with a round trip before every answer.
+    Far {
+        /// This program.
+        program: PathBuf,
+        /// How long that takes.
+        round_trip: Duration,
     },
     /// The kernel's overlayfs, the nearest thing to a limit for a union; root only.
     Overlayfs,
@@ -96,6 +104,7 @@ impl Subject {
             SubjectKind::Strandfs { .. } => Family::Strandfs,
             SubjectKind::Mergerfs { .. } => Family::Mergerfs,
             SubjectKind::UnionfsFuse { .. }
+            | SubjectKind::Far { .. }
             | SubjectKind::FuseOverlayfs { .. }
             | SubjectKind::Overlayfs => Family::Other,
         }
@@ -213,6 +222,17 @@ impl Subject {
             SubjectKind::FuseOverlayfs { program } => {
                 let mut command = Command::new(program);
                 command.args(["-f", "-o", &overlay_data(branches)]);
+                command
+            }
+            SubjectKind::Far {
+                program,
+                round_trip,
+            } => {
+                let mut command = Command::new(program);
+                command
+                    .args(["bench", "far", "--round-trip"])
+                    .arg(format_duration(*round_trip))
+                    .args(branches);
                 command
             }
             // Neither has a program; see `mount`.

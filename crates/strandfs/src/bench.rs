@@ -48,6 +48,7 @@ pub fn run(command: &BenchCommand) -> Result<ExitCode, Failure> {
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Latency(args) => latency::run(args),
         BenchCommand::Depth(args) => layers::depth(args),
+        BenchCommand::Far(args) => layers::far(args),
         BenchCommand::Reproduce(args) => reproduce::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Export(args) => export::run(args),

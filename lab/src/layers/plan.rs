@@ -69,6 +69,10 @@ pub struct LayersPlan {
     pub only: Vec<String>,
     /// Pools of so many branches are measured beside those of one.
     pub branches: Vec<usize>,
+    /// Targets are measured as well with these round trips before every answer of theirs.
+    pub round_trips: Vec<Duration>,
+    /// The program that puts them in: this one.
+    pub far_program: PathBuf,
     /// Further mount options of every pool.
     pub options: String,
     /// Bytes of the files.
@@ -104,6 +108,8 @@ impl LayersPlan {
             transports: Vec::new(),
             only: Vec::new(),
             branches: Vec::new(),
+            round_trips: Vec::new(),
+            far_program: PathBuf::new(),
             options: String::new(),
             file_bytes: 64 << 20,
             repetitions: 1,

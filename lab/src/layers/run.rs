@@ -25,6 +25,9 @@ const PREPARE: Duration = Duration::from_secs(10);
 pub(super) const END: Duration = Duration::from_secs(6);
 /// Branches of a pool, at most: each is a directory, for root in memory a filesystem.
 const MOST_BRANCHES: usize = 64;
+/// Shorter round trips than this are lost among what a request takes anyway; with longer ones a run has no end.
+const ROUND_TRIPS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(1);
 /// Bytes of the cross-check's file: enough for a figure, whatever the size of the run.
 const CROSS_CHECK_BYTES: u64 = 64 << 20;
 
@@ -173,6 +176,15 @@ pub(crate) fn check(plan: &LayersPlan) -> Result<(), BenchError> {
     }
     if BTreeSet::from_iter(&plan.branches).len() < plan.branches.len() {
         return wrong("--branches names a number twice");
+    }
+    if !plan.round_trips.is_empty() && plan.targets.is_empty() {
+        return wrong("--round-trip needs a TARGET: memory is never far away");
+    }
+    if plan.round_trips.iter().any(|it| !ROUND_TRIPS.contains(it)) {
+        return wrong("--round-trip must be from 1ms to 1s");
+    }
+    if BTreeSet::from_iter(&plan.round_trips).len() < plan.round_trips.len() {
+        return wrong("--round-trip names a time twice");
     }
     for target in &plan.targets {
         target.check()?;

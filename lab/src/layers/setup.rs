@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use strandfs_options::duration::format_duration;
 use strandfs_options::show_size;
 
+use super::distance::{Distance, FARTHER};
 use super::judge::Names;
 use super::plan::{FIRST_BRANCH, LayersPlan, Mode, PoolMode, Transport, pool_options};
 use super::target::Target;
@@ -16,6 +19,7 @@ use crate::matrix::test_device::TestDevice;
 use crate::pattern::Pattern;
 use crate::probe;
 use crate::progress::{Progress, Step};
+use crate::result::RoundTrip;
 use crate::scratch::Scratch;
 use crate::storage::{Storage, images};
 use crate::subject::{Mounted, Subject, SubjectKind};
@@ -33,6 +37,7 @@ pub const NULLRW: &str = "nullrw";
 pub struct Levels {
     mounted: Vec<Mounted>,
     scratches: Vec<Scratch>,
+    distances: Vec<Distance>,
     test_devices: Vec<TestDevice>,
     /// Pools that were made, also those that have ended: no name is used twice.
     made: usize,
@@ -77,7 +82,7 @@ pub fn silent(subject: &str, targets: &[String]) -> String {
         MEMORY | TMPFS => {
             "what does not answer is the machine: neither pool nor storage is part of it".to_owned()
         }
-        _ if targets.iter().any(|it| it == subject) => {
+        _ if targets.iter().any(|it| is_storage(subject, it)) => {
             format!("what does not answer is the storage {subject}: no pool is part of it")
         }
         _ if is_pool => "what does not answer is the pool: what lies below is memory".to_owned(),
@@ -87,6 +92,12 @@ pub fn silent(subject: &str, targets: &[String]) -> String {
                 .to_owned()
         }
     }
+}
+
+/// Whether a subject is this target, as it is or farther away.
+fn is_storage(subject: &str, target: &str) -> bool {
+    let rest = subject.strip_prefix(target);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(FARTHER))
 }
 
 impl Levels {
@@ -107,13 +118,13 @@ impl Levels {
             levels.pool(plan, way, TMPFS, 0, root, progress)?;
             levels.pools_of_several(plan, way, TMPFS, 0, root, progress)?;
         }
-        for (number, target) in plan.targets.iter().enumerate() {
-            let name = levels.target(plan, target, number + 1, stop, progress)?;
-            for way in levels.ways.clone() {
-                levels.pool(plan, way, &name, number + 1, false, progress)?;
-                levels.pools_of_several(plan, way, &name, number + 1, false, progress)?;
+        for target in &plan.targets {
+            let group = levels.targets.len() + 1;
+            let (name, place) = levels.target(plan, target, group, stop, progress)?;
+            levels.pools_of_target(plan, &name, progress)?;
+            for &round_trip in &plan.round_trips {
+                levels.farther(plan, (&name, &place), round_trip, progress)?;
             }
-            levels.targets.push(name);
         }
         levels.check_room(plan)?;
         Ok(levels)
@@ -141,7 +152,8 @@ impl Levels {
             Some(target) => {
                 levels.generator();
                 levels.scratches.push(Scratch::new(&plan.directory)?);
-                (levels.target(plan, target, 0, stop, progress)?, false)
+                let (name, _) = levels.target(plan, target, 0, stop, progress)?;
+                (name, false)
             }
         };
         let root = rustix::process::geteuid().is_root();
@@ -160,7 +172,56 @@ impl Levels {
         Ok(levels)
     }
 
-    /// Makes the filesystem of a target that is to have one, and its bare level; the target's name.
+    /// Mounts the pools over the target that was made last.
+    fn pools_of_target(
+        &mut self,
+        plan: &LayersPlan,
+        name: &str,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BenchError> {
+        let group = self.targets.len() + 1;
+        for way in self.ways.clone() {
+            self.pool(plan, way, name, group, false, progress)?;
+            self.pools_of_several(plan, way, name, group, false, progress)?;
+        }
+        self.targets.push(name.to_owned());
+        Ok(())
+    }
+
+    /// The same target as if it were farther away: its bare level and its pools.
+    fn farther(
+        &mut self,
+        plan: &LayersPlan,
+        (near, place): (&str, &Path),
+        round_trip: Duration,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), BenchError> {
+        let name = format!("{near}{FARTHER}{}", format_duration(round_trip));
+        self.check_name(&name)?;
+        tell_mounting(&name, progress);
+        let distance = Distance::put(plan, &name, place, round_trip)?;
+        let first = self.candidates.len();
+        self.scratches.push(Scratch::new(distance.root())?);
+        self.bare(&name, self.targets.len() + 1, false)?;
+        if let Some(bare) = self.candidates.last_mut() {
+            bare.facts.commands = distance.commands();
+        }
+        let seconds = distance.round_trip_seconds();
+        self.distances.push(distance);
+        self.pools_of_target(plan, &name, progress)?;
+        for farther in self.candidates.iter_mut().skip(first) {
+            // Every name ends with that of its place.
+            let without = farther.facts.name.strip_suffix(&name);
+            farther.facts.round_trip = without.map(|it| RoundTrip {
+                seconds,
+                without: format!("{it}{near}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the filesystem of a target that is to have one, and its bare level; the target's name, and the
+    /// directory in which everything of it lies.
     fn target(
         &mut self,
         plan: &LayersPlan,
@@ -168,7 +229,7 @@ impl Levels {
         group: usize,
         stop: &AtomicBool,
         progress: &mut Progress<'_>,
-    ) -> Result<String, BenchError> {
+    ) -> Result<(String, PathBuf), BenchError> {
         let name = target.name();
         let image = match target {
             Target::Directory(path) => {
@@ -178,7 +239,8 @@ impl Levels {
                     ..Step::default()
                 });
                 self.scratches.push(Scratch::new(path)?);
-                return self.bare(&name, group, false).map(|()| name);
+                self.bare(&name, group, false)?;
+                return Ok((name, path.clone()));
             }
             Target::Image(image) => image,
         };
@@ -199,14 +261,15 @@ impl Levels {
                  through its page cache"
             ));
         }
-        self.scratches.push(Scratch::new(test_device.root())?);
+        let root = test_device.root().to_path_buf();
+        self.scratches.push(Scratch::new(&root)?);
         self.bare(&name, group, false)?;
         if let Some(made) = self.candidates.last_mut() {
             made.facts.commands = test_device.commands(&image.recipe);
             made.facts.tools = image.recipe.tools();
         }
         self.test_devices.push(test_device);
-        Ok(name)
+        Ok((name, root))
     }
 
     /// Samples are told apart by their subject's name.
@@ -479,11 +542,16 @@ impl Levels {
 
     /// Every candidate keeps a file and writes another.
     fn check_room(&self, plan: &LayersPlan) -> Result<(), BenchError> {
-        for group in 0..=plan.targets.len() {
+        for group in 0..=self.targets.len() {
             let inside = self.candidates.iter().filter(|it| it.group == group);
             let storages: Vec<&Storage> =
                 inside.filter_map(|it| it.facts.storage.as_ref()).collect();
-            let files = 2 * storages.len() as u64;
+            // What is measured as if it were farther away lies in the same place.
+            let places = match group {
+                0 => 1,
+                _ => 1 + plan.round_trips.len() as u64,
+            };
+            let files = 2 * storages.len() as u64 * places;
             let needed = plan.file_bytes.saturating_mul(files);
             let free = storages.iter().map(|it| it.free_bytes).min().unwrap_or(0);
             if free < needed {

@@ -8,6 +8,7 @@ use crate::format;
 use crate::result::{Report, Series, Verdict};
 use crate::spread;
 use crate::stats::{Estimate, estimate};
+use crate::subject::Family;
 
 /// The answers about all rows, one line for each pool.
 pub fn headlines(report: &Report) -> Vec<String> {
@@ -108,6 +109,66 @@ pub fn branches(report: &Report) -> String {
         heading.extend(rows.iter().map(|it| (*it).to_owned()));
     }
     format::table(&table)
+}
+
+/// The round trips that were waited for, from what one more round trip costs; empty where none was put in.
+pub fn round_trips(report: &Report) -> String {
+    let rows = judged(report);
+    let mut table = vec![vec!["round trips waited for".to_owned()]];
+    let mut said = String::new();
+    for subject in &report.subjects {
+        let Some(trip) = &subject.round_trip else {
+            continue;
+        };
+        let mut line = vec![subject.name.clone()];
+        for row in &rows {
+            let pair = (
+                report.find(&subject.name, row),
+                report.find(&trip.without, row),
+            );
+            let waited = match pair {
+                (Some(far), Some(near)) => waited_for(far, near, trip.seconds),
+                _ => None,
+            };
+            line.push(waited.map_or_else(dash, |it| {
+                format::between(&it, |trips| format!("{trips:.1}"))
+            }));
+        }
+        table.push(line);
+        if subject.family == Family::Native {
+            said += &format!(
+                "a round trip of {} took {}\n",
+                subject.name,
+                format::seconds(trip.seconds)
+            );
+        }
+    }
+    if table.len() < 2 {
+        return String::new();
+    }
+    if let Some(heading) = table.first_mut() {
+        heading.extend(rows.iter().map(|row| {
+            let is_by_bytes = report
+                .series
+                .iter()
+                .any(|it| it.workload == *row && it.is_by_bytes());
+            match is_by_bytes {
+                true => format!("{row}, a MiB"),
+                false => format!("{row}, an operation"),
+            }
+        }));
+    }
+    format!("{}{said}", format::table(&table))
+}
+
+/// What a round trip more adds to a unit of work, in round trips: by repetition, in which both were measured.
+fn waited_for(far: &Series, near: &Series, seconds: f64) -> Option<Estimate> {
+    let more: Vec<f64> = unit_seconds(far)
+        .into_iter()
+        .zip(unit_seconds(near))
+        .filter_map(|(far, near)| Some((far? - near?) / seconds))
+        .collect();
+    estimate(&more).filter(|_| seconds > 0.0)
 }
 
 fn layer_row(verdict: &Verdict) -> Vec<String> {

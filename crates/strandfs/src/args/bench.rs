@@ -37,6 +37,9 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Small direct requests, one, some and many in flight (fio), with passthrough and without.
     Depth(layers::DepthArgs),
+    /// Set for the process that puts a round trip before a directory.
+    #[command(hide = true)]
+    Far(layers::FarArgs),
     /// Compare two results of the same benchmark; exit code 4 if anything became slower.
     Compare(results::CompareArgs),
     /// Make one HTML page with charts of results; it needs no network.

@@ -23,7 +23,7 @@ use strandfs_options::show_size;
 use super::worker::{self, GivenUp, Outcome, Teller};
 use super::{measured, print_notes, stop_on_signals, this_program};
 use crate::args::bench::PoolArgs;
-use crate::args::bench::layers::{DataArgs, DepthArgs, LayersArgs, RunArgs};
+use crate::args::bench::layers::{DataArgs, DepthArgs, FarArgs, LayersArgs, RunArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -71,7 +71,11 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
 fn print_tables(report: &Report) {
     print!("{}\n{}", text::levels(report), text::layers(report));
     println!("{}", text::expense(report));
-    for table in [text::branches(report), text::lines(report)] {
+    for table in [
+        text::branches(report),
+        text::round_trips(report),
+        text::lines(report),
+    ] {
         if !table.is_empty() {
             println!("{table}");
         }
@@ -183,6 +187,8 @@ fn layers_plan(args: &LayersArgs) -> Result<LayersPlan, Failure> {
         transports,
         only: args.only.clone(),
         branches: args.branches.clone(),
+        round_trips: args.round_trips.clone(),
+        far_program: this_program()?,
         cross_check: !args.no_cross_check && !args.quick,
         is_quick: args.quick,
         repetitions: first.min(args.run.max_reps.unwrap_or(first)),
@@ -214,6 +220,15 @@ pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
         text::expense(&report)
     );
     finish(&report, &args.run)
+}
+
+/// Serves a directory with a round trip before every answer, for a benchmark that runs.
+///
+/// # Errors
+/// Those of mounting.
+pub fn far(args: &FarArgs) -> Result<ExitCode, Failure> {
+    strandfs_lab::far::serve(&args.directory, &args.mountpoint, args.round_trip)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures deep queues.

@@ -232,6 +232,71 @@ fn a_cold_read_from_a_loop_device_is_cold_or_said_not_to_be() {
     );
 }
 
+/// Everything over the farther target waits for it, nothing else does, and what a round trip took is measured.
+#[test]
+fn a_round_trip_that_is_put_in_is_waited_for_there_and_nowhere_else() {
+    need_root!();
+    let bench = Bench::new();
+    let target = memory(&bench, "target");
+    let near = target.to_str().unwrap();
+    let args = [
+        near,
+        "--round-trip=5ms",
+        "--modes=direct",
+        "--transports=dev",
+        "--only=random-read-4k,metadata",
+        "--no-cross-check",
+        "--reps=5",
+        "--max-reps=5",
+    ];
+    let (report, said) = bench.run("layers", &args);
+    nothing_in(&target);
+    let far = format!("{near} + 5ms");
+    let subjects = report["subjects"].as_array().unwrap();
+    let mut waiting = 0;
+    for subject in subjects {
+        let name = subject["name"].as_str().unwrap();
+        let read = median_of_a_unit(&report, name, "random-read-4k");
+        let Some(trip) = subject["round_trip"]["seconds"].as_f64() else {
+            assert!(read.is_none_or(|it| it < 0.005), "{name}: {read:?}");
+            continue;
+        };
+        waiting += 1;
+        let without = name.replace(&far, near);
+        assert_eq!(subject["round_trip"]["without"], without, "{name}");
+        assert!(subjects.iter().any(|it| it["name"] == *without));
+        // Timers end late, never early. A read at a random place of a file that is not cached is a request.
+        assert!(trip >= 0.005, "{trip}");
+        assert!(read.unwrap() >= 0.005, "{name}: {read:?}");
+        assert_eq!(subject["storage"]["filesystem"], "fuse.strandfs-far");
+    }
+    assert_eq!(waiting, 2, "the target itself and a pool over it: {said}");
+    for text in [
+        "round trips waited for",
+        &format!("a round trip of {far} took "),
+    ] {
+        assert!(said.contains(text), "{text}: {said}");
+    }
+}
+
+/// The median time of one unit of a row's work.
+fn median_of_a_unit(report: &serde_json::Value, subject: &str, row: &str) -> Option<f64> {
+    let series = report["series"].as_array().unwrap().iter();
+    let mut own = series.filter(|it| it["subject"] == subject && it["workload"] == row);
+    let own = own.next()?;
+    let usual = own["work"]["operations"].as_f64().unwrap();
+    let mut times: Vec<f64> = own["samples"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| {
+            it["value"].as_f64().unwrap() / it["done"]["operations"].as_f64().unwrap_or(usual)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    Some(times[times.len() / 2])
+}
+
 #[test]
 fn passthrough_prints_the_six_ways_beside_the_published_figures() {
     need_root!();
@@ -297,6 +362,9 @@ fn requests_that_make_no_sense_are_refused_in_a_sentence() {
         (vec!["layers", "--reps=0"], "--reps"),
         (vec!["layers", "--branches=1"], "--branches"),
         (vec!["layers", "--branches=4,2,4"], "twice"),
+        (vec!["layers", "--round-trip=2ms"], "needs a TARGET"),
+        (vec!["layers", "--round-trip=2s", "/tmp"], "from 1ms to 1s"),
+        (vec!["layers", "--round-trip=2ms,3ms,2ms", "/tmp"], "twice"),
         (vec!["passthrough", "--size=1K"], "--size"),
         (
             vec!["metadata", "--no-peers", "--variant=native=atime=off"],

@@ -56,6 +56,59 @@ fn value(all: &Samples, what: &str) -> f64 {
 }
 
 #[test]
+fn a_branch_is_in_one_state_and_in_no_other() {
+    need_root!();
+    let pool = Pool::tmpfs(2).mount();
+    let all = counted(&pool);
+    for branch in 0..2 {
+        let path = pool.branch_status(branch).path;
+        let beginning = format!("strandfs_branch_health{{branch=\"{path}\",health=");
+        let own = all.iter().filter(|(what, _)| what.starts_with(&beginning));
+        let is_in: Vec<&str> = own
+            .clone()
+            .filter(|(_, value)| **value != 0.0)
+            .filter_map(|(what, _)| what.strip_prefix(&beginning))
+            .collect();
+        assert_eq!(is_in, ["\"ok\"}"], "{own:?}");
+        assert_eq!(own.count(), 6);
+    }
+}
+
+/// Once a directory is remembered, no branch is asked for names that are not in it: these are hits, not misses.
+#[test]
+fn what_is_known_is_a_hit_and_what_is_asked_of_a_branch_is_not() {
+    need_root!();
+    let pool = Pool::tmpfs(2).mount();
+    put(pool.path("f"), "x");
+    let look = |name: &str| assert!(fs::metadata(pool.path(name)).is_err());
+    let counts = || {
+        let all = counted(&pool);
+        let of = |what: &str| {
+            let name = format!("strandfs_cache_{what}_total{{cache=\"directories\"}}");
+            value(&all, &name)
+        };
+        (of("hits"), of("misses"))
+    };
+    let mut tried = 0;
+    eventually("the directory is remembered", IN_TIME, || {
+        tried += 1;
+        let before = counts();
+        look(&format!("absent-{tried}"));
+        counts().0 > before.0
+    });
+    let before = counts();
+    for number in 0..50 {
+        look(&format!("unknown-{number}"));
+    }
+    let after = counts();
+    let (hits, misses) = (after.0 - before.0, after.1 - before.1);
+    assert!(
+        hits >= 45.0 && misses <= 5.0,
+        "{hits} hits, {misses} misses"
+    );
+}
+
+#[test]
 fn requests_and_what_they_asked_of_branches_are_counted() {
     need_root!();
     let pool = Pool::tmpfs(2)

@@ -1,6 +1,7 @@
 //! The command lines of `strandfs bench layers`, `passthrough` and `blocksize`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -27,6 +28,10 @@ pub struct LayersArgs {
     /// Measure pools of so many branches, too, beside those of one: 2 to 64, all in the same place.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     pub branches: Vec<usize>,
+    /// Measure each TARGET as well as it would be if so much more time passed before every answer of it, as on a network:
+    /// 1ms to 1s.
+    #[arg(long = "round-trip", value_name = "TIME", value_delimiter = ',', value_parser = duration)]
+    pub round_trips: Vec<Duration>,
     /// An answer, or that there is none, within a minute on a target of any speed: one mode, one transport,
     /// the rows that say most, no cross-check. What is asked for besides is done all the same.
     #[arg(long)]
@@ -40,6 +45,18 @@ pub struct LayersArgs {
     /// What all runs have.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// Arguments of `bench far`.
+#[derive(Args)]
+pub struct FarArgs {
+    /// How much later every answer comes.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub round_trip: Duration,
+    /// What is served.
+    pub directory: PathBuf,
+    /// Where.
+    pub mountpoint: PathBuf,
 }
 
 /// Arguments of `bench passthrough` and `bench blocksize`.
