@@ -245,6 +245,12 @@ fn a_file_that_one_branch_cannot_open_is_read_from_the_next() {
         let condition = &status.branches[0].condition;
         assert!(condition.io_errors >= 3, "{condition:?}");
         assert_eq!(condition.state, "ok", "errors alone fence nothing");
+        let root = hanging.pool.root().to_str().unwrap();
+        let told = strandfs(["metrics", root]).ok().stdout;
+        let of_first = |line: &&str| line.starts_with("strandfs_branch_io_errors_total{");
+        let line = told.lines().find(of_first).unwrap();
+        let count: f64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
+        assert!(count >= 3.0, "{line}");
         hanging.branch.set(Mood::Well);
         assert_eq!(get(hanging.path("both/f")), b"first");
         assert_eq!(get(hanging.pool.on(1, "both/f")), b"second");
