@@ -93,7 +93,7 @@ impl Medium {
 pub(super) fn options_of(root: BorrowedFd<'_>) -> String {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(root, c"", flags, StatxFlags::MNT_ID).ok();
-    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounts = read_lossy("/proc/thread-self/mountinfo").unwrap_or_default();
     let wanted = stat.map(|stat| stat.stx_mnt_id.to_string());
     let mut lines = mounts.lines();
     let line = lines.find(|line| line.split(' ').next() == wanted.as_deref());
