@@ -255,7 +255,9 @@ fn mount_of(path: &Path, device: u64) -> Option<Mount> {
         rustix::fs::major(device),
         rustix::fs::minor(device)
     );
-    let text = fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
+    // Mountpoints have any names, also such as are no UTF-8.
+    let text = fs::read("/proc/thread-self/mountinfo").ok()?;
+    let text = String::from_utf8_lossy(&text);
     let mut best: Option<(bool, usize, Mount)> = None;
     for line in text.lines() {
         let Some((number_there, point, mount)) = parse(line) else {
@@ -291,7 +293,8 @@ fn parse(line: &str) -> Option<(String, PathBuf, Mount)> {
 
 /// Where something is mounted.
 pub(crate) fn mountpoints() -> Vec<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     let fields = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     fields.map(|it| PathBuf::from(unescape(it))).collect()
 }

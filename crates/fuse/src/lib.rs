@@ -55,6 +55,7 @@ pub mod latency;
 mod life;
 mod mount;
 pub mod page_limit;
+mod read_lossy;
 mod report;
 pub mod ring;
 mod session;
@@ -76,10 +77,12 @@ pub use life::{End, SessionError};
 pub use listing::{DirPlusSink, DirSink};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};
 pub use mount::{
-    Hindrance, MountError, MountFlags, MountOptions, UnmountMode, hindrance, is_served_by,
+    Hindrance, MountError, MountFlags, MountOptions, UnmountMode, hindrance,
     recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, unmount,
+    which_serve,
 };
 pub use negotiate::{NegotiateError, Negotiated, Wants};
+pub use read_lossy::read_lossy;
 pub use report::{RingReport, RingUnavailable, TransportReport};
 pub use request::{Dialect, Forget, ForgetList, Request};
 pub use session::{Session, SessionConfig, Unmounter};

@@ -17,8 +17,8 @@ pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
 pub(crate) use unmount::Mount;
 pub use unmount::{
-    Hindrance, UnmountMode, hindrance, is_served_by, recover_dead_mountpoint,
-    recover_dying_mountpoint, recover_killed_mountpoint, unmount,
+    Hindrance, UnmountMode, hindrance, recover_dead_mountpoint, recover_dying_mountpoint,
+    recover_killed_mountpoint, unmount, which_serve,
 };
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};

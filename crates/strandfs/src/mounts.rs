@@ -70,7 +70,7 @@ pub fn seen_elsewhere(device: (u32, u32)) -> Option<(u32, String)> {
         let mounted = parse(&std::fs::read(process.path().join("mountinfo")).ok()?);
         let sees = mounted.iter().any(|it| it.device == device);
         sees.then(|| {
-            let name = std::fs::read_to_string(process.path().join("comm"));
+            let name = strandfs_fuse::read_lossy(process.path().join("comm"));
             (pid, name.unwrap_or_default().trim().to_owned())
         })
     });

@@ -51,7 +51,8 @@ fn pool_of(command: &mut Command) -> Option<&mut PathBuf> {
 }
 
 /// The mountpoint that a name stands for; none if the word is no name. A pool that is mounted at the
-/// word as a path comes first: at `/`, where systemd starts its units, `media` is a directory too.
+/// word as a path comes first: at `/`, where systemd starts its units, `media` is a directory too. But in a
+/// directory of another user neither that user's own mount nor a link of theirs to some other pool does.
 fn mountpoint_of(word: &Path) -> Result<Option<PathBuf>, Failure> {
     let file = word.to_str().and_then(named_by);
     let Some(file) = file.filter(|_| !is_pool(word)) else {
@@ -71,9 +72,16 @@ fn mountpoint_of(word: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(named.ok_or_else(none)?.into()))
 }
 
-fn is_pool(path: &Path) -> bool {
-    let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-    path.is_ok_and(|path| mounts::holder(&path).is_ok_and(|kind| kind.is_some()))
+fn is_pool(word: &Path) -> bool {
+    // Not by its attributes, for which a server would be asked.
+    if std::fs::read_link(word).is_ok() {
+        return false;
+    }
+    let path = std::fs::canonicalize(word).or_else(|_| std::path::absolute(word));
+    path.is_ok_and(|path| {
+        let is_strangers = mounts::stranger(&path).map_or(true, |owner| owner.is_some());
+        !is_strangers && mounts::holder(&path).is_ok_and(|kind| kind.is_some())
+    })
 }
 
 /// Where a pool is mounted that was made from this file. Servers of other users are not asked, and one that

@@ -45,7 +45,7 @@ pub fn own_namespace() {
 /// Every mount this thread sees: mountpoint, type, and the device's minor number.
 pub fn list() -> Vec<(PathBuf, String, String)> {
     // Not /proc/self: that is the main thread's namespace.
-    let text = fs::read_to_string("/proc/thread-self/mountinfo").expect("mountinfo");
+    let text = strandfs_fuse::read_lossy("/proc/thread-self/mountinfo").expect("mountinfo");
     let mut found = Vec::new();
     for line in text.lines() {
         let fields: Vec<&str> = line.split(' ').collect();

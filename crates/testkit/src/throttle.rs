@@ -110,7 +110,7 @@ impl Drop for Throttle {
 
 /// `7:3` for a loop device.
 fn device_at(target: &Path) -> Option<String> {
-    let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let text = strandfs_fuse::read_lossy("/proc/thread-self/mountinfo").unwrap();
     let line = text
         .lines()
         .rfind(|line| line.split(' ').nth(4) == target.to_str())?;

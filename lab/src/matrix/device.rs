@@ -158,7 +158,9 @@ fn check_signature(path: &Path) -> Result<(), BenchError> {
 
 /// Where it is mounted, as this process sees it.
 fn mounted_at(number: Number) -> Option<String> {
-    let text = fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
+    // Mountpoints have any names, also such as are no UTF-8.
+    let text = fs::read("/proc/thread-self/mountinfo").ok()?;
+    let text = String::from_utf8_lossy(&text);
     let own = number.text();
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();

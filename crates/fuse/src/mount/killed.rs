@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::read_lossy;
+
 /// The bit of SIGKILL in the masks of `/proc/PID/task/TID/status`.
 const KILLED: u64 = 1 << 8;
 
@@ -24,7 +26,7 @@ pub(super) fn server_is_killed(connection: u32) -> bool {
 pub(super) fn stopped_server(connection: u32) -> Option<u32> {
     let serving = |wanted: bool| {
         processes().find(|process| {
-            let status = fs::read_to_string(process.join("status"));
+            let status = read_lossy(process.join("status"));
             status.is_ok_and(|status| is_stopped(&status) == wanted) && serves(process, connection)
         })
     };
@@ -57,7 +59,7 @@ fn tasks() -> impl Iterator<Item = (PathBuf, bool)> {
     processes().flat_map(|process| {
         numbers(&process.join("task")).filter_map(|entry| {
             let task = entry.path();
-            let status = fs::read_to_string(task.join("status")).ok()?;
+            let status = read_lossy(task.join("status")).ok()?;
             Some((task, is_killed(&status)))
         })
     })
@@ -80,7 +82,7 @@ fn serves(task: &Path, connection: u32) -> bool {
     let infos = fs::read_dir(task.join("fdinfo"));
     let mut infos = infos.into_iter().flatten().flatten();
     infos.any(|info| {
-        let info = fs::read_to_string(info.path());
+        let info = read_lossy(info.path());
         info.is_ok_and(|info| connection_of(&info) == Some(connection))
     })
 }

@@ -98,11 +98,19 @@ pub fn hindrance(mountpoint: &Path) -> io::Result<Option<Hindrance>> {
     Ok(stopped.map(|pid| Hindrance::Stopped { pid }))
 }
 
-/// Whether this process serves the mount. Asks the mount itself nothing; false where that is not to
-/// be known (other users' processes, kernels that do not show whose connection a device is).
-pub fn is_served_by(mountpoint: &Path, pid: u32) -> io::Result<bool> {
-    let connection = connection_at(mountpoint)?;
-    Ok(connection.is_some_and(|connection| killed::is_served_by(connection, pid)))
+/// Which of these processes serve the mount. Asks the mount itself nothing; leaves out those of which that is not
+/// to be known (other users' processes, kernels that do not show whose connection a device is).
+pub fn which_serve(
+    mountpoint: &Path,
+    processes: impl IntoIterator<Item = u32>,
+) -> io::Result<Vec<u32>> {
+    let Some(connection) = connection_at(mountpoint)? else {
+        return Ok(Vec::new());
+    };
+    let serving = processes.into_iter();
+    Ok(serving
+        .filter(|pid| killed::is_served_by(connection, *pid))
+        .collect())
 }
 
 /// The connection of the FUSE mount that is seen at the path.

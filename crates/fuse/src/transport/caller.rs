@@ -40,7 +40,7 @@ pub(super) fn is_interrupted(thread: u32) -> bool {
     if thread == 0 || !proc_is_own() {
         return false;
     }
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    let status = crate::read_lossy(format!("/proc/{thread}/status"));
     status.is_ok_and(|status| says_interrupted(&status))
 }
 
@@ -58,10 +58,10 @@ pub(super) fn cpu(thread: u32) -> Option<usize> {
     let mut bytes = [0; 1024];
     let len = rustix::io::read(&file, &mut bytes).ok()?;
     // The name may hold anything.
-    let (_, fields) = std::str::from_utf8_mut(bytes.get_mut(..len)?)
+    let stat = bytes.get(..len)?;
+    let end_of_name = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(stat.get(end_of_name + 1..)?)
         .ok()?
-        .rsplit_once(')')?;
-    fields
         .split_ascii_whitespace()
         .nth(BEFORE_CPU)?
         .parse()

@@ -103,7 +103,7 @@ pub(super) fn user(uid: u32, pid: u32) -> u32 {
     if uid != UNNAMED || pid == 0 {
         return uid;
     }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = crate::read_lossy(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let filesystem_uid = line.and_then(|line| line.split_ascii_whitespace().nth(3));
     filesystem_uid

@@ -248,7 +248,7 @@ fn places() -> Vec<KeyDir> {
 
 /// The directory of a user whom the system itself knows.
 fn home_of(user: u32) -> Option<PathBuf> {
-    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let text = strandfs_fuse::read_lossy("/etc/passwd").ok()?;
     let mut lines = text.lines().map(|line| line.split(':'));
     let mut fields = lines.find(|fields| {
         let id = fields.clone().nth(2).and_then(|id| id.parse().ok());

@@ -238,7 +238,7 @@ fn is_lock_of_description(cx: &Context<'_>) -> bool {
 /// With which command of `fcntl(2)` the caller, who waits for the answer, has asked. The request does
 /// not tell, but the kernel shows the call.
 fn command_of(cx: &Context<'_>) -> Option<i32> {
-    let call = std::fs::read_to_string(format!("/proc/{}/syscall", cx.pid)).ok()?;
+    let call = strandfs_fuse::read_lossy(format!("/proc/{}/syscall", cx.pid)).ok()?;
     let mut words = call.split_ascii_whitespace();
     let number: libc::c_long = words.next()?.parse().ok()?;
     // The descriptor comes first.

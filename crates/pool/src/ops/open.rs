@@ -505,7 +505,7 @@ fn cache_flags(
             }
         }
         CacheFiles::PerProcess => {
-            let comm = std::fs::read_to_string(format!("/proc/{}/comm", cx.pid));
+            let comm = strandfs_fuse::read_lossy(format!("/proc/{}/comm", cx.pid));
             let comm = comm.unwrap_or_default();
             let listed = settings
                 .caching

@@ -6,7 +6,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
-use strandfs_fuse::{Context, Open, SetAttr, Write};
+use strandfs_fuse::{Context, Open, SetAttr, Write, read_lossy};
 
 use crate::base::error::Result;
 use crate::base::sys;
@@ -194,7 +194,7 @@ fn may_come_mapped(cx: &Context<'_>) -> bool {
     if cx.uid != UNKNOWN {
         return false;
     }
-    let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", cx.pid));
+    let mounts = read_lossy(format!("/proc/{}/mountinfo", cx.pid));
     mounts.is_ok_and(|mounts| mounts.lines().any(is_mapped_fuse))
 }
 
@@ -227,7 +227,7 @@ impl Task {
         if cx.pid == 0 {
             return None;
         }
-        let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", cx.pid)).ok();
+        let read = |what: &str| read_lossy(format!("/proc/{}/{what}", cx.pid)).ok();
         let namespace = |task: String| std::fs::read_link(format!("/proc/{task}/ns/user")).ok();
         let own = namespace("self".to_owned())?;
         let foreign = namespace(cx.pid.to_string())? != own;

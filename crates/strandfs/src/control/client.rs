@@ -1,5 +1,6 @@
 //! Reaching the server of a pool: its control file for reading, its control socket for changes.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use strandfs_fuse::read_lossy;
 use strandfs_pool::admin::control::request::{Answer, Request};
 use strandfs_pool::admin::control::socket::{PREFIX, peer_is, peer_is_trusted};
 
@@ -107,6 +109,17 @@ fn dial(name: &str, limit: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
+/// A connection that is there at once, to see who is at its other end. `WouldBlock`: not now.
+fn dial_now(name: &str) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    Ok(UnixStream::from(socket))
+}
+
 fn turned_away(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
@@ -119,27 +132,43 @@ fn turned_away(error: io::Error) -> io::Error {
 /// The server of a mount and its control socket, if they are to be found without asking the mount:
 /// the name has the process id in it. A server may outlive its mount, whose number the next one has:
 /// the latest is the one. In another process namespace a server may have the same number: containers
-/// that share the network of the machine share the names of sockets, too.
+/// that share the network of the machine share the names of sockets, too. And anybody may take any name.
 pub fn socket_of(mountpoint: &Path) -> Option<(u32, String)> {
     let pid_of = |name: &str| name.strip_prefix(PREFIX)?.split('/').next()?.parse().ok();
-    let all = names().ok()?.into_iter();
-    let all = all.filter_map(|name| Some((pid_of(&name)?, name)));
-    let serving =
-        all.filter(|(pid, _)| strandfs_fuse::is_served_by(mountpoint, *pid).unwrap_or(false));
-    let serving: Vec<(u32, String)> = serving.collect();
-    let (server, _) = serving.iter().max_by_key(|(pid, _)| started(*pid))?;
-    let server = *server;
-    let mut of_server = serving.into_iter().filter(|(pid, _)| *pid == server);
-    match of_server.clone().count() {
-        1 => of_server.next(),
-        _ => of_server
-            .find(|(pid, name)| dial(name, HELLO_LIMIT).is_ok_and(|stream| peer_is(&stream, *pid))),
+    let mut named: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for name in names().ok()? {
+        if let Some(pid) = pid_of(&name) {
+            named.entry(pid).or_default().push(name);
+        }
     }
+    let serving = strandfs_fuse::which_serve(mountpoint, named.keys().copied()).ok()?;
+    let server = serving.into_iter().max_by_key(|pid| started(*pid))?;
+    let name = match named.remove(&server)? {
+        of_server if of_server.len() == 1 => of_server.into_iter().next(),
+        of_server => find_by_peer(of_server, |stream| peer_is(stream, server)),
+    };
+    Some((server, name?))
+}
+
+/// The socket at whose other end there is whom we look for; else the first that takes no connections now, where
+/// it may be. Waits for nobody: those of others may be as many as they like.
+fn find_by_peer(names: Vec<String>, is_wanted: impl Fn(&UnixStream) -> bool) -> Option<String> {
+    let mut crowded = None;
+    for name in names {
+        match dial_now(&name) {
+            Ok(stream) if is_wanted(&stream) => return Some(name),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                crowded.get_or_insert(name);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    crowded
 }
 
 /// When a process was started, in ticks of the clock: `starttime` of proc_pid_stat(5).
 fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_lossy(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
@@ -171,7 +200,7 @@ pub fn users(name: &str, limit: Duration) -> io::Result<Option<Users>> {
 
 /// The names of all control sockets.
 fn names() -> io::Result<Vec<String>> {
-    let list = std::fs::read_to_string("/proc/net/unix")?;
+    let list = read_lossy("/proc/net/unix")?;
     let mut names: Vec<String> = list
         .lines()
         .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
@@ -184,12 +213,18 @@ fn names() -> io::Result<Vec<String>> {
 }
 
 /// Asks every server whether it serves this mountpoint. Two that say so live in different mount
-/// namespaces, and cannot be told apart from here.
+/// namespaces, and cannot be told apart from here. Those of others are not asked, nor one that takes no
+/// connections now.
 fn search(mountpoint: &Path, request: &Request) -> Result<Answer, Failure> {
     let names = names().map_err(Failure::system("reading /proc/net/unix"))?;
+    let is_trusted = |name: &str| {
+        let stream = dial_now(name);
+        stream.is_ok_and(|stream| peer_is_trusted(&stream).unwrap_or(false))
+    };
     let serves = |name: &&String| {
-        talk(name, &Request::Hello, HELLO_LIMIT)
-            .is_ok_and(|answer| answer.mountpoint.as_deref() == Some(mountpoint))
+        is_trusted(name)
+            && talk(name, &Request::Hello, HELLO_LIMIT)
+                .is_ok_and(|answer| answer.mountpoint.as_deref() == Some(mountpoint))
     };
     let found: Vec<&String> = names.iter().filter(serves).collect();
     match &found[..] {

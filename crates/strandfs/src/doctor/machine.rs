@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
+use strandfs_fuse::read_lossy;
 
 use crate::answers::Check;
 
@@ -22,7 +23,7 @@ impl Machine {
     /// The machine we are on.
     pub fn this() -> Machine {
         let root = PathBuf::from("/");
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = read_lossy("/proc/self/status").unwrap_or_default();
         Machine {
             root,
             privileged: has_admin(&status),
@@ -32,7 +33,7 @@ impl Machine {
 
     /// A file of the machine; empty if it cannot be read.
     pub fn read(&self, path: &str) -> String {
-        std::fs::read_to_string(self.path(path)).unwrap_or_default()
+        read_lossy(self.path(path)).unwrap_or_default()
     }
 
     /// A path of the machine.

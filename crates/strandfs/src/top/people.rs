@@ -9,7 +9,7 @@ pub struct People(HashMap<u32, String>);
 impl People {
     /// As they are now; users that only a directory service knows are shown by number.
     pub fn read() -> People {
-        People::parse(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+        People::parse(&strandfs_fuse::read_lossy("/etc/passwd").unwrap_or_default())
     }
 
     fn parse(passwd: &str) -> People {

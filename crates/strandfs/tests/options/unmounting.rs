@@ -218,3 +218,29 @@ fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
     assert_eq!(asked.code(), 0, "{asked:?}");
     strandfs(["umount", "media"]).ok();
 }
+
+/// Whoever owns the directory that root happens to be in.
+#[test]
+fn a_link_of_a_pools_name_leads_no_command_to_another_pool() {
+    need_root!();
+    let other = Pool::tmpfs(1).mount();
+    let pool = Pool::tmpfs(1).prepare();
+    let root = text(pool.root()).to_owned();
+    let system = System::new(&pool, "");
+    let _daemons = Daemons::at(pool.root());
+    let branch = pool.on(0, "");
+    let file = format!(
+        "branches = ['{}']\nmountpoint = '{root}'\nminfreespace = 0\n",
+        branch.display()
+    );
+    system.write("strandfs/media.toml", &file);
+    strandfs(["mount", "media"]).ok();
+    let hers = pool.outside("hers");
+    fs::create_dir(&hers).unwrap();
+    std::os::unix::fs::symlink(other.root(), hers.join("media")).unwrap();
+    let mut unmount = std::process::Command::new(crate::support::command::binary());
+    unmount.args(["umount", "media"]).current_dir(&hers);
+    assert!(unmount.status().unwrap().success());
+    assert!(is_mounted(other.root()));
+    assert!(!is_mounted(pool.root()));
+}

@@ -4,12 +4,20 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use super::people::{MALLORY, command_as};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use super::people::{MALLORY, act_as, command_as};
 use crate::support::system::System;
 use crate::support::system::{Daemons, pool_of, program};
-use crate::support::{Pool, mounts, run};
+use crate::support::{Pool, mounts, patient, run, strandfs};
 use crate::{need_root, need_tool};
+
+const NONBLOCK: SocketFlags = SocketFlags::NONBLOCK;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -162,4 +170,61 @@ fn a_volume_that_another_user_mounted_is_not_taken_for_roots() {
         "{}",
         detached.stderr
     );
+}
+
+/// Sockets of Mallory's that take no connections, for as long as they are kept.
+fn crowded_sockets(names: impl Iterator<Item = String> + Send) -> Vec<OwnedFd> {
+    act_as(MALLORY, || {
+        let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, NONBLOCK, None);
+        let mut kept = Vec::new();
+        for name in names {
+            let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+            let (listening, waiting) = (socket().unwrap(), socket().unwrap());
+            bind(&listening, &name).unwrap();
+            listen(&listening, 0).unwrap();
+            connect(&waiting, &name).unwrap();
+            assert_eq!(connect(socket().unwrap(), &name), Err(Errno::AGAIN));
+            kept.extend([listening, waiting]);
+        }
+        kept
+    })
+}
+
+/// Everybody may give sockets the names that control sockets have, with the number of root's server in them.
+#[test]
+fn sockets_of_others_with_the_number_of_a_server_hold_up_no_command() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).option("xattr=nosys").mount();
+    let pid = pool.pid();
+    let names = (0..30).map(|number| format!("strandfs/control/{pid}/{number:032x}"));
+    let _sockets = crowded_sockets(names);
+    let began = Instant::now();
+    strandfs(["set", text(pool.root()), "cache.attr=7s"]).ok();
+    assert_eq!(pool.status().options["cache.attr"], "7s");
+    strandfs(["metrics", text(pool.root())]).ok();
+    strandfs(["umount", text(pool.root())]).ok();
+    let took = began.elapsed();
+    assert!(took < patient(Duration::from_secs(20)), "{took:?}");
+    assert!(pool.wait_for_exit(Duration::from_secs(10)).is_some());
+}
+
+/// Names of sockets are any bytes.
+#[test]
+fn a_socket_whose_name_is_no_text_hides_no_server() {
+    need_root!();
+    let mut pool = Pool::tmpfs(1).mount();
+    let _socket = act_as(MALLORY, || {
+        let name = SocketAddrUnix::new_abstract_name(b"mallory\xff").unwrap();
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, NONBLOCK, None).unwrap();
+        bind(&socket, &name).unwrap();
+        socket
+    });
+    let other = pool.outside("other");
+    fs::create_dir(&other).unwrap();
+    rustix::mount::mount_bind(pool.root(), &other).unwrap();
+    // Only of a server that was found it is known that it goes on.
+    let unmounted = strandfs(["umount", text(pool.root())]);
+    mounts::detach(&other);
+    assert_eq!(unmounted.code(), 3, "{unmounted:?}");
+    assert!(pool.wait_for_exit(Duration::from_secs(10)).is_some());
 }

@@ -386,3 +386,31 @@ fn a_disk_mounted_below_a_branch_is_seen_at_once() {
     eventually("and that it is gone", || names(pool.path("n")) == ["old"]);
     assert!(began.elapsed() < Duration::from_secs(20));
 }
+
+/// A mount that ends with this.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        mounts::detach_once(&self.0);
+    }
+}
+
+/// Any user may mount something with fusermount3, at a place of any name: the list of mounts has its bytes.
+#[test]
+fn a_mount_whose_name_is_no_text_hides_nothing_of_a_branch() {
+    use std::os::unix::ffi::OsStrExt;
+    need_root!();
+    let mut pool = Pool::tmpfs(1)
+        .option("branch-check-interval=200ms")
+        .prepare();
+    let place = pool.outside(std::ffi::OsStr::from_bytes(b"mallory's \xff"));
+    fs::create_dir(&place).unwrap();
+    let none = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &place, "tmpfs", none, c"").unwrap();
+    let _mounted = Mounted(place);
+    pool.start();
+    let branch = pool.branch_status(0);
+    assert_eq!(branch.filesystem.as_deref(), Some("tmpfs"), "{branch:?}");
+    assert_eq!(branch.latency.as_deref(), Some("memory"), "{branch:?}");
+}

@@ -531,6 +531,47 @@ fn what_was_closed_behind_the_pool_is_opened_no_more() {
     }
 }
 
+/// A thread's name is any bytes, which the kernel shows among what it says of the thread.
+#[test]
+fn whose_name_is_no_text_is_known_all_the_same() {
+    need_root!();
+    let unnamed = |attempt: &(dyn Fn() -> Result<(), Errno> + Sync)| {
+        act_as(MALLORY, || {
+            rustix::thread::set_name(c"\xff").unwrap();
+            attempt()
+        })
+    };
+    for branches in [1, 2] {
+        let pool = stale_pool(branches, "");
+        let path = |name: &str| pool.path(name);
+        put(path("d/secret"), "root's");
+        unnamed(&|| open(&path("d/secret"), OFlags::RDONLY)).unwrap();
+        chmod(pool.on(0, "d/secret"), 0o600);
+        let opened = unnamed(&|| open(&path("d/secret"), OFlags::RDONLY));
+        assert_eq!(opened, Err(Errno::ACCESS));
+        lost_file(&pool, "d/touched", 0o600);
+        let touched = unnamed(&|| touch(&path("d/touched"), now(), now()));
+        assert_eq!(touched, Err(Errno::ACCESS));
+        lost_file(&pool, "d/noted", 0o600);
+        let noted = unnamed(&|| {
+            let flags = XattrFlags::empty();
+            rustix::fs::setxattr(path("d/noted"), "user.note", b"hers", flags)
+        });
+        assert_eq!(noted, Err(Errno::ACCESS));
+        // In a sticky directory what has become somebody else's.
+        make_dir(&path("sticky"), 0o1777);
+        lost_file(&pool, "sticky/lost", 0o600);
+        let taken = unnamed(&|| rustix::fs::unlink(path("sticky/lost")));
+        assert_eq!(taken, Err(Errno::PERM));
+        // As set-user-id programs are never told for long, hers to link.
+        if links_are_protected() {
+            lost_file(&pool, "d/su", 0o4777);
+            let linked = unnamed(&|| rustix::fs::link(path("d/su"), path("d/su-2")));
+            assert_eq!(linked, Err(Errno::PERM));
+        }
+    }
+}
+
 #[test]
 fn a_program_is_run_by_those_alone_who_may_run_it_by_now() {
     need_root!();

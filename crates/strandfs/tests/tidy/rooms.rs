@@ -21,7 +21,8 @@ const POOL: [&str; 10] = [
 ];
 
 /// Those of `crates/fuse`.
-const FUSE: [&str; 17] = [
+const FUSE: [&str; 18] = [
+    "read_lossy",
     "sys",
     "signals",
     "page_limit",

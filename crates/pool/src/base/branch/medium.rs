@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags, major, minor};
+use strandfs_fuse::read_lossy;
 
 /// How long a medium takes to answer, in classes of a power of ten or so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ impl Medium {
     pub fn of(root: BorrowedFd<'_>) -> Medium {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(root.as_fd(), c"", flags, StatxFlags::MNT_ID).ok();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = read_lossy("/proc/self/mountinfo").unwrap_or_default();
         let mount = stat.and_then(|stat| line_of(&mounts, stat.stx_mnt_id));
         let (filesystem, source) = mount.unwrap_or_default();
         let device = stat.map(|stat| (stat.stx_dev_major, stat.stx_dev_minor));
@@ -83,7 +84,7 @@ impl Medium {
     /// Type and source of what is mounted on this path or nearest above it, and whether it is on the
     /// path itself; asks nothing but the kernel's list.
     pub fn by_name(path: &Path) -> Option<((String, String), bool)> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mounts = read_lossy("/proc/self/mountinfo").ok()?;
         nearest(&mounts, path)
     }
 }
@@ -92,7 +93,7 @@ impl Medium {
 pub(super) fn options_of(root: BorrowedFd<'_>) -> String {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(root, c"", flags, StatxFlags::MNT_ID).ok();
-    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounts = read_lossy("/proc/thread-self/mountinfo").unwrap_or_default();
     let wanted = stat.map(|stat| stat.stx_mnt_id.to_string());
     let mut lines = mounts.lines();
     let line = lines.find(|line| line.split(' ').next() == wanted.as_deref());

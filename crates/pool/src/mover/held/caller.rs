@@ -13,7 +13,7 @@ pub(super) enum Doing {
 pub(super) fn look(thread: i32) -> Doing {
     // The event is told before the thread has come to rest.
     for _ in 0..20 {
-        let read = |what: &str| std::fs::read_to_string(format!("/proc/{thread}/{what}"));
+        let read = |what: &str| strandfs_fuse::read_lossy(format!("/proc/{thread}/{what}"));
         let stack = read("stack").map_or(Doing::Unknown, |text| by_stack(&text));
         if stack != Doing::Unknown {
             return stack;

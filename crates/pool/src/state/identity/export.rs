@@ -26,7 +26,7 @@ pub(super) fn shows_all(dir: BorrowedFd<'_>, layout: Option<HandleLayout>) -> bo
     }
     stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
         && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
-        && std::fs::read_to_string("/proc/self/mountinfo")
+        && strandfs_fuse::read_lossy("/proc/self/mountinfo")
             .is_ok_and(|mounts| shown_from(&mounts, stat.stx_mnt_id) == Some("/"))
 }
 
