@@ -14,7 +14,7 @@ static ALLOWED: Mutex<Option<CpuSet>> = Mutex::new(None);
 
 /// Lets the calling thread run on every CPU that the process may use. For a thread that was started
 /// by one that carries out a request. Without a session nothing is changed.
-pub fn run_anywhere() {
+pub(crate) fn run_anywhere() {
     if let Err(errno) = sys::run_as_others() {
         tracing::debug!(%errno, "a thread gives way to others");
     }
@@ -23,6 +23,27 @@ pub fn run_anywhere() {
         && let Err(errno) = sched_setaffinity(None, &allowed)
     {
         tracing::debug!(%errno, "a thread stays on its CPUs");
+    }
+}
+
+/// Has the calling thread run before all others of usual priority, whoever wants the CPUs: one that has
+/// little to do and that something depends on. What it starts is started by way of [`start_as_usual`].
+///
+/// # Errors
+/// EPERM where the system does not grant it.
+pub fn run_urgently() -> Result<(), crate::Errno> {
+    sys::set_urgent()
+}
+
+/// The body of a thread that runs as others do, on any CPU, whoever starts it. To be called by that.
+pub fn start_as_usual<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let urgent = sys::is_urgent();
+    move || {
+        if urgent {
+            sys::inherit_urgency();
+        }
+        run_anywhere();
+        body()
     }
 }
 

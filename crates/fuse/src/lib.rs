@@ -68,7 +68,7 @@ pub use strandfs_fuse_abi as abi;
 use strandfs_fuse_abi::{listing, message, negotiate, reply, request, types};
 
 pub use abort_helper::{close_inherited, end_of, hold_until_death};
-pub use affinity::run_anywhere;
+pub use affinity::{run_urgently, start_as_usual};
 pub use connection::Connection;
 pub use deferred::{AnswerLater, Deferred};
 pub use dispatch::{Outcome, dispatch};

@@ -14,7 +14,9 @@ pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_bu
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;
 pub(crate) use pidfd::exit_status;
-pub(crate) use scheduling::{can_yield, run_as_others, set_yielding};
+pub(crate) use scheduling::{
+    can_yield, inherit_urgency, is_urgent, run_as_others, set_urgent, set_yielding,
+};
 pub(crate) use signal::{
     allow_wake_signal, install_wake_handler, read_signal, signal_descriptor, survive_writes,
     wake_thread,

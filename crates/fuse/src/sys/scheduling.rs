@@ -1,5 +1,6 @@
 //! Who runs first where two threads share a CPU.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use rustix::process::Pid;
@@ -30,9 +31,46 @@ pub(crate) fn set_yielding(thread: Option<Pid>, yields: bool) -> Result<(), Errn
         true => libc::SCHED_IDLE,
         false => libc::SCHED_OTHER,
     };
+    set_policy(tid, policy, 0)
+}
+
+thread_local! {
+    /// The thread runs before others for the sake of [`set_urgent`], and not because the whole process does.
+    static URGENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread runs before others by [`set_urgent`].
+pub(crate) fn is_urgent() -> bool {
+    URGENT.get()
+}
+
+/// For a thread that was started by an urgent one and inherits that: see [`run_as_others`].
+pub(crate) fn inherit_urgency() {
+    URGENT.set(true);
+}
+
+/// Lets the calling thread run before all that have no real-time priority (`SCHED_FIFO`, the lowest one).
+/// What it starts inherits that.
+///
+/// # Errors
+/// EPERM without CAP_SYS_NICE, or where the system grants no such priority (`RestrictRealtime=` of a
+/// systemd unit, a group of the CPU controller without real-time budget).
+pub(crate) fn set_urgent() -> Result<(), Errno> {
+    // Somebody may have given the whole process such a priority, or a higher one.
+    if [libc::SCHED_FIFO, libc::SCHED_RR]
+        .map(libc::c_long::from)
+        .contains(&own_policy())
+    {
+        return Ok(());
+    }
+    set_policy(0, libc::SCHED_FIFO, 1)?;
+    URGENT.set(true);
+    Ok(())
+}
+
+fn set_policy(tid: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> Result<(), Errno> {
     // The kernel's `struct sched_param`. Its call is made directly: musl has another structure of that name,
     // and its functions answer ENOSYS, since what POSIX asks of them is for processes and not for threads.
-    let priority: libc::c_int = 0;
     // SAFETY: the number lives for the call, which only reads it.
     let result = unsafe {
         let priority = &raw const priority;
@@ -56,13 +94,14 @@ pub(crate) fn can_yield() -> bool {
     })
 }
 
-/// Has the calling thread run as others do, whatever it was started as.
+/// Has the calling thread run as others do, though it gives way to them or runs before them by this module.
 ///
 /// # Errors
 /// As of [`set_yielding`].
 pub(crate) fn run_as_others() -> Result<(), Errno> {
-    if own_policy() == libc::c_long::from(libc::SCHED_IDLE) {
+    if URGENT.get() || own_policy() == libc::c_long::from(libc::SCHED_IDLE) {
         set_yielding(None, false)?;
+        URGENT.set(false);
     }
     Ok(())
 }
@@ -117,5 +156,27 @@ mod tests {
         assert_eq!(child.join().unwrap(), expected);
         set_yielding(None, false).unwrap();
         assert_eq!(own_policy(), libc::SCHED_OTHER.into());
+    }
+
+    #[test]
+    fn what_an_urgent_thread_starts_runs_as_others_do() {
+        let urgent = std::thread::spawn(|| {
+            let before = rustix::process::getpriority_process(None).unwrap();
+            if set_urgent().is_err() {
+                return;
+            }
+            assert_eq!(own_policy(), libc::SCHED_FIFO.into());
+            let urgent = is_urgent();
+            let child = std::thread::spawn(move || {
+                if urgent {
+                    inherit_urgency();
+                }
+                run_as_others().unwrap();
+                let nice = rustix::process::getpriority_process(None).unwrap();
+                (own_policy(), nice)
+            });
+            assert_eq!(child.join().unwrap(), (libc::SCHED_OTHER.into(), before));
+        });
+        urgent.join().unwrap();
     }
 }

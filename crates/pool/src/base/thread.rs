@@ -3,8 +3,8 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that may run on any CPU: who starts it may carry out a request, and be bound to the
-/// caller's.
+/// Starts a thread that may run on any CPU and runs as others do: who starts it may carry out a request, and
+/// be bound to the caller's CPU, or be urgent.
 ///
 /// # Errors
 /// As of `pthread_create(3)`: EAGAIN.
@@ -12,8 +12,6 @@ pub(crate) fn start<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    Builder::new().name(name.to_owned()).spawn(move || {
-        strandfs_fuse::run_anywhere();
-        body()
-    })
+    let body = strandfs_fuse::start_as_usual(body);
+    Builder::new().name(name.to_owned()).spawn(body)
 }

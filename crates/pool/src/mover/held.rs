@@ -13,6 +13,7 @@
 
 mod answer;
 mod caller;
+mod lateness;
 mod ledger;
 mod queue;
 mod room;
@@ -67,6 +68,11 @@ struct Counts {
 impl Held {
     fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether the thread that answers is there.
+    fn is_answering(&self) -> bool {
+        *self.answering.lock()
     }
 
     /// Who waits for room on a branch.
@@ -137,13 +143,14 @@ pub(super) fn wait_for_room(
         .file
         .and_then(Weak::upgrade)
         .and_then(|file| sys::mapped_bytes(file.as_fd(), offset, len).ok());
+    let need_bytes = len.saturating_sub(mapped.unwrap_or(0));
+    if !room::is_possible(pool, &view, branch, need_bytes) {
+        // Nobody's files move for that, and nobody waits behind it.
+        return Err(refusal);
+    }
     let queue = pool.held.queue(on);
     let longest = view.settings.relocation.hold;
-    match queue.wait(
-        &room_maker,
-        len.saturating_sub(mapped.unwrap_or(0)),
-        longest,
-    ) {
+    match queue.wait(&room_maker, need_bytes, longest) {
         true => Ok(()),
         false => Err(refusal),
     }

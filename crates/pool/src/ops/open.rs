@@ -377,7 +377,7 @@ fn register_in(
     let opened = Arc::new(OpenFile::new(node, place, no_flush, writable, opener));
     state.add(&opened, backing);
     if writable && backing.is_some() && !reply_flags.contains(OpenFlags::DIRECT_IO) {
-        held_writers::enrol(pool, view, &branch, &opened, flags);
+        held_writers::enrol(pool, view, &branch, &opened, (flags, cx.pid));
     }
     let handle = pool.files.insert(opened);
     pool.figures.opened(how);

@@ -24,9 +24,13 @@ use crate::state::State;
 use crate::state::open_file::OpenFile;
 use crate::state::view::View;
 
+/// Who has not opened a file so long after the answer to that waits for a CPU.
+const SLOW_TO_OPEN: Duration = Duration::from_secs(1);
+/// Who has not by then never will.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
 /// Opens noted at once.
 const OPENED_MAX: usize = 4096;
-/// With less the first writer waits until somebody looks after the branch's room, no longer than that: far more
+/// With less the first writers wait until somebody looks after the branch's room, no longer than that: far more
 /// than it takes where many threads want the CPUs.
 const LITTLE_BYTES: u64 = 4 << 30;
 const LOOKED_WITHIN: Duration = Duration::from_secs(2);
@@ -44,11 +48,19 @@ pub(crate) struct HeldWriters {
     able: OnceLock<[OwnedFd; 2]>,
     current: AtomicUsize,
     marked: [AtomicBool; 2],
-    /// Files that the kernel is about to open, and how often.
-    opening: Mutex<HashMap<Inode, u32>>,
+    /// Who is about to open which file, in the kernel.
+    opening: Mutex<HashMap<Inode, Vec<Opener>>>,
     branches: RwLock<BTreeMap<BranchId, Arc<BranchWriters>>>,
     /// Wakes the thread that looks after the branches' room.
     kick: OnceLock<Arc<OwnedFd>>,
+}
+
+/// A thread that the kernel is about to open a file for.
+struct Opener {
+    thread: u32,
+    /// Whose mark it is for.
+    group: usize,
+    since: Instant,
 }
 
 /// The writers of one branch.
@@ -106,12 +118,17 @@ impl HeldWriters {
         Ok((current, group.as_fd()))
     }
 
-    /// Marks a file that the kernel is about to open for writing.
-    fn make_able(&self, file: BorrowedFd<'_>, inode: Inode) -> sys::Result<()> {
+    /// Marks a file that the kernel is about to open for writing, for this thread.
+    fn make_able(&self, file: BorrowedFd<'_>, inode: Inode, thread: u32) -> sys::Result<()> {
         let mut opening = self.opening.lock();
         let (current, group) = self.able_group()?;
         sys::mark_able(group, file)?;
-        *opening.entry(inode).or_default() += 1;
+        let opener = Opener {
+            thread,
+            group: current,
+            since: Instant::now(),
+        };
+        opening.entry(inode).or_default().push(opener);
         drop(opening);
         if let Some(marked) = self.marked.get(current) {
             marked.store(true, Ordering::Release);
@@ -122,7 +139,7 @@ impl HeldWriters {
     /// Takes the marks of files that the kernel has opened by now; `done` gets the descriptors by which it
     /// told of them.
     pub(crate) fn note_opened(&self, done: &mut dyn FnMut(OwnedFd, &Stat)) {
-        for group in self.able.get().into_iter().flatten() {
+        for (number, group) in self.able.get().into_iter().flatten().enumerate() {
             for _ in 0..OPENED_MAX {
                 let Ok(Some((file, thread))) = sys::next_opened(group.as_fd()) else {
                     break;
@@ -130,33 +147,46 @@ impl HeldWriters {
                 let Ok(stat) = rustix::fs::fstat(&file) else {
                     continue;
                 };
-                if !sys::is_own_thread(thread) {
-                    self.unmark(group.as_fd(), &file, (stat.st_dev, stat.st_ino));
-                }
+                let inode = (stat.st_dev, stat.st_ino);
+                let mark = (number, group.as_fd());
+                self.note_opener(mark, (&file, inode), thread.cast_unsigned());
                 done(file, &stat);
             }
         }
     }
 
-    /// One of those who were about to open the file has done so; the mark is for the last of them.
-    fn unmark(&self, group: BorrowedFd<'_>, file: &OwnedFd, inode: Inode) {
+    /// A thread has opened a file. The mark is for the last of those who were about to under it: whoever else
+    /// opens the file on its branch takes nothing from them.
+    fn note_opener(
+        &self,
+        (number, group): (usize, BorrowedFd<'_>),
+        (file, inode): (&OwnedFd, Inode),
+        thread: u32,
+    ) {
+        // Kept until the mark is gone: nobody may come to rely on it meanwhile.
         let mut opening = self.opening.lock();
-        if let Some(count) = opening.get_mut(&inode)
-            && *count > 1
-        {
-            *count -= 1;
-            return;
+        let openers = opening.entry(inode).or_default();
+        let is_it = |it: &Opener| it.thread == thread && it.group == number;
+        if let Some(at) = openers.iter().position(is_it) {
+            openers.swap_remove(at);
         }
-        opening.remove(&inode);
-        // It may be the other group's, or gone for its age.
-        let _ = sys::unmark_able(group, file.as_fd());
+        if openers.iter().all(|it| it.group != number) {
+            // It may be gone for its age.
+            let _ = sys::unmark_able(group, file.as_fd());
+        }
+        if openers.is_empty() {
+            opening.remove(&inode);
+        }
     }
 
-    /// A time is over: the marks of the one before it go.
+    /// A time is over: the marks of the one before it go, unless the kernel may still open a file under one.
     pub(crate) fn pass_time(&self) {
         let Some(groups) = self.able.get() else {
             return;
         };
+        if self.is_opening() {
+            return;
+        }
         let before = (self.current.load(Ordering::Acquire) + 1) % 2;
         let slots = groups.get(before).zip(self.marked.get(before));
         if let Some((group, marked)) = slots
@@ -166,9 +196,23 @@ impl HeldWriters {
             tracing::debug!(%errno, "marks of opened files stay");
         }
         self.current.store(before, Ordering::Release);
-        if !self.has_marks() {
-            self.opening.lock().clear();
-        }
+    }
+
+    /// Whether a thread that is about to open a file has not done so for long: it does not come to its turn.
+    /// Forgets those that never will.
+    fn is_opening(&self) -> bool {
+        let now = Instant::now();
+        let mut is_slow = false;
+        self.opening.lock().retain(|_, openers| {
+            openers.retain(|it| {
+                let age = now.saturating_duration_since(it.since);
+                let lives = age < OPENED_WITHIN && sys::thread_lives(it.thread.cast_signed());
+                is_slow |= lives && age > SLOW_TO_OPEN;
+                lives
+            });
+            !openers.is_empty()
+        });
+        is_slow
     }
 
     /// Those of a branch.
@@ -367,7 +411,7 @@ pub(crate) fn enrol(
     view: &View,
     branch: &Branch,
     opened: &Arc<OpenFile>,
-    flags: i32,
+    (flags, thread): (i32, u32),
 ) {
     if not_held(view, branch).is_some() {
         return;
@@ -375,7 +419,7 @@ pub(crate) fn enrol(
     let held = &pool.held_writers;
     let enrolled = opened.file().and_then(|file| {
         let stat = rustix::fs::fstat(&*file)?;
-        held.make_able(file.as_fd(), (stat.st_dev, stat.st_ino))?;
+        held.make_able(file.as_fd(), (stat.st_dev, stat.st_ino), thread)?;
         let appends = flags & libc::O_APPEND != 0;
         held.of(branch.id)
             .enrol(opened, (&*file, stat.st_ino), appends)
@@ -386,7 +430,9 @@ pub(crate) fn enrol(
             opened.enrolled(enrolment);
             if !writers.watched.swap(true, Ordering::SeqCst) {
                 held.kick();
-                // It must not write before somebody looks after a branch with little room.
+            }
+            // Nobody must write before somebody looks after a branch with little room.
+            if !writers.looked.load(Ordering::SeqCst) {
                 let free_bytes = branch.space().last().map(|it| it.f_frsize * it.f_bavail);
                 if free_bytes.is_none_or(|free| free < LITTLE_BYTES) {
                     writers.until_looked();
@@ -450,5 +496,94 @@ fn try_on(file: &OwnedFd) -> Result<(), String> {
         }
         Ok(None) => Err("the kernel does not tell of writes".to_owned()),
         Err(errno) => Err(trouble(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn own_thread() -> u32 {
+        rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned()
+    }
+
+    /// Opens a file for writing; whether its writes are held.
+    fn is_able(path: &std::path::Path, meanwhile: impl FnOnce()) -> bool {
+        let able = File::options().write(true).open(path).unwrap();
+        meanwhile();
+        let group = sys::hold_group().unwrap();
+        sys::mark_armed(group.as_fd(), able.as_fd()).unwrap();
+        let writer = std::thread::spawn(move || able.write_all_at(b"bytes", 0).unwrap());
+        let access = loop {
+            match sys::next_access(group.as_fd()).unwrap() {
+                Some(access) => break Some(access),
+                None if writer.is_finished() => break None,
+                None => std::thread::yield_now(),
+            }
+        };
+        if let Some(access) = &access {
+            sys::let_go(group.as_fd(), access.file.as_fd());
+        }
+        writer.join().unwrap();
+        access.is_some()
+    }
+
+    /// On the disk of the temporary directory, where the kernel and that can.
+    #[test]
+    fn whoever_else_opens_a_file_meanwhile_leaves_its_writer_able_to_be_held() {
+        let held = HeldWriters::default();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let inode = (stat.st_dev, stat.st_ino);
+        if held
+            .make_able(file.as_file().as_fd(), inode, own_thread())
+            .is_err()
+        {
+            return;
+        }
+        let path = file.path().to_owned();
+        let note = || held.note_opened(&mut |_, _| ());
+        let other = std::thread::spawn(move || drop(File::open(path)));
+        other.join().unwrap();
+        note();
+        assert!(is_able(file.path(), note), "somebody else has opened it");
+        assert!(
+            !is_able(file.path(), note),
+            "the mark is gone with its writer's open"
+        );
+        assert!(held.opening.lock().is_empty());
+    }
+
+    #[test]
+    fn marks_stay_until_a_writer_that_is_slow_to_open_has_done_so() {
+        let held = HeldWriters::default();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let inode = (stat.st_dev, stat.st_ino);
+        if held
+            .make_able(file.as_file().as_fd(), inode, own_thread())
+            .is_err()
+        {
+            return;
+        }
+        let note = || held.note_opened(&mut |_, _| ());
+        let ages = |by: Duration| {
+            for opener in held.opening.lock().values_mut().flatten() {
+                opener.since = opener.since.checked_sub(by).unwrap();
+            }
+        };
+        ages(SLOW_TO_OPEN * 2);
+        (0..4).for_each(|_| held.pass_time());
+        assert!(held.has_marks());
+        ages(OPENED_WITHIN);
+        (0..4).for_each(|_| held.pass_time());
+        assert!(!held.has_marks() && held.opening.lock().is_empty());
+        assert!(!is_able(file.path(), note));
     }
 }

@@ -6,6 +6,7 @@ use strandfs_testkit::{need_root, need_tool};
 
 mod ahead;
 mod held;
+mod held_attacked;
 mod held_scene;
 mod held_trouble;
 mod holes;

@@ -83,6 +83,9 @@ fn very_many_writers_of_one_user_leave_a_hold_to_the_others() {
     drop(hoard);
 }
 
+/// What one owner's files have of the places.
+const SHARE: u64 = 256;
+
 #[test]
 fn a_crowd_that_waits_for_room_takes_no_more_than_its_share() {
     need_root!();
@@ -111,7 +114,7 @@ fn a_crowd_that_waits_for_room_takes_no_more_than_its_share() {
             });
         }
         eventually("the crowd to wait", LONG, || {
-            pool.status().held_writes.waiting >= 256
+            pool.status().held_writes.waiting >= SHARE
         });
         let begun = Instant::now();
         let mut read = [0; 4];
@@ -123,7 +126,7 @@ fn a_crowd_that_waits_for_room_takes_no_more_than_its_share() {
         // The rest ends now, or this test would wait for it.
         run("fsfreeze", ["-u", frozen]).ok();
         assert!(took < Duration::from_secs(10), "{took:?}");
-        assert_eq!(waiting, 256);
+        assert_eq!(waiting, SHARE);
     });
     eventually("nobody to wait", LONG, || {
         pool.status().held_writes.waiting == 0

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Stat};
 use strandfs_options::Settings;
 
+use super::lateness::Lateness;
 use super::ledger::{self, Facts, Ledger};
 use super::queue::{Fate, Queue, Waiting, Who, Why};
 use super::{caller, room};
@@ -26,7 +27,7 @@ use crate::state::held_writers::{BranchWriters, not_held};
 const CPU_RATE: u64 = 4 << 30;
 /// As many CPUs count: one filesystem takes no more.
 const CPUS_MAX: u64 = 8;
-/// How late this thread may be for a look.
+/// How late this thread may be for a look, unless it was later than half of that.
 const REACTION: Duration = Duration::from_millis(20);
 /// Between two looks at branches with writers.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -40,8 +41,10 @@ const MARKED_FOR: u32 = 8;
 const IDLE: Duration = Duration::from_secs(1);
 /// Accesses of one branch answered before the others have their turn.
 const TURN: usize = 64;
-/// Accesses held at once: each has a descriptor. Those beyond it go on.
-const HELD_MAX: usize = 256;
+/// Accesses held at once on a branch: each has a descriptor. Those beyond it go on.
+const HELD_MAX: usize = 320;
+/// So many of them may be to files of one owner, so that others have room to wait.
+const HELD_OF_ONE_MAX: usize = 256;
 
 /// The thread. When it ends, however that is, everybody goes on.
 pub(super) struct Answerer {
@@ -54,6 +57,7 @@ pub(super) struct Answerer {
     /// Kept free for the descriptor of the next access: without one the kernel refuses it.
     spare: Option<OwnedFd>,
     cpu_rate: u64,
+    lateness: Lateness,
 }
 
 /// A branch with writers.
@@ -84,10 +88,15 @@ impl Answerer {
             marked_for: 0,
             last_mark_look: Instant::now(),
             cpu_rate: cpus.min(CPUS_MAX) * CPU_RATE,
+            lateness: Lateness::new(Instant::now()),
         }
     }
 
     pub(super) fn run(mut self) {
+        // Who fills a branch may have many times the server's share of the CPUs.
+        if let Err(errno) = strandfs_fuse::run_urgently() {
+            tracing::info!(%errno, "no real-time priority: where the CPUs are wanted writes are held earlier");
+        }
         loop {
             let Some(pool) = self.pool.upgrade().filter(|pool| !pool.held.ended()) else {
                 return;
@@ -105,15 +114,24 @@ impl Answerer {
     }
 
     /// Until there is something to answer or to look at.
-    fn wait(&self, pause: Option<Duration>) {
+    fn wait(&mut self, pause: Option<Duration>) {
         let groups = self.branches.values().filter_map(|it| it.group.as_ref());
         let mut fds: Vec<PollFd<'_>> = groups
             .chain([&self.kick])
             .map(|fd| PollFd::new(fd, PollFlags::IN))
             .collect();
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        if poll(&mut fds, timeout.as_ref()).is_ok() {
-            let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+        let due = pause.map(|pause| Instant::now() + pause);
+        let outcome = poll(&mut fds, timeout.as_ref());
+        drop(fds);
+        match (outcome, due) {
+            (Ok(0), Some(due)) => {
+                let now = Instant::now();
+                self.lateness.note(now.saturating_duration_since(due), now);
+            }
+            _ => {
+                let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+            }
         }
     }
 
@@ -182,9 +200,10 @@ impl Answerer {
             }
         }
         let now = Instant::now();
+        let late = self.lateness.of(now);
         for guarded in self.branches.values_mut() {
             if guarded.next_look <= now {
-                guarded.look(pool, now, self.cpu_rate);
+                guarded.look(pool, now, self.cpu_rate, late);
             }
         }
     }
@@ -241,12 +260,12 @@ impl Guarded {
     }
 
     /// Looks at the room: arms the branch where its writers could use it up before the next look.
-    fn look(&mut self, pool: &Mover, now: Instant, cpu_rate: u64) {
-        self.judge(pool, now, cpu_rate);
+    fn look(&mut self, pool: &Mover, now: Instant, cpu_rate: u64, late: Duration) {
+        self.judge(pool, now, cpu_rate, late);
         self.writers.note_look();
     }
 
-    fn judge(&mut self, pool: &Mover, now: Instant, cpu_rate: u64) {
+    fn judge(&mut self, pool: &Mover, now: Instant, cpu_rate: u64, late: Duration) {
         let Ok(Usable {
             available_bytes: available,
             total_bytes: total,
@@ -261,7 +280,7 @@ impl Guarded {
         });
         self.available = Some((available, now));
         let rate = (cpu_rate as f64).max(2.0 * taken.unwrap_or(0.0));
-        let floor = floor_bytes(rate, total);
+        let floor = floor_bytes(rate, total, late);
         if available <= floor || self.queue.len() > 0 {
             self.arm();
         } else if self.group.is_some() && available > floor.saturating_mul(2) {
@@ -332,6 +351,7 @@ impl Guarded {
         let goes = need == 0
             || waits == 0 && self.fits(&facts, need)
             || waits >= HELD_MAX
+            || waits >= HELD_OF_ONE_MAX && self.queue.len_of(facts.owner) >= HELD_OF_ONE_MAX
             || self.queue.is_hopeless();
         if goes {
             sys::let_go(group.as_fd(), access.file.as_fd());
@@ -418,9 +438,7 @@ impl Guarded {
         for (waiting, fate) in gone {
             self.end_wait(pool, waiting, &fate);
         }
-        if kept_by_promises {
-            queue.note_kept_by_promises();
-        }
+        queue.note_settled(kept_by_promises);
     }
 
     fn end_wait(&mut self, pool: &Arc<Mover>, waiting: Waiting, fate: &Fate) {
@@ -467,16 +485,24 @@ impl Guarded {
     }
 }
 
-/// What the writers of a branch can use up before this thread has noticed.
-fn floor_bytes(rate: f64, total_bytes: u64) -> u64 {
-    let floor = rate * REACTION.as_secs_f64();
-    (floor as u64).min(total_bytes / 2)
+/// What the writers of a branch can use up before this thread has noticed, which was so late lately.
+fn floor_bytes(rate: f64, total_bytes: u64, late: Duration) -> u64 {
+    let usual = (rate * REACTION.as_secs_f64()) as u64;
+    // A small branch is not armed for good.
+    let usual = usual.min(total_bytes / 2);
+    match late * 2 > REACTION {
+        true => usual
+            .max((rate * 2.0 * late.as_secs_f64()) as u64)
+            .min(total_bytes),
+        false => usual,
+    }
 }
 
 fn facts_of(stat: &Stat, copies_on_write: bool, appends: bool) -> Facts {
     debug_assert_eq!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile);
     Facts {
         inode: stat.st_ino,
+        owner: stat.st_uid,
         size_bytes: stat.st_size.unsigned_abs(),
         allocated_bytes: allocated_bytes(stat),
         copies_on_write,

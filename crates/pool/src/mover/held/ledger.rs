@@ -12,6 +12,8 @@ const MARGIN_BYTES: u64 = 2 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) inode: u64,
+    /// Whose it is.
+    pub(super) owner: u32,
     pub(super) size_bytes: u64,
     pub(super) allocated_bytes: u64,
     /// Its filesystem writes elsewhere what it overwrites.
@@ -117,6 +119,7 @@ mod tests {
     fn facts(size_bytes: u64, allocated_bytes: u64) -> Facts {
         Facts {
             inode: 7,
+            owner: 0,
             size_bytes,
             allocated_bytes,
             copies_on_write: false,

@@ -21,9 +21,6 @@ const WANTED_FOR: Duration = Duration::from_secs(2);
 /// At least for so long nothing is tried again where nothing could be moved.
 const HOPELESS_FOR: Duration = Duration::from_secs(5);
 
-/// So long it counts that promises kept somebody: the thread that answers looks again before that.
-const PROMISES_SEEN_FOR: Duration = Duration::from_millis(500);
-
 /// Those of one branch.
 pub(super) struct Queue {
     pub(super) branch: BranchId,
@@ -43,8 +40,10 @@ struct State {
     last_wait: Option<Instant>,
     /// Until then nothing can be moved.
     hopeless_until: Option<Instant>,
-    /// When the first who waits was last kept by what others are allowed and may not take.
-    kept_by_promises: Option<Instant>,
+    /// The first who waits was last kept by nothing but what others are allowed and may not take.
+    kept_by_promises: bool,
+    /// How often those who wait were decided on.
+    settled: u64,
 }
 
 /// One who waits.
@@ -149,15 +148,30 @@ impl Queue {
         needs.fold(0, |sum, it| sum.saturating_add(it.need_bytes))
     }
 
-    /// The first who waits would fit, but for what others were allowed.
-    pub(super) fn note_kept_by_promises(&self) {
-        self.state.lock().kept_by_promises = Some(Instant::now());
+    /// How many accesses to files of this owner wait.
+    pub(super) fn len_of(&self, owner: u32) -> usize {
+        let state = self.state.lock();
+        let is_of = |it: &&Waiting| match &it.who {
+            Who::Access { facts, .. } => facts.owner == owner,
+            Who::Request => false,
+        };
+        state.waiting.iter().filter(is_of).count()
     }
 
-    /// Whether what others were allowed keeps the first who waits: that is taken, or forgotten, soon.
-    pub(super) fn is_kept_by_promises(&self) -> bool {
-        let kept = self.state.lock().kept_by_promises;
-        kept.is_some_and(|at| at.elapsed() < PROMISES_SEEN_FOR)
+    /// All who wait were decided on. `kept_by_promises`: the first would fit, but for what others were allowed.
+    pub(super) fn note_settled(&self, kept_by_promises: bool) {
+        let mut state = self.state.lock();
+        state.kept_by_promises = kept_by_promises;
+        state.settled += 1;
+        drop(state);
+        self.news.notify_all();
+    }
+
+    /// How often those who wait were decided on, and whether what others were allowed kept the first of them
+    /// then: that is taken, or forgotten, soon.
+    pub(super) fn settled(&self) -> (u64, bool) {
+        let state = self.state.lock();
+        (state.settled, state.kept_by_promises)
     }
 
     /// Whether nothing can be moved for now.

@@ -68,6 +68,7 @@ fn start(pool: &Arc<Mover>, queue: &Arc<Queue>, turn: u64) {
         search: None,
         stayed: None,
         moved: 0,
+        asked: None,
         begun: Instant::now(),
         last_move: Instant::now(),
     };
@@ -95,6 +96,8 @@ struct Worker {
     stayed: Option<String>,
     /// Since the search began.
     moved: u32,
+    /// How often those who wait had been decided on when nothing was left that could move.
+    asked: Option<u64>,
     begun: Instant,
     /// Or the first who waited.
     last_move: Instant,
@@ -127,7 +130,7 @@ impl Worker {
 
     /// Makes room until nobody wants it, or another thread does.
     fn work(&mut self, pool: &Arc<Mover>) {
-        self.last_move = Instant::now();
+        (self.last_move, self.asked) = (Instant::now(), None);
         if self.search.as_ref().is_some_and(Search::is_over) {
             // What could not move then may have been closed since.
             (self.search, self.moved) = (None, 0);
@@ -157,8 +160,7 @@ impl Worker {
                     // It was for those who may come.
                     return;
                 }
-                // What others were allowed is taken or forgotten soon, and then there may be room.
-                if self.queue.is_kept_by_promises() {
+                if !self.is_really_needed(pool) {
                     pool.held_writers.kick();
                     self.queue.pause(COMING_OF_AGE);
                     continue;
@@ -184,10 +186,24 @@ impl Worker {
                 self.found.sort();
                 continue;
             };
+            self.asked = None;
             if let Some(in_vain) = self.move_off(pool, &view, &branch, rule, candidate) {
                 self.give_up_in_vain(pool, &branch, &in_vain);
                 return;
             }
+        }
+    }
+
+    /// Whether somebody waits for room, after all that was freed and taken has been looked at. Until that is
+    /// known, and as long as it is only what others were allowed (which is taken or forgotten soon), no.
+    fn is_really_needed(&mut self, pool: &Mover) -> bool {
+        let (settled, kept_by_promises) = self.queue.settled();
+        // The look that is under way may have begun before the last move was over.
+        let due = self.asked.get_or_insert(settled).saturating_add(2);
+        match settled < due {
+            // Nobody decides any more: those who wait are let go.
+            true => !pool.held.is_answering(),
+            false => !kept_by_promises,
         }
     }
 
@@ -202,7 +218,7 @@ impl Worker {
 
     fn give_up(&mut self, pool: &Mover, why: &str) {
         let spent = self.begun.elapsed();
-        (self.search, self.moved) = (None, 0);
+        (self.search, self.moved, self.asked) = (None, 0, None);
         self.fresh.clear();
         if self.queue.len() > 0 {
             let stayed = self.stayed.take();
@@ -368,11 +384,16 @@ fn wanted_bytes(queue: &Queue, branch: &Branch) -> Option<u64> {
 
 /// The largest file that another branch could take.
 fn largest_place(pool: &Mover, view: &View, from: &Branch) -> u64 {
+    places(pool, view, from).max().unwrap_or(0)
+}
+
+/// What each of the other branches could take.
+fn places(pool: &Mover, view: &View, from: &Branch) -> impl Iterator<Item = u64> {
     let others = view
         .branches
         .iter()
         .filter(|branch| branch.id != from.id && !branch.read_only() && !branch.no_create());
-    let room = others.filter_map(|branch| {
+    others.filter_map(|branch| {
         branch.space().forget();
         let space = choose::space(pool, view, branch).ok()?;
         if space.no_inodes {
@@ -380,8 +401,22 @@ fn largest_place(pool: &Mover, view: &View, from: &Branch) -> u64 {
         }
         let spare = spare_bytes(&space);
         Some(space.available_bytes.saturating_sub(spare))
-    });
-    room.max().unwrap_or(0)
+    })
+}
+
+/// Whether so much can be free on a branch at all, if everything moves off it that another can take. Asks
+/// all branches.
+pub(super) fn is_possible(pool: &Mover, view: &View, branch: &Branch, need_bytes: u64) -> bool {
+    let Ok(room) = branch.usable() else {
+        return true;
+    };
+    let places = places(pool, view, branch).fold(0, u64::saturating_add);
+    let fits = |available: u64| need_bytes <= available.saturating_add(places);
+    if need_bytes > room.total_bytes || fits(room.available_bytes) {
+        return need_bytes <= room.total_bytes;
+    }
+    // What the filesystem has put by for other writers counts, too.
+    branch.reclaim().is_ok() && branch.usable().is_ok_and(|now| fits(now.available_bytes))
 }
 
 /// What another branch keeps: its own writers may need it.
