@@ -39,6 +39,7 @@ mod rename_ends;
 mod rename_plan;
 pub(crate) mod retry;
 mod running;
+pub(crate) mod sent_to_look;
 pub(crate) mod slow;
 pub(crate) mod statfs;
 mod todays_rights;
@@ -51,9 +52,9 @@ use std::sync::atomic::AtomicU64;
 
 use crate::base::once_a_minute::OnceAMinute;
 use crate::health::Health;
-use create_existing::SentToLook;
 use link_cow::LinkCow;
 use running::Programs;
+use sent_to_look::SentToLook;
 use walkers::Walkers;
 
 /// What operations remember between requests, and all that they use.

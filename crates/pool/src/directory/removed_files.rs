@@ -3,6 +3,8 @@
 //!
 //! The kernel opens the former by itself, and the server holds nothing of either. They are held, by
 //! descriptors that open nothing, from before the name goes until the kernel forgets the node.
+//!
+//! For a moment also what a thread looks up that came too late for a file before (`ops/sent_to_look.rs`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,10 +27,22 @@ use crate::state::open_file::OpenState;
 /// What is held, by node.
 #[derive(Default)]
 pub(crate) struct RemovedFiles {
-    held: Mutex<HashMap<NodeId, Arc<OwnedFd>>, { rank::REMOVED_FILES }>,
+    held: Mutex<HashMap<NodeId, Held>, { rank::REMOVED_FILES }>,
     /// There was a regular file among them: else none is looked for when the kernel forgets one.
     regular: AtomicBool,
 }
+
+/// A file that is held.
+struct Held {
+    fd: Arc<OwnedFd>,
+    /// Until when, in coarse milliseconds; `None`: until the kernel forgets the node.
+    until_ms: Option<u64>,
+}
+
+/// How long a file is held that somebody is about to open.
+const AWAITED_MS: u64 = 1000;
+/// So many of those at most, for they cost others room.
+const AWAITED_MAX: usize = 256;
 
 /// What is opened for a removal that may fail.
 pub(crate) type OpenedFiles = SmallVec<[(Arc<Node>, OwnedFd); 1]>;
@@ -59,7 +73,7 @@ impl RemovedFiles {
     /// The node's, if its last name is gone.
     pub fn get(&self, node: &Node) -> Option<Arc<OwnedFd>> {
         match self.may_hold(node) {
-            true => self.held.lock().get(&node.id).cloned(),
+            true => (self.held.lock().get(&node.id)).map(|held| Arc::clone(&held.fd)),
             false => None,
         }
     }
@@ -70,11 +84,21 @@ impl RemovedFiles {
         is_held || is_opened_unseen(node.kind)
     }
 
-    fn hold(&self, node: &Node, fd: OwnedFd) -> Option<Arc<OwnedFd>> {
+    fn hold(&self, node: &Node, held: Held) -> Option<Held> {
         if node.kind == FileKind::Regular {
             self.regular.store(true, Ordering::Release);
         }
-        self.held.lock().insert(node.id, Arc::new(fd))
+        self.held.lock().insert(node.id, held)
+    }
+
+    /// Lets go of what nobody came for; how many are awaited still.
+    fn sweep(&self, pool: &Directories) -> usize {
+        let now_ms = sys::mono_coarse_ms();
+        let mut held = self.held.lock();
+        let before = held.len();
+        held.retain(|_, held| held.until_ms.is_none_or(|until_ms| now_ms < until_ms));
+        pool.dir_fds.forget(before - held.len());
+        held.values().filter(|held| held.until_ms.is_some()).count()
     }
 }
 
@@ -136,7 +160,11 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
         if !is_gone || !pool.dir_fds.take_for_good(1) {
             continue;
         }
-        if pool.removed_files.hold(&node, fd).is_some() {
+        let held = Held {
+            fd: Arc::new(fd),
+            until_ms: None,
+        };
+        if pool.removed_files.hold(&node, held).is_some() {
             pool.dir_fds.forget(1);
         }
         // Forgotten meanwhile: nobody would take it out again.
@@ -144,6 +172,35 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
         if !stays.is_some_and(|stays| Arc::ptr_eq(&stays, &node)) {
             forget(pool, &node);
         }
+    }
+}
+
+/// Holds a file that somebody is about to open, whose name others may take away first.
+pub(crate) fn hold_awaited(pool: &Directories, node: &Arc<Node>, fd: Arc<OwnedFd>) {
+    let files = &pool.removed_files;
+    if files.sweep(pool) >= AWAITED_MAX || !pool.dir_fds.take_for_good(1) {
+        return;
+    }
+    let until_ms = Some(sys::mono_coarse_ms().saturating_add(AWAITED_MS));
+    files.regular.store(true, Ordering::Release);
+    let mut held = files.held.lock();
+    match held.get_mut(&node.id) {
+        None => {
+            held.insert(node.id, Held { fd, until_ms });
+        }
+        Some(held) => {
+            pool.dir_fds.forget(1);
+            if held.until_ms.is_some() {
+                held.until_ms = until_ms;
+            }
+        }
+    }
+}
+
+/// Lets go of files that nobody came to open.
+pub(crate) fn let_go_of_awaited(pool: &Directories) {
+    if pool.removed_files.regular.load(Ordering::Acquire) {
+        pool.removed_files.sweep(pool);
     }
 }
 

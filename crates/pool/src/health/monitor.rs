@@ -23,7 +23,7 @@ use crate::base::branch::{
 use crate::base::sys;
 use crate::base::thread;
 use crate::coherence::Coherent;
-use crate::directory::{Directories, recall};
+use crate::directory::{Directories, recall, removed_files};
 use crate::health::events::Told;
 use crate::health::stuck::{Stuck, Waits};
 use crate::health::{self, Health};
@@ -152,7 +152,8 @@ impl Monitor {
                 let view = Arc::clone(&pool.view());
                 self.told.look(&view, Instant::now(), notifier);
             }
-            // Here because no request waits for this thread.
+            // Both here because no request waits for this thread.
+            removed_files::let_go_of_awaited(&pool);
             if self.nodes.has_ebbed(pool.nodes.len()) {
                 sys::give_back_free_memory();
             }

@@ -4,7 +4,6 @@
 //! which it does once for each `open(2)`, and then opens and checks what it finds. Should the file go and
 //! come once more meanwhile, the server judges the caller itself: no program is to see ESTALE.
 
-use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use rustix::io::Errno;
 use strandfs_fuse::{Context, Create, Entry, FileKind, Handle, NodeId, Open, OpenReply};
 
 use crate::base::error::{Error, Result};
-use crate::base::rank::{self, Mutex};
 use crate::base::sys;
 use crate::directory::{forget, locate, lookup};
 use crate::ops::{Ops, hidden_copies, open};
@@ -57,47 +55,6 @@ pub(super) fn open_existing(
     Ok((entry_of_opened(pool, entry, open.handle), open))
 }
 
-/// The threads that were told to look again.
-#[derive(Default)]
-pub(crate) struct SentToLook {
-    since_ms: Mutex<HashMap<u32, u64>, { rank::SENT_TO_LOOK }>,
-}
-
-impl SentToLook {
-    /// By then the kernel has come back, or has found the file.
-    const AWAITED_MS: u64 = 10_000;
-    /// So many threads at once are no accident: the oldest are forgotten, and looked at as new.
-    const THREADS_MAX: usize = 4096;
-
-    /// Notes a thread; one whose number is not known is always new.
-    fn send(&self, thread: u32) {
-        if thread == 0 {
-            return;
-        }
-        let now_ms = sys::mono_coarse_ms();
-        let mut since_ms = self.since_ms.lock();
-        if since_ms.len() >= SentToLook::THREADS_MAX {
-            since_ms.retain(|_, since| now_ms.saturating_sub(*since) < SentToLook::AWAITED_MS);
-            // Else whoever has that many threads would have all others see ESTALE.
-            let oldest = since_ms.iter().min_by_key(|(_, since)| **since);
-            if let Some(oldest) = oldest.map(|(thread, _)| *thread)
-                && since_ms.len() >= SentToLook::THREADS_MAX
-            {
-                since_ms.remove(&oldest);
-            }
-        }
-        since_ms.insert(thread, now_ms);
-    }
-
-    /// Whether a thread is back from that.
-    fn was_sent(&self, thread: u32) -> bool {
-        let since = self.since_ms.lock().remove(&thread);
-        since.is_some_and(|since| {
-            sys::mono_coarse_ms().saturating_sub(since) < SentToLook::AWAITED_MS
-        })
-    }
-}
-
 /// Whether the caller may open a file so, as the kernel would judge.
 ///
 /// # Errors
@@ -131,22 +88,5 @@ fn entry_of_opened(pool: &State, found: Entry, handle: Handle) -> Entry {
         attr: attr.unwrap_or(found.attr),
         attr_valid: Duration::ZERO,
         ..found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_is_known_once_when_it_is_back_however_many_others_were_sent() {
-        let sent = SentToLook::default();
-        let others = u32::try_from(SentToLook::THREADS_MAX).unwrap() + 10;
-        (1..=others).for_each(|thread| sent.send(thread));
-        sent.send(others + 1);
-        assert!(sent.was_sent(others + 1) && !sent.was_sent(others + 1));
-        assert!(sent.since_ms.lock().len() < SentToLook::THREADS_MAX);
-        sent.send(0);
-        assert!(!sent.was_sent(0));
     }
 }

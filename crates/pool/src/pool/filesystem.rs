@@ -17,7 +17,7 @@ use crate::admin::{readahead, status};
 use crate::base::calls;
 use crate::base::error::{Error, Result};
 use crate::base::own_names::own_name;
-use crate::directory::{fds, forget, lookup};
+use crate::directory::{fds, forget};
 use crate::mover::held;
 use crate::ops::closed_copies;
 use crate::ops::control_names::{
@@ -27,7 +27,7 @@ use crate::ops::open::{self, opens_for_change};
 use crate::ops::xattr::{self, give, is_status};
 use crate::ops::{
     answer, attributes, create, durable, export, io, io_nowait, ioctl, leases, link, link_cow,
-    listing, locks, privilege, readlink, remove, rename, retry, slow, statfs,
+    listing, locks, privilege, readlink, remove, rename, retry, sent_to_look, slow, statfs,
 };
 use crate::pool::Pool;
 use crate::state::passthrough;
@@ -79,7 +79,8 @@ impl Filesystem for Pool {
                 _ if is_control_name(parent, name) => file::control_entry(self, name),
                 _ => {
                     link_cow::break_link(self, cx, parent, name)?;
-                    let found = retry::finding(self, cx, || lookup::lookup(self, parent, name))?;
+                    let look = || sent_to_look::look_up(self, cx, parent, name);
+                    let found = retry::finding(self, cx, look)?;
                     closed_copies::refuse_if_closed(self, cx, parent, &found)?;
                     if found.node != NodeId(0) && found.attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         self.walkers.looked_up(parent);
@@ -101,7 +102,8 @@ impl Filesystem for Pool {
             if is_control_node(node) {
                 return Ok(file::control_getattr(self, node));
             }
-            let reply = retry::finding(self, cx, || attributes::getattr(self, node, handle))?;
+            let asked = retry::finding(self, cx, || attributes::getattr(self, node, handle));
+            let reply = sent_to_look::unless_gone(self, cx, asked)?;
             note_asked(self, cx, reply.attr.mode);
             Ok(reply)
         })
@@ -119,7 +121,8 @@ impl Filesystem for Pool {
             if is_control_node(node) {
                 return Ok(file::control_statx(self, node));
             }
-            let reply = retry::finding(self, cx, || attributes::statx(self, node, handle))?;
+            let asked = retry::finding(self, cx, || attributes::statx(self, node, handle));
+            let reply = sent_to_look::unless_gone(self, cx, asked)?;
             note_asked(self, cx, reply.extended.attr.mode);
             Ok(reply)
         })
@@ -135,10 +138,11 @@ impl Filesystem for Pool {
                 ..*change
             };
             let set = || retry::changing(self, cx, || attributes::setattr(self, cx, node, change));
-            match change.size_bytes {
+            let outcome = match change.size_bytes {
                 Some(_) => leases::past_leases(self, cx, set),
                 None => set(),
-            }
+            };
+            sent_to_look::unless_gone_at_last(self, cx, outcome)
         })
     }
 
@@ -236,11 +240,12 @@ impl Filesystem for Pool {
                 true => retry::changing(self, cx, || open::open(self, cx, node, &args)),
                 false => retry::finding(self, cx, || open::open(self, cx, node, &args)),
             };
-            match args.flags & libc::O_NONBLOCK != 0 {
+            let outcome = match args.flags & libc::O_NONBLOCK != 0 {
                 // Who says so does not wait for leases.
                 true => open(),
                 false => leases::past_leases(self, cx, open),
-            }
+            };
+            sent_to_look::unless_gone_at_last(self, cx, outcome)
         })
     }
 

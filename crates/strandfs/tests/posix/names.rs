@@ -4,6 +4,7 @@
 use crate::need_root;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::files::{
@@ -312,5 +313,45 @@ fn a_pipe_that_is_removed_while_it_is_open_is_still_there() {
             eventually("it is let go", Duration::from_secs(30), || held() <= before);
             fs::remove_file(&path).ok();
         }
+    }
+}
+
+/// A file that others replace all the time, as editors and package managers do, is there all the time. The
+/// kernel looks again only once for whoever comes to open what was replaced since it looked.
+#[test]
+fn a_file_that_is_replaced_all_the_time_is_opened_by_everybody() {
+    const OPENS: usize = 3000;
+    for branches in [1, 2] {
+        let pool = Pool::tmpfs(branches).option("category.create=rand").mount();
+        let file = pool.path("f");
+        put(&file, "f");
+        let is_over = AtomicBool::new(false);
+        let failures: Vec<Errno> = std::thread::scope(|scope| {
+            for number in 0..3 {
+                let (is_over, file, new) = (&is_over, &file, pool.path(format!("f{number}")));
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        put(&new, "f");
+                        fs::rename(&new, file).unwrap();
+                    }
+                });
+            }
+            let openers = [false, true, false].map(|makes| {
+                let file = &file;
+                scope.spawn(move || {
+                    let mut options = fs::OpenOptions::new();
+                    options.read(true).write(makes).create(makes);
+                    let tries = (0..OPENS).map(|_| options.open(file));
+                    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap();
+                    tries
+                        .filter_map(|it| it.err().map(errno))
+                        .collect::<Vec<_>>()
+                })
+            });
+            let failures = openers.map(|opener| opener.join().unwrap());
+            is_over.store(true, Ordering::Relaxed);
+            failures.concat()
+        });
+        assert_eq!(failures, [], "{branches}");
     }
 }
