@@ -89,33 +89,64 @@ pub(crate) type Holders = SmallVec<[Holder; 2]>;
 /// Branches that have a name, with its attributes there.
 pub(crate) type NameHolders = SmallVec<[(Arc<Branch>, Statx); 2]>;
 
-/// Every copy of a node, in branch order: a directory's directories; a file's own inode and
-/// the files of the same name on other branches.
+/// Every copy of a node that branches tell of, in branch order: a directory's directories; a file's own inode
+/// and the files of the same name on other branches.
 pub(crate) fn holders(
     pool: &Directories,
     view: &View,
     node: &Arc<Node>,
     with_stat: bool,
 ) -> Result<Holders> {
-    let mut holders = if node.is_dir() {
+    Ok(holders_and_failure(pool, view, node, with_stat)?.0)
+}
+
+/// Those from which an action policy picks, as it needs them.
+///
+/// # Errors
+/// Where it picks all, the failure of a branch to tell whether it has a copy: that one would keep what the
+/// others lose, a mode that lets others in.
+pub(crate) fn holders_for(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    rule: Policy,
+) -> Result<Holders> {
+    let with_stat = policy::needs(rule, Category::Action).mtime;
+    match holders_and_failure(pool, view, node, with_stat)? {
+        (_, Some(failure)) if takes_all(rule) => Err(failure),
+        (holders, _) => Ok(holders),
+    }
+}
+
+fn takes_all(rule: Policy) -> bool {
+    matches!(rule, Policy::All | Policy::EpAll)
+}
+
+fn holders_and_failure(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    with_stat: bool,
+) -> Result<(Holders, Option<Error>)> {
+    let (mut holders, failure): (Holders, _) = if node.is_dir() {
         let set = set::dir_set(pool, node)?;
         let entries = set.entries.iter().enumerate();
-        entries
-            .map(|(index, dir)| Holder::new(&dir.branch, Arc::clone(&dir.fd), index == 0))
-            .collect()
+        let holders =
+            entries.map(|(index, dir)| Holder::new(&dir.branch, Arc::clone(&dir.fd), index == 0));
+        (holders.collect(), set.probe_error)
     } else {
         let own = locate::locate(pool, node)?;
-        let mut holders = namesakes(pool, view, node, own.branch.id);
+        let (mut holders, failure) = namesakes_and_failure(pool, view, node, own.branch.id);
         holders.push(Holder::new(&own.branch, own.fd, true));
         holders.sort_by_key(|holder| view.position(holder.branch.id));
-        holders
+        (holders, failure)
     };
     if with_stat {
         for holder in &mut holders {
             holder.stat = sys::statx_fd(holder.fd.as_fd()).ok();
         }
     }
-    Ok(holders)
+    Ok((holders, failure))
 }
 
 /// The symlink of a node that is shown as what the link leads to.
@@ -132,8 +163,17 @@ pub(crate) fn namesakes(
     node: &Arc<Node>,
     own: BranchId,
 ) -> Holders {
+    namesakes_and_failure(pool, view, node, own).0
+}
+
+fn namesakes_and_failure(
+    pool: &Directories,
+    view: &View,
+    node: &Arc<Node>,
+    own: BranchId,
+) -> (Holders, Option<Error>) {
     if view.branches.len() < 2 {
-        return Holders::new();
+        return (Holders::new(), None);
     }
     let names: SmallVec<[Name; 1]> = node.place().names.iter().cloned().collect();
     for (index, name) in names.iter().enumerate() {
@@ -142,34 +182,43 @@ pub(crate) fn namesakes(
         }) else {
             continue;
         };
-        let found = files_named(pool, view, node, &set, (&name.name, own));
+        let (found, failure) = files_named(pool, view, node, &set, (&name.name, own));
         // Most files have one name, and no other branch has it: nothing depends on the name then.
         let is_last = index + 1 == names.len();
-        if (found.is_empty() && is_last) || locate::leads_to(pool, node, &set, &name.name) {
-            return found;
+        let are_none = found.is_empty() && failure.is_none();
+        if (are_none && is_last) || locate::leads_to(pool, node, &set, &name.name) {
+            return (found, failure);
         }
     }
-    Holders::new()
+    (Holders::new(), None)
 }
 
-/// Files of that name, and the node's kind, in a directory on other branches than its own.
+/// Files of that name, and the node's kind, in a directory on other branches than its own; the first failure of
+/// a branch to tell.
 fn files_named(
     pool: &Directories,
     view: &View,
     node: &Node,
     set: &DirSet,
     (name, own): (&OsStr, BranchId),
-) -> Holders {
-    let mut found = Holders::new();
+) -> (Holders, Option<Error>) {
+    let (mut found, mut failure) = (Holders::new(), set.probe_error);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let remembered = remembered::remembered(pool, view, set);
     let others = set.entries.iter().filter(|entry| entry.branch.id != own);
     for entry in others.filter(|entry| !remembered.lacks(entry, name)) {
-        let Ok(fd) = rustix::fs::openat(&entry.fd, name, flags, Mode::empty()) else {
-            continue;
+        let look = || {
+            let fd = rustix::fs::openat(&entry.fd, name, flags, Mode::empty())?;
+            let stat = sys::statx_fd(fd.as_fd())?;
+            Ok((fd, stat))
         };
-        let Ok(stat) = sys::statx_fd(fd.as_fd()) else {
-            continue;
+        let (fd, stat) = match look() {
+            Ok(copy) => copy,
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(errno) => {
+                failure = failure.or(Some(Error::at(&entry.branch, errno)));
+                continue;
+            }
         };
         let admitted =
             pool.volumes
@@ -181,14 +230,14 @@ fn files_named(
             found.push(holder);
         }
     }
-    found
+    (found, failure)
 }
 
 /// The copies that the policy picks for a change by a caller of that power, the one that users see first.
 ///
 /// # Errors
-/// EROFS if none may be changed, or not the one that users see where the policy means all; as
-/// for [`Node::counts`].
+/// EROFS if none may be changed, or not the one that users see where the policy means all; as for [`holders_for`]
+/// and [`Node::counts`].
 pub(crate) fn picked_copies(
     pool: &Directories,
     view: &View,
@@ -197,12 +246,7 @@ pub(crate) fn picked_copies(
     (cx, power): (&Context<'_>, Power),
 ) -> Result<Holders> {
     node.counts()?;
-    let mut holders = self::holders(
-        pool,
-        view,
-        node,
-        policy::needs(rule, Category::Action).mtime,
-    )?;
+    let mut holders = holders_for(pool, view, node, rule)?;
     if !node.is_dir() {
         hidden_copies::leave_out_those_of_others(view, cx, power, &mut holders)?;
     }
@@ -218,10 +262,9 @@ pub(crate) fn picked_copies(
         .map(|(_, holder)| holder)
         .collect();
     copies.sort_by_key(|copy| !copy.primary);
-    let takes_all = matches!(rule, Policy::All | Policy::EpAll);
     match copies.first() {
         None => Err(Errno::NOENT.into()),
-        Some(first) if takes_all && !first.primary => Err(Errno::ROFS.into()),
+        Some(first) if takes_all(rule) && !first.primary => Err(Errno::ROFS.into()),
         Some(_) => Ok(copies),
     }
 }

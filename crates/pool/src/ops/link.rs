@@ -12,7 +12,6 @@ use strandfs_options::{Function, Policy};
 
 use crate::base::calls::Call;
 use crate::base::error::{Error, Result};
-use crate::base::policy::{self, Category};
 use crate::base::sys;
 use crate::coherence::invalidate;
 use crate::directory::{Directories, choose, clone_path, lookup, set};
@@ -44,12 +43,7 @@ pub(crate) fn link(
     let mut holders = if node.follows() {
         change::holder_of_link(pool, &node)?
     } else {
-        change::holders(
-            pool,
-            &view,
-            &node,
-            policy::needs(rule, Category::Action).mtime,
-        )?
+        change::holders_for(pool, &view, &node, rule)?
     };
     hidden_copies::leave_out_those_of_others(&view, cx, Power::Own, &mut holders)?;
     let listed: Vec<_> = holders

@@ -6,7 +6,9 @@ use strandfs_fuzz::FaultRun;
 
 use super::*;
 use crate::support::fault_fs::{FaultFs, VEILED};
+use crate::support::files::errno;
 use crate::support::{Kind, mounts};
+use rustix::io::Errno;
 
 /// A change makes fewer calls on a branch.
 const MOST_CALLS: u64 = 40;
@@ -269,4 +271,27 @@ fn a_call_that_is_made_and_fails_all_the_same_leaves_nothing_half_done() {
         }
         (0..BRANCHES).try_for_each(|branch| outcome.is_undone_on(branch))
     });
+}
+
+/// Nor does a branch that cannot tell whether it has a copy: it would let others in later.
+#[test]
+fn rights_are_not_taken_away_from_some_copies_while_a_branch_cannot_tell_of_its_own() {
+    need_root!();
+    for (name, is_dir) in [("dir", true), ("file", false)] {
+        let (pool, disk) = with_a_weak_branch(BRANCHES - 1);
+        // Of what is behind the branch its kernel knows nothing yet.
+        let copies = [pool.on(0, name), pool.outside("behind").join(name)];
+        for copy in &copies {
+            match is_dir {
+                true => fs::create_dir(copy).unwrap(),
+                false => put(copy, "x"),
+            }
+            fs::set_permissions(copy, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        disk.break_name(name);
+        let close = || fs::set_permissions(pool.path(name), fs::Permissions::from_mode(0o700));
+        assert_eq!(errno(close()), Errno::IO, "{name}");
+        let mode = |path: &PathBuf| path.metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(copies.each_ref().map(mode), [0o755; 2], "{name}");
+    }
 }
