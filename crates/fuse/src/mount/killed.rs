@@ -3,16 +3,38 @@
 //! Asking their mount anything would wait as well, so what is known of them comes from `/proc`.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::abort::is_connected;
 use crate::read_lossy;
 
 /// The bit of SIGKILL in the masks of `/proc/PID/task/TID/status`.
 const KILLED: u64 = 1 << 8;
 
+/// How long a process that was killed may take to end where nothing holds it up, and the pause between looks.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Whether the server of a connection was killed and is held up. False where `/proc` does not tell
-/// (other users' servers; kernels that do not show which connection a device belongs to).
+/// (other users' servers; kernels that do not show which connection a device belongs to). Waits a moment
+/// for one that is no more than about to end.
 pub(super) fn server_is_killed(connection: u32) -> bool {
+    let begun = Instant::now();
+    while is_being_killed(connection) {
+        if begun.elapsed() > ENDS_WITHIN {
+            return true;
+        }
+        thread::sleep(LOOK);
+    }
+    false
+}
+
+fn is_being_killed(connection: u32) -> bool {
     let serving = |wanted: bool| {
         tasks().any(|(task, is_killed)| is_killed == wanted && serves(&task, connection))
     };
@@ -77,14 +99,36 @@ fn is_stopped(status: &str) -> bool {
 }
 
 /// Whether the task has the connection's device open. By what `fdinfo` says of each descriptor: a link
-/// in `fd` cannot be read while the task becomes another program, which may take for ever.
+/// in `fd` cannot be read while the task becomes another program, which may take for ever. Not if the
+/// descriptor is seen to be of an earlier connection with this number, whose server takes its time to end.
 fn serves(task: &Path, connection: u32) -> bool {
     let infos = fs::read_dir(task.join("fdinfo"));
     let mut infos = infos.into_iter().flatten().flatten();
     infos.any(|info| {
-        let info = read_lossy(info.path());
-        info.is_ok_and(|info| connection_of(&info) == Some(connection))
+        let text = read_lossy(info.path());
+        text.is_ok_and(|text| connection_of(&text) == Some(connection))
+            && has_ended(task, &info, connection) != Some(true)
     })
+}
+
+/// Whether a descriptor's connection has ended, asked of the device itself. None where that may not be
+/// done: it takes the right to trace the process, and Linux 5.6.
+fn has_ended(task: &Path, info: &fs::DirEntry, connection: u32) -> Option<bool> {
+    let process = task.components().nth(2)?.as_os_str().to_str()?;
+    let process = Pid::from_raw(process.parse().ok()?)?;
+    let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
+    let number = info.file_name().to_str()?.parse().ok()?;
+    let device = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+    // A thread with descriptors of its own has something else there than its process.
+    is_of(&device, connection).then_some(())?;
+    is_connected(device.as_fd())
+        .ok()
+        .map(|connected| !connected)
+}
+
+fn is_of(device: &OwnedFd, connection: u32) -> bool {
+    let info = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", device.as_raw_fd()));
+    info.is_ok_and(|info| connection_of(&info) == Some(connection))
 }
 
 fn connection_of(fdinfo: &str) -> Option<u32> {
