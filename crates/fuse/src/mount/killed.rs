@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, geteuid, pidfd_getfd, pidfd_open};
 
 use super::abort::is_connected;
 use crate::read_lossy;
@@ -112,11 +112,15 @@ fn serves(task: &Path, connection: u32) -> bool {
 }
 
 /// Whether a descriptor's connection has ended, asked of the device itself. None where that may not be
-/// done: it takes the right to trace the process, and Linux 5.6.
+/// done: it takes the right to trace the process, and Linux 5.6. Nor of other users' processes: they could
+/// have something else there by then, of which it is to wait for them to close it.
 fn has_ended(task: &Path, info: &fs::DirEntry, connection: u32) -> Option<bool> {
     let process = task.components().nth(2)?.as_os_str().to_str()?;
     let process = Pid::from_raw(process.parse().ok()?)?;
     let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
+    // After that: if the number is another process' by now, the first one is gone.
+    let status = fs::read_to_string(task.join("status")).ok()?;
+    is_of_user(&status, geteuid().as_raw()).then_some(())?;
     let number = info.file_name().to_str()?.parse().ok()?;
     let device = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
     // A thread with descriptors of its own has something else there than its process.
@@ -124,6 +128,15 @@ fn has_ended(task: &Path, info: &fs::DirEntry, connection: u32) -> Option<bool> 
     is_connected(device.as_fd())
         .ok()
         .map(|connected| !connected)
+}
+
+/// Whether all that a process may do it does as this user.
+fn is_of_user(status: &str, user: u32) -> bool {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| {
+        ids.split_whitespace()
+            .all(|id| id.parse() == Ok::<u32, _>(user))
+    })
 }
 
 fn is_of(device: &OwnedFd, connection: u32) -> bool {
@@ -149,6 +162,8 @@ mod tests {
         assert!(!is_killed(&status.replace("100", "200")));
         assert!(!is_killed("Name:\tx\n"));
         assert!(!is_stopped(status));
+        assert!(is_of_user("Name:\tx\nUid:\t7\t7\t7\t7\nGid:\t0\n", 7));
+        assert!(!is_of_user("Uid:\t7\t0\t0\t0\n", 0) && !is_of_user("Gid:\t0\n", 0));
         assert!(is_stopped(&status.replace("D (disk sleep)", "T (stopped)")));
         assert_eq!(connection_of("pos:\t0\nfuse_connection:\t52\n"), Some(52));
         assert_eq!(connection_of("pos:\t0\n"), None);
