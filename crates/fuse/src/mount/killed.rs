@@ -119,7 +119,7 @@ fn has_ended(task: &Path, info: &fs::DirEntry, connection: u32) -> Option<bool> 
     let process = Pid::from_raw(process.parse().ok()?)?;
     let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
     // After that: if the number is another process' by now, the first one is gone.
-    let status = fs::read_to_string(task.join("status")).ok()?;
+    let status = read_lossy(task.join("status")).ok()?;
     is_of_user(&status, geteuid().as_raw()).then_some(())?;
     let number = info.file_name().to_str()?.parse().ok()?;
     let device = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
