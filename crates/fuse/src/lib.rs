@@ -77,9 +77,9 @@ pub use life::{End, SessionError};
 pub use listing::{DirPlusSink, DirSink};
 pub use message::{DecodeError, Message, SecurityContext, SecurityContexts};
 pub use mount::{
-    Hindrance, MountError, MountFlags, MountOptions, UnmountMode, hindrance,
+    Hindrance, MountError, MountFlags, MountOptions, UnmountMode, WatchedConnection, hindrance,
     recover_dead_mountpoint, recover_dying_mountpoint, recover_killed_mountpoint, unmount,
-    which_serve,
+    watch_connection, which_serve,
 };
 pub use negotiate::{NegotiateError, Negotiated, Wants};
 pub use read_lossy::read_lossy;

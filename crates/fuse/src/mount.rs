@@ -9,20 +9,24 @@ mod mountinfo;
 mod options;
 mod unmount;
 
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use abort::WatchedConnection;
 pub use error::MountError;
 pub use options::{MountFlags, MountOptions};
 pub(crate) use unmount::Mount;
 pub use unmount::{
     Hindrance, UnmountMode, hindrance, recover_dead_mountpoint, recover_dying_mountpoint,
-    recover_killed_mountpoint, unmount, which_serve,
+    recover_killed_mountpoint, unmount, watch_connection, which_serve,
 };
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+use crate::sys;
 use crate::types::Errno;
 
 /// Where the device is, unless the configuration says otherwise.
@@ -89,10 +93,19 @@ fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
     std::fs::canonicalize(mountpoint).map_err(explain)
 }
 
-/// Asks the filesystem, past all caches. Any answer of its own will do, even an error.
+/// Asks the filesystem, past all caches. Any answer of its own will do, even an error. In a child: a thread of
+/// a server that was killed would wait for the answer of that server, and keep its device open by that.
 pub(crate) fn answers(mountpoint: &Path) -> bool {
-    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
-    let answer = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS);
+    let Ok(path) = CString::new(mountpoint.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let answer = match sys::attributes_in_child(&path) {
+        Err(errno) if sys::has_no_child(errno) => {
+            let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+            statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS).map(drop)
+        }
+        answer => answer,
+    };
     !matches!(
         answer,
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED)

@@ -9,7 +9,9 @@ mod pidfd;
 mod scheduling;
 mod signal;
 
-pub(crate) use child::{ask_in_child, write_out_in_child};
+pub(crate) use child::{
+    ask_in_child, attributes_in_child, has_no_child, unmount_in_child, write_out_in_child,
+};
 pub(crate) use descriptors::{close_from, leave_descriptors, leave_descriptors_but};
 pub(crate) use device::{backing_close, backing_open};
 pub(crate) use memory::PageMemory;

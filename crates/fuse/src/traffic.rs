@@ -4,9 +4,9 @@
 //! Each thread counts for itself, in memory no other thread writes to; whoever wants to know adds
 //! up.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -65,15 +65,47 @@ struct OfOperation {
 pub(crate) struct Counts {
     operations: Box<[OfOperation]>,
     errnos: [AtomicU64; ERRNOS],
+    /// The beginning of all times here.
+    epoch: Instant,
+    /// Since when the request has been there that the thread is with, in nanoseconds from the epoch; 0: it is
+    /// with none.
+    since: AtomicU64,
+}
+
+/// Who keeps requests that no thread is with.
+pub(crate) trait Keeps: Send + Sync {
+    /// Adds since when each of them has been there.
+    fn add_kept(&self, since: &mut Vec<Instant>);
 }
 
 /// Counting is for the thread that owns the counts only, which is why no other thread's addition can
 /// get lost between a load and a store.
 impl Counts {
-    fn new() -> Self {
+    fn new(epoch: Instant) -> Self {
         Self {
             operations: (0..SLOTS).map(|_| OfOperation::default()).collect(),
             errnos: [const { AtomicU64::new(0) }; ERRNOS],
+            epoch,
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// The thread is with a request from now on, which has been there since then.
+    pub(crate) fn begin(&self, since: Instant) {
+        let from_epoch = since.saturating_duration_since(self.epoch).as_nanos();
+        let from_epoch = u64::try_from(from_epoch).unwrap_or(u64::MAX).max(1);
+        self.since.store(from_epoch, Ordering::Relaxed);
+    }
+
+    /// It is with none any more.
+    pub(crate) fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    fn since(&self) -> Option<Instant> {
+        match self.since.load(Ordering::Relaxed) {
+            0 => None,
+            from_epoch => self.epoch.checked_add(Duration::from_nanos(from_epoch)),
         }
     }
 
@@ -89,8 +121,9 @@ impl Counts {
         }
     }
 
-    /// Counts how long a request took, and the error it was answered with.
+    /// Counts how long a request took that its thread is done with, and the error it was answered with.
     pub(crate) fn count_done(&self, opcode: u32, times: Times, error: Option<Errno>) {
+        self.end();
         let Some(own) = self.of(opcode) else { return };
         own.durations.whole.add_alone(times.whole);
         if let Some(queued) = times.queued {
@@ -136,6 +169,8 @@ pub(crate) struct Traffic {
 }
 
 struct State {
+    epoch: Instant,
+    keepers: Vec<Weak<dyn Keeps>>,
     working: Vec<Arc<Counts>>,
     /// What threads counted that have ended.
     past: Counts,
@@ -151,10 +186,13 @@ impl State {
 
 impl Traffic {
     pub(crate) fn new() -> Self {
+        let epoch = Instant::now();
         Self {
             state: Mutex::new(State {
+                epoch,
+                keepers: Vec::new(),
                 working: Vec::new(),
-                past: Counts::new(),
+                past: Counts::new(epoch),
                 most_at_once: 0,
             }),
             reliefs: AtomicU64::new(0),
@@ -169,8 +207,8 @@ impl Traffic {
 
     /// Counts for a new thread.
     pub(crate) fn join(&self) -> Arc<Counts> {
-        let counts = Arc::new(Counts::new());
         let mut state = self.state.lock();
+        let counts = Arc::new(Counts::new(state.epoch));
         state.working.push(counts.clone());
         state.most_at_once = state.most_at_once.max(state.working.len());
         counts
@@ -191,6 +229,29 @@ impl Traffic {
         self.reliefs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Some requests are there that no thread is with.
+    pub(crate) fn add_keeper(&self, keeper: Weak<dyn Keeps>) {
+        self.state.lock().keepers.push(keeper);
+    }
+
+    /// For how long the requests have been there that are under way, the longest first.
+    fn under_way(&self) -> Vec<Duration> {
+        let state = self.state.lock();
+        let mut since: Vec<Instant> = state.working.iter().filter_map(|it| it.since()).collect();
+        let keepers = state.keepers.clone();
+        // Theirs are taken with others held.
+        drop(state);
+        for keeper in keepers.iter().filter_map(Weak::upgrade) {
+            keeper.add_kept(&mut since);
+        }
+        since.sort_unstable();
+        let now = Instant::now();
+        since
+            .into_iter()
+            .map(|since| now.saturating_duration_since(since))
+            .collect()
+    }
+
     /// The state now.
     pub(crate) fn report(&self) -> TrafficReport {
         let state = self.state.lock();
@@ -207,11 +268,13 @@ impl Traffic {
             let count = total.get(opcode as usize).copied().unwrap_or_default();
             (count > 0).then_some((opcode, count))
         };
+        let under_way = self.under_way();
         let requests: Vec<_> = Opcode::ALL.iter().copied().filter_map(known).collect();
         let named: u64 = requests.iter().map(|(_, count)| count).sum();
         TrafficReport {
             unknown: total.iter().sum::<u64>() - named,
             requests,
+            under_way,
             threads,
             most_at_once,
             most_threads: self.most_threads.load(Ordering::Relaxed),
@@ -255,6 +318,9 @@ pub struct TrafficReport {
     pub requests: Vec<(Opcode, u64)>,
     /// Requests of no operation known here.
     pub unknown: u64,
+    /// For how long those have been there that are under way, the longest first. Not those that are answered
+    /// later ([`Context::defer`](crate::Context::defer)), and those that no thread has read.
+    pub under_way: Vec<Duration>,
     /// Threads now: the reader, those with a request, those that wait for work.
     pub threads: usize,
     /// The most threads there were at any time.

@@ -2,8 +2,10 @@
 //! returns with its word.
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -15,6 +17,9 @@ use crate::plan::MountPlan;
 /// What the server writes to its standard output once the mount answers.
 const READY: &[u8] = b"ready";
 
+/// How long the mount of a dead server may take to say so.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Starts this program again as the server of a pool, see [`start`]: it gets the plan, and the
 /// mountpoint among its arguments for whoever lists processes.
 ///
@@ -22,22 +27,26 @@ const READY: &[u8] = b"ready";
 /// As [`start`].
 pub fn start_server(plan: MountPlan) -> Result<Exit, Failure> {
     let mountpoint = plan.mountpoint.to_string_lossy().into_owned();
+    let place = plan.mountpoint.clone();
     let plan = plan.send();
     let plan = plan.map_err(Failure::system("handing the plan to the server"))?;
     start(
         ["mount", "--background-server", "--", &mountpoint],
         plan.into(),
+        &place,
     )
 }
 
 /// Starts this program again with these arguments and this standard input, as a server, and waits
-/// for it to be ready. Returns [`Exit::Ok`] if it serves, else how it ended.
+/// for it to be ready. Returns [`Exit::Ok`] if it serves, else how it ended; nothing is left on the
+/// mountpoint then, though the server was killed.
 ///
 /// # Errors
 /// The child could not be started. A child that fails has said why on standard error.
 pub fn start<A: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = A>,
     input: Stdio,
+    mountpoint: &Path,
 ) -> Result<Exit, Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding the program"))?;
     let mut child = Command::new(program)
@@ -59,7 +68,21 @@ pub fn start<A: AsRef<OsStr>>(
         .wait()
         .map_err(Failure::system("waiting for the server"))?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
-        Some(0) | None => Err(Failure::Background(format!(" ({status})"))),
+        Some(0) | None => {
+            // Had it ended by itself, it would have unmounted.
+            let left = strandfs_fuse::recover_dying_mountpoint(mountpoint, PATIENCE);
+            let left = left
+                .err()
+                .filter(|error| error.kind() != ErrorKind::NotFound);
+            let left = left.map(|error| {
+                format!(
+                    ", and what it left at {} cannot be unmounted: {error}",
+                    mountpoint.display()
+                )
+            });
+            let left = left.unwrap_or_default();
+            Err(Failure::Background(format!(" ({status}){left}")))
+        }
         Some(code) => Ok(Exit::of_code(code)),
     }
 }

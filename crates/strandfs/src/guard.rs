@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::PidfdFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::exit::Exit;
@@ -49,8 +49,16 @@ const LONG_LIFE: Duration = Duration::from_secs(10);
 /// Between two short-lived ones: from the first to the second, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The process id of the guardian that there is, or why there is none.
-type GuardianState = Arc<Mutex<Result<u32, String>>>;
+/// What the server knows of its guardian.
+struct State {
+    /// Its process id, or why there is none.
+    outcome: Result<u32, String>,
+    process: Option<OwnedFd>,
+    /// The mount is gone, and the server is not: no other guardian follows.
+    is_dismissed: bool,
+}
+
+type GuardianState = Arc<Mutex<State>>;
 
 /// A guardian as the server sees it.
 pub struct Guard(GuardianState);
@@ -92,7 +100,7 @@ pub fn start(
         }
         Err(error) => return Ok(Guard::none(format!("it cannot be started: {error}"))),
     };
-    let state = Arc::new(Mutex::new(post.outcome(&child)));
+    let state = Arc::new(Mutex::new(post.state(&child)));
     let kept = Arc::clone(&state);
     let watching = std::thread::Builder::new()
         .name("strandfs-guards".to_owned())
@@ -145,11 +153,17 @@ impl Post {
             .spawn()
     }
 
-    /// What is to be said of a running one.
-    fn outcome(&self, child: &Child) -> Result<u32, String> {
-        match &self.why_no_file {
-            None => Ok(child.id()),
-            Some(why) => Err(why.clone()),
+    /// What is to be known of a running one.
+    fn state(&self, child: &Child) -> State {
+        let process = Pid::from_raw(child.id().cast_signed())
+            .and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+        State {
+            outcome: match &self.why_no_file {
+                None => Ok(child.id()),
+                Some(why) => Err(why.clone()),
+            },
+            process,
+            is_dismissed: false,
         }
     }
 
@@ -162,29 +176,38 @@ impl Post {
                 Ok(status) => format!("it has ended ({status})"),
                 Err(error) => format!("it cannot be asked after: {error}"),
             };
+            if !set_none(state, &why) {
+                return;
+            }
             tracing::error!(
                 "nobody guards the mount: {why}; if the server is killed now, its clients may wait for ever"
             );
-            set(state, Err(why));
             pause = match begun.elapsed() > LONG_LIFE {
                 true => Duration::ZERO,
                 false => longer(pause),
             };
             std::thread::sleep(pause);
             child = loop {
+                let mut known = lock(state);
+                if known.is_dismissed {
+                    return;
+                }
                 match self.spawn() {
-                    Ok(child) => break child,
+                    Ok(child) => {
+                        *known = self.state(&child);
+                        break child;
+                    }
                     Err(error) => {
+                        drop(known);
                         let why = format!("it cannot be started again: {error}");
                         tracing::error!("nobody guards the mount: {why}");
-                        set(state, Err(why));
+                        set_none(state, &why);
                         pause = longer(pause);
                         std::thread::sleep(pause);
                     }
                 }
             };
             tracing::warn!(pid = child.id(), "the mount is guarded again");
-            set(state, self.outcome(&child));
         }
     }
 }
@@ -194,8 +217,16 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(first, most)
 }
 
-fn set(state: &GuardianState, outcome: Result<u32, String>) {
-    *state.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+fn lock(state: &GuardianState) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// There is none, and why. False if there is to be none.
+fn set_none(state: &GuardianState, why: &str) -> bool {
+    let mut state = lock(state);
+    state.outcome = Err(why.to_owned());
+    state.process = None;
+    !state.is_dismissed
 }
 
 fn explain(errno: Errno) -> String {
@@ -211,7 +242,11 @@ fn explain(errno: Errno) -> String {
 
 impl Guard {
     fn none(why: String) -> Guard {
-        Guard(Arc::new(Mutex::new(Err(why))))
+        Guard(Arc::new(Mutex::new(State {
+            outcome: Err(why),
+            process: None,
+            is_dismissed: false,
+        })))
     }
 
     /// The guardian's process id.
@@ -219,10 +254,17 @@ impl Guard {
     /// # Errors
     /// There is none (any more), and why.
     pub fn pid(&self) -> Result<u32, String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.0).outcome.clone()
+    }
+
+    /// The mount did not come to be served, and is gone: ends the guardian before another one is made.
+    pub fn dismiss(self) {
+        let mut state = lock(&self.0);
+        state.is_dismissed = true;
+        if let Some(process) = state.process.take() {
+            // One that has ended already is waited for by the thread that started it.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
     }
 }
 
@@ -243,7 +285,7 @@ pub fn main(arguments: Vec<std::ffi::OsString>) -> ExitCode {
     let _ = strandfs_fuse::close_inherited();
     let server = rustix::process::getppid()
         .filter(|_| has_words)
-        .and_then(|server| rustix::process::pidfd_open(server, PidfdFlags::empty()).ok());
+        .and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
     // A service manager asks all processes of a service to end, and a terminal those of its
     // session: the server is to end in order then, and the guardian with it.
     let _signals = strandfs_fuse::Signals::block();

@@ -63,12 +63,12 @@ pub fn list() -> io::Result<Vec<Mounted>> {
 }
 
 /// A process that sees a filesystem still, in a mount namespace of its own, by number and name.
-pub fn seen_elsewhere(device: (u32, u32)) -> Option<(u32, String)> {
+pub fn seen_elsewhere(wanted: &Mounted) -> Option<(u32, String)> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut seeing = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
         let mounted = parse(&std::fs::read(process.path().join("mountinfo")).ok()?);
-        let sees = mounted.iter().any(|it| it.device == device);
+        let sees = mounted.iter().any(|it| it.is_of_the_filesystem_of(wanted));
         sees.then(|| {
             let name = strandfs_fuse::read_lossy(process.path().join("comm"));
             (pid, name.unwrap_or_default().trim().to_owned())
@@ -185,6 +185,12 @@ pub fn stranger(mountpoint: &Path) -> io::Result<Option<u32>> {
 }
 
 impl Mounted {
+    /// Whether both show one filesystem, as far as the lists tell: the number of one that is gone is given
+    /// to the next, of any type.
+    pub fn is_of_the_filesystem_of(&self, other: &Mounted) -> bool {
+        (self.device, &self.kind, &self.source) == (other.device, &other.kind, &other.source)
+    }
+
     /// The user whose FUSE mount it is, if that is neither root nor the one who runs this command.
     pub fn stranger(&self) -> Option<u32> {
         let own = rustix::process::geteuid().as_raw();

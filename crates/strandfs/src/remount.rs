@@ -1,8 +1,10 @@
 //! `mount -o remount`: changes of a pool that is mounted.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
 use rustix::mount::MountFlags as Flags;
 use strandfs_options::table::{self, Group, Kind, OptionDef, Status as OptionStatus, TABLE};
 use strandfs_options::{Settings, mount_items};
@@ -43,13 +45,21 @@ pub fn run(target: &str, options: &[String], fake: bool) -> Result<(), Failure> 
     {
         return Err(Failure::NotMounted(mountpoint));
     }
-    let live = mounts::status(&mountpoint).map_err(Failure::system("asking the pool's server"))?;
+    let refuse = |what: &'static str, error: io::Error| match error.raw_os_error() {
+        Some(number) if number == Errno::NOTCONN.raw_os_error() => Failure::NoAnswer {
+            mountpoint: mountpoint.clone(),
+            why: "its server is dead; unmount it and mount it again".to_owned(),
+        },
+        _ => Failure::system(what)(error),
+    };
+    let live =
+        mounts::status(&mountpoint).map_err(|error| refuse("asking the pool's server", error))?;
     let before = present(&live);
     let mut after = before.clone();
     // mount(8) hands back the flags that the kernel lists: without `sync` it is to be `async`, a word that
     // mount(8) keeps to itself.
     let listed = rustix::fs::statvfs(&mountpoint)
-        .map_err(|errno| Failure::system("asking for the flags of the mount")(errno.into()))?
+        .map_err(|errno| refuse("asking for the flags of the mount", errno.into()))?
         .f_flag;
     after.mount.flags.sync &= !listed.contains(StatVfsMountFlags::SYNCHRONOUS);
     for text in options {

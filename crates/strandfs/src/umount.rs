@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use strandfs_fuse::UnmountMode;
+use strandfs_fuse::{UnmountMode, WatchedConnection};
 
 use crate::args::UmountArgs;
 use crate::check::clear_killed;
@@ -69,6 +69,11 @@ pub fn end(args: &UmountArgs) -> Result<Exit, Failure> {
     }
     // What is still to be written waits for the server, and unmounting for that.
     if let Some(why) = mounts::hindrance(&real) {
+        // Killed since.
+        if clear_killed(&real).is_ok_and(|cleared| cleared) {
+            deaths::forget(&real);
+            return Ok(Exit::Ok);
+        }
         return Err(failure(why));
     }
     let server = Server::of(&real);
@@ -116,7 +121,9 @@ pub fn end(args: &UmountArgs) -> Result<Exit, Failure> {
 struct Server {
     pid: u32,
     process: OwnedFd,
-    device: (u32, u32),
+    mounted: mounts::Mounted,
+    /// None where this user may not know: whether the mount's number is its own still.
+    connection: Option<WatchedConnection>,
 }
 
 impl Server {
@@ -126,10 +133,12 @@ impl Server {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         let mut here = mounts::list().ok()?.into_iter();
         let mounted = here.rfind(|it| it.mountpoint == mountpoint)?;
+        let connection = strandfs_fuse::watch_connection(mountpoint).ok().flatten();
         Some(Server {
             pid,
             process,
-            device: mounted.device,
+            mounted,
+            connection,
         })
     }
 
@@ -141,7 +150,8 @@ impl Server {
         let deadline = Instant::now() + END_PATIENCE;
         while Instant::now() < deadline {
             let used = self.used_elsewhere();
-            // It may have ended since, and another mount have the number of its device.
+            // Asked afterwards: the number of its device was not another mount's before that.
+            let used = used.filter(|_| self.is_there() != Some(false));
             if self.has_ended_within(USUAL_END) {
                 return None;
             }
@@ -149,12 +159,23 @@ impl Server {
                 return Some(format!("its server (pid {}) goes on: {used}", self.pid));
             }
         }
+        let why = match self.is_there() {
+            Some(true) => {
+                "somebody uses the pool still, in a mount that is detached (umount -l) or cannot be seen \
+                 from here"
+            }
+            _ => "a branch may hang (`dmesg` may tell)",
+        };
         Some(format!(
-            "its server (pid {}) has not ended within {} seconds: a branch may hang (`dmesg` may \
-             tell); it still holds the branches",
+            "its server (pid {}) has not ended within {} seconds: {why}; it still holds the branches",
             self.pid,
             END_PATIENCE.as_secs()
         ))
+    }
+
+    /// Whether there is a mount of the pool still, anywhere.
+    fn is_there(&self) -> Option<bool> {
+        self.connection.as_ref()?.is_there().ok()
     }
 
     fn has_ended_within(&self, patience: Duration) -> bool {
@@ -166,11 +187,11 @@ impl Server {
     /// Where else the pool is mounted, as a sentence.
     fn used_elsewhere(&self) -> Option<String> {
         let mut here = mounts::list().unwrap_or_default().into_iter();
-        if let Some(other) = here.find(|it| it.device == self.device) {
+        if let Some(other) = here.find(|it| it.is_of_the_filesystem_of(&self.mounted)) {
             let place = one_line(&other.mountpoint.to_string_lossy());
             return Some(format!("the pool is mounted at {place}, too"));
         }
-        let (pid, name) = mounts::seen_elsewhere(self.device)?;
+        let (pid, name) = mounts::seen_elsewhere(&self.mounted)?;
         let name = one_line(&name);
         Some(format!(
             "process {pid} ({name}) still sees the pool in a mount namespace of its own (a \

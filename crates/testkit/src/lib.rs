@@ -483,6 +483,10 @@ impl Drop for Pool {
         for branch in &self.branches {
             mounts::detach(branch);
         }
+        // What the test has mounted beside them.
+        if let Some(own) = self.mountpoint.parent() {
+            mounts::detach_below(own);
+        }
         if let Some(dir) = self.dir.take()
             && mounts::any_below(dir.path())
         {

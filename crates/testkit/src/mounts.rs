@@ -119,6 +119,15 @@ pub fn detach(path: &Path) {
     }
 }
 
+/// Lazily unmounts whatever is mounted below `dir`, the last one first.
+pub fn detach_below(dir: &Path) {
+    for (path, _, _) in list().iter().rev() {
+        if path.starts_with(dir) {
+            detach(path);
+        }
+    }
+}
+
 /// Lazily unmounts the topmost mount at `path`, and only that.
 pub fn detach_once(path: &Path) {
     unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).ok();

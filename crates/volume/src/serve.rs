@@ -61,6 +61,9 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
+/// Who is given what aborts a mount: see [`Volume::mount`].
+pub type Guard<'a> = dyn FnMut(Result<OwnedFd, Errno>) + 'a;
+
 /// A mounted volume that waits to be served.
 pub struct Volume {
     session: Session,
@@ -74,15 +77,17 @@ const MAX_BACKGROUND: u16 = 4096;
 const STACK_DEPTH: u32 = 2;
 
 impl Volume {
-    /// Opens the backing file and mounts it; nobody answers before [`serve`](Self::serve).
+    /// Opens the backing file and mounts it; nobody answers before [`serve`](Self::serve). `guard` gets
+    /// the [`abort_file`](Session::abort_file) of each mount as soon as there is one: of several the last
+    /// one stays, and the others are gone by then.
     ///
     /// # Errors
     /// See [`VolumeError`]. Nothing is mounted then, and a backing file that was not there is
     /// not there.
-    pub fn mount(plan: &ServePlan) -> Result<Volume, VolumeError> {
+    pub fn mount(plan: &ServePlan, guard: &mut Guard<'_>) -> Result<Volume, VolumeError> {
         let mut warnings = plan.warnings.clone();
         let backing = Arc::new(Backing::open(&plan.backing, plan.size_bytes)?);
-        let mounted = choose(plan, &backing);
+        let mounted = choose(plan, &backing, guard);
         if mounted.is_err() {
             backing.unmake();
         }
@@ -130,14 +135,6 @@ impl Volume {
     /// Where it is mounted, without symbolic links.
     pub fn mountpoint(&self) -> &Path {
         self.session.mountpoint()
-    }
-
-    /// See [`Session::abort_file`].
-    ///
-    /// # Errors
-    /// Those of [`Session::abort_file`].
-    pub fn abort_file(&self) -> Result<OwnedFd, Errno> {
-        self.session.abort_file()
     }
 
     /// See [`Session::on_ready`].
@@ -221,6 +218,7 @@ enum Refusal {
 fn choose(
     plan: &ServePlan,
     backing: &Arc<Backing>,
+    guard: &mut Guard<'_>,
 ) -> Result<(Attempt, Session, Arc<VolumeFs>), VolumeError> {
     let ways: &[Io] = match plan.io {
         Io::Auto => &[Io::Passthrough, Io::Uring, Io::Sync],
@@ -239,7 +237,7 @@ fn choose(
         };
         let mut transport_reason = None;
         for transport in transports {
-            match mount(plan, backing, *io, *transport) {
+            match mount(plan, backing, (*io, *transport), guard) {
                 Ok((session, fs)) => {
                     let attempt = Attempt {
                         io: *io,
@@ -278,8 +276,8 @@ fn choose(
 fn mount(
     plan: &ServePlan,
     backing: &Arc<Backing>,
-    io: Io,
-    transport: Transport,
+    (io, transport): (Io, Transport),
+    guard: &mut Guard<'_>,
 ) -> Result<(Session, Arc<VolumeFs>), Refusal> {
     let passthrough = io == Io::Passthrough;
     let way = match transport {
@@ -301,7 +299,8 @@ fn mount(
         },
         ..SessionConfig::default()
     };
-    let session = Session::mount(fs.clone(), &plan.mountpoint, &options(backing), config);
+    let (mountpoint, options) = (&plan.mountpoint, options(backing));
+    let session = Session::mount_guarded(fs.clone(), mountpoint, &options, config, &mut *guard);
     let session = session.map_err(|error| match error {
         MountError::Ring(reason) => Refusal::Transport(reason.to_string()),
         MountError::Refused(errno) => Refusal::Io(explain_io_uring(errno)),

@@ -1,6 +1,7 @@
 //! Aborting a connection: every request of it, waiting or to come, fails at once.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -49,15 +50,14 @@ pub(super) fn open(connection: u32, device: BorrowedFd<'_>, way: Way) -> Result<
 
 /// The same, of whichever connection has the number.
 fn open_unasked(connection: u32, way: Way) -> Result<OwnedFd, Errno> {
-    let file = format!("{connection}/abort");
-    let open = |control: OwnedFd| {
-        rustix::fs::openat(
-            control,
-            &file,
-            OFlags::WRONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-    };
+    open_control(connection, "abort", OFlags::WRONLY, way)
+}
+
+/// A control file of whichever connection has the number.
+fn open_control(connection: u32, name: &str, how: OFlags, way: Way) -> Result<OwnedFd, Errno> {
+    let file = format!("{connection}/{name}");
+    let open =
+        |control: OwnedFd| rustix::fs::openat(control, &file, how | OFlags::CLOEXEC, Mode::empty());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let usual = || rustix::fs::open(CONTROL, flags, Mode::empty()).and_then(open);
     let private = || private_control().and_then(open);
@@ -65,6 +65,27 @@ fn open_unasked(connection: u32, way: Way) -> Result<OwnedFd, Errno> {
         Way::Usual => usual().or_else(|_| private()),
         // What the usual one says is the more telling: users have none of their own.
         Way::Private => private().or_else(|_| usual()),
+    }
+}
+
+/// Tells whether a connection's mount still stands, when its number may be another's by now. It keeps
+/// neither the mount nor the connection.
+#[derive(Debug)]
+pub struct WatchedConnection(OwnedFd);
+
+impl WatchedConnection {
+    /// That of whichever mount has the number: the caller looks afterwards whether it is the right one.
+    pub(super) fn open(connection: u32) -> Result<WatchedConnection, Errno> {
+        open_control(connection, "waiting", OFlags::PATH, Way::Private).map(WatchedConnection)
+    }
+
+    /// Whether the connection is there, and with it its number nobody else's. `fuse_conn_waiting_read` in
+    /// fs/fuse/control.c reads nothing once the mount is gone, which is before its number is free.
+    pub fn is_there(&self) -> io::Result<bool> {
+        // Opened anew each time: the file gives its text once, and cannot be sought in.
+        let own = format!("/proc/thread-self/fd/{}", self.0.as_raw_fd());
+        let file = rustix::fs::open(own, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(rustix::io::read(file, &mut [0; 8])? > 0)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Ways out of a mount: by request, by force, and over the body of a dead server.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,11 +11,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::UnmountFlags;
 
-use super::abort::{self, abort};
+use super::abort::{self, WatchedConnection, abort};
 use super::error::MountError;
 use super::helper;
 use super::killed;
 use super::mountinfo::{Mounted, mounts_at};
+use crate::sys;
 use crate::types::Errno;
 
 /// Pause between looks at a connection that is ending.
@@ -111,6 +114,19 @@ pub fn which_serve(
     Ok(serving
         .filter(|pid| killed::is_served_by(connection, *pid))
         .collect())
+}
+
+/// What tells from now on whether the FUSE mount that is seen at the path, or another of its connection,
+/// still stands. None if there is none. EACCES, ENOENT: this user may not know, or the control filesystem
+/// is not mounted.
+pub fn watch_connection(mountpoint: &Path) -> io::Result<Option<WatchedConnection>> {
+    let Some(connection) = connection_at(mountpoint)? else {
+        return Ok(None);
+    };
+    let watched = WatchedConnection::open(connection)?;
+    // The control file is that of the mount which has the number while it is open.
+    let is_same = connection_at(mountpoint)? == Some(connection);
+    Ok((is_same && watched.is_there()?).then_some(watched))
 }
 
 /// The connection of the FUSE mount that is seen at the path.
@@ -218,6 +234,21 @@ fn resolve(mountpoint: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// As [`unmount`] of this process' own mount. In a child: it waits for data that the server is to write, and a
+/// thread of a server that is killed meanwhile would keep its device open by that.
+fn unmount_apart(mountpoint: &Path, mode: UnmountMode) -> io::Result<()> {
+    let path = CString::new(mountpoint.as_os_str().as_bytes())?;
+    let flags = match mode {
+        UnmountMode::IfUnused => UnmountFlags::NOFOLLOW,
+        UnmountMode::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    match sys::unmount_in_child(&path, flags.bits().cast_signed()) {
+        Err(errno) if sys::has_no_child(errno) => unmount(mountpoint, mode),
+        Err(Errno::PERM) => helper::unmount(mountpoint, mode),
+        result => Ok(result?),
+    }
+}
+
 /// How a mount of ours stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
@@ -303,7 +334,7 @@ impl Mount {
             Standing::Gone => Ok(()),
             Standing::Covered => Err(Errno::BUSY.into()),
             Standing::Visible if self.by_helper => helper::unmount(&self.mountpoint, mode),
-            Standing::Visible => unmount(&self.mountpoint, mode),
+            Standing::Visible => unmount_apart(&self.mountpoint, mode),
         }
     }
 

@@ -15,6 +15,8 @@ enum Errand {
     Attributes,
     /// Have everything written out that the kernel keeps for the filesystem.
     WriteOut,
+    /// As flags of umount2(2).
+    Unmount(libc::c_int),
 }
 
 /// Has a child process ask for the attributes of `path`, past all caches, and waits until it has;
@@ -26,11 +28,33 @@ pub(crate) fn ask_in_child(path: &CStr, asker: &AtomicU32) -> Result<u32, Errno>
     Ok(asker.load(Ordering::Acquire))
 }
 
+/// The same for one that wants to hear the answer: errors of statx(2), and those of making a process.
+pub(crate) fn attributes_in_child(path: &CStr) -> Result<(), Errno> {
+    outcome(run_child(path, &AtomicU32::new(0), Errand::Attributes)?)
+}
+
 /// Has such a child write out what the kernel keeps for the filesystem with the directory `path`, and
 /// waits until it has. Errors of open(2) and syncfs(2), and those of making a process.
 pub(crate) fn write_out_in_child(path: &CStr) -> Result<(), Errno> {
-    let number = AtomicU32::new(0);
-    match run_child(path, &number, Errand::WriteOut)? {
+    outcome(run_child(path, &AtomicU32::new(0), Errand::WriteOut)?)
+}
+
+/// Has such a child unmount what is seen at `path`: unmounting waits for the data that are still to be
+/// written. Errors of umount2(2), and those of making a process.
+pub(crate) fn unmount_in_child(path: &CStr, flags: libc::c_int) -> Result<(), Errno> {
+    outcome(run_child(path, &AtomicU32::new(0), Errand::Unmount(flags))?)
+}
+
+/// Whether an error of these may be that there is no such child to be had.
+pub(crate) fn has_no_child(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::AGAIN | Errno::NOMEM | Errno::NOSYS | Errno::MFILE
+    )
+}
+
+fn outcome(status: i32) -> Result<(), Errno> {
+    match status {
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(errno)),
     }
@@ -66,6 +90,7 @@ fn run_and_end(path: &CStr, errand: Errand) -> ! {
     let done = leave_descriptors().and_then(|()| match errand {
         Errand::Attributes => ask(path),
         Errand::WriteOut => write_out(path),
+        Errand::Unmount(flags) => unmount(path, flags),
     });
     let status = done.map_or_else(Errno::raw_os_error, |()| 0);
     loop {
@@ -107,6 +132,12 @@ fn write_out(path: &CStr) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_syncfs, directory) }).map(drop)
 }
 
+fn unmount(path: &CStr, flags: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the path ends with NUL.
+    let result = unsafe { libc::syscall(libc::SYS_umount2, path.as_ptr(), flags) };
+    check(result).map(drop)
+}
+
 /// How it has ended; a death by signal counts as EINTR.
 fn wait_for(child: libc::pid_t) -> Result<i32, Errno> {
     let mut status = 0;
@@ -146,5 +177,10 @@ mod tests {
         let name = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
         assert_eq!(write_out_in_child(&name), Ok(()));
         assert_eq!(write_out_in_child(c"/no/such"), Err(Errno::NOENT));
+        assert_eq!(attributes_in_child(&name), Ok(()));
+        assert_eq!(attributes_in_child(c"/no/such"), Err(Errno::NOENT));
+        // Without root it is not even looked for.
+        let nothing = unmount_in_child(c"/no/such", 0);
+        assert!(matches!(nothing, Err(Errno::NOENT | Errno::PERM)));
     }
 }

@@ -408,6 +408,7 @@ fn carry_out(
     let unique = message.header.unique;
     let server = &worker_pool.server;
     let since = begun.since;
+    worker_state.counts.begin(since.unwrap_or(begun.at));
     let below = server.filesystem.time_below();
     let worker = DeviceWorker {
         worker_pool,
@@ -449,6 +450,7 @@ fn carry_out(
                 bytes: bytes.into(),
             };
             worker_pool.keep(worker_state, request, after);
+            worker_state.counts.end();
             return Answered::now(None);
         }
     }

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 use super::interrupt::has_to_be_done;
 use crate::abi::InHeader;
+use crate::traffic::Keeps;
 
 /// Bytes that the kept requests of one user may take. Whoever has more gets EAGAIN.
 const MOST_BYTES_OF_USER: usize = 64 << 20;
@@ -114,6 +115,12 @@ impl KeptAndClock {
             self.due_changed.wait_for(&mut kept, sleep);
         }
         ripe
+    }
+}
+
+impl Keeps for KeptAndClock {
+    fn add_kept(&self, since: &mut Vec<Instant>) {
+        since.extend(self.kept.lock().since());
     }
 }
 
@@ -228,6 +235,13 @@ impl Kept {
     /// When the next one is due.
     fn next_due(&self) -> Option<Instant> {
         self.due.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Since when each has been there.
+    fn since(&self) -> impl Iterator<Item = Instant> {
+        let of_share = self.of_share.values().flat_map(Queue::values);
+        let all = self.due.values().chain(self.ready.values()).chain(of_share);
+        all.map(|request| request.since)
     }
 
     /// One to be carried out now.

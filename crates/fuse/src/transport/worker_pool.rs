@@ -28,6 +28,7 @@ use crate::affinity::{may_bind, note_allowed};
 use crate::connection::Substitute;
 use crate::life::Life;
 use crate::sys;
+use crate::traffic::Keeps;
 use crate::types::Errno;
 
 /// Parked threads that are kept for ever.
@@ -59,6 +60,12 @@ pub(crate) struct WorkerPool {
     pub(super) whereabouts: Arc<Whereabouts>,
     /// How answers go that come later.
     pub(super) late: Arc<OverDevice>,
+}
+
+impl Keeps for WorkerPool {
+    fn add_kept(&self, since: &mut Vec<Instant>) {
+        self.kept.add_kept(since);
+    }
 }
 
 /// Who does what.
@@ -146,6 +153,10 @@ impl WorkerPool {
     /// Starts the reader and the watchdog.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         self.server.connection.set_substitute(self.own.clone());
+        self.server
+            .connection
+            .counter()
+            .add_keeper(self.own.clone());
         sys::install_wake_handler()?;
         let mut worker_table = self.worker_table.lock();
         let first = self.spawn_worker(&mut worker_table)?;

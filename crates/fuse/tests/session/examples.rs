@@ -14,9 +14,8 @@ use crate::support::{Mountpoint, Server, can_mount, eventually};
 
 /// Unmounts it; what the example said about its life, after how it ended.
 fn unmounted(mut server: Server, mountpoint: &Mountpoint) -> String {
-    let since = Instant::now();
     unmount(mountpoint.path(), UnmountMode::IfUnused).unwrap();
-    server.assert_gone(mountpoint, since);
+    server.end(mountpoint);
     let last = server.line();
     let rest = last.strip_prefix("ended: Unmounted");
     rest.unwrap_or_else(|| panic!("{last}")).to_owned()

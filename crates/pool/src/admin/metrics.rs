@@ -15,7 +15,7 @@ use crate::base::branch::{BranchHealth, IDLE_MINUTES};
 use crate::base::calls::{self, Call};
 use crate::base::errno_name::errno_name;
 use crate::base::metrics::{
-    Branch, Cache, Calls, IdlePeriods, Metrics, Operation, Threads, bucket_bounds_ns,
+    Branch, Cache, Calls, IdlePeriods, Metrics, Operation, Threads, UNDER_WAY_MAX, bucket_bounds_ns,
 };
 use crate::base::status::count;
 use crate::mover::{ahead, held};
@@ -59,6 +59,9 @@ fn note_requests(pool: &State, all: &mut Metrics) {
     let traffic = connection.traffic();
     let latencies = connection.latencies();
     all.unknown_requests = traffic.unknown;
+    let long = traffic.under_way.iter().filter(|age| age.as_secs() > 0);
+    let long = long.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    all.under_way_ms = Some(long.take(UNDER_WAY_MAX).collect());
     all.threads = Threads {
         now: count(traffic.threads),
         limit: count(traffic.most_threads),

@@ -11,6 +11,9 @@ use strandfs_fuse::latency::{BUCKETS, Histogram, bound_ns};
 
 use crate::base::status::{Coherence, Held, HeldWrites, RelocateAhead};
 
+/// More requests that take long are not told of one by one.
+pub const UNDER_WAY_MAX: usize = 100;
+
 /// Everything that is counted. Counts begin with the server, and only rise; what is true at the moment
 /// says so.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,10 @@ pub struct Metrics {
     pub unknown_requests: u64,
     /// Requests answered with an error, by its name (`ENOENT`), or number where it has none.
     pub errors: BTreeMap<String, u64>,
+    /// For how long requests have been with the server that have no answer yet, those of a second and more:
+    /// the longest first, and at most [`UNDER_WAY_MAX`]. Waits for locks are not among them. None from a server
+    /// that does not tell.
+    pub under_way_ms: Option<Vec<u64>>,
     /// The threads that carry requests out.
     pub threads: Threads,
     /// The branches, in the order of the option; those out of use too.

@@ -3,7 +3,6 @@
 pub mod verdict;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -62,12 +61,10 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
     }
     let began = Instant::now();
     let mut looks = vec![take()?];
-    let mut least = waiting(&mountpoint);
     for slice in 1..=SLICES {
         let until = Duration::from_secs(args.seconds) * slice / SLICES;
         while began.elapsed() < until && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(TICK.min(until.saturating_sub(began.elapsed())));
-            least = least.min(waiting(&mountpoint));
         }
         looks.push(take()?);
     }
@@ -78,7 +75,7 @@ pub fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
         ));
     };
     let seconds = began.elapsed().as_secs_f64();
-    let unended = Unended::of(&seen, least.unwrap_or(0), &looks, seconds);
+    let unended = Unended::of(&looks);
     let verdict = unended.judge(judge(&seen.slices, &seen.branches));
     match args.json {
         true => println!("{:#}", seen.json(&verdict, seconds)?),
@@ -163,28 +160,19 @@ impl Seen {
     }
 }
 
-/// Requests that the kernel has no answer to; `None` where it does not tell.
-fn waiting(mountpoint: &Path) -> Option<u64> {
-    let mounts = mounts::list().ok()?;
-    let mount = mounts.iter().rfind(|it| it.mountpoint == mountpoint)?;
-    let connection = format!("/sys/fs/fuse/connections/{}/waiting", mount.device.1);
-    std::fs::read_to_string(connection)
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
 impl Unended {
-    /// Of what was seen, with the fewest requests that were waiting at any moment.
-    fn of(seen: &Seen, least: u64, looks: &[Metrics], seconds: f64) -> Unended {
-        let last = looks.last().into_iter().flat_map(|it| &it.branches);
-        let troubled = last.filter(|it| !HEALTHY.contains(&it.health.as_str()));
+    /// By what the server has said of itself: callers that wait for no more than a CPU look to the kernel like
+    /// those that wait for an answer.
+    fn of(looks: &[Metrics]) -> Unended {
+        let (first, last) = (looks.first(), looks.last());
+        let began = first.map_or(0, |look| look.uptime_ms);
+        let took = last.map_or(0, |look| look.uptime_ms.saturating_sub(began));
+        let under_way = last.and_then(|look| look.under_way_ms.as_ref());
+        let all_the_time = |ages: &Vec<u64>| ages.iter().filter(|age| **age >= took).count();
+        let branches = last.into_iter().flat_map(|it| &it.branches);
+        let troubled = branches.filter(|it| !HEALTHY.contains(&it.health.as_str()));
         Unended {
-            requests: seen
-                .all
-                .at_once(seconds)
-                .map_or(0, |usual| least.saturating_sub(usual)),
+            requests: under_way.map(|ages| all_the_time(ages) as u64),
             branches: troubled
                 .map(|it| format!("{} {}", one_line(&it.path), it.health))
                 .collect(),

@@ -130,7 +130,7 @@ fn start(args: &AttachArgs) -> Result<Result<MountedVolume, Exit>, Failure> {
         foreground: false,
         background_server: false,
     };
-    let exit = daemon::start(serve::arguments(&serve), Stdio::null());
+    let exit = daemon::start(serve::arguments(&serve), Stdio::null(), &place);
     if !matches!(exit, Ok(Exit::Ok)) {
         forget_directory(&place);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use strandfs_fuse::UnmountMode;
+use strandfs_fuse::{UnmountMode, WatchedConnection};
 use strandfs_volume::loop_device;
 
 use super::attach;
@@ -65,9 +65,11 @@ pub fn undo(found: &MountedVolume) -> Result<(), Failure> {
         loop_device::detach(&device.device, &found.file(), PATIENCE)
             .map_err(|errno| refused(&device.device, errno))?;
     }
+    let connection = strandfs_fuse::watch_connection(&found.mountpoint);
+    let connection = connection.ok().flatten();
     end_mount(&found.mountpoint).map_err(|errno| refused(&found.mountpoint, errno))?;
     if let Ok(status) = &found.status {
-        wait_for(status.pid, found)?;
+        wait_for(status.pid, found, connection.as_ref())?;
     }
     attach::forget_directory(&found.mountpoint);
     Ok(())
@@ -115,21 +117,28 @@ fn refused(path: &Path, errno: Errno) -> Failure {
 }
 
 /// The server has the backing file until it has ended.
-fn wait_for(pid: u32, found: &MountedVolume) -> Result<(), Failure> {
+fn wait_for(
+    pid: u32,
+    found: &MountedVolume,
+    connection: Option<&WatchedConnection>,
+) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let process = Path::new("/proc").join(pid.to_string());
     // A process that has ended and is still to be reaped has no program.
     while std::fs::read_link(process.join("exe")).is_ok() {
         if Instant::now() > deadline {
-            return Err(still_there(pid, found));
+            return Err(still_there(pid, found, connection));
         }
         std::thread::sleep(LOOK);
     }
     Ok(())
 }
 
-fn still_there(pid: u32, found: &MountedVolume) -> Failure {
-    let Some((other, name)) = mounts::seen_elsewhere(found.filesystem) else {
+fn still_there(pid: u32, found: &MountedVolume, connection: Option<&WatchedConnection>) -> Failure {
+    let seen = mounts::seen_elsewhere(&found.mounted);
+    // Asked afterwards: the volume's number was not another mount's before that.
+    let is_there = connection.is_none_or(|connection| connection.is_there().unwrap_or(true));
+    let Some((other, name)) = seen.filter(|_| is_there) else {
         return Failure::System {
             what: "waiting for the server to end",
             source: Errno::TIMEDOUT.into(),

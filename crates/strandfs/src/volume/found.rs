@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct MountedVolume {
     /// Where it is served.
     pub mountpoint: PathBuf,
-    /// The number that the kernel has given it.
-    pub filesystem: (u32, u32),
+    /// The line in the kernel's list.
+    pub mounted: Mounted,
     /// The backing file as the kernel's list of mounts has it.
     pub backing: PathBuf,
     /// What the server says; an error if it is dead.
@@ -142,7 +142,7 @@ fn look_at(volume: &Mounted, mounted: &[Mounted], status: Result<Status, String>
     });
     MountedVolume {
         status,
-        filesystem: volume.device,
+        mounted: volume.clone(),
         backing: volume.source.clone(),
         devices: devices.collect(),
         mountpoint,

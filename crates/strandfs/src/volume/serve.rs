@@ -12,6 +12,7 @@ use super::found;
 use crate::args::volume::{HowArgs, IoArg, ServeArgs, TransportArg};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::guard::Guard;
 use crate::turn::Turn;
 use crate::{check, daemon, guard, logging, privileges, resources};
 
@@ -21,7 +22,7 @@ use crate::{check, daemon, guard, logging, privileges, resources};
 /// Anything that keeps it from being served; nothing is mounted then.
 pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     if !args.foreground && !args.background_server {
-        return daemon::start(arguments(args), Stdio::null()).map(ExitCode::from);
+        return daemon::start(arguments(args), Stdio::null(), &args.mountpoint).map(ExitCode::from);
     }
     let signals = Signals::block().map_err(Failure::system("taking charge of signals"))?;
     let home = match args.background_server {
@@ -42,10 +43,17 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let turn = Turn::take(&mountpoint);
     // Somebody may have been faster.
     found::is_free(&mountpoint)?;
-    let mut volume = Volume::mount(&plan(args, warnings))?;
+    let mut guard: Option<Result<Guard, Failure>> = None;
+    let mut volume = Volume::mount(&plan(args, warnings), &mut |abort_file| {
+        // That of a mount that was tried before, and is gone.
+        if let Some(Ok(before)) = guard.take() {
+            before.dismiss();
+        }
+        guard = Some(guard::start(&mountpoint, abort_file, false));
+    })?;
     drop(turn);
-    let guard = guard::start(&mountpoint, volume.abort_file(), false)?;
-    if let Err(why) = guard.pid() {
+    let guard = guard.transpose()?;
+    if let Some(Err(why)) = guard.as_ref().map(Guard::pid) {
         volume.warn(format!(
             "should the server be killed, what uses the volume may hang until it is unmounted by \
              force, since it has no guardian: {why}"

@@ -149,6 +149,37 @@ fn while_callers_hang_in_a_branch_it_is_never_said_that_nothing_is_slow() {
     assert_eq!(run.code(), 3, "{run:?}");
 }
 
+/// To the kernel a caller whose answer is there, and who waits for a CPU, still waits. On a busy machine that was
+/// taken for requests that never end.
+#[test]
+fn callers_that_wait_for_a_cpu_are_not_taken_for_requests_without_an_answer() {
+    need_root!();
+    let Watched { slow, pool } = Watched::new();
+    slow.set(Mood::Well);
+    let stop = AtomicBool::new(false);
+    let run = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = fs::metadata(pool.path("near/f"));
+                }
+            });
+        }
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let root = pool.root().to_str().unwrap();
+        let run = strandfs(["bench", "live", root, "--seconds", "3"]);
+        stop.store(true, Ordering::Relaxed);
+        run
+    });
+    assert!(!run.stdout.contains("no answer"), "{run:?}");
+}
+
 #[test]
 fn of_an_idle_pool_nothing_can_be_told() {
     need_root!();

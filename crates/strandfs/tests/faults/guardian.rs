@@ -4,6 +4,7 @@
 use crate::{need_root, need_tool};
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -17,6 +18,7 @@ use crate::support::system::System;
 use crate::support::threads::{Thread, threads};
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
 use rustix::process::{Pid, Signal, kill_process};
+use strandfs_volume::Status as VolumeStatus;
 
 /// Long enough for any machine; never reached where nothing hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,7 +150,15 @@ fn a_killed_server_that_cannot_die(transport: &str) {
 /// A server that does not answer cannot be asked for its status.
 fn guardian_of(server: u32) -> u32 {
     let threads = threads(server);
-    let children: Vec<u32> = threads.iter().flat_map(Thread::children).collect();
+    let mut children: Vec<u32> = threads.iter().flat_map(Thread::children).collect();
+    // Those that ask the mount something for the server are its copies.
+    if children.len() > 1 {
+        let named = |child: &u32| {
+            let words = fs::read_to_string(format!("/proc/{child}/cmdline"));
+            words.is_ok_and(|words| words.starts_with("strandfs-guard"))
+        };
+        children.retain(named);
+    }
     assert_eq!(children.len(), 1, "{children:?}");
     children[0]
 }
@@ -247,6 +257,33 @@ fn a_server_killed_with_its_guardian_is_cleared_away_by_the_next_command() {
     }
 }
 
+/// A process that was killed takes a moment to end. Whoever looked in that moment was told that it could not.
+#[test]
+fn a_server_that_is_about_to_end_is_not_said_to_be_kept_from_it() {
+    need_root!();
+    if needs_stacks() {
+        return;
+    }
+    let knot = Knot::tie("dev");
+    let server = knot.pool.pid();
+    unguarded(server, || send(server, Signal::KILL));
+    let root = knot.pool.root().to_str().unwrap().to_owned();
+    let status = Command::new(binary())
+        .args(["status", &root])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(500));
+    mounts::abort(knot.pool.root(), &mounts::fuse_connections());
+    knot.slow.set(Mood::Well);
+    let ran = status.wait_with_output().unwrap();
+    knot.untie();
+    let said = format!("{ran:?}");
+    assert!(!said.contains("cannot end"), "{said}");
+    assert!(said.contains("not connected"), "{said}");
+}
+
 /// A mount whose server has died is let go even if files of it are still open.
 #[test]
 fn umount_takes_a_dead_mount_from_those_who_still_use_it() {
@@ -328,6 +365,104 @@ fn a_server_killed_before_it_serves_leaves_nobody_waiting() {
     answer
         .unwrap_or_else(|| panic!("the client is left waiting: {}", pool.log()))
         .expect_err("nobody serves the mount");
+}
+
+/// Requests of a pool that have no answer.
+fn outstanding(pool: &Pool) -> u64 {
+    let own = |(path, _, _): &(std::path::PathBuf, String, String)| path == pool.root();
+    let Some((_, _, number)) = mounts::list().into_iter().find(own) else {
+        return 0;
+    };
+    let waiting = mounts::fuse_connections().join(number).join("waiting");
+    fs::read_to_string(waiting).map_or(0, |waiting| waiting.trim().parse().unwrap())
+}
+
+/// A server asks its own mount whether it answers, before it says that it serves. Killed meanwhile, it waited for
+/// its own answer for ever, if nobody guarded it, and with it `strandfs mount` and whoever used the pool.
+fn a_server_killed_while_it_asks_itself(transport: &str) {
+    let pool = Pool::build()
+        .branch(Kind::Dir, "")
+        .option(&format!("branch-deadline=0,transport={transport}"))
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    slow.set(Mood::Slow(Duration::from_millis(100)));
+    let mut server = Command::new(binary())
+        .args(["mount", "-f", "-o", &pool.options()])
+        .args(pool.branch_args())
+        .arg(pool.root())
+        .env("STRANDFS_STATE_DIR", pool.outside("state"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(pool.outside("log")).unwrap())
+        .spawn()
+        .unwrap();
+    // The kernel's first request is INIT, before there is a guardian.
+    eventually("it to ask itself", PATIENCE, || {
+        pool.log().contains("mounted mountpoint") && outstanding(&pool) > 0
+    });
+    slow.set(Mood::Stuck);
+    unguarded(server.id(), || server.kill().unwrap());
+    slow.set(Mood::Well);
+    let begun = std::time::Instant::now();
+    while server.try_wait().unwrap().is_none() && begun.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let took = begun.elapsed();
+    mounts::abort(pool.root(), &mounts::fuse_connections());
+    server.wait().unwrap();
+    assert!(took < PATIENCE, "{}", pool.log());
+}
+
+#[test]
+fn a_server_killed_while_it_asks_itself_does_not_wait_for_its_own_answer() {
+    need_root!();
+    a_server_killed_while_it_asks_itself("dev");
+}
+
+#[test]
+fn a_server_killed_while_it_asks_itself_does_not_wait_for_its_own_answer_over_io_uring() {
+    need_root!();
+    if mounts::uring_is_on() {
+        a_server_killed_while_it_asks_itself("uring");
+    }
+}
+
+/// The command failed, and left a dead mount to whoever came next.
+#[test]
+fn a_mount_whose_server_is_killed_before_it_serves_leaves_none_behind() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Dir, "")
+        .option("branch-deadline=0")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    // So slow that the test finds the mount before the server is done with the branch.
+    slow.set(Mood::Slow(Duration::from_millis(200)));
+    let command = Command::new(binary())
+        .args(["mount", "-o", &pool.options()])
+        .args(pool.branch_args())
+        .arg(pool.root())
+        .env("STRANDFS_STATE_DIR", pool.outside("state"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the mount", PATIENCE, || mounts::is_mounted(pool.root()));
+    send(guardian_of(command.id()), Signal::KILL);
+    slow.set(Mood::Well);
+    let ran = command.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the server ended before it was ready"),
+        "{said}"
+    );
+    assert!(!mounts::is_mounted(pool.root()), "{said}");
 }
 
 /// The thread that asks a branch whether it is well shared the server's descriptors, the connection's
@@ -457,15 +592,9 @@ fn the_guardian_outlives_signals_for_all_and_ends_with_the_server() {
     eventually("the guardian to go", PATIENCE, || is_gone(guardian));
 }
 
-/// A volume's server has one as well.
-#[test]
-fn a_volume_has_a_guardian() {
-    need_root!();
-    mounts::own_namespace();
-    let dir = tempfile::tempdir().unwrap();
-    let mountpoint = dir.path().join("volume");
-    fs::create_dir(&mountpoint).unwrap();
-    let backing = dir.path().join("backing");
+/// Serves a volume, and returns what its server says of itself.
+fn serve_volume(backing: &Path, mountpoint: &Path) -> VolumeStatus {
+    fs::create_dir(mountpoint).unwrap();
     strandfs([
         "volume".as_ref(),
         "serve".as_ref(),
@@ -477,12 +606,48 @@ fn a_volume_has_a_guardian() {
     let list = strandfs(["volume", "list", "--json"]).ok().stdout;
     let list: Vec<ServedVolume> = serde_json::from_str(&list).unwrap();
     let ours = |volume: ServedVolume| match volume.server {
-        VolumeServer::Serves(status) if status.backing == backing => Some(status.pid),
+        VolumeServer::Serves(status) if status.backing == backing => Some(*status),
         _ => None,
     };
-    let guardian = guardian_of(list.into_iter().find_map(ours).unwrap());
+    list.into_iter().find_map(ours).unwrap()
+}
+
+/// A volume's server has one as well.
+#[test]
+fn a_volume_has_a_guardian() {
+    need_root!();
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let mountpoint = dir.path().join("volume");
+    let status = serve_volume(&dir.path().join("backing"), &mountpoint);
+    let guardian = guardian_of(status.pid);
     run("umount", [&mountpoint]).ok();
     eventually("the guardian to go", PATIENCE, || is_gone(guardian));
+}
+
+/// It is there as soon as there is a mount: that of a way that did not do goes with its mount.
+#[test]
+fn a_volume_that_is_served_in_another_way_than_the_first_has_one_guardian() {
+    need_root!();
+    // The kernel passes nothing through to a pool that may itself stand on one.
+    let mut pool = Pool::tmpfs(1)
+        .option("passthrough.max-stack-depth=2")
+        .mount();
+    if !pool.status().passthrough.is_on() {
+        return;
+    }
+    let mountpoint = pool.outside("volume");
+    let status = serve_volume(&pool.path("backing"), &mountpoint);
+    let threads = threads(status.pid);
+    let children: Vec<u32> = threads.iter().flat_map(Thread::children).collect();
+    run("umount", [&mountpoint]).ok();
+    eventually("all to go", PATIENCE, || {
+        children.iter().all(|child| is_gone(*child))
+    });
+    pool.stop();
+    let tried_first = status.io_reason.unwrap_or_default();
+    assert!(tried_first.starts_with("no passthrough"), "{tried_first}");
+    assert_eq!(children.len(), 1, "{children:?}");
 }
 
 /// Users may abort what they have mounted, where the control filesystem is to be found.

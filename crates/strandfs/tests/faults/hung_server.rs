@@ -3,7 +3,7 @@
 use crate::need_root;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::command::Run;
@@ -127,6 +127,82 @@ fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
         let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
         assert_eq!(ran.code(), 0, "{ran:?}");
         assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
+    }
+}
+
+/// Of two that are stopped the first was named, whose mount is gone.
+#[test]
+fn the_server_that_is_said_to_be_stopped_is_that_of_the_mount() {
+    need_root!();
+    let (first, next) = (0..20)
+        .find_map(|_| one_after_the_other())
+        .expect("a number that is given again");
+    send(next.pid(), Signal::STOP);
+    let stopped = format!("/proc/{}/status", next.pid());
+    eventually("it to be stopped", IN_TIME, || {
+        fs::read_to_string(&stopped).unwrap().contains("State:\tT")
+    });
+    let ran = in_time(&["status", next.root().to_str().unwrap()]);
+    for pool in [&first, &next] {
+        send(pool.pid(), Signal::CONT);
+    }
+    let said = format!("kill -CONT {}", next.pid());
+    let text = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(text.contains(&said), "{said}: {ran:?}");
+}
+
+/// A server is the mount's whose connection it has, and not the one that was started last: that may have
+/// served the last mount with the number.
+#[test]
+fn a_server_that_was_started_last_and_has_no_mount_any_more_answers_for_none() {
+    need_root!();
+    let (first, next, _server) = (0..20)
+        .find_map(|_| one_waits_for_the_other())
+        .expect("a number that is given again");
+    let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
+    send(first.pid(), Signal::CONT);
+    strandfs(["umount", next.root().to_str().unwrap()]).ok();
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
+}
+
+/// As [`one_after_the_other`], but the server of the second was started first and waits for a branch.
+fn one_waits_for_the_other() -> Option<(Pool, Pool, Ended)> {
+    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
+    let next = Pool::build()
+        .branch(Kind::Dir, "")
+        .option("cache.attr=9s,branch-marker=there,on-missing=wait")
+        .prepare();
+    let said = next.outside("said");
+    let mut command = Command::new(crate::support::command::binary());
+    command
+        .args(["mount", "-f", "-o", &next.options()])
+        .args(next.branch_args())
+        .arg(next.root())
+        .env("STRANDFS_STATE_DIR", next.outside("state"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&said).unwrap());
+    let server = Ended(command.spawn().unwrap());
+    eventually("it to wait", IN_TIME, || {
+        fs::read_to_string(&said).is_ok_and(|said| said.contains("waiting for branch"))
+    });
+    let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
+    let wanted = number(&first);
+    send(first.pid(), Signal::STOP);
+    unmount(first.root(), UnmountFlags::DETACH).unwrap();
+    put(next.on(0, "there"), "");
+    eventually("the mount", IN_TIME, || mounts::is_mounted(next.root()));
+    (number(&next) == wanted).then_some((first, next, server))
+}
+
+/// A server that is killed when the test ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 

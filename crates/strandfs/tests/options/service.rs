@@ -3,18 +3,20 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::support::command::{binary, prepare_server};
+use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Pool, eventually, mounts, run, strandfs};
+use crate::support::{Kind, Pool, awaited, eventually, mounts, run, strandfs};
 use crate::{need_root, need_tool};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -95,6 +97,50 @@ fn the_manager_hears_that_somebody_else_has_unmounted() {
     assert_eq!(heard(&manager)[0], "READY=1");
     pool.stop();
     assert_eq!(heard(&manager)[0], "STOPPING=1");
+}
+
+/// A branch that hangs kept `systemctl stop` for as long as data may take to be written, and then for as long again.
+/// Now the server asks for that time while it unmounts, and the unit's own patience is short.
+#[test]
+fn a_server_that_a_branch_keeps_from_ending_asks_the_manager_for_time_no_more() {
+    need_root!();
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Dir, "")
+        .option("transport=dev,branch-deadline=0,branch-check-interval=1s")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let socket = pool.outside("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    pool.set_env("NOTIFY_SOCKET", socket.to_str().unwrap());
+    pool.start();
+    assert_eq!(heard(&manager)[0], "READY=1");
+    slow.set(Mood::Stuck);
+    eventually("the branch to be asked", SOON, || slow.waiting() > 0);
+    let pid = Pid::from_raw(pool.pid() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let first = heard(&manager);
+    // More than what it waits between two such messages.
+    manager
+        .set_read_timeout(Some(Duration::from_secs(8)))
+        .unwrap();
+    let further = manager.recv(&mut [0]);
+    let ended = pool.wait_for_exit(Duration::ZERO);
+    slow.set(Mood::Well);
+    pool.bury();
+    assert_eq!(first[0], "STOPPING=1", "{first:?}");
+    let time = "EXTEND_TIMEOUT_USEC=15000000".to_owned();
+    assert!(first.contains(&time), "{first:?}");
+    assert_eq!(ended, None);
+    assert!(further.is_err(), "{further:?}");
+    let unit = fs::read_to_string(packaged("systemd/strandfs@.service")).unwrap();
+    assert!(
+        settings(&unit).contains(&("TimeoutStopSec", "15")),
+        "{unit}"
+    );
 }
 
 /// The settings of the unit, as NAME and VALUE.
@@ -314,6 +360,68 @@ fn unmounting_says_who_else_the_server_goes_on_for() {
     assert!(unmounted.stderr.contains(&place), "{unmounted:?}");
     mounts::unmount_cleanly(&second).ok();
     eventually("the server ends", SOON, || has_ended(&server));
+}
+
+/// Unmounts a pool whose server does not end for a branch that hangs, while another pool is mounted: what
+/// the command came to before the branch went on, and in the end. None if the kernel has not given the
+/// second mount the number of the first.
+fn unmounted_while_another_is_mounted() -> Option<(Option<ExitStatus>, Output)> {
+    let mut pool = Pool::build()
+        .branch(Kind::Tmpfs("16m"), "")
+        .branch(Kind::Dir, "")
+        .option("fsname=same,branch-deadline=0,branch-check-interval=1s")
+        .prepare();
+    let behind = pool.outside("behind");
+    fs::create_dir(&behind).unwrap();
+    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let mut next = Pool::tmpfs(1).option("fsname=same").prepare();
+    pool.start();
+    let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
+    let first = number(&pool);
+    slow.set(Mood::Stuck);
+    eventually("the branch to be asked", SOON, || slow.waiting() > 0);
+    let umount = || {
+        let mut command = Command::new(binary());
+        command.args(["umount".as_ref(), pool.root().as_os_str()]);
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut umount = awaited("it to be unmounted", SOON, || {
+        let mut umount = umount();
+        // Whoever looks at all mounts keeps it busy for a moment.
+        while mounts::is_mounted(pool.root()) {
+            if umount.try_wait().unwrap().is_some() {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(umount)
+    });
+    next.start();
+    let is_same = number(&next) == first;
+    // Long enough to look for others who see the pool, more than once.
+    let looking = Instant::now();
+    let mut ended = None;
+    while is_same && ended.is_none() && looking.elapsed() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(20));
+        ended = umount.try_wait().unwrap();
+    }
+    slow.set(Mood::Well);
+    let ran = umount.wait_with_output().unwrap();
+    pool.bury();
+    is_same.then_some((ended, ran))
+}
+
+/// The number of a mount that is gone is given to the next one at once, of which it was said that the pool was
+/// mounted there, too, if its server took more than a second to end.
+#[test]
+fn another_mount_is_not_taken_for_the_pool_while_its_server_takes_its_time_to_end() {
+    need_root!();
+    // Another test may be given the number.
+    let (early, ran) = (0..20)
+        .find_map(|_| unmounted_while_another_is_mounted())
+        .expect("a number that is given again");
+    assert_eq!(early, None, "{ran:?}");
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
 }
 
 #[test]

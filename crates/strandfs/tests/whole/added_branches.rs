@@ -93,3 +93,17 @@ fn a_name_made_on_an_added_branch_that_cannot_be_watched_is_seen_within_a_second
     mounts::detach(&mounted);
     branch(&pool, "remove", beneath.root().to_str().unwrap());
 }
+
+/// Tests left their directories behind, with what they had mounted beside the branches.
+#[test]
+fn what_a_test_mounts_in_its_directory_goes_with_it() {
+    need_root!();
+    let pool = Pool::tmpfs(1).prepare();
+    let dir = pool.root().parent().unwrap().to_owned();
+    let new = pool.outside("new");
+    fs::create_dir(&new).unwrap();
+    mounts::make_branch(&new, Kind::Tmpfs("1m"));
+    mounts::make_branch(&new, Kind::Tmpfs("1m"));
+    drop(pool);
+    assert!(!dir.exists());
+}

@@ -77,6 +77,11 @@ impl RingEntry {
         self.waits_since.get_or_insert_with(Instant::now);
     }
 
+    /// Since when its request has waited for a thread.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.waits_since
+    }
+
     /// A thread takes the request in it: since when it had none, if it has waited for one.
     pub(super) fn end_waiting(&mut self) -> Option<Instant> {
         self.waits_since.take()

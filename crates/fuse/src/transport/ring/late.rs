@@ -22,6 +22,7 @@ use super::super::caller;
 use super::super::interrupt::has_to_be_done;
 use super::entry::RingEntry;
 use crate::deferred::AnswerLater;
+use crate::traffic::Keeps;
 use crate::types::Errno;
 
 /// How many requests of one user, other than root, may wait. What wants to wait beyond gets ENOLCK.
@@ -221,6 +222,20 @@ pub(super) struct Late {
     /// Wakes the keeper.
     pub(super) news: Arc<OwnedFd>,
     pub(super) runs: AtomicBool,
+}
+
+impl Keeps for Late {
+    fn add_kept(&self, since: &mut Vec<Instant>) {
+        let state = self.state.lock();
+        let kept = state.places.iter().filter_map(|(unique, (_, place))| {
+            let (Place::Again(entry, _) | Place::Share(entry)) = place else {
+                return None;
+            };
+            let began = state.since.get(unique).copied();
+            began.or(entry.waits_since())
+        });
+        since.extend(kept);
+    }
 }
 
 /// What a thread does with an entry whose request waits.

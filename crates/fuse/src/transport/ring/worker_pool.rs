@@ -79,6 +79,8 @@ impl RingWorkerPool {
         prepared: Prepared,
         refused: impl FnOnce(Errno) + Send + 'static,
     ) -> io::Result<()> {
+        let late = Arc::downgrade(&self.late);
+        self.server.connection.counter().add_keeper(late);
         let worker_pool = self.clone();
         self.watchdog.start(move || watch::watch(&worker_pool))?;
         let Prepared { ring, entries, .. } = prepared;

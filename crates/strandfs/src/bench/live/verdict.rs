@@ -2,7 +2,7 @@
 //!
 //! The rule, which is also in `docs/benchmarks.md`:
 //! - fewer than [`REQUESTS_MIN`] requests that were timed: nothing can be told;
-//! - a mean of less than [`SLOW_NS`]: nothing is slow, unless requests were outstanding all the time or the
+//! - a mean of less than [`SLOW_NS`]: nothing is slow, unless requests were under way all the time or the
 //!   pool calls a branch slow, failed or missing: then nothing can be told;
 //! - a part is named if it has at least half of the time of all requests, and is the largest in nearly
 //!   all slices of the time that have requests enough: one long request in a quiet minute does not
@@ -100,11 +100,6 @@ impl Times {
         }
     }
 
-    /// How many requests there were at a moment, twice over to be sure; none for no time.
-    pub fn at_once(&self, seconds: f64) -> Option<u64> {
-        (seconds > 0.0).then(|| (2.0 * self.whole() / 1e9 / seconds) as u64)
-    }
-
     fn largest(&self) -> Option<Layer> {
         let parts = Layer::ALL.iter().zip(self.by_layer);
         let largest = parts.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -136,10 +131,10 @@ impl BranchCalls {
 }
 
 /// What is in no figure, since it did not end.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Unended {
-    /// Requests beyond those that come and go: outstanding all the time.
-    pub requests: u64,
+    /// Requests that were with the server all the time; none where it does not tell.
+    pub requests: Option<u64>,
     /// Branches that the pool itself calls slow, failed or missing, with that word.
     pub branches: Vec<String>,
 }
@@ -148,16 +143,23 @@ impl Unended {
     /// Nothing can be told by the requests that ended alone.
     pub fn judge(&self, verdict: Verdict) -> Verdict {
         let mut said = Vec::new();
-        if self.requests > 0 {
-            said.push(format!(
-                "at least {} had no answer all the time (a wait for a lock is one), and what does not end is in no \
-                 figure",
-                match self.requests {
-                    1 => "1 request".to_owned(),
-                    many => format!("{many} requests"),
-                }
-            ));
-        }
+        let requests = match self.requests {
+            Some(0) => None,
+            Some(1) => Some("1 request".to_owned()),
+            Some(many) => Some(format!("{many} requests")),
+            None => {
+                said.push(
+                    "its server is of another version and does not tell of requests without an answer"
+                        .to_owned(),
+                );
+                None
+            }
+        };
+        said.extend(requests.map(|requests| {
+            format!(
+                "at least {requests} had no answer all the time, and what does not end is in no figure"
+            )
+        }));
         if !self.branches.is_empty() {
             let branches = self.branches.join(", ");
             said.push(format!(
@@ -366,6 +368,18 @@ mod tests {
             }
         }
         assert!(why(judge(&slices(200, [4, 3, 4, 0]), &[])).contains("half of the time"));
+    }
+
+    #[test]
+    fn what_does_not_end_keeps_everything_else_from_being_called_quick() {
+        let quick = || Verdict::NothingSlow { mean_ns: 9.0 };
+        let of = |requests| Unended {
+            requests,
+            branches: Vec::new(),
+        };
+        assert_eq!(of(Some(0)).judge(quick()), quick());
+        assert!(why(of(Some(2)).judge(quick())).contains("at least 2 requests had no answer"));
+        assert!(why(of(None).judge(quick())).contains("does not tell"));
     }
 
     #[test]

@@ -95,11 +95,13 @@ pub(super) fn carry_out(
         has_others,
     });
     let (began, below) = (Instant::now(), server.filesystem.time_below());
+    queue_worker.counts.begin(since.unwrap_or(began));
     let outcome = in_sight(worker_pool, queue_worker, message, &worker, |worker| {
         interrupt::interrupt_early(worker_pool, queue_worker, unique);
         dispatch(&*server.filesystem, &server.dialect, message, out, worker)
     });
     if let Later::Again(after) = worker.later.get() {
+        queue_worker.counts.end();
         return Made::Again(after, worker.fresh.take());
     }
     let times = Times {
