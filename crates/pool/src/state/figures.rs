@@ -30,7 +30,7 @@ named! {
         OtherDirection = "other-direction",
         /// It may write to a set-id file as root, which clears no bits.
         SetId = "set-id",
-        /// Root has it open to write, and this user may not fill what the branch keeps for root.
+        /// Who has it open may fill what the branch keeps for root, and this user may not; or the reverse.
         RootReserve = "root-reserve",
         /// The options exclude passthrough.
         Options = "options",
