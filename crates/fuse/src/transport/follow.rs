@@ -91,17 +91,22 @@ pub(super) struct Callers {
     is_lone: bool,
     /// Whether the reader gives way to its caller.
     yields: bool,
+    /// How long the reader waited for a message that nobody waits for: the first since it answered somebody.
+    unawaited: Option<Duration>,
     /// It does not before this time, which was so long after it had starved.
     resume: Option<Instant>,
     pause: Duration,
 }
 
 impl Callers {
-    /// Notes a request, and judges.
-    pub(super) fn note(&mut self, served: Served) -> Verdict {
+    /// Notes a request, and judges. What a caller asks after it has closed a file or forgotten one is at hand
+    /// once the reader is done with that, whoever runs where: what counts is how long that was waited for.
+    pub(super) fn note(&mut self, mut served: Served) -> Verdict {
         if served.thread == 0 {
+            self.unawaited.get_or_insert(served.waited);
             return Verdict::Stay;
         }
+        served.waited = self.unawaited.take().unwrap_or(served.waited);
         self.requests += 1;
         self.changes += u32::from(served.thread != served.before);
         self.at_hand += match served.is_queued {
@@ -414,6 +419,24 @@ mod tests {
         let mut callers = Callers::default();
         let large = |served: &mut Served| served.bytes = 128 << 10;
         assert_eq!(judged(&mut callers, of(7, 320), large), []);
+    }
+
+    /// As when it opens and closes files.
+    #[test]
+    fn a_caller_that_closes_what_it_has_opened_is_followed() {
+        let opens_and_closes = |waited: u64| {
+            let among = (0..640).map(|number| if number % 2 == 0 { 0 } else { 7 });
+            judged(&mut Callers::default(), among, |served| {
+                served.waited = match served.thread {
+                    0 => Duration::from_micros(waited),
+                    _ => Duration::ZERO,
+                };
+            })
+        };
+        let verdicts = opens_and_closes(20);
+        assert!(verdicts.iter().all(|verdict| *verdict == Verdict::With(7)));
+        assert!(verdicts.len() > 2, "{}", verdicts.len());
+        assert_eq!(opens_and_closes(1), [Verdict::Crowded; 10]);
     }
 
     #[test]
