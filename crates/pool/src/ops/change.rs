@@ -129,11 +129,12 @@ fn holders_and_failure(
     with_stat: bool,
 ) -> Result<(Holders, Option<Error>)> {
     let (mut holders, failure): (Holders, _) = if node.is_dir() {
+        // With a branch that cannot tell there is no set.
         let set = set::dir_set(pool, node)?;
         let entries = set.entries.iter().enumerate();
         let holders =
             entries.map(|(index, dir)| Holder::new(&dir.branch, Arc::clone(&dir.fd), index == 0));
-        (holders.collect(), set.probe_error)
+        (holders.collect(), None)
     } else {
         let own = locate::locate(pool, node)?;
         let (mut holders, failure) = namesakes_and_failure(pool, view, node, own.branch.id);

@@ -506,11 +506,17 @@ mod tests {
 
     use super::*;
 
-    fn own_thread() -> u32 {
-        rustix::thread::gettid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned()
+    /// A file on the disk of the temporary directory that this thread is about to open; `None` where the kernel
+    /// or that cannot hold its writes.
+    fn about_to_be_opened() -> Option<(HeldWriters, tempfile::NamedTempFile)> {
+        let held = HeldWriters::default();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let inode = (stat.st_dev, stat.st_ino);
+        held.make_able(file.as_file().as_fd(), inode, thread.cast_unsigned())
+            .ok()?;
+        Some((held, file))
     }
 
     /// Opens a file for writing; whether its writes are held.
@@ -534,19 +540,11 @@ mod tests {
         access.is_some()
     }
 
-    /// On the disk of the temporary directory, where the kernel and that can.
     #[test]
     fn whoever_else_opens_a_file_meanwhile_leaves_its_writer_able_to_be_held() {
-        let held = HeldWriters::default();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let stat = rustix::fs::fstat(&file).unwrap();
-        let inode = (stat.st_dev, stat.st_ino);
-        if held
-            .make_able(file.as_file().as_fd(), inode, own_thread())
-            .is_err()
-        {
+        let Some((held, file)) = about_to_be_opened() else {
             return;
-        }
+        };
         let path = file.path().to_owned();
         let note = || held.note_opened(&mut |_, _| ());
         let other = std::thread::spawn(move || drop(File::open(path)));
@@ -562,16 +560,9 @@ mod tests {
 
     #[test]
     fn marks_stay_until_a_writer_that_is_slow_to_open_has_done_so() {
-        let held = HeldWriters::default();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let stat = rustix::fs::fstat(&file).unwrap();
-        let inode = (stat.st_dev, stat.st_ino);
-        if held
-            .make_able(file.as_file().as_fd(), inode, own_thread())
-            .is_err()
-        {
+        let Some((held, file)) = about_to_be_opened() else {
             return;
-        }
+        };
         let note = || held.note_opened(&mut |_, _| ());
         let ages = |by: Duration| {
             for opener in held.opening.lock().values_mut().flatten() {

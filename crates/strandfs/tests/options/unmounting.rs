@@ -185,6 +185,20 @@ fn a_pool_answers_to_the_name_it_was_mounted_by() {
     );
 }
 
+/// Mounts the pool by its name. What is dropped first is the server, then its file.
+fn mounted_as_media(pool: &Pool) -> (Daemons, System) {
+    let system = System::new(pool, "");
+    let daemons = Daemons::at(pool.root());
+    let file = format!(
+        "branches = ['{}']\nmountpoint = '{}'\nminfreespace = 0\n",
+        pool.on(0, "").display(),
+        text(pool.root())
+    );
+    system.write("strandfs/media.toml", &file);
+    strandfs(["mount", "media"]).ok();
+    (daemons, system)
+}
+
 /// Each of root's pools was asked for its file, and a server that is stopped kept the command for ever.
 #[test]
 fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
@@ -192,16 +206,7 @@ fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
     let stopped = Pool::tmpfs(1).option("transport=dev").mount();
     let server = Pid::from_raw(stopped.pid().cast_signed()).unwrap();
     let pool = Pool::tmpfs(1).prepare();
-    let root = text(pool.root()).to_owned();
-    let system = System::new(&pool, "");
-    let _daemons = Daemons::at(pool.root());
-    let branch = pool.on(0, "");
-    let file = format!(
-        "branches = ['{}']\nmountpoint = '{root}'\nminfreespace = 0\n",
-        branch.display()
-    );
-    system.write("strandfs/media.toml", &file);
-    strandfs(["mount", "media"]).ok();
+    let _media = mounted_as_media(&pool);
     kill_process(server, Signal::STOP).unwrap();
     let program = crate::support::command::binary();
     let asked = run(
@@ -225,16 +230,7 @@ fn a_link_of_a_pools_name_leads_no_command_to_another_pool() {
     need_root!();
     let other = Pool::tmpfs(1).mount();
     let pool = Pool::tmpfs(1).prepare();
-    let root = text(pool.root()).to_owned();
-    let system = System::new(&pool, "");
-    let _daemons = Daemons::at(pool.root());
-    let branch = pool.on(0, "");
-    let file = format!(
-        "branches = ['{}']\nmountpoint = '{root}'\nminfreespace = 0\n",
-        branch.display()
-    );
-    system.write("strandfs/media.toml", &file);
-    strandfs(["mount", "media"]).ok();
+    let _media = mounted_as_media(&pool);
     let hers = pool.outside("hers");
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::symlink(other.root(), hers.join("media")).unwrap();
