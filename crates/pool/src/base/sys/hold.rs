@@ -196,6 +196,18 @@ pub fn thread_lives(thread: i32) -> bool {
     result == 0 || last_errno() != rustix::io::Errno::SRCH
 }
 
+/// Whether a thread waits in the kernel for what a signal does not end, a disk as a rule.
+pub fn thread_is_blocked(thread: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/{thread}/stat"));
+    stat.is_ok_and(|stat| says_blocked(&stat))
+}
+
+fn says_blocked(stat: &[u8]) -> bool {
+    // Behind the name, which may contain anything.
+    let after = stat.rsplit(|byte| *byte == b')').next();
+    after.is_some_and(|rest| rest.starts_with(b" D"))
+}
+
 fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     let field = bytes.get(at..)?.first_chunk()?;
     Some(i32::from_ne_bytes(*field))
@@ -223,6 +235,14 @@ mod tests {
         let id = child.id().cast_signed();
         child.wait().unwrap();
         assert!(!thread_lives(id));
+        assert!(!thread_is_blocked(id) && !thread_is_blocked(own));
+    }
+
+    #[test]
+    fn a_thread_may_have_any_name_and_be_blocked() {
+        assert!(says_blocked(b"12 (dd) D 1 12"));
+        assert!(!says_blocked(b"12 (dd) R 1 12") && !says_blocked(b""));
+        assert!(!says_blocked(b"12 (a) D (b) S 1 12") && says_blocked(b"12 (\xff) S) D 1 12"));
     }
 
     /// On the disk of the temporary directory, where the kernel and that can.

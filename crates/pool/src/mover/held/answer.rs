@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Stat};
 use strandfs_options::Settings;
 
 use super::lateness::Lateness;
-use super::ledger::{self, Facts, Ledger};
+use super::ledger::{self, Facts, Ledger, Room};
 use super::queue::{Fate, Queue, Waiting, Who, Why};
 use super::{caller, room};
 use crate::base::branch::{Branch, BranchId, Usable};
@@ -348,14 +348,15 @@ impl Guarded {
         let facts = facts_of(&stat, self.copies_on_write, appends);
         let need = ledger::need_bytes(&facts, access.range);
         let waits = self.queue.len();
+        self.ledger.end_of(access.thread, &facts);
         let goes = need == 0
-            || waits == 0 && self.fits(&facts, need)
+            || waits == 0 && self.fits(need)
             || waits >= HELD_MAX
             || waits >= HELD_OF_ONE_MAX && self.queue.len_of(facts.owner) >= HELD_OF_ONE_MAX
             || self.queue.is_hopeless();
         if goes {
             sys::let_go(group.as_fd(), access.file.as_fd());
-            self.grant(&facts, need);
+            self.grant(access.thread, &facts, need);
             close(pool, access.file, &stat);
             return;
         }
@@ -379,26 +380,31 @@ impl Guarded {
         room::make(pool, &self.queue);
     }
 
-    fn fits(&mut self, facts: &Facts, need_bytes: u64) -> bool {
-        let Ok(room) = self.branch.usable() else {
-            return true;
-        };
-        let outstanding = self.outstanding(facts.inode);
-        ledger::fits(need_bytes, room.available_bytes, outstanding)
+    fn fits(&mut self, need_bytes: u64) -> bool {
+        let fits =
+            |room: Room| ledger::fits(need_bytes, room.available_bytes, room.outstanding_bytes);
+        self.room().is_none_or(fits)
     }
 
-    fn outstanding(&mut self, but: u64) -> u64 {
+    /// What there is to give; none where the branch does not tell.
+    fn room(&mut self) -> Option<Room> {
         let allocated = |inode| {
             let file = self.writers.file_of(inode)?;
             let stat = rustix::fs::fstat(&*file).ok()?;
             Some(allocated_bytes(&stat))
         };
-        self.ledger.outstanding(but, Instant::now(), allocated)
+        let blocked = sys::thread_is_blocked;
+        let ledger = &mut self.ledger;
+        Room::look(
+            || ledger.outstanding(Instant::now(), allocated, blocked),
+            || Some(self.branch.usable().ok()?.available_bytes),
+        )
     }
 
-    fn grant(&mut self, facts: &Facts, need_bytes: u64) {
+    fn grant(&mut self, thread: i32, facts: &Facts, need_bytes: u64) {
         if need_bytes > 0 {
-            self.ledger.grant(facts, need_bytes, Instant::now());
+            let now = Instant::now();
+            self.ledger.grant(thread, facts, need_bytes, now);
         }
     }
 
@@ -407,9 +413,7 @@ impl Guarded {
         let (now, hopeless) = (Instant::now(), self.queue.is_hopeless());
         let queue = Arc::clone(&self.queue);
         let (mut full, mut kept_by_promises) = (false, false);
-        let usable = self.branch.usable();
-        let mut room = usable.ok().map(|it| it.available_bytes);
-        let mut outstanding = None;
+        let mut room = self.room();
         let mut gone = Vec::new();
         let decide = |waiting: &Waiting| {
             if let Some(why) = waiting.goes(settings.relocation.hold, now) {
@@ -421,14 +425,16 @@ impl Guarded {
                     false => Fate::Waits,
                 };
             }
-            let promised = *outstanding.get_or_insert_with(|| self.outstanding(u64::MAX));
-            let available = room.unwrap_or(u64::MAX);
-            if ledger::fits(waiting.need_bytes, available, promised) {
-                room = Some(available.saturating_sub(waiting.need_bytes));
+            let Some(room) = &mut room else {
+                return Fate::Fits;
+            };
+            let need = waiting.need_bytes;
+            if ledger::fits(need, room.available_bytes, room.outstanding_bytes) {
+                room.available_bytes = room.available_bytes.saturating_sub(need);
                 return Fate::Fits;
             }
             full = true;
-            kept_by_promises = ledger::fits(waiting.need_bytes, available, 0);
+            kept_by_promises = ledger::fits(need, room.available_bytes, 0);
             match hopeless {
                 true => Fate::Goes(Why::Hopeless),
                 false => Fate::Waits,
@@ -442,7 +448,12 @@ impl Guarded {
     }
 
     fn end_wait(&mut self, pool: &Arc<Mover>, waiting: Waiting, fate: &Fate) {
-        let Who::Access { file, facts, .. } = waiting.who else {
+        let Who::Access {
+            file,
+            thread,
+            facts,
+        } = waiting.who
+        else {
             return;
         };
         if let Some(group) = &self.group {
@@ -464,10 +475,13 @@ impl Guarded {
             };
             tracing::warn!(branch = %self.branch.path.display(), ?waited, reason, "a write goes on where there is no room for it");
         }
-        self.grant(&facts, taken);
-        if let Ok(stat) = rustix::fs::fstat(&file) {
-            close(pool, file, &stat);
-        }
+        let Ok(stat) = rustix::fs::fstat(&file) else {
+            return;
+        };
+        // Others have written to it meanwhile.
+        let facts = facts_of(&stat, facts.copies_on_write, facts.appends);
+        self.grant(thread, &facts, taken);
+        close(pool, file, &stat);
     }
 
     /// Nobody waits any more.

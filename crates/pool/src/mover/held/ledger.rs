@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// An access that was allowed has taken its room by then, or never will.
+/// An access that was allowed has taken its room by then, or never will; but for one that waits for its disk.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
 /// What a branch needs besides the bytes themselves.
 const MARGIN_BYTES: u64 = 2 << 20;
@@ -45,55 +45,123 @@ pub(super) fn need_bytes(facts: &Facts, range: Option<(u64, u64)>) -> u64 {
 /// Files that are looked at again; what others were allowed counts in full.
 const FOLLOWED_MAX: usize = 64;
 
-/// Room allowed to an access.
+/// Room allowed to one thread.
 struct Grant {
+    thread: i32,
     bytes: u64,
-    allocated_before: u64,
     at: Instant,
 }
 
-/// The accesses that were allowed on one branch, one for each file: the next on the same file comes
+/// What was allowed on one inode: several threads may write to it at once.
+struct OfInode {
+    grants: Vec<Grant>,
+    /// What the inode occupied, but for what these grants have taken since.
+    allocated_before: u64,
+}
+
+impl OfInode {
+    fn granted_bytes(&self) -> u64 {
+        let bytes = self.grants.iter().map(|it| it.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn taken_bytes(&self, allocated_now: Option<u64>) -> u64 {
+        allocated_now.map_or(0, |now| now.saturating_sub(self.allocated_before))
+    }
+
+    /// Ends grants. Nobody knows which of the threads took what was taken: of those that have ended as
+    /// much as they might, so that more is kept for the others than they need, and never less.
+    fn end(&mut self, allocated_now: Option<u64>, is_over: impl Fn(&Grant) -> bool) {
+        let mut taken = self.taken_bytes(allocated_now);
+        self.grants.retain(|grant| {
+            let over = is_over(grant);
+            if over {
+                let of_it = grant.bytes.min(taken);
+                taken -= of_it;
+                self.allocated_before += of_it;
+            }
+            !over
+        });
+    }
+
+    fn left_bytes(&self, allocated_now: Option<u64>) -> u64 {
+        let taken = self.taken_bytes(allocated_now);
+        self.granted_bytes().saturating_sub(taken)
+    }
+}
+
+/// The accesses that were allowed on one branch, one for each thread and file: the next of the same comes
 /// when the one before is over.
 #[derive(Default)]
 pub(super) struct Ledger {
-    grants: HashMap<u64, Grant>,
+    inodes: HashMap<u64, OfInode>,
 }
 
 impl Ledger {
-    /// What may still be taken by accesses that were allowed, but for those on `but`; `allocated_now`
-    /// says what an inode occupies, if that can be known.
+    /// What may still be taken by accesses that were allowed. `allocated_now` says what an inode occupies, if
+    /// that can be known, and `is_blocked` whether a thread waits in the kernel.
     pub(super) fn outstanding(
         &mut self,
-        but: u64,
         now: Instant,
         allocated_now: impl Fn(u64) -> Option<u64>,
+        is_blocked: impl Fn(i32) -> bool,
     ) -> u64 {
         let (mut sum, mut followed) = (0_u64, 0);
-        self.grants.retain(|inode, grant| {
+        self.inodes.retain(|inode, of| {
             followed += 1;
             let allocated = match followed <= FOLLOWED_MAX {
                 true => allocated_now(*inode),
                 false => None,
             };
-            let taken = allocated.map(|now| now.saturating_sub(grant.allocated_before));
-            let left = grant.bytes.saturating_sub(taken.unwrap_or(0));
-            let counts = left > 0 && now.saturating_duration_since(grant.at) < FORGOTTEN_AFTER;
-            if counts && *inode != but {
-                sum = sum.saturating_add(left);
-            }
-            counts
+            let is_old = |it: &Grant| now.saturating_duration_since(it.at) >= FORGOTTEN_AFTER;
+            of.end(allocated, |it| is_old(it) && !is_blocked(it.thread));
+            let left = of.left_bytes(allocated);
+            sum = sum.saturating_add(left);
+            left > 0
         });
         sum
     }
 
-    /// An access is allowed, in the place of the one before on the same file.
-    pub(super) fn grant(&mut self, facts: &Facts, bytes: u64, now: Instant) {
-        let grant = Grant {
-            bytes,
+    /// The access of a thread before this one on the same file is over.
+    pub(super) fn end_of(&mut self, thread: i32, facts: &Facts) {
+        if let Some(of) = self.inodes.get_mut(&facts.inode) {
+            of.end(Some(facts.allocated_bytes), |it| it.thread == thread);
+        }
+    }
+
+    /// An access is allowed.
+    pub(super) fn grant(&mut self, thread: i32, facts: &Facts, bytes: u64, now: Instant) {
+        let of = self.inodes.entry(facts.inode).or_insert_with(|| OfInode {
+            grants: Vec::new(),
             allocated_before: facts.allocated_bytes,
+        });
+        of.grants.push(Grant {
+            thread,
+            bytes,
             at: now,
-        };
-        self.grants.insert(facts.inode, grant);
+        });
+    }
+}
+
+/// What there is to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) outstanding_bytes: u64,
+    pub(super) available_bytes: u64,
+}
+
+impl Room {
+    /// Looks. What is taken meanwhile counts twice: the other way round it would not count at all.
+    pub(super) fn look(
+        outstanding_bytes: impl FnOnce() -> u64,
+        available_bytes: impl FnOnce() -> Option<u64>,
+    ) -> Option<Room> {
+        let outstanding_bytes = outstanding_bytes();
+        let available_bytes = available_bytes()?;
+        Some(Room {
+            outstanding_bytes,
+            available_bytes,
+        })
     }
 }
 
@@ -153,18 +221,57 @@ mod tests {
     #[test]
     fn what_was_allowed_counts_until_it_is_taken_or_long_ago() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
-        ledger.grant(&facts(0, 0), 5 * MIB, now);
-        assert_eq!(ledger.outstanding(0, now, |_| Some(0)), 5 * MIB);
-        assert_eq!(ledger.outstanding(0, now, |_| Some(2 * MIB)), 3 * MIB);
-        assert_eq!(ledger.outstanding(7, now, |_| Some(2 * MIB)), 0);
-        // The next access on the file takes the place of the one before.
-        ledger.grant(&facts(0, 5 * MIB), MIB, now);
-        assert_eq!(ledger.outstanding(0, now, |_| Some(5 * MIB)), MIB);
-        assert_eq!(ledger.outstanding(0, now, |_| Some(6 * MIB)), 0);
-        assert!(ledger.grants.is_empty());
-        ledger.grant(&facts(0, 0), MIB, now);
+        let awake = |_| false;
+        ledger.grant(1, &facts(0, 0), 5 * MIB, now);
+        assert_eq!(ledger.outstanding(now, |_| Some(0), awake), 5 * MIB);
+        assert_eq!(ledger.outstanding(now, |_| Some(2 * MIB), awake), 3 * MIB);
+        // The next access of the same thread takes the place of the one before.
+        ledger.end_of(1, &facts(0, 5 * MIB));
+        ledger.grant(1, &facts(0, 5 * MIB), MIB, now);
+        assert_eq!(ledger.outstanding(now, |_| Some(5 * MIB), awake), MIB);
+        assert_eq!(ledger.outstanding(now, |_| Some(6 * MIB), awake), 0);
+        assert!(ledger.inodes.is_empty());
+        ledger.grant(1, &facts(0, 0), MIB, now);
         let later = now + FORGOTTEN_AFTER;
-        assert_eq!(ledger.outstanding(0, later, |_| None), 0);
+        // The disk is slow, and the thread still in its write.
+        assert_eq!(ledger.outstanding(later, |_| None, |it| it == 1), MIB);
+        assert_eq!(ledger.outstanding(later, |_| None, awake), 0);
+    }
+
+    #[test]
+    fn threads_that_write_to_one_file_have_a_grant_each() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        let awake = |_| false;
+        for thread in 1..=8 {
+            let file = facts(100 * MIB, 0);
+            ledger.end_of(thread, &file);
+            ledger.grant(thread, &file, MIB, now);
+        }
+        assert_eq!(ledger.outstanding(now, |_| Some(0), awake), 8 * MIB);
+        // One has taken its own and asks again: what the others were allowed stays theirs.
+        let file = facts(100 * MIB, MIB);
+        ledger.end_of(3, &file);
+        assert_eq!(ledger.outstanding(now, |_| Some(MIB), awake), 7 * MIB);
+        ledger.grant(3, &file, MIB, now);
+        assert_eq!(ledger.outstanding(now, |_| Some(MIB), awake), 8 * MIB);
+        assert_eq!(ledger.outstanding(now, |_| Some(9 * MIB), awake), 0);
+    }
+
+    /// A write that was allowed goes on between the two looks.
+    #[test]
+    fn what_is_taken_while_room_is_looked_for_is_not_given_twice() {
+        let (available, granted) = (std::cell::Cell::new(8 * MIB), std::cell::Cell::new(4 * MIB));
+        let write = || {
+            available.set(available.get() - granted.get());
+            granted.set(0);
+        };
+        let seen = Room::look(
+            || (granted.get(), write()).0,
+            || Some((available.get(), write()).0),
+        );
+        let room = seen.unwrap();
+        let free = room.available_bytes - room.outstanding_bytes;
+        assert!(free <= available.get() - granted.get(), "{room:?}");
     }
 
     #[test]
