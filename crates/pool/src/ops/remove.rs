@@ -20,7 +20,7 @@ use crate::directory::{Directories, choose, clone_path, follow, removed_files, s
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::hidden_copies::Whose;
-use crate::ops::{change, hidden_copies, lost_answer, remove_shown, removed_dirs};
+use crate::ops::{account, change, hidden_copies, lost_answer, remove_shown, removed_dirs};
 use crate::state::State;
 use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
@@ -66,7 +66,7 @@ pub(crate) fn unlink(
             Err(errno) if errno != Errno::NOENT => lost_answer::of_removing(only, name, errno)?,
             outcome => outcome?,
         }
-        removed_files::hold_removed(pool, opened);
+        removed_files::hold_removed(pool, opened, || account::user(cx));
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
@@ -77,7 +77,7 @@ pub(crate) fn unlink(
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
     let opened = removed_files::open_before_removal(pool, &set, name, &found, &nodes);
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
-    removed_files::hold_removed(pool, opened);
+    removed_files::hold_removed(pool, opened, || account::user(cx));
     forget_name(&nodes, &parent, name);
     Ok(())
 }
@@ -183,7 +183,7 @@ pub(crate) fn rmdir(
     let removed = remove_dirs(pool, &view, &set, name, &found);
     if removed.is_ok() {
         forget_name(&nodes, &parent, name);
-        removed_dirs::hold_removed(pool, opened);
+        removed_dirs::hold_removed(pool, cx, opened);
     }
     // After the name, by which somebody may look for the directory meanwhile.
     let rule = view.policy(Function::Rmdir);

@@ -117,8 +117,8 @@ pub(crate) fn rename(
     match renamed {
         Ok(()) => {
             settle_names(&old, &new, &nodes, exchange);
-            removed_dirs::hold_removed(pool, replaced);
-            removed_files::hold_removed(pool, replaced_files);
+            removed_dirs::hold_removed(pool, cx, replaced);
+            removed_files::hold_removed(pool, replaced_files, || account::user(cx));
         }
         // What could not be undone stays.
         Err(_) if old.found.len() + new.found.len() > 1 => {
