@@ -122,7 +122,7 @@ pub(crate) fn open(
         other => other?,
     };
     // Other copies were judged when they were chosen.
-    let today = TodaysRights::of(&view, cx, &node);
+    let today = TodaysRights::of(pool, &view, cx, &node);
     if let Err(errno) = today.check_opener(file.as_fd(), &stat, flags)
         && node.is_shown_of(&branch)
     {

@@ -82,7 +82,7 @@ pub(crate) fn rename(
     let (old, new, nodes) = ends;
     let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
     for side in [&old, &new] {
-        remove::check_owners(cx, &view, &side.set, &side.found)?;
+        remove::check_owners((pool, cx), &view, &side.set, &side.found)?;
     }
     let source_kind = kind_of(source);
     let mut replaced = Opened::new();
