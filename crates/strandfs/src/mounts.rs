@@ -1,7 +1,8 @@
 //! The pools that are mounted, as the kernel lists them.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,12 +63,23 @@ pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// So much is read of the mounts of another process: any user can have very many, with names of any length.
+const MOUNTS_MAX_BYTES: u64 = 16 << 20;
+
+/// The list of mounts in a process's directory, as far as it is read.
+fn mounts_of(process: &Path) -> io::Result<Vec<u8>> {
+    let mut list = Vec::new();
+    let mounts = File::open(process.join("mountinfo"))?;
+    mounts.take(MOUNTS_MAX_BYTES).read_to_end(&mut list)?;
+    Ok(list)
+}
+
 /// A process that sees a filesystem still, in a mount namespace of its own, by number and name.
 pub fn seen_elsewhere(wanted: &Mounted) -> Option<(u32, String)> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut seeing = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
-        let mounted = parse(&std::fs::read(process.path().join("mountinfo")).ok()?);
+        let mounted = parse(&mounts_of(&process.path()).ok()?);
         let sees = mounted.iter().any(|it| it.is_of_the_filesystem_of(wanted));
         sees.then(|| {
             let name = strandfs_fuse::read_lossy(process.path().join("comm"));
@@ -344,6 +356,15 @@ fn is_late(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_very_many_mounts_of_a_process_a_part_is_read() {
+        let process = tempfile::tempdir().unwrap();
+        let list = File::create(process.path().join("mountinfo")).unwrap();
+        list.set_len(4 * MOUNTS_MAX_BYTES).unwrap();
+        let read = mounts_of(process.path()).unwrap();
+        assert_eq!(read.len() as u64, MOUNTS_MAX_BYTES);
+    }
 
     #[test]
     fn pools_are_found_among_other_mounts() {

@@ -145,7 +145,7 @@ impl Branch {
                 passthrough: Mutex::new(PassthroughState::Untried),
                 holds: Mutex::new(HoldState::Untried),
                 reserved: OnceLock::new(),
-                root_reserve: RootReserve::of(kind, || medium::options_of(root.as_fd())),
+                root_reserve: RootReserve::of(kind, root.as_fd()),
                 reports_at_close: !is_local,
                 open_dirs_are_free: is_local && kind != magic::BTRFS,
                 medium,

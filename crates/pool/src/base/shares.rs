@@ -10,25 +10,35 @@ pub struct Shares {
     users: papaya::HashMap<u32, Arc<AtomicUsize>>,
 }
 
-/// One unit of a user's share, given back when this is dropped.
+/// A part of what a user has, given back when this is dropped.
 #[must_use]
-pub struct Share(Option<Arc<AtomicUsize>>);
+pub struct Share {
+    held: Option<Arc<AtomicUsize>>,
+    count: usize,
+}
 
 impl Shares {
     /// One more for the user, who may have `most`; `None` if that is reached.
     pub fn take(&self, uid: u32, most: usize) -> Option<Share> {
+        self.take_several(uid, 1, most)
+    }
+
+    fn take_several(&self, uid: u32, count: usize, most: usize) -> Option<Share> {
         if uid == 0 {
-            return Some(Share(None));
+            return Some(Share { held: None, count });
         }
         let users = self.users.pin();
         let held = match users.get(&uid) {
             Some(held) => held,
             None => users.get_or_insert_with(uid, Arc::default),
         };
-        let one_more = |held: usize| (held < most).then_some(held + 1);
-        held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+        let more = |held: usize| held.checked_add(count).filter(|held| *held <= most);
+        held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()?;
-        Some(Share(Some(Arc::clone(held))))
+        Some(Share {
+            held: Some(Arc::clone(held)),
+            count,
+        })
     }
 
     /// How much the user has.
@@ -52,9 +62,46 @@ impl Shares {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if let Some(held) = &self.0 {
-            held.fetch_sub(1, Ordering::Relaxed);
+        if let Some(held) = &self.held {
+            held.fetch_sub(self.count, Ordering::Relaxed);
         }
+    }
+}
+
+/// Something of which there is so much for all, and for each user a fair share of what is free.
+#[derive(Default)]
+pub struct FairShares {
+    taken: Arc<AtomicUsize>,
+    users: Shares,
+}
+
+/// A part of that, given back when this is dropped.
+#[must_use]
+pub struct FairShare {
+    taken: Arc<AtomicUsize>,
+    share: Share,
+}
+
+impl FairShares {
+    /// So many more for the user, of a `capacity` for all; `None` if that is more than the user may have.
+    pub fn take(&self, uid: u32, count: usize, capacity: usize) -> Option<FairShare> {
+        let free = capacity.saturating_sub(self.taken.load(Ordering::Relaxed));
+        if count > free {
+            return None;
+        }
+        let most = fair_share(free, capacity);
+        let share = self.users.take_several(uid, count, most)?;
+        self.taken.fetch_add(count, Ordering::Relaxed);
+        Some(FairShare {
+            taken: Arc::clone(&self.taken),
+            share,
+        })
+    }
+}
+
+impl Drop for FairShare {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.share.count, Ordering::Relaxed);
     }
 }
 
@@ -113,6 +160,21 @@ mod tests {
         });
         assert!(capacity - taken.len() >= 950, "{}", taken.len());
         assert!(fill(101, &mut taken) > 5);
+    }
+
+    #[test]
+    fn no_user_takes_all_that_there_is_for_all_and_root_takes_no_more_than_that() {
+        let shares = FairShares::default();
+        let take_all =
+            |uid| -> Vec<_> { std::iter::from_fn(|| shares.take(uid, 2, 256)).collect() };
+        let first = take_all(7);
+        assert!((40..100).contains(&first.len()), "{}", first.len());
+        let second = take_all(8);
+        assert!(second.len() > 10, "{}", second.len());
+        let roots = take_all(0);
+        assert_eq!(first.len() + second.len() + roots.len(), 128);
+        drop((first, second, roots));
+        assert!(shares.take(9, 3, 256).is_some(), "all was given back");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use strandfs_fuse::NodeId;
 
+use crate::base::shares::{FairShare, FairShares};
 use crate::directory::Directories;
 
 /// Directories of processes that threads keep open to ask for their users.
@@ -20,6 +21,8 @@ pub struct DirFdCache {
     limit: AtomicUsize,
     open: AtomicUsize,
     queue: Mutex<VecDeque<NodeId>>,
+    /// Of those that stay until their node is forgotten.
+    for_good: FairShares,
 }
 
 impl DirFdCache {
@@ -29,6 +32,7 @@ impl DirFdCache {
             limit: AtomicUsize::new(limit),
             open: AtomicUsize::new(0),
             queue: Mutex::default(),
+            for_good: FairShares::default(),
         }
     }
 
@@ -46,14 +50,12 @@ impl DirFdCache {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Accounts for descriptors that stay until their node is forgotten. False, and nothing taken,
-    /// if too many do: a user can make any number of directories, stand in them and remove them.
-    pub(crate) fn take_for_good(&self, count: usize) -> bool {
-        if self.open_count() + count > self.limit() / 2 {
-            return false;
-        }
+    /// Accounts for descriptors of a user's doing that stay until their node is forgotten. None, and nothing
+    /// taken, if too many do: a user can make any number of directories, stand in them and remove them.
+    pub(crate) fn take_for_good(&self, uid: u32, count: usize) -> Option<FairShare> {
+        let share = self.for_good.take(uid, count, self.limit() / 2)?;
         self.open.fetch_add(count, Ordering::Relaxed);
-        true
+        Some(share)
     }
 
     pub(crate) fn note(
@@ -68,13 +70,18 @@ impl DirFdCache {
             Some(count) => self.forget(count),
             None => self.queue_up(pool, id),
         }
+        self.make_room(pool, id);
+    }
+
+    /// Has directories other than `keep` opened anew once they are needed, where too many descriptors are held.
+    pub(crate) fn make_room(&self, pool: &Directories, keep: NodeId) {
         let mut tries = self.queue.lock().len();
         while self.open_count() > self.limit() && tries > 0 {
             tries -= 1;
             let Some(oldest) = self.queue.lock().pop_front() else {
                 return;
             };
-            self.evict(pool, oldest, id);
+            self.evict(pool, oldest, keep);
         }
     }
 
@@ -134,12 +141,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_that_stay_leave_half_to_the_others() {
-        let cache = DirFdCache::new(10);
-        assert!(cache.take_for_good(5));
-        assert!(!cache.take_for_good(1));
-        assert_eq!(cache.open_count(), 5);
-        cache.forget(5);
-        assert!(cache.take_for_good(1));
+    fn descriptors_that_stay_leave_half_to_the_others_and_something_to_each_user() {
+        const USER: u32 = 7;
+        let cache = DirFdCache::new(200);
+        // However many directories are known.
+        cache.open.store(200, Ordering::Relaxed);
+        let mut of_user = Vec::new();
+        while let Some(share) = cache.take_for_good(USER, 1) {
+            of_user.push(share);
+        }
+        assert!((20..50).contains(&of_user.len()), "{}", of_user.len());
+        let of_root = cache.take_for_good(0, 100 - of_user.len()).unwrap();
+        assert!(cache.take_for_good(0, 1).is_none());
+        assert_eq!(cache.open_count(), 300);
+        drop((of_user, of_root));
+        cache.forget(100);
+        assert!(cache.take_for_good(USER, 1).is_some());
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags, Statx};
 use smallvec::SmallVec;
@@ -18,6 +18,7 @@ use strandfs_fuse::{FileKind, NodeId};
 
 use crate::base::branch::Branch;
 use crate::base::rank::{self, Mutex};
+use crate::base::shares::{FairShare, FairShares};
 use crate::base::sys;
 use crate::directory::Directories;
 use crate::state::identity::kind_of;
@@ -28,15 +29,24 @@ use crate::state::open_file::OpenState;
 #[derive(Default)]
 pub(crate) struct RemovedFiles {
     held: Mutex<HashMap<NodeId, Held>, { rank::REMOVED_FILES }>,
-    /// There was a regular file among them: else none is looked for when the kernel forgets one.
-    regular: AtomicBool,
+    /// How many regular files there are among them: without any none is looked for when the kernel forgets one.
+    regular: AtomicUsize,
+    awaited: FairShares,
 }
 
 /// A file that is held.
 struct Held {
     fd: Arc<OwnedFd>,
-    /// Until when, in coarse milliseconds; `None`: until the kernel forgets the node.
-    until_ms: Option<u64>,
+    kind: FileKind,
+    awaited: Option<Awaited>,
+    _share: FairShare,
+}
+
+/// A file that somebody is about to open.
+struct Awaited {
+    /// In coarse milliseconds.
+    until_ms: u64,
+    _share: FairShare,
 }
 
 /// How long a file is held that somebody is about to open.
@@ -80,26 +90,56 @@ impl RemovedFiles {
 
     /// Whether the node's may be among them.
     fn may_hold(&self, node: &Node) -> bool {
-        let is_held = node.kind == FileKind::Regular && self.regular.load(Ordering::Acquire);
+        let is_held = node.kind == FileKind::Regular && self.regular.load(Ordering::Acquire) > 0;
         is_held || is_opened_unseen(node.kind)
     }
 
+    /// Holds a file, counted before anybody finds it. The one of two that goes: the other is held for longer.
     fn hold(&self, node: &Node, held: Held) -> Option<Held> {
-        if node.kind == FileKind::Regular {
-            self.regular.store(true, Ordering::Release);
-        }
-        self.held.lock().insert(node.id, held)
+        self.regular.fetch_add(regular(&held), Ordering::AcqRel);
+        let mut all = self.held.lock();
+        let (stays, goes) = match all.remove(&node.id) {
+            Some(old) if held.awaited.is_some() => (old, Some(held)),
+            old => (held, old),
+        };
+        all.insert(node.id, stays);
+        drop(all);
+        self.note_gone(goes.as_slice());
+        goes
     }
 
-    /// Lets go of what nobody came for; how many are awaited still.
-    fn sweep(&self, pool: &Directories) -> usize {
-        let now_ms = sys::mono_coarse_ms();
-        let mut held = self.held.lock();
-        let before = held.len();
-        held.retain(|_, held| held.until_ms.is_none_or(|until_ms| now_ms < until_ms));
-        pool.dir_fds.forget(before - held.len());
-        held.values().filter(|held| held.until_ms.is_some()).count()
+    /// Whether the node's is held, if awaited until then.
+    fn goes_on(&self, node: &Node, until_ms: u64) -> bool {
+        match self.held.lock().get_mut(&node.id) {
+            None => false,
+            Some(held) => {
+                let awaited = held.awaited.iter_mut();
+                awaited.for_each(|awaited| awaited.until_ms = until_ms);
+                true
+            }
+        }
     }
+
+    fn note_gone(&self, gone: &[Held]) {
+        let gone = gone.iter().map(regular).sum();
+        self.regular.fetch_sub(gone, Ordering::AcqRel);
+    }
+
+    /// Lets go of what nobody came for.
+    fn sweep(&self, pool: &Directories) {
+        let now_ms = sys::mono_coarse_ms();
+        let is_over = |held: &Held| (held.awaited.as_ref()).is_some_and(|a| a.until_ms <= now_ms);
+        let over = |_: &NodeId, held: &mut Held| is_over(held);
+        let gone: Vec<Held> = (self.held.lock().extract_if(over))
+            .map(|(_, held)| held)
+            .collect();
+        self.note_gone(&gone);
+        pool.dir_fds.forget(gone.len());
+    }
+}
+
+fn regular(held: &Held) -> usize {
+    usize::from(held.kind == FileKind::Regular)
 }
 
 /// Opens what a name leads to, as found on branches, for those of its nodes that have no other way to
@@ -153,20 +193,26 @@ fn open(
     is_it.then_some(fd)
 }
 
-/// Holds what has no name left, as long as others have room: a user can make any number of pipes.
-pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
+/// Holds what has no name left, as long as its user has a share left: a user can make any number of pipes.
+pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles, user: impl Fn() -> u32) {
     for (node, fd) in opened {
         let is_gone = sys::statx_fd(fd.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0);
-        if !is_gone || !pool.dir_fds.take_for_good(1) {
+        if !is_gone {
             continue;
         }
+        let Some(share) = pool.dir_fds.take_for_good(user(), 1) else {
+            continue;
+        };
         let held = Held {
             fd: Arc::new(fd),
-            until_ms: None,
+            kind: node.kind,
+            awaited: None,
+            _share: share,
         };
         if pool.removed_files.hold(&node, held).is_some() {
             pool.dir_fds.forget(1);
         }
+        pool.dir_fds.make_room(pool, node.id);
         // Forgotten meanwhile: nobody would take it out again.
         let stays = pool.nodes.get(node.id);
         if !stays.is_some_and(|stays| Arc::ptr_eq(&stays, &node)) {
@@ -175,44 +221,51 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles) {
     }
 }
 
-/// Holds a file that somebody is about to open, whose name others may take away first.
-pub(crate) fn hold_awaited(pool: &Directories, node: &Arc<Node>, fd: Arc<OwnedFd>) {
+/// Holds a file that a user is about to open, whose name others may take away first.
+pub(crate) fn hold_awaited(pool: &Directories, node: &Arc<Node>, fd: Arc<OwnedFd>, user: u32) {
     let files = &pool.removed_files;
-    if files.sweep(pool) >= AWAITED_MAX || !pool.dir_fds.take_for_good(1) {
+    files.sweep(pool);
+    let until_ms = sys::mono_coarse_ms().saturating_add(AWAITED_MS);
+    if files.goes_on(node, until_ms) {
         return;
     }
-    let until_ms = Some(sys::mono_coarse_ms().saturating_add(AWAITED_MS));
-    files.regular.store(true, Ordering::Release);
-    let mut held = files.held.lock();
-    match held.get_mut(&node.id) {
-        None => {
-            held.insert(node.id, Held { fd, until_ms });
-        }
-        Some(held) => {
-            pool.dir_fds.forget(1);
-            if held.until_ms.is_some() {
-                held.until_ms = until_ms;
-            }
-        }
+    let Some(awaits) = files.awaited.take(user, 1, AWAITED_MAX) else {
+        return;
+    };
+    let Some(share) = pool.dir_fds.take_for_good(user, 1) else {
+        return;
+    };
+    let held = Held {
+        fd,
+        kind: node.kind,
+        awaited: Some(Awaited {
+            until_ms,
+            _share: awaits,
+        }),
+        _share: share,
+    };
+    if files.hold(node, held).is_some() {
+        pool.dir_fds.forget(1);
     }
+    pool.dir_fds.make_room(pool, node.id);
 }
 
 /// Lets go of files that nobody came to open.
 pub(crate) fn let_go_of_awaited(pool: &Directories) {
-    if pool.removed_files.regular.load(Ordering::Acquire) {
+    if pool.removed_files.regular.load(Ordering::Acquire) > 0 {
         pool.removed_files.sweep(pool);
     }
 }
 
 /// The kernel has forgotten the node.
 pub(crate) fn forget(pool: &Directories, node: &Node) {
-    if !pool.removed_files.may_hold(node) {
+    let files = &pool.removed_files;
+    if !files.may_hold(node) {
         return;
     }
-    let held = pool.removed_files.held.lock().remove(&node.id);
-    if held.is_some() {
-        pool.dir_fds.forget(1);
-    }
+    let held = files.held.lock().remove(&node.id);
+    files.note_gone(held.as_slice());
+    pool.dir_fds.forget(held.as_slice().len());
 }
 
 /// Lets go of what is on branches that have left the pool.
@@ -224,5 +277,71 @@ pub(crate) fn let_go_of_branches(pool: &Directories) {
         if branch.is_none_or(|branch| view.branch(branch).is_none()) {
             forget(pool, &node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use strandfs_options::Settings;
+
+    use super::*;
+    use crate::directory::{locate, lookup};
+    use crate::pool::Pool;
+
+    /// A pool of one branch with so many files `f0`, `f1`…, of which none are known.
+    fn pool(house: &Path, files: usize) -> Arc<Pool> {
+        (0..files).for_each(|n| std::fs::write(house.join(format!("f{n}")), "").unwrap());
+        let mut settings = Settings::default();
+        settings.add_branches(house.to_str().unwrap()).unwrap();
+        Pool::new(settings).unwrap()
+    }
+
+    /// Whether a file is held that the user awaits.
+    fn awaits(pool: &Arc<Pool>, user: u32, number: usize) -> bool {
+        let name = format!("f{number}");
+        let entry = lookup::lookup(pool, NodeId::ROOT, OsStr::new(&name)).unwrap();
+        let node = pool.node(entry.node).unwrap();
+        let found = locate::locate_shown(pool, &node).unwrap();
+        hold_awaited(pool, &node, found.fd, user);
+        pool.removed_files.get(&node).is_some()
+    }
+
+    #[test]
+    fn a_user_who_awaits_very_many_files_leaves_some_to_others() {
+        let (one, another) = (1234, 1235);
+        let house = tempfile::tempdir().unwrap();
+        let pool = pool(house.path(), AWAITED_MAX + 1);
+        pool.dir_fds.set_limit(10 * AWAITED_MAX);
+        let held = (0..AWAITED_MAX).filter(|n| awaits(&pool, one, *n)).count();
+        assert!(held > AWAITED_MAX / 8, "{held}");
+        assert!(awaits(&pool, another, AWAITED_MAX), "{held} are one user's");
+    }
+
+    #[test]
+    fn nothing_is_looked_for_once_no_regular_file_is_held() {
+        let house = tempfile::tempdir().unwrap();
+        let pool = pool(house.path(), 2);
+        let files = &pool.removed_files;
+        let node = |name: &str| {
+            let entry = lookup::lookup(&pool, NodeId::ROOT, OsStr::new(name)).unwrap();
+            pool.node(entry.node).unwrap()
+        };
+        let (first, second) = (node("f0"), node("f1"));
+        assert!(!files.may_hold(&first));
+        assert!(awaits(&pool, 7, 0) && awaits(&pool, 7, 1) && awaits(&pool, 7, 1));
+        assert!(files.may_hold(&first));
+        forget(&pool, &first);
+        assert!(files.get(&second).is_some());
+        forget(&pool, &second);
+        assert!(!files.may_hold(&first));
+        assert!(awaits(&pool, 7, 0));
+        for held in files.held.lock().values_mut() {
+            held.awaited.as_mut().unwrap().until_ms = 0;
+        }
+        let_go_of_awaited(&pool);
+        assert!(!files.may_hold(&first));
+        assert_eq!(pool.dir_fds.open_count(), 0);
     }
 }

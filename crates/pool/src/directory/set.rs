@@ -250,6 +250,7 @@ pub(crate) fn install(
 ) -> Option<Arc<DirSet>> {
     let count = set.entries.len();
     let lets_in_others = expected.is_some_and(|old| set.note_narrowed(old));
+    set.kept_for = expected.and_then(|old| old.kept_for.clone());
     pool.note_narrowed(&set);
     let set = Arc::new(set);
     let mut place = node.place_mut();

@@ -88,13 +88,12 @@ pub(super) fn of_opener(opened: &OpenFile, branch: &Branch, file: BorrowedFd<'_>
 }
 
 /// On whose account the kernel takes room for a file in passthrough, for as long as anybody has it open: the
-/// owner's, or root's where root owns the file and whoever opens it `writes` and is root.
+/// owner's, or that of whoever `writes` to a file of root's: root may open one for writing that others read.
 pub(super) fn of_passthrough(cx: &Context<'_>, branch: &Branch, owner: u32, writes: bool) -> u32 {
     match branch.keeps_root_reserve() {
-        false => ROOT,
         true if owner != ROOT => owner,
         true if writes => user(cx),
-        true => sys::NOBODY,
+        true | false => ROOT,
     }
 }
 
@@ -121,6 +120,13 @@ fn may_have_reserve(cx: &Context<'_>, branch: &Branch) -> bool {
         || privilege::takes_reserves(cx)
 }
 
+/// The group for which a branch keeps room that is near, if the caller is in it.
+pub(super) fn reserve_group(cx: &Context<'_>, branch: &Branch) -> Option<u32> {
+    let gid = branch.reserve_holders().gid;
+    let may_have = gid != 0 && branch.is_near_root_reserve() && privilege::is_member(cx, gid);
+    may_have.then_some(gid)
+}
+
 /// Whether the kernel must not write for the caller, who may have what a branch keeps and would be refused it:
 /// in passthrough it goes by whose the file is.
 pub(super) fn is_worse_passed_through(cx: &Context<'_>, branch: &Branch, owner: u32) -> bool {
@@ -136,7 +142,8 @@ fn of_owner(file: BorrowedFd<'_>) -> Option<u32> {
     Some(stat.st_uid).filter(|uid| *uid != ROOT)
 }
 
-fn user(cx: &Context<'_>) -> u32 {
+/// The caller; nobody where that is not certain.
+pub(super) fn user(cx: &Context<'_>) -> u32 {
     if cx.uid != UNNAMED {
         return cx.uid;
     }

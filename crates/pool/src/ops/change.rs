@@ -318,7 +318,7 @@ fn check_rights(
     (node, power): (&Arc<Node>, Power),
     copies: &Holders,
 ) -> Result<()> {
-    let today = TodaysRights::of(view, cx, node);
+    let today = TodaysRights::of(pool, view, cx, node);
     let shown = match node.is_dir() || copies.iter().any(|copy| copy.primary) {
         true => None,
         false => {

@@ -12,6 +12,7 @@ use crate::base::sys;
 use crate::directory::{Directories, forget};
 use crate::ops::hidden_copies::is_granted;
 use crate::ops::privilege;
+use crate::state::State;
 use crate::state::node::{DirSet, Node};
 use strandfs_fuse::{Context, Entry, NodeId};
 
@@ -44,8 +45,8 @@ fn differ_in(wanted: u32, copies: &AllRights) -> bool {
 ///
 /// # Errors
 /// EACCES.
-pub(crate) fn check_lister(cx: &Context<'_>, set: &DirSet) -> Result<()> {
-    check(cx, set, READ)
+pub(crate) fn check_lister(pool: &State, cx: &Context<'_>, set: &DirSet) -> Result<()> {
+    check(pool, cx, set, READ)
 }
 
 /// Takes back what was looked up in a directory where the caller may not: by the copies that have come during
@@ -82,7 +83,7 @@ fn check_looker(
     }
     let set = parent().and_then(|parent| current_set(pool, parent));
     match set.filter(|set| is_recent(set.narrowed_ms)) {
-        Some(set) if differ_in(SEARCH, &set.last_rights()) => check(cx, &set, SEARCH),
+        Some(set) if differ_in(SEARCH, &set.last_rights()) => check(pool, cx, &set, SEARCH),
         _ => Ok(()),
     }
 }
@@ -95,12 +96,12 @@ pub(crate) fn current_set(pool: &Directories, id: NodeId) -> Option<Arc<DirSet>>
     }
 }
 
-fn check(cx: &Context<'_>, set: &DirSet, wanted: u32) -> Result<()> {
+fn check(pool: &State, cx: &Context<'_>, set: &DirSet, wanted: u32) -> Result<()> {
     for entry in &set.entries {
         let Some(rights) = entry.memory.rights() else {
             continue;
         };
-        if !is_granted(cx, entry.fd.as_fd(), &rights, wanted) && privilege::is_known(cx) {
+        if !is_granted(cx, entry.fd.as_fd(), &rights, wanted) && privilege::is_known(pool, cx) {
             return Err(Error::at(&entry.branch, Errno::ACCESS));
         }
     }

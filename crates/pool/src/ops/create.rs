@@ -23,7 +23,7 @@ use crate::directory::locate::Owned;
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, choose, clone_path, forget, locate, set};
 use crate::ops::open::{self, OpenedCopy, server_flags};
-use crate::ops::{Ops, admission, create_existing, lost_answer};
+use crate::ops::{Ops, account, admission, create_existing, lost_answer};
 use crate::state::attr::{decode_dev, file_attr};
 use crate::state::identity::kind_of_mode;
 use crate::state::node::{DirEntry, DirSet, Node};
@@ -50,12 +50,15 @@ fn refusal_of(branch: &Branch, error: Error) -> Error {
     }
 }
 
-pub(crate) fn caller(cx: &Context<'_>) -> Caller {
+/// The caller, with all groups that matter on a branch.
+fn caller(cx: &Context<'_>, branch: &Branch) -> Caller {
     // An idmapped mount sends no ids with requests that do not create; those never get here.
+    let of_directory = cx.supplementary_gid;
+    let of_reserve = account::reserve_group(cx, branch);
     Caller {
         uid: cx.uid,
         gid: cx.gid,
-        supplementary_gid: cx.supplementary_gid,
+        groups: of_directory.into_iter().chain(of_reserve).collect(),
     }
 }
 
@@ -80,7 +83,7 @@ pub(crate) fn create(
         let flags =
             server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         make_as(
-            cx,
+            (cx, &dir.branch),
             Bits {
                 mode: args.mode,
                 umask: args.umask,
@@ -146,7 +149,7 @@ pub(crate) fn tmpfile(
             mode: args.mode,
             umask: args.umask,
         };
-        make_as(cx, bits, || {
+        make_as((cx, &dir.branch), bits, || {
             Ok(rustix::fs::openat(&dir.fd, c".", flags, mode)?)
         })
     })?;
@@ -329,7 +332,7 @@ fn make(
     if exists_elsewhere(pool, view, &set, name)? {
         return Err(Errno::EXIST.into());
     }
-    let make_on = |dir: &DirEntry| make_as(cx, bits, || make_on(dir));
+    let make_on = |dir: &DirEntry| make_as((cx, &dir.branch), bits, || make_on(dir));
     let made = on_picked(
         pool,
         cx,
@@ -496,13 +499,17 @@ struct Bits {
 }
 
 /// Runs `make` as the caller, under the caller's umask.
-fn make_as<T>(cx: &Context<'_>, bits: Bits, make: impl FnOnce() -> Result<T>) -> Result<T> {
+fn make_as<T>(
+    (cx, branch): (&Context<'_>, &Branch),
+    bits: Bits,
+    make: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     // Only set-group-id files need the power to keep the bit; an ordinary caller has it not.
     if bits.mode & libc::S_ISGID != 0 {
         sys::want_fsetid(true)?;
     }
     sys::with_umask(bits.umask, || {
-        let _acting = sys::as_caller(caller(cx))?;
+        let _acting = sys::as_caller(caller(cx, branch))?;
         make()
     })
 }

@@ -411,7 +411,7 @@ fn symlink_in(dir: &DirEntry, name: &OsStr, text: &Path, owner: &Statx) -> Resul
     let acting = sys::as_caller(Caller {
         uid: owner.stx_uid,
         gid: owner.stx_gid,
-        supplementary_gid: None,
+        groups: SmallVec::new(),
     });
     let _acting = match acting {
         // A server that knows no such user, in a user namespace: all that it makes is its own.

@@ -13,6 +13,7 @@ use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::ops::change::Holders;
 use crate::ops::privilege::{self, caller_uid};
+use crate::state::State;
 use crate::state::node::DirEntry;
 use crate::state::view::View;
 use strandfs_fuse::Context;
@@ -118,7 +119,7 @@ fn is_open_to_writers_of(
 /// # Errors
 /// EPERM for what is another user's, in a directory that is another user's.
 pub(crate) fn may_take_name(
-    cx: &Context<'_>,
+    (pool, cx): (&State, &Context<'_>),
     dir: &DirEntry,
     stat: &Statx,
     whose: Whose,
@@ -129,7 +130,7 @@ pub(crate) fn may_take_name(
     }
     let owners = [stat.stx_uid, home.stx_uid];
     let may = match whose {
-        Whose::Shown => !privilege::is_surely_none_of(cx, &owners),
+        Whose::Shown => !privilege::is_surely_none_of(pool, cx, &owners),
         Whose::Hidden => caller_uid(cx).is_some_and(|uid| owners.contains(&uid)),
     };
     match may || privilege::acts_for_owner(cx, stat.stx_uid) {

@@ -55,7 +55,7 @@ pub(crate) fn link(
         .iter()
         .filter_map(|index| holders.get(*index))
         .collect();
-    let today = TodaysRights::of(&view, cx, &node);
+    let today = TodaysRights::of(pool, &view, cx, &node);
     for copy in &copies {
         let stat = copy.attributes()?;
         if let Err(errno) = today.check_linker(copy.fd.as_fd(), &stat) {

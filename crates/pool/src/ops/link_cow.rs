@@ -19,12 +19,13 @@ use strandfs_fuse::{Context, FileKind, NodeId, SetAttr};
 use crate::base::branch::BranchId;
 use crate::base::error::{Error, Result};
 use crate::base::metadata::{copy_file_metadata, copy_inode_flags, copy_project, set_times};
+use crate::base::shares::{FairShare, FairShares};
 use crate::base::step::step;
 use crate::base::sys::{self, btime_ns};
 use crate::directory::lookup::{self, Presentations};
 use crate::directory::{Directories, locate, set};
 use crate::mover::{Record, copy_data};
-use crate::ops::{Ops, remove};
+use crate::ops::{Ops, account, remove};
 use crate::state::identity::kind_of;
 use crate::state::node::{DirEntry, Node};
 use crate::state::paths;
@@ -43,14 +44,32 @@ struct DirOnBranch<'a> {
     path: &'a Path,
 }
 
+/// So many tasks at most: each look-up asks whether it is one of theirs.
+const AWAITED_MAX: usize = 4096;
+
 /// What is known of a task that wants to write to a file with several names.
-#[derive(Clone, Copy)]
 struct Awaited {
-    node: NodeId,
+    wants: Wants,
     since_ms: u64,
+    _share: FairShare,
+}
+
+#[derive(Clone, Copy)]
+struct Wants {
+    node: NodeId,
     /// Why the copy could not be made: the kernel drops the name it knows upon the first error,
     /// looks up again, and only then tells the caller.
     failed: Option<Errno>,
+}
+
+impl Awaited {
+    fn is_over(&self, now_ms: u64) -> bool {
+        let life_ms = match self.wants.failed {
+            None => AWAITED_MS,
+            Some(_) => FAILED_MS,
+        };
+        now_ms.saturating_sub(self.since_ms) >= life_ms
+    }
 }
 
 /// The opens that wait for their name.
@@ -58,36 +77,48 @@ struct Awaited {
 pub(crate) struct LinkCow {
     awaited: Mutex<HashMap<u32, Awaited>>,
     count: AtomicUsize,
+    shares: FairShares,
     /// One copy at a time on each branch (of sixteen; further ones share).
     copying: [Mutex<()>; 16],
 }
 
 impl LinkCow {
-    fn await_name(&self, task: u32, node: NodeId, failed: Option<Errno>) {
+    /// Waits for the look-up of a user's task.
+    ///
+    /// # Errors
+    /// EBUSY for a user who has very many tasks waited for: they look up nothing, and come again.
+    fn await_name(&self, (task, user): (u32, u32), wants: Wants) -> sys::Result<()> {
         let since_ms = sys::mono_coarse_ms();
-        let entry = Awaited {
-            node,
-            since_ms,
-            failed,
-        };
         let mut awaited = self.awaited.lock();
-        awaited.retain(|_, old| since_ms.saturating_sub(old.since_ms) < AWAITED_MS);
-        awaited.insert(task, entry);
+        awaited.remove(&task);
+        let share = || self.shares.take(user, 1, AWAITED_MAX);
+        let share = share().or_else(|| {
+            awaited.retain(|_, old| !old.is_over(since_ms));
+            share()
+        });
+        if let Some(share) = share {
+            let one = Awaited {
+                wants,
+                since_ms,
+                _share: share,
+            };
+            awaited.insert(task, one);
+        }
         self.count.store(awaited.len(), Ordering::Release);
+        match awaited.contains_key(&task) {
+            true => Ok(()),
+            false => Err(Errno::BUSY),
+        }
     }
 
     /// What the task wants to write to. Costs nothing while nobody does.
-    fn awaited_by(&self, task: u32) -> Option<Awaited> {
+    fn awaited_by(&self, task: u32) -> Option<Wants> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let entry = *self.awaited.lock().get(&task)?;
-        let age_ms = sys::mono_coarse_ms().saturating_sub(entry.since_ms);
-        let life_ms = match entry.failed {
-            None => AWAITED_MS,
-            Some(_) => FAILED_MS,
-        };
-        (age_ms < life_ms).then_some(entry)
+        let awaited = self.awaited.lock();
+        let entry = awaited.get(&task)?;
+        (!entry.is_over(sys::mono_coarse_ms())).then_some(entry.wants)
     }
 
     fn found_name(&self, task: u32) {
@@ -113,7 +144,7 @@ fn is_written(node: &Node) -> bool {
 /// Lets an open for writing of a file with several names wait for the name.
 ///
 /// # Errors
-/// ESTALE: look the name up again.
+/// ESTALE: look the name up again; EBUSY for a user who has very many tasks do so.
 pub(crate) fn open_breaks_link(
     pool: &Ops,
     cx: &Context<'_>,
@@ -150,7 +181,12 @@ fn breaks_link(pool: &Ops, cx: &Context<'_>, node: &Node, links: u32) -> Result<
     if links < 2 || node.follows() || is_written(node) {
         return Ok(());
     }
-    pool.link_cow.await_name(cx.pid, node.id, None);
+    let wants = Wants {
+        node: node.id,
+        failed: None,
+    };
+    pool.link_cow
+        .await_name((cx.pid, account::user(cx)), wants)?;
     Err(Error::expected(Errno::STALE))
 }
 
@@ -184,7 +220,12 @@ pub(crate) fn break_link(pool: &Ops, cx: &Context<'_>, parent: NodeId, name: &Os
         let place = DirOnBranch { dir, path: &path };
         let outcome = break_on(pool, &place, name, &node);
         if let Err(errno) = outcome {
-            pool.link_cow.await_name(cx.pid, node.id, Some(errno.errno));
+            let wants = Wants {
+                node: node.id,
+                failed: Some(errno.errno),
+            };
+            // Where that cannot be, the kernel looks once more, and tries it.
+            let _ = pool.link_cow.await_name((cx.pid, account::user(cx)), wants);
             return Err(Error::at(&dir.branch, errno));
         }
     }
@@ -327,4 +368,33 @@ fn unchanged(file: BorrowedFd<'_>, before: &Statx) -> Result<bool> {
         )
     };
     Ok(marks(&now) == marks(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_whose_tasks_come_for_very_many_names_and_look_none_up_leaves_room_to_others() {
+        let (link_cow, one, another) = (LinkCow::default(), 1234, 1235);
+        let wants = Wants {
+            node: NodeId(7),
+            failed: None,
+        };
+        let tasks = 1..=2 * AWAITED_MAX as u32;
+        let awaited = tasks
+            .filter(|task| link_cow.await_name((*task, one), wants).is_ok())
+            .count();
+        assert!((100..AWAITED_MAX).contains(&awaited), "{awaited}");
+        assert!(link_cow.awaited_by(1).is_some() && link_cow.awaited_by(u32::MAX).is_none());
+        assert_eq!(link_cow.await_name((u32::MAX, another), wants), Ok(()));
+        assert!(link_cow.awaited_by(u32::MAX).is_some());
+        // What nobody looks up any more makes room.
+        for old in link_cow.awaited.lock().values_mut() {
+            old.since_ms = 0;
+        }
+        let is_long_ago = sys::mono_coarse_ms() > AWAITED_MS;
+        let again = link_cow.await_name((u32::MAX - 1, one), wants);
+        assert!(again.is_ok() || !is_long_ago);
+    }
 }

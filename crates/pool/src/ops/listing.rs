@@ -324,7 +324,7 @@ fn reader(
     let set = set.filter(|set| closed_copies::are_listed_by_others(set));
     let is_not_for_all = set.is_some();
     if let Some(set) = set {
-        closed_copies::check_lister(cx, &set)?;
+        closed_copies::check_lister(pool, cx, &set)?;
     }
     let series = match series.is_keepable() && (snapshot.listing.partial || is_not_for_all) {
         true => kept_listings::passing_series(pool),

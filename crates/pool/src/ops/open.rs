@@ -122,7 +122,7 @@ pub(crate) fn open(
         other => other?,
     };
     // Other copies were judged when they were chosen.
-    let today = TodaysRights::of(&view, cx, &node);
+    let today = TodaysRights::of(pool, &view, cx, &node);
     if let Err(errno) = today.check_opener(file.as_fd(), &stat, flags)
         && node.is_shown_of(&branch)
     {
@@ -314,9 +314,7 @@ fn register_in(
     let (branch, file, share) = (found.branch, found.file, found.share);
     // Unless it is the first.
     let mut how = OpenedAs::OpenAlready;
-    let mut is_first = false;
     let state = open.get_or_insert_with(|| {
-        is_first = true;
         let mut payer = account::ROOT;
         let paid = (cx, found.owned.uid, &mut payer);
         // Opens that pass through share the first one's file, which must be the node's own.
@@ -343,9 +341,8 @@ fn register_in(
     let writable = access_mode(flags) != libc::O_RDONLY;
     let (mut reply_flags, backing) = match state.mode {
         IoMode::Passthrough(id) => {
-            let roots = !is_first && state.root_pays;
             let owned = (found.owned.uid, found.owned.mode);
-            how = passed_as(cx, view, (&branch, owned), flags, roots);
+            how = passed_as(cx, view, (&branch, owned), flags, state.root_pays);
             let hybrid = match how {
                 OpenedAs::Passthrough => OpenFlags::empty(),
                 _ => OpenFlags::DIRECT_IO,
@@ -388,13 +385,14 @@ fn register_in(
     })
 }
 
-/// How a file is opened that is open in passthrough, `roots` as root's; all but one way have the server write.
+/// How a file is opened that is open in passthrough, on root's account or another; all but one way have the
+/// server write.
 fn passed_as(
     cx: &Context<'_>,
     view: &View,
     (branch, (owner, mode)): (&Branch, (u32, u32)),
     flags: i32,
-    roots: bool,
+    root_pays: bool,
 ) -> OpenedAs {
     let writable = access_mode(flags) != libc::O_RDONLY;
     if !passes(view.settings.passthrough.io, flags) {
@@ -404,8 +402,9 @@ fn passed_as(
     } else if writes_beside_set_id(cx, mode, flags) {
         OpenedAs::SetId
     } else if writable
-        && (roots && pays_for_itself(cx, branch)
-            || branch.keeps_root_reserve() && account::is_worse_passed_through(cx, branch, owner))
+        && branch.keeps_root_reserve()
+        && (pays_otherwise(cx, owner, root_pays)
+            || account::is_worse_passed_through(cx, branch, owner))
     {
         OpenedAs::RootReserve
     } else {
@@ -588,9 +587,13 @@ fn writes_beside_set_id(cx: &Context<'_>, file_mode: u32, flags: i32) -> bool {
         && privilege::keeps_set_id(cx)
 }
 
-/// Whether the kernel may not write for the caller on root's account: the branch keeps room for root.
-fn pays_for_itself(cx: &Context<'_>, branch: &Branch) -> bool {
-    branch.keeps_root_reserve() && !account::is_root(cx)
+/// Whether what the kernel writes would take room on root's account that is not the caller's, or on another's
+/// where root may have what is kept.
+fn pays_otherwise(cx: &Context<'_>, owner: u32, root_pays: bool) -> bool {
+    match root_pays {
+        true => !account::is_root(cx),
+        false => owner == account::ROOT && account::is_root(cx),
+    }
 }
 
 /// Whether the mount (`sync`) wants what this open writes to be on disk at once. What the kernel writes to the

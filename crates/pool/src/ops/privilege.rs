@@ -1,12 +1,15 @@
 //! Whether a caller may write to a set-id file without clearing the bits.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::BorrowedFd;
+use std::sync::LazyLock;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use strandfs_fuse::abi::InitFlags;
-use strandfs_fuse::{Context, Open, SetAttr, Write, read_lossy};
+use strandfs_fuse::{Connection, Context, Open, SetAttr, Write, read_lossy};
 
 use crate::base::error::Result;
 use crate::base::sys;
@@ -160,12 +163,18 @@ pub(crate) fn caller_uid(cx: &Context<'_>) -> Option<u32> {
     // Real, effective, saved, and the one that counts for files. The kernel shows them as numbers
     // of the server's namespace, and who has none there as nobody.
     let uid = task.line("Uid:")?.split_whitespace().nth(3)?.parse().ok()?;
-    (uid != sys::NOBODY || task.in_own_namespace()).then_some(uid)
+    (uid != sys::NOBODY || task.in_own_namespace() || *EVERYBODY_HAS_A_NUMBER).then_some(uid)
 }
+
+/// Whether the server's namespace has a number for every user of the machine: nobody is a user there.
+static EVERYBODY_HAS_A_NUMBER: LazyLock<bool> = LazyLock::new(|| {
+    let users = read_lossy("/proc/self/uid_map").unwrap_or_default();
+    users.split_whitespace().eq(["0", "0", "4294967295"])
+});
 
 /// Whether the caller is known to be none of these users, nor root. Who comes by an idmapped mount has
 /// other numbers there than here, and is not known.
-pub(crate) fn is_surely_none_of(cx: &Context<'_>, users: &[u32]) -> bool {
+pub(crate) fn is_surely_none_of(pool: &State, cx: &Context<'_>, users: &[u32]) -> bool {
     let quickly = match cx.uid {
         UNKNOWN => sys::file_user_of(cx.pid),
         uid => Some(uid),
@@ -175,13 +184,13 @@ pub(crate) fn is_surely_none_of(cx: &Context<'_>, users: &[u32]) -> bool {
         None => false,
         Some(uid) if is_one(uid) => false,
         // The kernel's own threads act for others.
-        Some(_) => caller_uid(cx).is_some_and(|uid| !is_one(uid)) && !may_come_mapped(cx),
+        Some(_) => caller_uid(cx).is_some_and(|uid| !is_one(uid)) && !may_come_mapped(pool, cx),
     }
 }
 
 /// Whether it is known who calls, by the numbers that branches have. Who comes by an idmapped mount has others.
-pub(crate) fn is_known(cx: &Context<'_>) -> bool {
-    caller_uid(cx).is_some() && !may_come_mapped(cx)
+pub(crate) fn is_known(pool: &State, cx: &Context<'_>) -> bool {
+    caller_uid(cx).is_some() && !may_come_mapped(pool, cx)
 }
 
 /// Whether the caller is a thread of the kernel, whose groups are not those of whom it acts for.
@@ -189,22 +198,43 @@ pub(crate) fn acts_for_others(cx: &Context<'_>) -> bool {
     Task::of(cx).is_some_and(|task| task.acts_for_others())
 }
 
-/// Whether the caller can reach an idmapped FUSE mount. Only an administrator can make one.
-fn may_come_mapped(cx: &Context<'_>) -> bool {
-    if cx.uid != UNKNOWN {
+/// Whether the caller can reach an idmapped mount of the pool. Only an administrator can make one; of a FUSE
+/// filesystem of their own anybody can.
+fn may_come_mapped(pool: &State, cx: &Context<'_>) -> bool {
+    let number = pool.connection.get().and_then(Connection::number);
+    let Some(number) = number.filter(|_| cx.uid == UNKNOWN) else {
         return false;
+    };
+    // The list is as long as a user makes it.
+    cx.may_block();
+    let mounts = File::open(format!("/proc/{}/mountinfo", cx.pid));
+    mounts.is_ok_and(|mounts| lists_mapped(mounts, number))
+}
+
+/// So much is read of a list of mounts: who is said to have more, with names of any length, comes by none of those.
+const MOUNTS_MAX_BYTES: u64 = 16 << 20;
+
+/// Whether an idmapped mount of a FUSE filesystem is in a list of mounts.
+fn lists_mapped(mounts: impl Read, number: u32) -> bool {
+    let mut mounts = BufReader::new(mounts.take(MOUNTS_MAX_BYTES));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match mounts.read_until(b'\n', &mut line) {
+            Ok(1..) if is_mapped(&String::from_utf8_lossy(&line), number) => return true,
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return false,
+        }
     }
-    let mounts = read_lossy(format!("/proc/{}/mountinfo", cx.pid));
-    mounts.is_ok_and(|mounts| mounts.lines().any(is_mapped_fuse))
 }
 
 /// Of a line of `mountinfo`.
-fn is_mapped_fuse(line: &str) -> bool {
-    let Some((mount, filesystem)) = line.split_once(" - ") else {
-        return false;
-    };
-    let options = mount.split(' ').nth(5).unwrap_or_default();
-    filesystem.starts_with("fuse") && options.split(',').any(|option| option == "idmapped")
+fn is_mapped(line: &str, number: u32) -> bool {
+    let mut fields = line.split(' ').skip(2);
+    let device = fields.next().and_then(|device| device.strip_prefix("0:"));
+    let options = fields.nth(2).unwrap_or_default();
+    device.and_then(|minor| minor.parse().ok()) == Some(number)
+        && options.split(',').any(|option| option == "idmapped")
 }
 
 /// A line of the caller's `/proc/PID/status` without its key; none for callers in another user
@@ -372,6 +402,42 @@ pub(crate) fn open_clears_set_id(pool: &State, cx: &Context<'_>, args: &Open) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MINE: &str =
+        "34 26 0:51 / /mnt/pool rw,nosuid,idmapped shared:5 - fuse.strandfs pool rw\n";
+
+    /// Whoever seemed to come by an idmapped mount was known to nobody, and let do what was forbidden since.
+    #[test]
+    fn an_idmapped_mount_of_a_users_own_filesystem_makes_nobody_unknown() {
+        let own = MINE.replace("0:51", "0:77");
+        let plain = MINE.replace(",idmapped", "");
+        let elsewhere = "35 26 8:51 / /mnt/idmapped rw,idmapped - ext4 /dev/sda1 rw,idmapped\n";
+        for (mounts, mapped) in [
+            (MINE.to_owned(), true),
+            (own.clone(), false),
+            (format!("{own}{plain}{elsewhere}\n0:51 0:51\n"), false),
+            (format!("{own}\u{fffd}{MINE}{MINE}"), true),
+        ] {
+            assert_eq!(lists_mapped(mounts.as_bytes(), 51), mapped, "{mounts}");
+        }
+    }
+
+    #[test]
+    fn of_very_many_mounts_a_part_is_read() {
+        struct Counted<'a>(&'a std::cell::Cell<u64>);
+        impl Read for Counted<'_> {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                let line = MINE.replace(",idmapped", "");
+                let read = line.as_bytes().read(out)?;
+                self.0.set(self.0.get() + read as u64);
+                assert!(self.0.get() < 2 * MOUNTS_MAX_BYTES, "all of it is read");
+                Ok(read)
+            }
+        }
+        let read = std::cell::Cell::new(0);
+        assert!(!lists_mapped(Counted(&read), 51));
+        assert!(read.get() > MOUNTS_MAX_BYTES / 2);
+    }
 
     #[test]
     fn capabilities_of_another_user_namespace_count_for_its_users_alone() {

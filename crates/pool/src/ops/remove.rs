@@ -20,7 +20,7 @@ use crate::directory::{Directories, choose, clone_path, follow, removed_files, s
 use crate::ops::change::NameHolders;
 use crate::ops::create::unlink_flags;
 use crate::ops::hidden_copies::Whose;
-use crate::ops::{change, hidden_copies, lost_answer, remove_shown, removed_dirs};
+use crate::ops::{account, change, hidden_copies, lost_answer, remove_shown, removed_dirs};
 use crate::state::State;
 use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node, SharedMoveLock};
@@ -50,7 +50,7 @@ pub(crate) fn unlink(
         let look = || sys::statx_name(only.fd.as_fd(), name);
         let stat = only.branch.call(Call::Lookup, look)?;
         let is_sticky = match view.settings.attributes.kernel_permissions_check {
-            true => hidden_copies::may_take_name(cx, only, &stat, Whose::Shown)?,
+            true => hidden_copies::may_take_name((pool, cx), only, &stat, Whose::Shown)?,
             false => false,
         };
         let nodes = nodes_of_copy(pool, only, name, &stat);
@@ -66,18 +66,18 @@ pub(crate) fn unlink(
             Err(errno) if errno != Errno::NOENT => lost_answer::of_removing(only, name, errno)?,
             outcome => outcome?,
         }
-        removed_files::hold_removed(pool, opened);
+        removed_files::hold_removed(pool, opened, || account::user(cx));
         forget_name(&nodes, &parent, name);
         return Ok(());
     }
     let mut found = change::branches_with(pool, &set, name)?;
     leave_out_hidden_dirs(&mut found);
-    check_owners(cx, &view, &set, &found)?;
+    check_owners((pool, cx), &view, &set, &found)?;
     let nodes = nodes_of_first(pool, &set, name, &found);
     let _held = hold_found(pool, cx, file_among(&nodes), moves)?;
     let opened = removed_files::open_before_removal(pool, &set, name, &found, &nodes);
     remove_from(pool, &view, rule, &set, name, &found, Doomed::Others)?;
-    removed_files::hold_removed(pool, opened);
+    removed_files::hold_removed(pool, opened, || account::user(cx));
     forget_name(&nodes, &parent, name);
     Ok(())
 }
@@ -95,7 +95,7 @@ pub(crate) fn leave_out_hidden_dirs(found: &mut NameHolders) {
 /// # Errors
 /// EPERM if the sticky bit of its directory keeps one from the caller.
 pub(crate) fn check_owners(
-    cx: &Context<'_>,
+    (pool, cx): (&State, &Context<'_>),
     view: &View,
     set: &DirSet,
     found: &[(Arc<Branch>, Statx)],
@@ -107,7 +107,7 @@ pub(crate) fn check_owners(
     };
     for (branch, stat) in found {
         let dir = set.on(branch.id).ok_or(Errno::STALE)?;
-        hidden_copies::may_take_name(cx, dir, stat, whose)?;
+        hidden_copies::may_take_name((pool, cx), dir, stat, whose)?;
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ pub(crate) fn rmdir(
     match found.first() {
         None => return Err(Errno::NOENT.into()),
         Some(_) if follow::shows_a_link(pool, &view, &set, name, &found) => {
-            check_owners(cx, &view, &set, &found)?;
+            check_owners((pool, cx), &view, &set, &found)?;
             return remove_shown::remove_shown_dir(pool, &view, &parent, &set, name, &found);
         }
         Some((_, stat)) if kind_of(stat) != FileKind::Directory => {
@@ -177,13 +177,13 @@ pub(crate) fn rmdir(
         }
         Some(_) => {}
     }
-    check_owners(cx, &view, &set, &found)?;
+    check_owners((pool, cx), &view, &set, &found)?;
     let nodes = nodes_named(pool, &parent, &set, name, &found);
     let opened = removed_dirs::open_before_removal(pool, &view, &set, name, &found, &nodes);
     let removed = remove_dirs(pool, &view, &set, name, &found);
     if removed.is_ok() {
         forget_name(&nodes, &parent, name);
-        removed_dirs::hold_removed(pool, opened);
+        removed_dirs::hold_removed(pool, cx, opened);
     }
     // After the name, by which somebody may look for the directory meanwhile.
     let rule = view.policy(Function::Rmdir);

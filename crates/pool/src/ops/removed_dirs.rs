@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use rustix::fs::Statx;
 use smallvec::SmallVec;
-use strandfs_fuse::FileKind;
+use strandfs_fuse::{Context, FileKind};
 
 use crate::base::branch::Branch;
 use crate::base::open::open_dir;
 use crate::base::sys;
 use crate::coherence::Coherent;
 use crate::directory::{Directories, set};
+use crate::ops::account;
 use crate::ops::remove::PresentedAs;
 use crate::state::identity::{Presented, kind_of};
 use crate::state::node::{DirEntry, DirSet, Node};
@@ -64,14 +65,15 @@ pub(super) fn open_before_removal(
 }
 
 /// Gives nodes whose name is gone their descriptors. These cannot be opened anew, and wait in no
-/// queue to make room for others, as long as others have room.
-pub(super) fn hold_removed(pool: &Directories, opened: Opened) {
-    for (node, held) in opened {
+/// queue to make room for others, as long as the caller has a share left.
+pub(super) fn hold_removed(pool: &Directories, cx: &Context<'_>, opened: Opened) {
+    for (node, mut held) in opened {
         let count = held.entries.len();
-        if !pool.dir_fds.take_for_good(count) {
+        let Some(share) = pool.dir_fds.take_for_good(account::user(cx), count) else {
             let _ = set::install(pool, &node, held, None);
             continue;
-        }
+        };
+        held.kept_for = Some(Arc::new(share));
         let mut place = node.place_mut();
         // Under the lock that the sweep after a change of branches takes.
         let replaced = match held.generation < pool.view().branches_since {
@@ -83,5 +85,6 @@ pub(super) fn hold_removed(pool: &Directories, opened: Opened) {
         };
         drop(place);
         pool.dir_fds.forget(replaced.unwrap_or(0));
+        pool.dir_fds.make_room(pool, node.id);
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn rename(
     let (old, new, nodes) = ends;
     let (_, source) = old.found.first().ok_or(Errno::NOENT)?;
     for side in [&old, &new] {
-        remove::check_owners(cx, &view, &side.set, &side.found)?;
+        remove::check_owners((pool, cx), &view, &side.set, &side.found)?;
     }
     let source_kind = kind_of(source);
     let mut replaced = Opened::new();
@@ -117,8 +117,8 @@ pub(crate) fn rename(
     match renamed {
         Ok(()) => {
             settle_names(&old, &new, &nodes, exchange);
-            removed_dirs::hold_removed(pool, replaced);
-            removed_files::hold_removed(pool, replaced_files);
+            removed_dirs::hold_removed(pool, cx, replaced);
+            removed_files::hold_removed(pool, replaced_files, || account::user(cx));
         }
         // What could not be undone stays.
         Err(_) if old.found.len() + new.found.len() > 1 => {

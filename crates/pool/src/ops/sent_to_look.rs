@@ -9,13 +9,14 @@ use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use strandfs_fuse::{Context, Entry, FileKind, NodeId};
 
 use crate::base::error::{Error, Result};
 use crate::base::rank::{self, Mutex};
 use crate::base::sys;
 use crate::directory::{forget, locate, lookup, removed_files};
-use crate::ops::Ops;
+use crate::ops::{Ops, account};
 use crate::state::identity::kind_of_mode;
 
 /// A name that changes hands this often while it is looked at is given up.
@@ -85,17 +86,46 @@ fn is_recent(since_ms: &u64) -> bool {
 /// Sends a thread to look again whose file is gone. A question of its attributes may come between two looks.
 ///
 /// # Errors
-/// That of the request; the first time ESTALE is no failure that anybody has to be told of.
+/// That of the request; the first time ESTALE is no failure that anybody has to be told of, unless the kernel,
+/// which was given a descriptor, has nothing to look for.
 pub(crate) fn unless_gone<T>(pool: &Ops, cx: &Context<'_>, asked: Result<T>) -> Result<T> {
     match asked {
         Err(error) if error.errno == Errno::STALE && !error.took_effect => {
-            if cx.pid == 0 || pool.sent_to_look.is_awaited(cx.pid) {
+            if cx.pid == 0 || pool.sent_to_look.is_awaited(cx.pid) || comes_by_descriptor(cx) {
                 return Err(error);
             }
             pool.sent_to_look.send(cx.pid);
             Err(Error::expected(Errno::STALE))
         }
         other => other,
+    }
+}
+
+/// Whether the caller has named the file by a descriptor, as far as its system call tells. Of that the request
+/// says nothing where nothing is open (`O_PATH`).
+fn comes_by_descriptor(cx: &Context<'_>) -> bool {
+    // Waits for whoever has the process become another program.
+    cx.may_block();
+    let call = strandfs_fuse::read_lossy(format!("/proc/{}/syscall", cx.pid));
+    call.is_ok_and(|call| is_by_descriptor(&call))
+}
+
+/// Of a line of `/proc/PID/syscall`: `262 0x5 0x7ffd... 0x7ffd... 0x1000 0x0 0x0 0x7ffd... 0x7f...`.
+fn is_by_descriptor(call: &str) -> bool {
+    let mut fields = call.split_whitespace();
+    let number = fields.next().and_then(|number| number.parse().ok());
+    let arguments: SmallVec<[u64; 6]> = fields
+        .map_while(|field| u64::from_str_radix(field.strip_prefix("0x")?, 16).ok())
+        .collect();
+    let argument = |at: usize| arguments.get(at).copied().unwrap_or_default();
+    let has_no_path = |flags: u64| flags & libc::AT_EMPTY_PATH as u64 != 0;
+    match number.unwrap_or(-1) {
+        libc::SYS_fstat | libc::SYS_ftruncate | libc::SYS_fchmod | libc::SYS_fchown => true,
+        libc::SYS_newfstatat | libc::SYS_fchmodat2 => has_no_path(argument(3)),
+        libc::SYS_statx => has_no_path(argument(2)),
+        libc::SYS_fchownat => has_no_path(argument(4)),
+        libc::SYS_utimensat => argument(1) == 0 || has_no_path(argument(3)),
+        _ => false,
     }
 }
 
@@ -123,7 +153,7 @@ pub(crate) fn look_up(pool: &Ops, cx: &Context<'_>, parent: NodeId, name: &OsStr
     }
     for _ in 0..TRIES {
         let entry = lookup::lookup(pool, parent, name)?;
-        match hold(pool, &entry) {
+        match hold(pool, cx, &entry) {
             // Replaced meanwhile.
             Err(error) if error.errno == Errno::STALE => forget::take_back(pool, &entry),
             // What cannot be held is done without.
@@ -133,13 +163,13 @@ pub(crate) fn look_up(pool: &Ops, cx: &Context<'_>, parent: NodeId, name: &OsStr
     lookup::lookup(pool, parent, name)
 }
 
-fn hold(pool: &Ops, entry: &Entry) -> Result<()> {
+fn hold(pool: &Ops, cx: &Context<'_>, entry: &Entry) -> Result<()> {
     if entry.node == NodeId(0) || kind_of_mode(entry.attr.mode) != FileKind::Regular {
         return Ok(());
     }
     let node = pool.node(entry.node)?;
     let found = locate::locate_shown(pool, &node)?;
-    removed_files::hold_awaited(pool, &node, found.fd);
+    removed_files::hold_awaited(pool, &node, found.fd, account::user(cx));
     Ok(())
 }
 
@@ -160,5 +190,31 @@ mod tests {
         assert!(sent.since_ms.lock().len() < SentToLook::THREADS_MAX);
         sent.send(0);
         assert!(!sent.was_sent(0));
+    }
+
+    #[test]
+    fn a_call_tells_whether_the_file_was_named_by_a_descriptor() {
+        const EMPTY: &str = "0x1000";
+        let call = |number: libc::c_long, arguments: &str| {
+            is_by_descriptor(&format!("{number} {arguments} 0x0 0x0 0x7ffd1 0x7f2\n"))
+        };
+        assert!(call(libc::SYS_fstat, "0x5 0x7ffd0"));
+        assert!(call(
+            libc::SYS_newfstatat,
+            &format!("0x5 0x7f 0x7f {EMPTY}")
+        ));
+        assert!(!call(libc::SYS_newfstatat, "0xffffff9c 0x7f 0x7f 0x0"));
+        assert!(call(libc::SYS_statx, &format!("0x5 0x7f {EMPTY} 0xfff")));
+        assert!(!call(
+            libc::SYS_statx,
+            &format!("0xffffff9c 0x7f 0x0 {EMPTY}")
+        ));
+        assert!(call(libc::SYS_utimensat, "0x5 0x0 0x7f 0x0"));
+        assert!(!call(libc::SYS_openat, &format!("0x5 0x0 0x0 {EMPTY}")));
+        assert!(
+            !is_by_descriptor("running\n")
+                && !is_by_descriptor("-1 0x7f 0x7f\n")
+                && !is_by_descriptor("")
+        );
     }
 }

@@ -15,6 +15,7 @@ use crate::base::rights::Rights;
 use crate::base::sys;
 use crate::ops::hidden_copies::is_granted;
 use crate::ops::privilege::{self, caller_uid};
+use crate::state::State;
 use crate::state::identity::kind_of;
 use crate::state::node::{Node, Told};
 use crate::state::view::View;
@@ -29,6 +30,7 @@ pub(crate) const FMODE_EXEC: i32 = 0x20;
 
 /// One caller before one node.
 pub(crate) struct TodaysRights<'a> {
+    pool: &'a State,
     view: &'a View,
     cx: &'a Context<'a>,
     kind: FileKind,
@@ -37,8 +39,14 @@ pub(crate) struct TodaysRights<'a> {
 
 impl<'a> TodaysRights<'a> {
     /// By what the kernel was told of the node.
-    pub fn of(view: &'a View, cx: &'a Context<'a>, node: &Node) -> TodaysRights<'a> {
+    pub fn of(
+        pool: &'a State,
+        view: &'a View,
+        cx: &'a Context<'a>,
+        node: &Node,
+    ) -> TodaysRights<'a> {
         TodaysRights {
+            pool,
             view,
             cx,
             kind: node.kind,
@@ -117,7 +125,9 @@ impl<'a> TodaysRights<'a> {
         let shown_uid = self.view.presented(now).uid;
         let is_settled = match is_file {
             // Whether the kernel has known of set-id bits nobody can tell.
-            true if has_set_id => self.are_those_told(&now) && !privilege::is_known(self.cx),
+            true if has_set_id => {
+                self.are_those_told(&now) && !privilege::is_known(self.pool, self.cx)
+            }
             true => self.are_those_told(&now),
             false => self.told.uid == Some(shown_uid),
         };
@@ -164,7 +174,7 @@ impl<'a> TodaysRights<'a> {
     fn check_granted(&self, copy: BorrowedFd<'_>, now: &Rights, wanted: u32) -> sys::Result<()> {
         let may = self.are_those_told(now)
             || self.is_granted(copy, now, wanted)
-            || !privilege::is_known(self.cx)
+            || !privilege::is_known(self.pool, self.cx)
             || privilege::acts_for_others(self.cx);
         match may {
             true => Ok(()),

@@ -20,6 +20,7 @@ use crate::base::branch::{Branch, BranchId};
 use crate::base::error::Error;
 use crate::base::rank::{self, Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard};
 use crate::base::rights::{AllRights, strictest};
+use crate::base::shares::FairShare;
 use crate::base::sys::{self, Own};
 use crate::state::dir_cache::DirCache;
 use crate::state::identity::{Identity, Presented, VolumeId};
@@ -110,6 +111,8 @@ pub struct DirSet {
     pub narrowed_ms: u64,
     /// To whom new names in it would be exposed.
     pub(crate) judged: Judged,
+    /// Of whose doing it is that the descriptors stay until the directory, which has no name, is forgotten.
+    pub(crate) kept_for: Option<Arc<FairShare>>,
 }
 
 /// A directory on one branch.
@@ -156,6 +159,7 @@ impl DirSet {
             recently_used: AtomicBool::new(true),
             narrowed_ms: 0,
             judged: Judged::default(),
+            kept_for: None,
         }
     }
 
@@ -171,6 +175,7 @@ impl DirSet {
         let mut rest = DirSet::new(entries.cloned().collect(), 0, self.generation, 0);
         rest.skipped = true;
         rest.probe_error = self.probe_error;
+        rest.kept_for.clone_from(&self.kept_for);
         rest
     }
 

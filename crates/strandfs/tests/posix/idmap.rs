@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::files::{get, put};
+use crate::support::people::{MALLORY, act_as};
 use crate::support::{Pool, run};
 
 /// `MOUNT_ATTR_IDMAP` of `linux/mount.h`.
@@ -149,4 +150,33 @@ fn without_the_option_no_ids_are_mapped() {
     let namespace = Namespace::new().unwrap();
     let target = tempfile::tempdir().unwrap();
     assert!(mount_mapped(pool.root(), target.path(), &namespace).is_err());
+}
+
+/// Anybody can have an idmapped mount of a FUSE filesystem of their own, in a user namespace: it makes them no
+/// strangers, of whom the kernel's word would be taken that was given before a file was closed behind the pool.
+#[test]
+fn who_has_an_idmapped_mount_of_another_filesystem_is_known_all_the_same() {
+    need_root!();
+    need_tool!("unshare");
+    let stale = "coherence=timeout,cache.attr=300,cache.entry=300";
+    let (pool, other) = (Pool::tmpfs(1).option(stale).mount(), Pool::tmpfs(1).mount());
+    let namespace = Namespace::new().unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let _mounted = match mount_mapped(other.root(), target.path(), &namespace) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            println!("skipped: this kernel does not map ids of FUSE mounts ({error})");
+            return;
+        }
+    };
+    let file = pool.path("f");
+    put(&file, "root's");
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    act_as(MALLORY, || drop(fs::File::open(&file).unwrap()));
+    fs::set_permissions(pool.on(0, "f"), PermissionsExt::from_mode(0o600)).unwrap();
+    let tried = act_as(MALLORY, || fs::read(&file));
+    assert_eq!(
+        tried.map_err(|error| error.kind()),
+        Err(io::ErrorKind::PermissionDenied)
+    );
 }

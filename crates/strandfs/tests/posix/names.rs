@@ -355,3 +355,21 @@ fn a_file_that_is_replaced_all_the_time_is_opened_by_everybody() {
         assert_eq!(failures, [], "{branches}");
     }
 }
+
+/// The kernel looks for a name anew that it was given, and for a descriptor not at all.
+#[test]
+fn what_is_gone_for_who_has_but_a_descriptor_is_said_in_the_log() {
+    for branches in [1, 2] {
+        let pool = Pool::tmpfs(branches).option("cache.attr=0").mount();
+        let file = pool.path("f");
+        put(&file, "f");
+        let said = || pool.log().matches("errno=ESTALE").count();
+        let named = open_with(&file, libc::O_PATH).unwrap();
+        put(pool.path("new"), "new");
+        fs::rename(pool.path("new"), &file).unwrap();
+        assert_eq!(get(&file), *b"new");
+        assert_eq!(said(), 0, "{}", pool.log());
+        assert_eq!(errno(named.metadata()), Errno::STALE);
+        eventually("it is said", Duration::from_secs(30), || said() == 1);
+    }
+}

@@ -10,7 +10,7 @@ use crate::need_root;
 use crate::support::files::{get, put};
 use crate::support::mounts::loop_works;
 use crate::support::people::{act_as, act_as_entitled};
-use crate::support::{Kind, Pool, eventually, run, say};
+use crate::support::{Kind, Pool, eventually, run, say, strandfs};
 
 const MIB: u64 = 1 << 20;
 const USER: u32 = 1234;
@@ -292,6 +292,78 @@ fn a_file_that_root_writes_gives_nobody_what_is_kept_for_root() {
         .write_all_at(&[9; 2 * MIB as usize], 60 * MIB)
         .unwrap();
     roots.sync_all().unwrap();
+}
+
+/// Who else has the file open first, and for what, makes no difference.
+#[test]
+fn root_fills_what_is_kept_through_a_file_of_roots_that_others_have_opened_first() {
+    need_root!();
+    for write in [false, true] {
+        let Some(pool) = pool("") else { return };
+        let (path, others) = (pool.path("log"), pool.path("others"));
+        put(&path, "");
+        open_to_all(&path);
+        let by_others = act_as(USER, || {
+            OpenOptions::new().read(true).write(write).open(&path)
+        });
+        let roots = OpenOptions::new().write(true).open(&path).unwrap();
+        act_as(USER, || {
+            full(write_until_full(&create(&others).unwrap(), 0));
+        });
+        assert_kept(&pool, "by others");
+        let written = roots.write_all_at(&[9; 4 * MIB as usize], 0);
+        written.and_then(|()| roots.sync_all()).unwrap();
+        drop(by_others);
+    }
+}
+
+#[test]
+fn where_nothing_is_kept_for_root_all_writers_of_a_file_of_roots_pass_through() {
+    need_root!();
+    if !loop_works("ext4") {
+        return;
+    }
+    let pool = Pool::build().branch(Kind::ForRoot("64M", "0"), "").mount();
+    let path = pool.path("log");
+    put(&path, "");
+    open_to_all(&path);
+    if !pool.status().passthrough.is_on() {
+        say("skipped: no passthrough here");
+        return;
+    }
+    let write = || OpenOptions::new().write(true).open(&path).unwrap();
+    let roots = write();
+    let others = act_as(USER, write);
+    let metrics = strandfs(["metrics", pool.root().to_str().unwrap()])
+        .ok()
+        .stdout;
+    let served = metrics.lines().find(|line| line.contains("root-reserve"));
+    assert!(
+        served.is_some_and(|line| line.ends_with(" 0")),
+        "{served:?}"
+    );
+    drop((roots, others));
+}
+
+#[test]
+fn a_member_of_the_group_that_has_what_is_kept_makes_files_and_directories_of_it() {
+    need_root!();
+    const GROUP: u32 = 4321;
+    let Some(pool) = full_pool() else { return };
+    let remount = format!("remount,resgid={GROUP}");
+    run("mount", ["-o", &remount, pool.on(0, "").to_str().unwrap()]).ok();
+    let mut pool = pool;
+    pool.stop();
+    pool.start();
+    let made = |by: &str| {
+        let names = (0..100).map(|n| pool.path(format!("{by}{n}")));
+        names.filter(|name| fs::create_dir(name).is_ok()).count()
+    };
+    let of_others = act_as(USER, || made("other"));
+    assert!(of_others < 50, "{of_others}");
+    assert_kept(&pool, "by others");
+    let of_members = act_as_entitled(USER, Some(GROUP), || made("member"));
+    assert_eq!(of_members, 100);
 }
 
 #[test]

@@ -720,3 +720,27 @@ fn where_branches_are_watched_a_list_or_a_closed_directory_forbids_as_soon_as_it
 fn errno_of<T>(outcome: Result<T, impl Into<std::io::Error>>) -> Option<Errno> {
     outcome.is_err().then(|| errno(outcome))
 }
+
+/// Of whom the server has no number is shown as nobody, who is a user like others where it has all numbers.
+#[test]
+fn the_user_nobody_is_known_in_a_namespace_of_their_own() {
+    const NOBODY: u32 = 65_534;
+    need_root!();
+    need_tool!("unshare");
+    let pool = stale_pool(1, "");
+    let file = pool.path("d/f");
+    put(&file, "root's");
+    chmod(&file, 0o644);
+    let read = || {
+        let mut unshare = command_as(NOBODY, "unshare");
+        let read = unshare.args(["--user", "cat"]).arg(&file).output().unwrap();
+        read.status.success().then_some(read.stdout)
+    };
+    if read().is_none() {
+        say("skipped: users may not have namespaces here");
+        return;
+    }
+    act_as(NOBODY, || fs::metadata(&file).unwrap());
+    chmod(pool.on(0, "d/f"), 0o600);
+    assert_eq!(read(), None);
+}

@@ -5,11 +5,14 @@
 //! written on their account, where the reserve may be reached. Groups and capabilities that count there, too,
 //! the server has not: who is entitled by these is served on the account of whom it is kept for.
 
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::StatVfs;
 
 use super::space::AUTO_FILL_BYTES_PER_MS;
+use super::{drive, medium};
 use crate::base::magic;
 use crate::base::sys::{self, mono_coarse_ms};
 
@@ -26,6 +29,8 @@ pub(crate) struct RootReserve {
     /// Until when an answer holds, and the answer: [`KEPT`], [`NEAR`].
     told: AtomicU64,
     holders: Holders,
+    /// What the filesystem keeps for its own needs besides, in its blocks: it counts as free, and nobody gets it.
+    own_blocks: u64,
 }
 
 /// Whom the reserve is for (`resuid`, `resgid`).
@@ -60,16 +65,24 @@ const NEAR: u64 = 2;
 const BITS: u32 = 2;
 
 impl RootReserve {
-    /// Of a filesystem of this type, by the number that `statfs(2)` gives it, and with these options.
-    pub(super) fn of(kind: u64, options: impl FnOnce() -> String) -> Self {
-        let by_user = keeps_for_users(kind);
+    /// Of the filesystem of a directory, of this type by the number that `statfs(2)` gives it.
+    pub(super) fn of(kind: u64, root: BorrowedFd<'_>) -> Self {
+        match keeps_for_users(kind) {
+            true => RootReserve {
+                holders: Holders::from_options(&medium::options_of(root)),
+                own_blocks: own_blocks(root).unwrap_or_default(),
+                ..RootReserve::by_type(true)
+            },
+            false => RootReserve::by_type(false),
+        }
+    }
+
+    fn by_type(by_user: bool) -> Self {
         RootReserve {
             by_user,
             told: AtomicU64::new(0),
-            holders: match by_user {
-                true => Holders::from_options(&options()),
-                false => Holders::default(),
-            },
+            holders: Holders::default(),
+            own_blocks: 0,
         }
     }
 
@@ -101,7 +114,7 @@ impl RootReserve {
             return answer;
         }
         let (answer, holds_ms) = match ask() {
-            Ok(stat) => judge(&stat),
+            Ok(stat) => judge(&stat, self.own_blocks),
             Err(_) => (KEPT | NEAR, HOLDS_MS.0),
         };
         let until = now_ms.saturating_add(holds_ms) << BITS;
@@ -111,10 +124,11 @@ impl RootReserve {
 }
 
 /// What a filesystem's figures say, and for how long.
-fn judge(stat: &StatVfs) -> (u64, u64) {
+fn judge(stat: &StatVfs, own_blocks: u64) -> (u64, u64) {
     let available_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
     // Where all of it is used up it may be had again as soon as something is removed.
-    let kept = match stat.f_bfree > stat.f_bavail || stat.f_bavail == 0 {
+    let not_available = stat.f_bfree.saturating_sub(stat.f_bavail);
+    let kept = match not_available > own_blocks || stat.f_bavail == 0 {
         true => KEPT,
         false => 0,
     };
@@ -125,13 +139,23 @@ fn judge(stat: &StatVfs) -> (u64, u64) {
     }
 }
 
+/// What ext4 keeps for its own needs; of clusters of several blocks it says the fewer.
+fn own_blocks(root: BorrowedFd<'_>) -> Option<u64> {
+    let stat = sys::statx_fd(root).ok()?;
+    let number = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+    let device = std::fs::read_link(Path::new(drive::DEVICES).join(number)).ok()?;
+    let of_device = Path::new("/sys/fs/ext4").join(device.file_name()?);
+    let clusters = std::fs::read_to_string(of_device.join("reserved_clusters")).ok()?;
+    clusters.trim().parse().ok()
+}
+
 /// ext2 to ext4, f2fs (`reserve_root`), UBIFS.
 fn keeps_for_users(kind: u64) -> bool {
     matches!(kind, magic::EXT4 | magic::F2FS | 0x2405_1905)
 }
 
 /// Whether the filesystem of a file keeps a reserve by users.
-pub(crate) fn may_be_kept_on(file: std::os::fd::BorrowedFd<'_>) -> bool {
+pub(crate) fn may_be_kept_on(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|fs| keeps_for_users(fs.f_type as u64))
 }
 
@@ -142,7 +166,7 @@ mod tests {
     use super::*;
 
     fn of(kind: u64) -> RootReserve {
-        RootReserve::of(kind, String::new)
+        RootReserve::by_type(keeps_for_users(kind))
     }
 
     #[test]
@@ -174,6 +198,11 @@ mod tests {
         assert_eq!(reserve(400, 500), (true, false));
         assert_eq!(reserve(0, 0), (true, true));
         assert_eq!(reserve(10, 10), (false, false), "none is kept");
+        let with_own = RootReserve {
+            own_blocks: 10,
+            ..of(magic::EXT4)
+        };
+        assert!(!with_own.is_kept(|| Ok(stat(500, 510))), "nor for root");
         let unknown = of(magic::EXT4);
         assert!(unknown.is_near(|| Err(Errno::IO)));
     }

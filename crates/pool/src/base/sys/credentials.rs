@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use smallvec::SmallVec;
 
 use crate::base::sys::Result;
 
@@ -16,14 +17,14 @@ use crate::base::sys::Result;
 pub const NOBODY: u32 = 65_534;
 
 /// Whose files an operation makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Owner of what is made.
     pub uid: u32,
     /// Group of what is made, unless the directory is set-group-id.
     pub gid: u32,
-    /// A further group of the caller that matters in this directory.
-    pub supplementary_gid: Option<u32>,
+    /// Further groups of the caller that matter there.
+    pub groups: SmallVec<[u32; 2]>,
 }
 
 /// Ends acting as the caller when dropped.
@@ -78,9 +79,9 @@ pub fn as_caller(caller: Caller) -> Result<ActingAs> {
     if (caller.uid == 0 && caller.gid == 0) || !*SERVER_IS_ROOT {
         return Ok(acting);
     }
-    if let Some(gid) = caller.supplementary_gid {
+    if !caller.groups.is_empty() {
         acting.groups_changed = true;
-        set_groups(&[gid]);
+        set_groups(&caller.groups);
     }
     if caller.gid != 0 {
         acting.gid_changed = true;
