@@ -1,6 +1,6 @@
 //! The one mover: takes a file from one branch to another under its users' hands.
 //!
-//! A move holds the node's gate alone, so nothing changes the file through the pool meanwhile.
+//! A move holds the node's move lock exclusively, so nothing changes the file through the pool meanwhile.
 //! Its steps, each of which leaves the file whole:
 //!
 //! 1. the copy is made without a name, or where that cannot be under one of our own names, which
@@ -248,7 +248,7 @@ pub(crate) struct Refused<'a> {
 const ROOM_MADE_MAX: u32 = 3;
 
 /// Moves a file whose branch refused more to one that takes it (`moveonenospc`); where it cannot move
-/// because it is in passthrough, others make way for it. Must be called without the node's gate; `moved`
+/// because it is in passthrough, others make way for it. Must be called without the node's move lock; `moved`
 /// says whether another request has moved it meanwhile.
 ///
 /// # Errors
@@ -267,7 +267,7 @@ pub(crate) fn make_room(
         return Err(refusal);
     }
     cx.may_block();
-    let alone = node.lock_for_move();
+    let exclusive = node.lock_for_move();
     if moved() {
         return Ok(());
     }
@@ -280,14 +280,14 @@ pub(crate) fn make_room(
         Ok(branch) => {
             pool.moved.fetch_add(1, Ordering::Relaxed);
             tracing::info!(path = shown_path(pool, node), to = %branch.path.display(), "moved a file from a full branch");
-            drop(alone);
+            drop(exclusive);
             attributes_are_elsewhere(pool, node);
             Ok(())
         }
-        Err(stay) => {
-            tracing::debug!(path = shown_path(pool, node), %stay, "a file on a full branch stays");
-            drop(alone);
-            match stay {
+        Err(reason) => {
+            tracing::debug!(path = shown_path(pool, node), %reason, "a file on a full branch stays");
+            drop(exclusive);
+            match reason {
                 MoveError::Passthrough if refused.times < ROOM_MADE_MAX => {
                     held::wait_for_room(pool, cx, node, refused)
                 }
@@ -336,7 +336,7 @@ fn move_by_policy(
                 branch.space().forget();
                 last = Some(errno);
             }
-            Err(stay) => return Err(stay),
+            Err(reason) => return Err(reason),
         }
     }
 }

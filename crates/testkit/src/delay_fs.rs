@@ -15,7 +15,7 @@ use strandfs_fuse::{
     StatfsReply, Timestamp, Write,
 };
 
-use super::mounts;
+use super::{Kind, Pool, eventually, mounts};
 
 /// What becomes of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,9 +77,33 @@ impl DelayFs {
         }
     }
 
+    /// Takes the place of a branch of a pool that is not served yet. What the branch has is in
+    /// `pool.outside("behind")`.
+    pub fn as_branch(pool: &Pool, number: usize) -> DelayFs {
+        let behind = pool.outside("behind");
+        fs::create_dir_all(&behind).unwrap();
+        DelayFs::mount(&behind, &pool.on(number, ""))
+    }
+
+    /// A pool that is not served yet: its first branch is in memory, its second one is delayed.
+    pub fn beside_memory(options: &str) -> (Pool, DelayFs) {
+        let branches = Pool::build().branches([Kind::Tmpfs("64m"), Kind::Dir]);
+        let pool = branches.option(options).prepare();
+        let delayed = DelayFs::as_branch(&pool, 1);
+        (pool, delayed)
+    }
+
     pub fn set(&self, mood: Mood) {
         *self.shared.mood.lock().unwrap() = mood;
         self.shared.changed.notify_all();
+    }
+
+    /// From now on no call returns. Waits until one of them is there.
+    pub fn hang(&self) {
+        self.set(Mood::Stuck);
+        eventually("a call to hang", Duration::from_secs(60), || {
+            self.waiting() > 0
+        });
     }
 
     /// How many calls wait.
@@ -91,7 +115,7 @@ impl DelayFs {
 impl Drop for DelayFs {
     fn drop(&mut self) {
         self.set(Mood::Well);
-        super::mounts::detach(&self.mountpoint);
+        mounts::detach(&self.mountpoint);
     }
 }
 

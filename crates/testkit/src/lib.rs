@@ -327,18 +327,31 @@ impl Pool {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// The program's arguments that mount this pool: `further` ones come after `mount`.
+    pub fn mount_args(&self, further: &[&str]) -> Vec<String> {
+        let mut words = vec!["mount".to_owned()];
+        words.extend(further.iter().map(|&word| word.to_owned()));
+        words.extend(["-o".to_owned(), self.options()]);
+        words.extend(self.branch_args());
+        words.push(self.mountpoint.display().to_string());
+        words
+    }
+
+    /// A command with these arguments, on the machine that this pool is on as far as its records are concerned.
+    pub fn mount_command(&self, further: &[&str]) -> Command {
+        let mut command = Command::new(command::binary());
+        command.args(self.mount_args(further));
+        command.env("STRANDFS_STATE_DIR", self.outside("state"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
     /// Starts the server and returns when the pool serves.
     pub fn start(&mut self) {
         assert!(self.server.is_none(), "already mounted");
-        let mut command = Command::new(command::binary());
-        command
-            .args(["mount", "-f", "-o", &self.options()])
-            .args(self.branch_args());
-        command.arg(&self.mountpoint).stdin(Stdio::null());
+        let mut command = self.mount_command(&["-f"]);
         let log = fs::File::create(&self.log).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log);
-        // The machine that this pool is on, as far as its records are concerned.
-        command.env("STRANDFS_STATE_DIR", self.outside("state"));
         let env = self.builder.env.iter();
         command.envs(env.map(|(name, value)| (name, value)));
         let (nofile, without) = (self.builder.nofile, self.builder.without);

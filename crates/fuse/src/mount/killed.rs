@@ -35,27 +35,27 @@ pub(super) fn server_is_killed(connection: u32) -> bool {
 }
 
 fn is_being_killed(connection: u32) -> bool {
-    let serving = |wanted: bool| {
-        tasks().any(|(task, is_killed)| is_killed == wanted && serves(&task, connection))
-    };
     // Most tasks were not killed: what those have open is looked at only where it decides.
-    serving(true) && !serving(false)
+    tasks().any(|(task, is_killed)| is_killed && serves(&task, connection))
+        && !tasks().any(|(task, is_killed)| !is_killed && goes_on_serving(&task, connection))
 }
 
 /// The process that serves a connection, if that is stopped (SIGSTOP, a debugger). None where
 /// `/proc` does not tell, and where another one serves it: a server may outlive its mount, whose
 /// number the next mount has.
 pub(super) fn stopped_server(connection: u32) -> Option<u32> {
-    let serving = |wanted: bool| {
-        processes().find(|process| {
-            let status = read_lossy(process.join("status"));
-            status.is_ok_and(|status| is_stopped(&status) == wanted) && serves(process, connection)
-        })
+    let is_stopped_now = |process: &Path| {
+        let status = read_lossy(process.join("status")).ok()?;
+        Some(is_stopped(&status))
     };
-    let server = serving(true)?;
-    match serving(false) {
-        Some(_) => None,
-        None => server.file_name()?.to_str()?.parse().ok(),
+    let server = processes()
+        .find(|process| is_stopped_now(process) == Some(true) && serves(process, connection))?;
+    let goes_on = processes().any(|process| {
+        is_stopped_now(&process) == Some(false) && goes_on_serving(&process, connection)
+    });
+    match goes_on {
+        true => None,
+        false => server.file_name()?.to_str()?.parse().ok(),
     }
 }
 
@@ -109,6 +109,16 @@ fn serves(task: &Path, connection: u32) -> bool {
         text.is_ok_and(|text| connection_of(&text) == Some(connection))
             && has_ended(task, &info, connection) != Some(true)
     })
+}
+
+/// The same of a task that has the device for longer than one that looks at it, as this program does
+/// ([`has_ended`]).
+fn goes_on_serving(task: &Path, connection: u32) -> bool {
+    serves(task, connection)
+        && (0..3).all(|_| {
+            thread::sleep(LOOK);
+            serves(task, connection)
+        })
 }
 
 /// Whether a descriptor's connection has ended, asked of the device itself. None where that may not be

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::base::calls::Call;
 use crate::base::{magic, sys};
 use crate::coherence::{Coherent, queue, validity, watched};
-use crate::state::State;
 use crate::state::dir_cache::{DirCaches, listed};
 use crate::state::figures::Cache;
 use crate::state::identity::VolumeId;
@@ -68,7 +67,7 @@ fn stat(dir: &DirEntry) -> sys::Result<Statx> {
 }
 
 /// Attributes of the directories of a set were changed in a way that may not be reported.
-pub(crate) fn attributes_changed(_pool: &State, set: &DirSet) {
+pub(crate) fn attributes_changed(set: &DirSet) {
     set.entries.iter().for_each(|dir| dir.memory.changed(None));
 }
 

@@ -289,9 +289,9 @@ impl AheadThread {
                     return Err(in_vain.to_string());
                 }
             }
-            Err(stay) => {
-                tracing::debug!(path = %candidate.path.display(), %stay, "a file is not moved ahead of time");
-                candidates.note_stay(&candidate, &stay, begun.elapsed());
+            Err(reason) => {
+                tracing::debug!(path = %candidate.path.display(), %reason, "a file is not moved ahead of time");
+                candidates.note_refusal(&candidate, &reason, begun.elapsed());
             }
         }
         Ok(true)

@@ -1,4 +1,4 @@
-//! Mending what servers that are gone left of their moves, by their records.
+//! Recovering what servers that are gone left of their moves, by their records.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -54,7 +54,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The file of `node`, if it can move. To be asked while holding the node's gate alone.
+    /// The file of `node`, if it can move. To be asked while holding the node's move lock exclusively.
     ///
     /// # Errors
     /// Why it cannot.

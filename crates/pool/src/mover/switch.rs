@@ -186,10 +186,10 @@ fn switch(
         .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
     expect_at(pool, node, source, &identity);
     let switched = switch_names(pool, node, source, target, (copy, made, handles));
-    if let Err(stay) = switched {
+    if let Err(reason) = switched {
         node.place_mut().copies = smallvec![source.identity];
         pool.nodes.unbind(&identity, node.id);
-        return Err(stay);
+        return Err(reason);
     }
     node.place_mut().copies = smallvec![identity];
     pool.nodes.unbind(&source.identity, node.id);
@@ -240,22 +240,22 @@ fn switch_names(
     }
     let settled = settle(pool, source, target, copy, made);
     let handed_over = settled.and_then(|()| hand_over(pool, node, source, target.branch, handles));
-    if let Err(stay) = handed_over {
+    if let Err(reason) = handed_over {
         take_back(source, &given, (copy, made));
-        return Err(stay);
+        return Err(reason);
     }
     // Whoever finds the name on neither branch looks again when this number has changed.
     pool.moves.fetch_add(1, Ordering::AcqRel);
     step();
-    if let Err(stay) = remove_names(source) {
+    if let Err(reason) = remove_names(source) {
         if let Err(error) = hand_back(pool, node, source) {
             // What is written goes to the copy, which therefore has to stay.
-            tracing::error!(branch = %source.branch.path.display(), %stay, %error, "the original of a file that moved could not be removed: the next server tries again");
+            tracing::error!(branch = %source.branch.path.display(), %reason, %error, "the original of a file that moved could not be removed: the next server tries again");
             copy.leave_record();
             return Ok(());
         }
         take_back(source, &given, (copy, made));
-        return Err(stay);
+        return Err(reason);
     }
     step();
     for name in &source.names {
@@ -278,13 +278,13 @@ fn hand_over(
     let left = Source::in_use(node);
     handles.install(node, branch);
     Source::wait_for_calls(&left);
-    let Err(stay) = source.check_left(node) else {
+    let Err(reason) = source.check_left(node) else {
         return Ok(());
     };
     match hand_back(pool, node, source) {
-        Ok(()) => Err(stay),
+        Ok(()) => Err(reason),
         Err(error) => {
-            tracing::warn!(branch = %source.branch.path.display(), %stay, %error, "a file moved though somebody writes to it on its branch: it could not be opened there again");
+            tracing::warn!(branch = %source.branch.path.display(), %reason, %error, "a file moved though somebody writes to it on its branch: it could not be opened there again");
             Ok(())
         }
     }

@@ -201,7 +201,7 @@ fn setattr_held(
         )?;
     }
     if node.is_dir() {
-        remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
+        remembered::attributes_changed(&*set::dir_set(pool, node)?);
     }
     let told = getattr(pool, node.id, change.handle)?;
     if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {

@@ -1,4 +1,4 @@
-//! Making files, directories, links to text and nodes: policy, parents, credentials.
+//! Making files, directories, symlinks and special files: policy, parents, credentials.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -79,25 +79,8 @@ pub(crate) fn create(
         return create_existing::open_existing(pool, cx, &parent, args, exclusive);
     }
     let name = Some(args.name);
-    let made = on_picked_branch(pool, cx, &view, (&parent, &set, name), |dir| {
-        let flags =
-            server_flags(&view, args.flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        make_as(
-            (cx, &dir.branch),
-            Bits {
-                mode: args.mode,
-                umask: args.umask,
-            },
-            || {
-                Ok(rustix::fs::openat(
-                    &dir.fd,
-                    args.name,
-                    flags,
-                    Mode::from_raw_mode(args.mode & 0o7777),
-                )?)
-            },
-        )
-    });
+    let new = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let made = open_new(pool, cx, &view, (&parent, &set, name), args, new);
     let (dir, file) = match made {
         Err(Error {
             errno: Errno::EXIST,
@@ -114,19 +97,13 @@ pub(crate) fn create(
         }
         other => other?,
     };
-    open_made(
-        pool,
-        cx,
-        &view,
-        &parent,
-        name,
-        (dir, file, share),
-        args.flags,
-    )
-    .map_err(|error| match (exclusive, error.errno) {
-        // The kernel looks again, and opens what was made.
-        (false, Errno::STALE | Errno::AGAIN) => error,
-        _ => error.after_effect(),
+    let made = (dir, file, share);
+    open_made(pool, cx, &view, &parent, name, made, args.flags).map_err(|error| {
+        match (exclusive, error.errno) {
+            // The kernel looks again, and opens what was made.
+            (false, Errno::STALE | Errno::AGAIN) => error,
+            _ => error.after_effect(),
+        }
     })
 }
 
@@ -141,27 +118,37 @@ pub(crate) fn tmpfile(
     let view = pool.view();
     let share = admission::admit(pool, cx)?;
     let set = set::dir_set(pool, &parent)?;
-    let (dir, file) = on_picked_branch(pool, cx, &view, (&parent, &set, None), |dir| {
-        let keep = OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
-        let flags = server_flags(&view, args.flags) | OFlags::TMPFILE | keep;
-        let mode = Mode::from_raw_mode(args.mode & 0o7777);
-        let bits = Bits {
-            mode: args.mode,
-            umask: args.umask,
-        };
+    let new = OFlags::TMPFILE | OFlags::from_bits_retain((args.flags & libc::O_EXCL) as u32);
+    let (dir, file) = open_new(pool, cx, &view, (&parent, &set, None), args, new)?;
+    let made = (dir, file, share);
+    open_made(pool, cx, &view, &parent, None, made, args.flags)
+}
+
+/// Makes a file on the first branch that the create policy picks, and opens it, as `new` says.
+fn open_new(
+    pool: &Ops,
+    cx: &Context<'_>,
+    view: &View,
+    at: (&Arc<Node>, &DirSet, Option<&OsStr>),
+    args: &Create<'_>,
+    new: OFlags,
+) -> Result<(DirEntry, OwnedFd)> {
+    let rule = view.policy(Function::Create);
+    let flags = server_flags(view, args.flags) | new;
+    let name = at.2.unwrap_or(OsStr::new("."));
+    let bits = Bits::new(args.mode, args.umask);
+    let make_on = |dir: &DirEntry| {
         make_as((cx, &dir.branch), bits, || {
-            Ok(rustix::fs::openat(&dir.fd, c".", flags, mode)?)
+            Ok(rustix::fs::openat(
+                &dir.fd,
+                name,
+                flags,
+                bits.permissions(),
+            )?)
         })
-    })?;
-    open_made(
-        pool,
-        cx,
-        &view,
-        &parent,
-        None,
-        (dir, file, share),
-        args.flags,
-    )
+    };
+    let made = on_picked(pool, cx, (view, rule), at, 1, make_on)?;
+    Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
 }
 
 /// The node, entry and handle of a file just made; the node's reference is given back if
@@ -244,22 +231,11 @@ pub(crate) fn mknod(
     let (major, minor) = decode_dev(args.rdev);
     let device = rustix::fs::makedev(major, minor);
     let kind = if regular { FileType::RegularFile } else { kind };
-    make(
-        pool,
-        cx,
-        &view,
-        rule,
-        parent,
-        args.name,
-        Bits {
-            mode: args.mode,
-            umask: args.umask,
-        },
-        |dir| {
-            let mode = Mode::from_raw_mode(args.mode & 0o7777);
-            Ok(rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)?)
-        },
-    )
+    let bits = Bits::new(args.mode, args.umask);
+    make(pool, cx, (&view, rule), (parent, args.name), bits, |dir| {
+        let mode = bits.permissions();
+        Ok(rustix::fs::mknodat(&dir.fd, args.name, kind, mode, device)?)
+    })
 }
 
 /// MKDIR.
@@ -271,25 +247,10 @@ pub(crate) fn mkdir(
 ) -> Result<Entry> {
     let view = pool.view();
     let rule = view.policy(Function::Mkdir);
-    make(
-        pool,
-        cx,
-        &view,
-        rule,
-        parent,
-        args.name,
-        Bits {
-            mode: args.mode,
-            umask: args.umask,
-        },
-        |dir| {
-            Ok(rustix::fs::mkdirat(
-                &dir.fd,
-                args.name,
-                Mode::from_raw_mode(args.mode & 0o7777),
-            )?)
-        },
-    )
+    let bits = Bits::new(args.mode, args.umask);
+    make(pool, cx, (&view, rule), (parent, args.name), bits, |dir| {
+        Ok(rustix::fs::mkdirat(&dir.fd, args.name, bits.permissions())?)
+    })
 }
 
 /// SYMLINK.
@@ -302,27 +263,18 @@ pub(crate) fn symlink(
 ) -> Result<Entry> {
     let view = pool.view();
     let rule = view.policy(Function::Symlink);
-    make(
-        pool,
-        cx,
-        &view,
-        rule,
-        parent,
-        name,
-        Bits { mode: 0, umask: 0 },
-        |dir| Ok(rustix::fs::symlinkat(target, &dir.fd, name)?),
-    )
+    let bits = Bits::new(0, 0);
+    make(pool, cx, (&view, rule), (parent, name), bits, |dir| {
+        Ok(rustix::fs::symlinkat(target, &dir.fd, name)?)
+    })
 }
 
 /// Makes a name on every branch the policy picks.
-#[allow(clippy::too_many_arguments)]
 fn make(
     pool: &Ops,
     cx: &Context<'_>,
-    view: &View,
-    rule: Policy,
-    parent: NodeId,
-    name: &OsStr,
+    (view, rule): (&View, Policy),
+    (parent, name): (NodeId, &OsStr),
     bits: Bits,
     make_on: impl Fn(&DirEntry) -> Result<()>,
 ) -> Result<Entry> {
@@ -333,14 +285,8 @@ fn make(
         return Err(Errno::EXIST.into());
     }
     let make_on = |dir: &DirEntry| make_as((cx, &dir.branch), bits, || make_on(dir));
-    let made = on_picked(
-        pool,
-        cx,
-        (view, rule),
-        (&parent, &set, Some(name)),
-        usize::MAX,
-        make_on,
-    )?;
+    let at: (&Arc<Node>, &DirSet, _) = (&parent, &set, Some(name));
+    let made = on_picked(pool, cx, (view, rule), at, usize::MAX, make_on)?;
     let entry = match &made[..] {
         [(only, ())] => entry_of_only(pool, view, &parent, only, name, since)
             .or_else(|_| lookup::look_up_made(pool, parent.id, name)),
@@ -424,19 +370,6 @@ fn on_picked<T>(
     }
 }
 
-/// As [`on_picked`], on the first branch alone.
-fn on_picked_branch(
-    pool: &Ops,
-    cx: &Context<'_>,
-    view: &View,
-    at: (&Arc<Node>, &DirSet, Option<&OsStr>),
-    make_on: impl Fn(&DirEntry) -> Result<OwnedFd>,
-) -> Result<(DirEntry, OwnedFd)> {
-    let rule = view.policy(Function::Create);
-    let made = on_picked(pool, cx, (view, rule), at, 1, make_on)?;
-    Ok(made.into_iter().next().ok_or(Errno::NOENT)?)
-}
-
 fn note_redirect(pool: &Ops, branch: &Branch, errno: Errno, tried: &mut SmallVec<[BranchId; 4]>) {
     tried.push(branch.id);
     branch.space().forget();
@@ -496,6 +429,17 @@ fn entry_of_made(
 struct Bits {
     mode: u32,
     umask: u32,
+}
+
+impl Bits {
+    fn new(mode: u32, umask: u32) -> Bits {
+        Bits { mode, umask }
+    }
+
+    /// The mode without the type.
+    fn permissions(self) -> Mode {
+        Mode::from_raw_mode(self.mode & 0o7777)
+    }
 }
 
 /// Runs `make` as the caller, under the caller's umask.

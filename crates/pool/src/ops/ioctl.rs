@@ -251,7 +251,7 @@ fn change_by_ioctl(
             (cx, Power::Own),
         )?;
         change_each(&copies, change)?;
-        remembered::attributes_changed(pool, &*set::dir_set(pool, node)?);
+        remembered::attributes_changed(&*set::dir_set(pool, node)?);
     } else {
         let opened = open::opened(pool, args.handle)?;
         let _held = opened.node.share_move_lock(cx);

@@ -19,7 +19,6 @@ use crate::ops::change::{self, Holder};
 use crate::ops::hidden_copies::{self, Power};
 use crate::ops::todays_rights::TodaysRights;
 use crate::ops::{account, create, exdev, lost_answer};
-use crate::state::State;
 use crate::state::node::{DirEntry, Node};
 use crate::state::view::View;
 
@@ -136,7 +135,7 @@ fn link_copy(
     let present = set::dir_set(pool, parent)?.on(holder.branch.id).cloned();
     let dir = match present {
         Some(dir) => dir,
-        None if preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
+        None if preserves_paths(view) => return Err(Errno::XDEV.into()),
         None => clone_path::ensure_dir(pool, parent, &holder.branch)?,
     };
     let path = sys::ProcPath::new(holder.fd.as_fd());
@@ -168,6 +167,6 @@ fn has_name(holder: &Holder, dir: &DirEntry, name: &OsStr) -> Option<bool> {
 }
 
 /// Whether rename and link keep to branches that already hold the target's directory.
-pub(crate) fn preserves_paths(_pool: &State, view: &View) -> bool {
+pub(crate) fn preserves_paths(view: &View) -> bool {
     view.policy(Function::Create).path_preserving() && !view.settings.policies.ignorepponrename
 }

@@ -349,7 +349,7 @@ fn register_in(
             };
             (OpenFlags::PASSTHROUGH | hybrid, Some(id))
         }
-        IoMode::Server => (cache_flags(pool, cx, view, node, &file)?, None),
+        IoMode::Server => (cache_flags(cx, view, node, &file)?, None),
     };
     let no_flush = state.locks.is_none()
         && closes_unseen(view.settings.requests.flush_on_close, &branch, flags);
@@ -479,13 +479,7 @@ fn may_have_to_move(pool: &State, view: &View, branch: &Branch) -> bool {
 }
 
 /// How the page cache treats an open that goes through the server.
-fn cache_flags(
-    _pool: &State,
-    cx: &Context<'_>,
-    view: &View,
-    node: &Node,
-    file: &OwnedFd,
-) -> Result<OpenFlags> {
+fn cache_flags(cx: &Context<'_>, view: &View, node: &Node, file: &OwnedFd) -> Result<OpenFlags> {
     let settings = &view.settings;
     let direct = if settings.requests.parallel_direct_writes {
         OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES

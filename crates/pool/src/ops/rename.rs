@@ -314,7 +314,7 @@ fn ends<'a>(
     let ino = from.has(branch).ok_or(Errno::STALE)?.stx_ino;
     let to_dir = match to.set.on(branch.id) {
         Some(dir) => dir.clone(),
-        None if link::preserves_paths(pool, view) => return Err(Errno::XDEV.into()),
+        None if link::preserves_paths(view) => return Err(Errno::XDEV.into()),
         None => clone_path::ensure_dir(pool, &to.parent, branch)?,
     };
     Ok(Ends {

@@ -211,7 +211,7 @@ pub(crate) fn setxattr(
 ) -> Result<()> {
     let view = pool.view();
     check_mode(&view, Some(args.name))?;
-    check_settable(pool, &view, args.name)?;
+    check_settable(&view, args.name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Setxattr);
@@ -241,7 +241,7 @@ pub(crate) fn removexattr(
 ) -> Result<()> {
     let view = pool.view();
     check_mode(&view, Some(name))?;
-    check_settable(pool, &view, name)?;
+    check_settable(&view, name)?;
     let node = pool.node(id)?;
     let _held = node.share_move_lock(cx);
     let rule = view.policy(Function::Removexattr);
@@ -286,7 +286,7 @@ fn power_for(name: &OsStr, clears_set_group_id: bool) -> Power {
     }
 }
 
-fn check_settable(_pool: &State, view: &View, name: &OsStr) -> Result<()> {
+fn check_settable(view: &View, name: &OsStr) -> Result<()> {
     if pool_key(name).is_some() {
         return Err(Errno::PERM.into());
     }

@@ -445,7 +445,7 @@ impl Filesystem for Pool {
     ) -> Answer<usize> {
         answer::told(self, cx, ("listxattr", node, None), || {
             if is_control_node(node) {
-                return file::control_listxattr(self, node, out);
+                return file::control_listxattr(node, out);
             }
             retry::finding(self, cx, || {
                 xattr::listxattr(self, cx, node, out.as_deref_mut())
@@ -465,7 +465,7 @@ impl Filesystem for Pool {
     fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Answer<()> {
         answer::told(self, cx, ("access", node, None), || {
             if is_control_node(node) {
-                return file::control_access(self, cx, mask);
+                return file::control_access(cx, mask);
             }
             retry::finding(self, cx, || readlink::access(self, node, mask))
         })

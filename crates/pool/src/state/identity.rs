@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! bit 63   62       61..52        51..0
-//!   1      face     volume (10)   inode number (52)   generation: the filesystem's, 32 bits
+//!   1    presented  volume (10)   inode number (52)   generation: the filesystem's, 32 bits
 //!   0      a counter: for the few that do not fit (huge numbers, a recycled number whose
 //!          predecessor the kernel still holds); such handles end with the node
 //! ```
@@ -132,7 +132,7 @@ pub fn kind_of_mode(mode: u32) -> FileKind {
 
 /// Whether the filesystem finds an inode only by number and generation together. ext4 and btrfs
 /// take generation 0 for "any"; tmpfs and XFS do not.
-fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<&OwnedFd>) -> bool {
+fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<BorrowedFd<'_>>) -> bool {
     match layout {
         None | Some(HandleLayout::Btrfs { .. }) => false,
         Some(HandleLayout::Shmem { .. } | HandleLayout::Ino64 { .. }) => true,
@@ -161,6 +161,51 @@ struct Volume {
     whole: bool,
     /// Its branch left the pool: nothing is held open here until it comes back.
     closed: bool,
+}
+
+impl Volume {
+    /// The filesystem of the inode of `stat`, which is `name` in `dir`, or `dir` itself. Its seed is not known yet.
+    fn at(branch: BranchId, stat: &Statx, dir: BorrowedFd<'_>, name: &OsStr) -> Volume {
+        let layout = handle_at(dir, name)
+            .ok()
+            .and_then(|handle| HandleLayout::learn(&handle, stat.stx_ino))
+            .map(|(layout, _)| layout);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let at = match name.is_empty() {
+            true => OsStr::new("."),
+            false => name,
+        };
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        // Another filesystem may be mounted there by now.
+        let is_same = |fd: &OwnedFd| {
+            let now = sys::statx_fd(fd.as_fd());
+            now.is_ok_and(|now| (now.stx_dev_major, now.stx_dev_minor) == device)
+        };
+        let mount = rustix::fs::openat(dir, at, flags, Mode::empty());
+        let mount = mount.ok().filter(is_same);
+        let fd = mount.as_ref().map(AsFd::as_fd);
+        let filesystem = fd.map(|fd| FilesystemId::of(fd, stat, &Medium::of(fd)));
+        Volume {
+            branch,
+            device,
+            handle_mark: filesystem.as_ref().map_or(0, FilesystemId::handle_mark),
+            filesystem,
+            layout,
+            strict: insists_on_generation(layout, fd),
+            whole: fd.is_some_and(|fd| export::shows_all(fd, layout)),
+            mount,
+            seed: 0,
+            closed: false,
+        }
+    }
+}
+
+/// The file handle of `name` in `dir`, or of `dir` itself if the name is empty.
+fn handle_at(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<sys::RawHandle> {
+    match name.is_empty() {
+        true => sys::name_to_handle_fd(dir),
+        false => sys::name_to_handle(dir, name),
+    }
 }
 
 /// All volumes met so far; grows by one for each filesystem nested in a branch.
@@ -215,69 +260,26 @@ impl Volumes {
         if let Some(volume) = self.find(branch, stat) {
             return Ok(volume);
         }
-        let handle = if name.is_empty() {
-            sys::name_to_handle_fd(dir)
-        } else {
-            sys::name_to_handle(dir, name)
-        };
-        let layout = handle
-            .ok()
-            .and_then(|h| HandleLayout::learn(&h, stat.stx_ino))
-            .map(|(layout, _)| layout);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let at = if name.is_empty() {
-            OsStr::new(".")
-        } else {
-            name
-        };
-        let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        // Another filesystem may be mounted there by now.
-        let is_same = |fd: &OwnedFd| {
-            let now = sys::statx_fd(fd.as_fd());
-            now.is_ok_and(|now| (now.stx_dev_major, now.stx_dev_minor) == device)
-        };
-        let mount = rustix::fs::openat(dir, at, flags, Mode::empty())
-            .ok()
-            .filter(is_same);
-        let filesystem = mount.as_ref().map(|mount| {
-            let mount = mount.as_fd();
-            FilesystemId::of(mount, stat, &Medium::of(mount))
-        });
+        let mut met = Volume::at(branch, stat, dir, name);
         let _adding = self.adding.lock();
-        if let Some(known) = self.of_device(branch, device) {
+        if let Some(known) = self.of_device(branch, met.device) {
             return Ok(known);
         }
         let mut list = Vec::clone(&self.list.load());
-        let strict = insists_on_generation(layout, mount.as_ref());
-        let same =
-            |v: &Arc<Volume>| (v.branch, v.device, &v.filesystem) == (branch, device, &filesystem);
-        let known = list.iter().position(same);
-        let whole = mount
-            .as_ref()
-            .is_some_and(|at| export::shows_all(at.as_fd(), layout));
-        let handle_mark = filesystem.as_ref().map_or(0, FilesystemId::handle_mark);
-        let volume = |seed| {
-            Arc::new(Volume {
-                branch,
-                device,
-                filesystem,
-                handle_mark,
-                layout,
-                mount,
-                strict,
-                seed,
-                whole,
-                closed: false,
-            })
+        let same = |known: &Arc<Volume>| {
+            (known.branch, known.device, &known.filesystem) == (branch, met.device, &met.filesystem)
         };
-        let index = match known.and_then(|index| Some((index, list.get_mut(index)?))) {
-            Some((index, closed)) => {
-                *closed = volume(closed.seed);
-                index
+        let at = list.iter().position(same);
+        let index = match at.and_then(|at| Some((at, list.get_mut(at)?))) {
+            Some((at, closed)) => {
+                met.seed = closed.seed;
+                *closed = Arc::new(met);
+                at
             }
             None => {
                 let nested = list.iter().filter(|v| v.branch == branch).count() as u64;
-                list.push(volume(mix(branch_seed.wrapping_add(nested))));
+                met.seed = mix(branch_seed.wrapping_add(nested));
+                list.push(Arc::new(met));
                 list.len() - 1
             }
         };
@@ -301,7 +303,7 @@ impl Volumes {
         name: &OsStr,
     ) -> sys::Result<Identity> {
         self.mounts.admit(branch, stat, dir, name)?;
-        let volume = self.note(branch, branch_seed, stat, dir, name)?;
+        let volume = self.note_admitted(branch, branch_seed, stat, dir, name)?;
         let layout = self
             .list
             .load()
@@ -309,18 +311,11 @@ impl Volumes {
             .and_then(|v| v.layout);
         let generation = match layout {
             None => 0,
-            Some(layout) => {
-                let handle = if name.is_empty() {
-                    sys::name_to_handle_fd(dir)?
-                } else {
-                    sys::name_to_handle(dir, name)?
-                };
-                match layout.read(&handle) {
-                    Some((ino, generation)) if ino == stat.stx_ino => generation,
-                    Some(_) => return Err(Errno::STALE),
-                    None => 0,
-                }
-            }
+            Some(layout) => match layout.read(&handle_at(dir, name)?) {
+                Some((ino, generation)) if ino == stat.stx_ino => generation,
+                Some(_) => return Err(Errno::STALE),
+                None => 0,
+            },
         };
         let btime_ns = btime_ns(stat);
         Ok(Identity {

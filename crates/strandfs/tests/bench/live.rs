@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::need_root;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Kind, Pool, Run, strandfs};
+use crate::support::{Pool, Run, strandfs};
 
 /// A pool of which one branch can be slow. The fields are dropped in order.
 struct Watched {
@@ -25,16 +25,12 @@ impl Watched {
     }
 
     fn with(options: &str) -> Watched {
-        let mut pool = Pool::build()
-            .branches([Kind::Tmpfs("64m"), Kind::Dir])
-            .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
-            .option("category.create=ff")
-            .option(options)
-            .prepare();
-        let behind = pool.outside("behind");
-        put(behind.join("far/f"), "far");
+        let (mut pool, slow) = DelayFs::beside_memory(&format!(
+            "cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout,\
+             category.create=ff,{options}"
+        ));
+        put(pool.outside("behind/far/f"), "far");
         put(pool.on(0, "near/f"), "near");
-        let slow = DelayFs::mount(&behind, &pool.on(1, ""));
         pool.start();
         Watched { slow, pool }
     }

@@ -357,8 +357,7 @@ fn changes_beside_a_branch_that_is_not_watched_are_seen() {
         .limit(LONG)
         .prepare();
     let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let _other = DelayFs::mount(&behind, &pool.on(WATCHED, ""));
+    let _other = DelayFs::as_branch(&pool, WATCHED);
     pool.start();
     assert!(!watched(&pool), "{}", pool.status());
     prepare(&pool, WATCHED);

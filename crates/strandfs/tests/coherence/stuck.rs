@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::{get, names, put};
 use crate::support::threads::threads;
-use crate::support::{Kind, Pool, eventually};
+use crate::support::{Pool, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -24,23 +24,18 @@ struct Hanging {
 
 impl Hanging {
     fn new() -> Hanging {
-        let mut pool = Pool::build()
-            .branch(Kind::Tmpfs("64m"), "")
-            .branch(Kind::Dir, "")
-            .option("coherence=watch,branch-slow-after=500ms,branch-deadline=0,on-missing=fail")
-            .option("category.create=ff")
+        let (mut pool, branch) = DelayFs::beside_memory(
             // By default it would be asked again after a second which directories it has.
-            .option("cache.entry=600")
-            .prepare();
-        let behind = pool.outside("behind");
-        put(behind.join("both/far"), "far");
-        put(behind.join("both/sub/far"), "far");
+            "cache.entry=600,coherence=watch,category.create=ff,\
+             branch-slow-after=500ms,branch-deadline=0,on-missing=fail",
+        );
+        put(pool.outside("behind/both/far"), "far");
+        put(pool.outside("behind/both/sub/far"), "far");
         put(pool.on(0, "both/near"), "near");
         put(pool.on(0, "both/sub/near"), "near");
         put(pool.on(0, "here/old"), "old");
         put(pool.on(0, "here/changed"), "before");
         put(pool.on(0, "here/sub/f"), "f");
-        let branch = DelayFs::mount(&behind, &pool.on(1, ""));
         pool.start();
         let hanging = Hanging {
             branch,

@@ -81,9 +81,7 @@ impl Knot {
             ))
             .option("cache.entry=3600,cache.attr=3600,cache.negative-entry=3600")
             .prepare();
-        let behind = pool.outside("behind");
-        fs::create_dir(&behind).unwrap();
-        let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+        let slow = DelayFs::as_branch(&pool, 0);
         // The slow branch has no such directory: the client's request is to make it there.
         put(pool.on(1, "dir/known"), "x");
         pool.start();
@@ -336,25 +334,13 @@ fn a_server_killed_before_it_serves_leaves_nobody_waiting() {
         .branch(Kind::Dir, "")
         .option("branch-deadline=0")
         .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    let slow = DelayFs::as_branch(&pool, 0);
     // So slow that the test finds the mount before the server is done with the branch.
     slow.set(Mood::Slow(Duration::from_millis(200)));
     let log = fs::File::create(pool.outside("log")).unwrap();
-    let mut server = Command::new(binary())
-        .args(["mount", "-f", "-o", &pool.options()])
-        .args(pool.branch_args())
-        .arg(pool.root())
-        .env("STRANDFS_STATE_DIR", pool.outside("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
+    let mut server = pool.mount_command(&["-f"]).stderr(log).spawn().unwrap();
     eventually("the mount", PATIENCE, || mounts::is_mounted(pool.root()));
-    slow.set(Mood::Stuck);
-    eventually("a call to be stuck", PATIENCE, || slow.waiting() > 0);
+    slow.hang();
     let root = pool.root().to_path_buf();
     let client = apart(move || fs::metadata(root).map(drop));
     server.kill().unwrap();
@@ -384,20 +370,10 @@ fn a_server_killed_while_it_asks_itself(transport: &str) {
         .branch(Kind::Dir, "")
         .option(&format!("branch-deadline=0,transport={transport}"))
         .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    let slow = DelayFs::as_branch(&pool, 0);
     slow.set(Mood::Slow(Duration::from_millis(100)));
-    let mut server = Command::new(binary())
-        .args(["mount", "-f", "-o", &pool.options()])
-        .args(pool.branch_args())
-        .arg(pool.root())
-        .env("STRANDFS_STATE_DIR", pool.outside("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(pool.outside("log")).unwrap())
-        .spawn()
-        .unwrap();
+    let log = fs::File::create(pool.outside("log")).unwrap();
+    let mut server = pool.mount_command(&["-f"]).stderr(log).spawn().unwrap();
     // The kernel's first request is INIT, before there is a guardian.
     eventually("it to ask itself", PATIENCE, || {
         pool.log().contains("mounted mountpoint") && outstanding(&pool) > 0
@@ -437,21 +413,11 @@ fn a_mount_whose_server_is_killed_before_it_serves_leaves_none_behind() {
         .branch(Kind::Dir, "")
         .option("branch-deadline=0")
         .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(0, ""));
+    let slow = DelayFs::as_branch(&pool, 0);
     // So slow that the test finds the mount before the server is done with the branch.
     slow.set(Mood::Slow(Duration::from_millis(200)));
-    let command = Command::new(binary())
-        .args(["mount", "-o", &pool.options()])
-        .args(pool.branch_args())
-        .arg(pool.root())
-        .env("STRANDFS_STATE_DIR", pool.outside("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = pool.mount_command(&[]);
+    let command = command.stderr(Stdio::piped()).spawn().unwrap();
     eventually("the mount", PATIENCE, || mounts::is_mounted(pool.root()));
     send(guardian_of(command.id()), Signal::KILL);
     slow.set(Mood::Well);
@@ -471,19 +437,12 @@ fn a_mount_whose_server_is_killed_before_it_serves_leaves_none_behind() {
 #[test]
 fn a_server_killed_while_it_asks_a_branch_needs_no_guardian() {
     need_root!();
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Dir, "")
-        .option("transport=dev,branch-deadline=0,branch-check-interval=1s")
-        .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let (mut pool, slow) =
+        DelayFs::beside_memory("transport=dev,branch-deadline=0,branch-check-interval=1s");
     pool.start();
     let server = pool.pid();
     guardian(&pool);
-    slow.set(Mood::Stuck);
-    eventually("the branch to be asked", PATIENCE, || slow.waiting() > 0);
+    slow.hang();
     unguarded(server, || send(server, Signal::KILL));
     let root = pool.root().to_path_buf();
     let client = apart(move || fs::metadata(root).map(drop));

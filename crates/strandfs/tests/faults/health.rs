@@ -383,16 +383,7 @@ fn a_branch_without_its_marker_is_not_there() {
     put(disk.pool.on(0, ".strandfs.branch"), "");
     put(disk.pool.on(1, ".strandfs.branch"), "");
     mounts::detach_once(&disk.pool.on(1, ""));
-    let mountpoint = disk.pool.root().to_str().unwrap().to_owned();
-    let mut line = vec![
-        "mount".to_owned(),
-        "-f".to_owned(),
-        "-o".to_owned(),
-        disk.pool.options(),
-    ];
-    line.extend(disk.pool.branch_args());
-    line.push(mountpoint);
-    let refused = strandfs(&line);
+    let refused = strandfs(disk.pool.mount_args(&["-f"]));
     assert_eq!(refused.code(), 1, "systemd tries again: {refused:?}");
     assert!(
         refused.stderr.contains("it has no .strandfs.branch"),

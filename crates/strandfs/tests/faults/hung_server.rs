@@ -28,13 +28,14 @@ fn in_time(words: &[&str]) -> Run {
     ran
 }
 
-/// What every command says of the pool, with this exit code.
+/// What every command says of the pool, all of them at once: whoever looks at a server has its device open for a
+/// moment, and was taken by the others for a server that goes on. None of them changes anything.
 fn all_say(pool: &Pool, said: &str) {
     let (root, other) = (pool.root().to_str().unwrap(), pool.outside("other"));
     fs::create_dir_all(&other).unwrap();
     let file = pool.path("f");
-    for words in [
-        &["status", root][..],
+    let commands: [&[&str]; 13] = [
+        &["status", root],
         &["status", root, "--json"],
         &["doctor", root],
         &["explain", file.to_str().unwrap()],
@@ -53,12 +54,17 @@ fn all_say(pool: &Pool, said: &str) {
             other.to_str().unwrap(),
             root,
         ],
-    ] {
-        let ran = in_time(words);
-        assert!(matches!(ran.code(), 1..=3), "{words:?}: {ran:?}");
-        let text = format!("{}{}", ran.stdout, ran.stderr);
-        assert!(text.contains(said), "{words:?}: {text}");
-    }
+    ];
+    std::thread::scope(|scope| {
+        for words in commands {
+            scope.spawn(move || {
+                let ran = in_time(words);
+                assert!(matches!(ran.code(), 1..=3), "{words:?}: {ran:?}");
+                let text = format!("{}{}", ran.stdout, ran.stderr);
+                assert!(text.contains(said), "{words:?}: {text}");
+            });
+        }
+    });
 }
 
 fn a_stopped_server(transport: &str, further: &str) {
@@ -174,15 +180,8 @@ fn one_waits_for_the_other() -> Option<(Pool, Pool, Ended)> {
         .option("cache.attr=9s,branch-marker=there,on-missing=wait")
         .prepare();
     let said = next.outside("said");
-    let mut command = Command::new(crate::support::command::binary());
-    command
-        .args(["mount", "-f", "-o", &next.options()])
-        .args(next.branch_args())
-        .arg(next.root())
-        .env("STRANDFS_STATE_DIR", next.outside("state"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(&said).unwrap());
+    let mut command = next.mount_command(&["-f"]);
+    command.stderr(fs::File::create(&said).unwrap());
     let server = Ended(command.spawn().unwrap());
     eventually("it to wait", IN_TIME, || {
         fs::read_to_string(&said).is_ok_and(|said| said.contains("waiting for branch"))
@@ -228,16 +227,10 @@ fn a_stopped_server_holds_up_no_command_about_another_pool() {
 
 /// A pool with a branch that does not answer, for which somebody waits.
 fn with_a_stuck_branch(options: &str, check: impl FnOnce(&Pool, &str)) {
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Dir, "")
-        .option("branch-slow-after=500ms,category.create=ff")
-        .option(options)
-        .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("there"), "x");
+    let options = format!("branch-slow-after=500ms,category.create=ff,{options}");
+    let (mut pool, slow) = DelayFs::beside_memory(&options);
+    put(pool.outside("behind/there"), "x");
     put(pool.on(0, "here"), "x");
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
     pool.start();
     slow.set(Mood::Stuck);
     let mut reader = Command::new("cat")

@@ -152,9 +152,8 @@ fn a_branch_that_hangs_is_told_of_when_slow_and_when_given_up() {
         .branches([Kind::Dir, Kind::Tmpfs("64m")])
         .option("branch-slow-after=500ms,branch-deadline=3s")
         .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("f"), "there");
-    let branch = DelayFs::mount(&behind, &pool.on(0, ""));
+    put(pool.outside("behind/f"), "there");
+    let branch = DelayFs::as_branch(&pool, 0);
     pool.add_option("category.create=ff");
     let told = Told::new(pool, TELL).start();
     branch.set(Mood::Stuck);

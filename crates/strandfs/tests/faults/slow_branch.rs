@@ -38,10 +38,9 @@ impl Hanging {
             .option("branch-slow-after=500ms,branch-check-interval=1s,category.create=epff")
             .option(options)
             .prepare();
-        let behind = pool.outside("behind");
-        put(behind.join("there/f"), "there");
-        put(behind.join("both/f"), "first");
-        let branch = DelayFs::mount(&behind, &pool.on(0, ""));
+        put(pool.outside("behind/there/f"), "there");
+        put(pool.outside("behind/both/f"), "first");
+        let branch = DelayFs::as_branch(&pool, 0);
         put(pool.on(1, "here/f"), "here");
         put(pool.on(1, "both/f"), "second");
         put(pool.on(1, "both/g"), "g");

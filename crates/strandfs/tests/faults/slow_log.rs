@@ -27,11 +27,10 @@ impl Delayed {
             .option("branch-slow-after=20s,category.create=ff")
             .option(options)
             .prepare();
-        let behind = pool.outside("behind");
-        put(behind.join("far/f"), "far");
-        put(behind.join("far/bad\nname\x1b[31m"), "far");
+        put(pool.outside("behind/far/f"), "far");
+        put(pool.outside("behind/far/bad\nname\x1b[31m"), "far");
         put(pool.on(1, "near/f"), "near");
-        let branch = DelayFs::mount(&behind, &pool.on(0, ""));
+        let branch = DelayFs::as_branch(&pool, 0);
         pool.start();
         fs::metadata(pool.path("far/f")).unwrap();
         fs::metadata(pool.path("near/f")).unwrap();

@@ -85,12 +85,8 @@ impl Drop for Daemon<'_> {
 }
 
 fn daemon(pool: &Pool) -> Daemon<'_> {
-    let branches = pool.branch_args();
-    let mut args = vec!["mount", "-o", "minfreespace=0"];
-    args.extend(branches.iter().map(String::as_str));
-    args.push(text(pool.root()));
     let guard = Daemon(pool);
-    strandfs(args).ok();
+    strandfs(pool.mount_args(&[])).ok();
     // The promise: when the command returns, the pool serves.
     assert!(mounts::is_mounted(pool.root()));
     put(pool.path("f"), "served");
@@ -354,15 +350,7 @@ fn a_dead_mountpoint_is_recovered() {
         dead.raw_os_error() == Some(libc::ENOTCONN)
     });
     let guard = Daemon(&pool);
-    let branch = pool.branch_args();
-    strandfs([
-        "mount",
-        "-o",
-        "minfreespace=0",
-        &branch[0],
-        text(pool.root()),
-    ])
-    .ok();
+    strandfs(pool.mount_args(&[])).ok();
     assert_eq!(get(pool.path("f")), b"kept");
     strandfs(["umount", text(pool.root())]).ok();
     assert!(

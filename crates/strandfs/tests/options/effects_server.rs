@@ -167,20 +167,13 @@ fn scheduling_priority_is_the_nice_value_of_every_thread() {
 fn a_refused_scheduling_priority_is_told() {
     need_root!();
     need_tool!("setpriv");
-    let pool = Pool::tmpfs(1).prepare();
+    let pool = Pool::tmpfs(1).option("scheduling-priority=-15").prepare();
     let log = fs::File::create(pool.outside("refused")).unwrap();
     let mut server = Command::new("setpriv");
     server
         .args(["--inh-caps", "-sys_nice", "--bounding-set", "-sys_nice"])
         .arg(command::binary())
-        .args([
-            "mount",
-            "-f",
-            "-o",
-            "scheduling-priority=-15,minfreespace=0",
-        ])
-        .args(pool.branch_args())
-        .arg(pool.root())
+        .args(pool.mount_args(&["-f"]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
@@ -310,10 +303,7 @@ fn a_branch_that_is_not_mounted_in_time_is_told_or_refused() {
     );
     pool.stop();
     pool.add_option("branches-mount-timeout-fail=true");
-    let mut args = vec!["mount".to_owned(), "-o".to_owned(), pool.options()];
-    args.extend(pool.branch_args());
-    args.push(pool.root().display().to_string());
-    let refused = strandfs(&args);
+    let refused = strandfs(pool.mount_args(&[]));
     assert_eq!(refused.code(), 1, "{refused:?}");
     assert!(
         refused.stderr.contains("nothing was mounted"),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Kind, Pool, run, strandfs};
+use crate::support::{Pool, run, strandfs};
 use crate::{need_root, need_tool};
 
 use super::status_keys::pool;
@@ -284,15 +284,12 @@ fn the_page_has_every_field_of_records_and_volumes() {
 #[test]
 fn the_page_has_every_field_of_a_live_verdict_and_an_example() {
     need_root!();
-    let mut pool = Pool::build()
-        .branches([Kind::Tmpfs("16m"), Kind::Dir])
-        .option("cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout")
-        .option("category.create=ff,func.getattr=newest")
-        .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("far/f"), "far");
+    let (mut pool, delay) = DelayFs::beside_memory(
+        "cache.attr=0,cache.entry=0,cache.negative-entry=0,coherence=timeout,category.create=ff,\
+         func.getattr=newest",
+    );
+    put(pool.outside("behind/far/f"), "far");
     put(pool.on(0, "near/f"), "near");
-    let delay = DelayFs::mount(&behind, &pool.on(1, ""));
     pool.start();
     let root = pool.root().to_str().unwrap();
     let watch = |file: Option<&str>| {

@@ -239,14 +239,9 @@ fn ask(socket: &str) -> (serde_json::Value, Duration) {
 #[test]
 fn a_branch_that_hangs_holds_up_no_metrics() {
     need_root!();
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Dir, "")
-        .option("branch-slow-after=500ms,branch-deadline=0,category.create=ff")
-        .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("there"), "x");
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let (mut pool, slow) =
+        DelayFs::beside_memory("branch-slow-after=500ms,branch-deadline=0,category.create=ff");
+    put(pool.outside("behind/there"), "x");
     pool.start();
     let mut socket = [0; 200];
     let control = pool.path(".strandfs");

@@ -227,11 +227,7 @@ fn a_branch_that_fstab_mounts_something_on_is_named_when_nothing_is_there() {
     let _system = System::new(&pool, &(line(&there) + &line(&bare)));
     let _daemons = Daemons::at(pool.root());
     let mount = || {
-        let options = pool.options();
-        let mut words = vec!["mount".to_owned(), "-o".to_owned(), options];
-        words.extend(pool.branch_args());
-        words.push(text(pool.root()).to_owned());
-        let said = strandfs(words).ok().stderr;
+        let said = strandfs(pool.mount_args(&[])).ok().stderr;
         run("umount", [text(pool.root())]).ok();
         said
     };

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::support::command::{binary, prepare_server};
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
-use crate::support::{Kind, Pool, awaited, eventually, mounts, run, strandfs};
+use crate::support::{Pool, awaited, eventually, mounts, run, strandfs};
 use crate::{need_root, need_tool};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -52,14 +52,8 @@ fn the_manager_hears_of_the_start_when_the_pool_answers_and_of_the_end_when_it_b
     let socket = pool.outside("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(SOON)).unwrap();
-    let mut command = Command::new(binary());
-    command
-        .args(["mount", "-f", "-o", &pool.options()])
-        .args(pool.branch_args())
-        .arg(pool.root())
-        .env("NOTIFY_SOCKET", &socket)
-        .env("STRANDFS_STATE_DIR", pool.outside("state"))
-        .stdin(Stdio::null());
+    let mut command = pool.mount_command(&["-f"]);
+    command.env("NOTIFY_SOCKET", &socket);
     // SAFETY: the closure runs between fork and exec and makes system calls only.
     unsafe { command.pre_exec(|| prepare_server(None, None)) };
     let mut server = Ended(command.spawn().unwrap());
@@ -104,22 +98,15 @@ fn the_manager_hears_that_somebody_else_has_unmounted() {
 #[test]
 fn a_server_that_a_branch_keeps_from_ending_asks_the_manager_for_time_no_more() {
     need_root!();
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Dir, "")
-        .option("transport=dev,branch-deadline=0,branch-check-interval=1s")
-        .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let (mut pool, slow) =
+        DelayFs::beside_memory("transport=dev,branch-deadline=0,branch-check-interval=1s");
     let socket = pool.outside("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(SOON)).unwrap();
     pool.set_env("NOTIFY_SOCKET", socket.to_str().unwrap());
     pool.start();
     assert_eq!(heard(&manager)[0], "READY=1");
-    slow.set(Mood::Stuck);
-    eventually("the branch to be asked", SOON, || slow.waiting() > 0);
+    slow.hang();
     let pid = Pid::from_raw(pool.pid() as i32).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     let first = heard(&manager);
@@ -295,9 +282,7 @@ fn the_sample_of_a_configuration_is_good() {
 /// Mounts in the background, as fstab does; returns the server.
 fn serve(pool: &Pool, program: &Path) -> OwnedFd {
     let mut command = Command::new(program);
-    command.args(["mount", "-o", &pool.options()]);
-    command.args(pool.branch_args()).arg(pool.root());
-    command.stderr(Stdio::null());
+    command.args(pool.mount_args(&[])).stderr(Stdio::null());
     assert!(command.status().unwrap().success());
     let pid = Pid::from_raw(pool.status().pid as i32).unwrap();
     pidfd_open(pid, PidfdFlags::empty()).unwrap()
@@ -366,20 +351,13 @@ fn unmounting_says_who_else_the_server_goes_on_for() {
 /// the command came to before the branch went on, and in the end. None if the kernel has not given the
 /// second mount the number of the first.
 fn unmounted_while_another_is_mounted() -> Option<(Option<ExitStatus>, Output)> {
-    let mut pool = Pool::build()
-        .branch(Kind::Tmpfs("16m"), "")
-        .branch(Kind::Dir, "")
-        .option("fsname=same,branch-deadline=0,branch-check-interval=1s")
-        .prepare();
-    let behind = pool.outside("behind");
-    fs::create_dir(&behind).unwrap();
-    let slow = DelayFs::mount(&behind, &pool.on(1, ""));
+    let (mut pool, slow) =
+        DelayFs::beside_memory("fsname=same,branch-deadline=0,branch-check-interval=1s");
     let mut next = Pool::tmpfs(1).option("fsname=same").prepare();
     pool.start();
     let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
     let first = number(&pool);
-    slow.set(Mood::Stuck);
-    eventually("the branch to be asked", SOON, || slow.waiting() > 0);
+    slow.hang();
     let umount = || {
         let mut command = Command::new(binary());
         command.args(["umount".as_ref(), pool.root().as_os_str()]);

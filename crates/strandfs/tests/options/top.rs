@@ -104,9 +104,8 @@ fn a_branch_that_hangs_does_not_hold_up_the_picture() {
         .branches([Kind::Dir, Kind::Tmpfs("64m")])
         .option("branch-slow-after=200ms,branch-check-interval=200ms,branch-deadline=0")
         .prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("f"), "there");
-    let branch = DelayFs::mount(&behind, &pool.on(0, ""));
+    put(pool.outside("behind/f"), "there");
+    let branch = DelayFs::as_branch(&pool, 0);
     pool.start();
     branch.set(Mood::Stuck);
     crate::support::eventually("it is slow", Duration::from_secs(30), || {

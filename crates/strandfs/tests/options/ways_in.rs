@@ -177,8 +177,7 @@ fn a_configuration_is_read_once_for_a_mount_in_the_background() {
 fn the_plan_of_a_mount_is_none_of_the_servers_input() {
     let pool = Pool::tmpfs(1).prepare();
     let _daemons = Daemons::at(pool.root());
-    let branch = &pool.branch_args()[0];
-    strandfs(["mount", "-o", "minfreespace=0", branch, text(pool.root())]).ok();
+    strandfs(pool.mount_args(&[])).ok();
     let server = pool.status().pid;
     for number in 0..=2 {
         let stream = fs::read_link(format!("/proc/{server}/fd/{number}")).unwrap();

@@ -114,10 +114,9 @@ fn listings_at_the_same_time_are_all_complete() {
 fn a_directory_is_not_kept_open_for_reading_on_a_filesystem_of_a_server() {
     need_root!();
     let mut pool = Pool::tmpfs(2).prepare();
-    let behind = pool.outside("behind");
-    put(behind.join("d/there"), "");
+    put(pool.outside("behind/d/there"), "");
     put(pool.on(0, "d/here"), "");
-    let _server = DelayFs::mount(&behind, &pool.on(1, ""));
+    let _server = DelayFs::as_branch(&pool, 1);
     pool.start();
     assert_eq!(names(pool.path("d")), ["here", "there"]);
     for (branch, readable) in [(0, true), (1, false)] {

@@ -107,7 +107,7 @@ fn requests_that_wait_leave_a_thread_with_several_entries() {
     for number in 0..WAITING {
         put(behind.join(format!("there/f{number}")), pattern(7, 5000));
     }
-    let branch = DelayFs::mount(&behind, &pool.on(1, ""));
+    let branch = DelayFs::as_branch(&pool, 1);
     fs::create_dir(pool.on(0, "here")).unwrap();
     pool.start();
     put(pool.path("f"), vec![0; Load::BYTES]);

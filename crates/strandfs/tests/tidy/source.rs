@@ -16,8 +16,11 @@ impl Source {
     /// Splits `text` into code and comments and finds the test-only items.
     pub fn new(text: &str) -> Source {
         let (code, comments) = split(text);
-        let code: Vec<String> = code.split('\n').map(str::to_owned).collect();
-        let comments: Vec<String> = comments.split('\n').map(str::to_owned).collect();
+        let lines = |text: &str| -> Vec<String> {
+            let lines = text.split('\n').map(str::trim_end);
+            lines.map(str::to_owned).collect()
+        };
+        let (code, comments) = (lines(&code), lines(&comments));
         let test_only = test_lines(&code);
         Source {
             code,
@@ -42,7 +45,12 @@ fn split(text: &str) -> (String, String) {
     let mut state = State::Code;
     let mut at = 0;
     while at < chars.len() {
-        let (taken, is_code, next) = step(&chars, at, &state);
+        // Most characters change nothing: they are taken together.
+        let plain = chars[at..].iter().take_while(|&&c| is_plain(&state, c));
+        let (taken, is_code, next) = match plain.count() {
+            0 => step(&chars, at, &state),
+            taken => (taken, matches!(state, State::Code), None),
+        };
         for &c in &chars[at..at + taken] {
             let blank = if c == '\n' { '\n' } else { ' ' };
             let is_comment = matches!(state, State::LineComment | State::BlockComment(_));
@@ -53,6 +61,16 @@ fn split(text: &str) -> (String, String) {
         state = next.unwrap_or(state);
     }
     (code, comments)
+}
+
+/// Whether a character is what it is in this state, whatever follows.
+fn is_plain(state: &State, c: char) -> bool {
+    match state {
+        State::Code => !matches!(c, '/' | '"' | '\'' | 'b' | 'c' | 'r'),
+        State::LineComment => c != '\n',
+        State::BlockComment(_) => !matches!(c, '*' | '/'),
+        State::Text { .. } => !matches!(c, '\\' | '"'),
+    }
 }
 
 /// How many characters to take from `at`, whether they are code, and the state after them.
@@ -150,6 +168,9 @@ fn char_literal(rest: &[char]) -> Option<usize> {
 fn test_lines(code: &[String]) -> Vec<bool> {
     let mut marked = vec![false; code.len()];
     for start in 0..code.len() {
+        if !code[start].contains('#') {
+            continue;
+        }
         let dense: String = code[start].split_whitespace().collect();
         if dense.contains("#[cfg(test)]") || dense.contains("#[cfg(all(test") || dense == "#[test]"
         {

@@ -174,15 +174,15 @@ fn crate_of(path: &str) -> &str {
 }
 
 /// What is wrong with the types of these files: paths below the root, and texts.
-fn complaints(files: &[(String, String)]) -> Vec<String> {
+fn complaints(files: &[(String, Sizes)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut methods: BTreeMap<(String, String), (usize, String)> = BTreeMap::new();
-    for (path, text) in files {
-        let found = sizes(text);
-        for (name, count) in found.fields {
+    for (path, found) in files {
+        for (name, count) in &found.fields {
+            let count = *count;
             let larger = LARGER
                 .iter()
-                .any(|(file, it, _)| *file == path && *it == name);
+                .any(|(file, it, _)| file == path && it == name);
             if count > MOST_FIELDS && !larger {
                 wrong.push(format!(
                     "{path}: {name} has {count} fields, more than {MOST_FIELDS}"
@@ -195,8 +195,8 @@ fn complaints(files: &[(String, String)]) -> Vec<String> {
         }
         // Files of one crate add to one type. Types of one name share a count, which errs to the
         // strict side.
-        for (name, count) in found.methods {
-            let key = (crate_of(path).to_owned(), name);
+        for (name, count) in &found.methods {
+            let key = (crate_of(path).to_owned(), name.clone());
             let sum = methods.entry(key).or_insert_with(|| (0, path.clone()));
             sum.0 += count;
         }
@@ -218,21 +218,20 @@ fn no_type_has_too_many_fields_or_methods() {
     for dir in ["crates", "lab/src"] {
         crate::rust_files(&root.join(dir), &mut paths);
     }
-    let files: Vec<(String, String)> = paths
+    let files: Vec<(String, Sizes)> = paths
         .iter()
         .filter_map(|path| {
             let below = path.strip_prefix(&root).unwrap_or(Path::new(""));
             let below = below.to_string_lossy().into_owned();
             let text = || fs::read_to_string(path).expect("a readable file");
-            below.contains("src/").then(|| (below, text()))
+            below.contains("src/").then(|| (below, sizes(&text())))
         })
         .collect();
-    let fields: usize = files.iter().map(|(_, text)| sizes(text).fields.len()).sum();
+    let fields: usize = files.iter().map(|(_, found)| found.fields.len()).sum();
     assert!(fields > 300, "found only {fields} structs");
     for (file, name, _) in LARGER {
-        let text = files.iter().find(|(path, _)| path == file);
-        let known = text.map(|(_, text)| sizes(text).fields);
-        let is_there = known.is_some_and(|all| all.iter().any(|(it, _)| it == name));
+        let known = files.iter().find(|(path, _)| path == file);
+        let is_there = known.is_some_and(|(_, all)| all.fields.iter().any(|(it, _)| it == name));
         assert!(is_there, "{file} has no {name}: take it from LARGER");
     }
     let wrong = complaints(&files);
@@ -241,7 +240,7 @@ fn no_type_has_too_many_fields_or_methods() {
 
 #[test]
 fn large_types_are_refused() {
-    let draws = |text: String| complaints(&[("crates/pool/src/x.rs".to_owned(), text)]);
+    let draws = |text: String| complaints(&[("crates/pool/src/x.rs".to_owned(), sizes(&text))]);
     let fields = |count| {
         "    /// Words, and: more.\n    pub(super) f: HashMap<u8, fn(u8, u8) -> u8>,\n"
             .repeat(count)

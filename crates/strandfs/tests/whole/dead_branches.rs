@@ -255,11 +255,7 @@ fn a_branch_with_a_dead_server_is_missing_at_mount_and_cannot_join() {
     let mut mortal = Mortal::new(0, "on-missing=fail,branch-check-interval=200ms");
     mortal.pool.stop();
     mortal.die();
-    let mut line = vec!["mount".to_owned(), "-f".to_owned(), "-o".to_owned()];
-    line.push(mortal.pool.options());
-    line.extend(mortal.pool.branch_args());
-    line.push(mortal.pool.root().to_str().unwrap().to_owned());
-    let refused = strandfs(&line);
+    let refused = strandfs(mortal.pool.mount_args(&["-f"]));
     assert_eq!(refused.code(), 1, "systemd tries again: {refused:?}");
     assert!(refused.stderr.contains("server"), "{refused:?}");
     mortal.pool.add_option("on-missing=degrade");

@@ -17,7 +17,6 @@ use crate::ops::Ops;
 use crate::ops::control_names::FILES;
 use crate::ops::privilege::caller_uid;
 use crate::ops::xattr::give;
-use crate::state::State;
 use crate::state::pool_error::PoolError;
 
 /// Read by everyone, changed by root and the server's user.
@@ -82,19 +81,19 @@ pub(crate) fn control_statx(pool: &Ops, node: NodeId) -> StatxReply {
 }
 
 /// ACCESS to the control file, where the kernel does not check it.
-pub(crate) fn control_access(pool: &State, cx: &Context<'_>, mask: u32) -> Result<()> {
+pub(crate) fn control_access(cx: &Context<'_>, mask: u32) -> Result<()> {
     let asks = |right: i32| mask & right.unsigned_abs() != 0;
     if asks(libc::X_OK) {
         return Err(Errno::ACCESS.into());
     }
     match asks(libc::W_OK) {
-        true => check_controller(pool, cx),
+        true => check_controller(cx),
         false => Ok(()),
     }
 }
 
 /// Only root and the server's user change the pool, whatever the kernel has let through.
-fn check_controller(_pool: &State, cx: &Context<'_>) -> Result<()> {
+fn check_controller(cx: &Context<'_>) -> Result<()> {
     let server = rustix::process::geteuid().as_raw();
     match caller_uid(cx) {
         Some(uid) if uid == 0 || uid == server => Ok(()),
@@ -120,11 +119,7 @@ pub(crate) fn control_getxattr(
 ///
 /// # Errors
 /// ERANGE if it does not fit.
-pub(crate) fn control_listxattr(
-    _pool: &State,
-    node: NodeId,
-    out: Option<&mut [u8]>,
-) -> Result<usize> {
+pub(crate) fn control_listxattr(node: NodeId, out: Option<&mut [u8]>) -> Result<usize> {
     let style = match FILES.first() {
         Some((_, first, _)) if *first == node => Style::Strandfs,
         _ => Style::Mergerfs,
@@ -145,7 +140,7 @@ pub(crate) fn control_listxattr(
 /// what is fixed at mount; EINVAL for a value that is not accepted; EEXIST with
 /// `XATTR_CREATE`; that of `open(2)` for a branch that cannot be opened.
 pub(crate) fn control_setxattr(pool: &Admin, cx: &Context<'_>, args: &SetXattr<'_>) -> Result<()> {
-    check_controller(pool, cx)?;
+    check_controller(cx)?;
     let (_, key) = Style::split(args.name).ok_or(Errno::NODATA)?;
     if args.flags & libc::XATTR_CREATE != 0 {
         return Err(Errno::EXIST.into());

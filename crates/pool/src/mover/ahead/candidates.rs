@@ -102,9 +102,14 @@ impl Candidates {
     }
 
     /// `spent`: how long it was tried.
-    pub(super) fn note_stay(&mut self, candidate: &Candidate, stay: &MoveError, spent: Duration) {
-        self.stayed = Some(format!("/{}: {stay}", candidate.path.display()));
-        match stay {
+    pub(super) fn note_refusal(
+        &mut self,
+        candidate: &Candidate,
+        reason: &MoveError,
+        spent: Duration,
+    ) {
+        self.stayed = Some(format!("/{}: {reason}", candidate.path.display()));
+        match reason {
             MoveError::Fresh => self.fresh.push(candidate.clone()),
             MoveError::InUse | MoveError::Changing => {
                 let until = Instant::now() + spent * REST;
@@ -334,8 +339,8 @@ mod tests {
     fn what_has_only_just_changed_is_tried_again() {
         let mut some = candidates(&[10, 20]);
         let (first, second) = (some.pick(15).unwrap(), some.pick(15).unwrap());
-        some.note_stay(&first, &MoveError::Fresh, Duration::ZERO);
-        some.note_stay(&second, &MoveError::InUse, Duration::from_secs(60));
+        some.note_refusal(&first, &MoveError::Fresh, Duration::ZERO);
+        some.note_refusal(&second, &MoveError::InUse, Duration::from_secs(60));
         assert!(some.resting.contains_key(&second.path));
         assert_eq!(some.pick(15), None);
         some.run_out();

@@ -310,10 +310,10 @@ impl Worker {
                 let path = format!("/{}", candidate.path.display());
                 tracing::info!(path, from = %branch.path.display(), to = %to.path.display(), took = ?begun.elapsed(), "moved a file to make room");
             }
-            Err(stay) => {
-                tracing::debug!(path = %candidate.path.display(), %stay, "a file does not make room");
-                self.stayed = Some(format!("/{}: {stay}", candidate.path.display()));
-                match stay {
+            Err(reason) => {
+                tracing::debug!(path = %candidate.path.display(), %reason, "a file does not make room");
+                self.stayed = Some(format!("/{}: {reason}", candidate.path.display()));
+                match reason {
                     MoveError::Fresh => self.fresh.push(candidate),
                     // It is not what kept it: the next who waits may have it.
                     MoveError::Called => {
