@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Does `strandfs bench` measure what dd, fio, mkdir and mkfs find when they are run by hand? Prints a table.
 #
-#   compare-by-hand.sh [BENCHMARK...]   passthrough, blocksize, volume, metadata, matrix (default: all), as root, on a
-#                                       machine that does nothing else: each takes one to three minutes
+#   compare-by-hand.sh [BENCHMARK...]   passthrough, blocksize, volume, metadata, matrix (default: all), as root: two to
+#                                       five minutes each where nothing else runs
 #
-# By hand: filesystems and pools with the same options, and as much of the same work done by another program, after one
-# run of the benchmark and before a second one, whose samples are taken together. A figure is the median of the runs, in
-# brackets its interval (95 % or a little more, by rank). Two figures agree if their intervals overlap. The exit code
-# is 1 if any do not.
+# By hand: filesystems and pools with the same options, and as much of the same work done by another program. In each of
+# five rounds the benchmark runs once and the other program four times, half of them before it. A ratio is that of the
+# medians of a round, so that what keeps the machine busy for longer than a round slows both sides; of the rounds the
+# middle one is shown, with the least and the largest. It agrees if that range comes within 10 % of 1, and cannot tell
+# ("?") if it reaches beyond 0.67 or 1.5. The exit code is 1 if any do not agree, 3 if any cannot tell.
 #
 # STRANDFS_BIN=BINARY     what is measured, instead of the release build
 # DIRECTORY=PLACE         where the images of filesystems go (/var/tmp)
@@ -18,7 +19,7 @@ source "$(dirname "$0")/lib.sh"
 benchmarks=("$@")
 ((${#benchmarks[@]})) || benchmarks=(passthrough blocksize volume metadata matrix)
 for name in "${benchmarks[@]}"; do
-    [[ $name =~ ^(passthrough|blocksize|volume|metadata|matrix)$ ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0" && exit 2; }
+    [[ $name =~ ^(passthrough|blocksize|volume|metadata|matrix)$ ]] || { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
 done
 is_root || die 'mounting needs root'
 for tool in jq fio dd losetup mkfs.xfs mkfs.ext4; do have "$tool" || die "$tool is not installed"; done
@@ -31,83 +32,86 @@ build_strandfs
 arm_cleanup
 make_scratch by-hand
 
-half=5 hands=10
+rounds=5 reps=2 hands=4
 mib=1048576
 
 # --- figures ---------------------------------------------------------------------------------
-# The median and its interval by rank, of numbers on standard input: MEDIAN LOW HIGH.
-interval() {
+# The middle of numbers on standard input, the least and the largest.
+middle() {
     sort -g | awk '{ v[NR] = $1 } END {
         if (NR == 0) exit 1
-        # P(fewer than k of n below the median) is at most 2.5 %.
-        term = 0.5 ^ NR; sum = term; k = 1
-        for (i = 1; i < NR; i++) {
-            term *= (NR - i + 1) / i; sum += term
-            if (sum > 0.025) break
-            k = i + 1
-        }
         m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
-        printf "%.9g %.9g %.9g\n", m, v[k], v[NR + 1 - k] }'
+        printf "%.9g %.9g %.9g\n", m, v[1], v[NR] }'
 }
 
 # Seconds of one operation (for rates: of one of so many a second), a line for each sample. The final sync is left out.
-of_bench() { # SUBJECT WORKLOAD
-    jq -r --arg s "$1" --arg w "$2" '.series[] | select(.subject == $s and .workload == $w) as $it | $it.samples[] |
+of_bench() { # ROUND SUBJECT WORKLOAD
+    jq -r --arg s "$2" --arg w "$3" '.series[] | select(.subject == $s and .workload == $w) as $it | $it.samples[] |
         select(.) | if $it.unit == "operations_per_second" then 1 / .value
-        else (.value - (.sync_seconds // 0)) / ((.done // $it.work).operations) end' \
-        "$scratch/first.json" "$scratch/second.json"
+        else (.value - (.sync_seconds // 0)) / ((.done // $it.work).operations) end' "$scratch/bench/$1.json"
 }
 
-# Bytes of one sample of the first run.
+# Bytes of one sample of the newest run.
 bytes_of() { # SUBJECT WORKLOAD
     jq --arg s "$1" --arg w "$2" '[.series[] | select(.subject == $s and .workload == $w) |
-        (.samples[0].done // .work).bytes][0]' "$scratch/first.json"
+        (.samples[0].done // .work).bytes][0]' "$scratch/bench/newest.json"
 }
 
-rows=() disagree=0
+rows=() disagree=0 open=0
 row() { # BENCHMARK SUBJECT WORKLOAD BY-HAND
-    local bench hand verdict='yes' b h
-    b=$(of_bench "$2" "$3" | interval) || die "$1: no figure of \"$3\" on \"$2\""
-    h=$(interval <"$scratch/hand/$2 $3") || die "$1: nothing by hand of \"$3\" on \"$2\""
-    read -r -a bench <<<"$b"
-    read -r -a hand <<<"$h"
-    if awk -v a="${bench[1]}" -v b="${bench[2]}" -v c="${hand[1]}" -v d="${hand[2]}" 'BEGIN { exit !(b < c || d < a) }'; then
-        verdict='NO'
-        disagree=$((disagree + 1))
-    fi
-    rows+=("$(awk -v name="$1, $2, $3" -v how="$4" -v verdict="$verdict" -v b="$b" -v h="$h" '
+    local round file verdict
+    : >"$scratch/ratios" && : >"$scratch/hands" && : >"$scratch/benches"
+    for ((round = 0; round < rounds; round++)); do
+        file="$scratch/hand/$round $2 $3"
+        middle <"$file" >>"$scratch/hands" || die "$1: nothing by hand of \"$3\" on \"$2\""
+        of_bench "$round" "$2" "$3" | middle >>"$scratch/benches" || die "$1: no figure of \"$3\" on \"$2\""
+    done
+    paste -d ' ' "$scratch/benches" "$scratch/hands" | awk '{ print $1 / $4 }' | middle >"$scratch/ratios"
+    verdict=$(awk '{ print ($2 > 1.1 || $3 < 0.9) ? "NO" : ($2 < 0.67 || $3 > 1.5) ? "?" : "yes" }' "$scratch/ratios")
+    case $verdict in
+        NO) disagree=$((disagree + 1)) ;;
+        '?') open=$((open + 1)) ;;
+    esac
+    rows+=("$(awk -v name="$1, $2, $3" -v how="$4" -v verdict="$verdict" \
+        -v b="$(cut -d ' ' -f 1 "$scratch/benches" | middle)" -v h="$(cut -d ' ' -f 1 "$scratch/hands" | middle)" '
         function show(text,   v, unit, by) {
             split(text, v, " ")
             if (v[1] >= 1e-3) { unit = "ms"; by = 1e3 } else { unit = "us"; by = 1e6 }
             return sprintf("%.4g [%.4g %.4g] %s", v[1] * by, v[2] * by, v[3] * by, unit)
         }
-        BEGIN { split(b, x, " "); split(h, y, " ")
-            printf "| %s | %s | %s | %s | %.2f | %s |", name, how, show(b), show(h), x[1] / y[1], verdict }')")
+        { printf "| %s | %s | %s | %s | %.2f [%.2f %.2f] | %s |", name, how, show(b), show(h), $1, $2, $3, verdict }
+        ' "$scratch/ratios")")
+    note "${rows[-1]}"
 }
 
 # Keeps what a command prints as one sample of that subject and workload.
 sample() { # SUBJECT WORKLOAD COMMAND...
-    local file="$scratch/hand/$1 $2"
+    local file="$scratch/hand/$round $1 $2"
     shift 2
     "$@" >>"$file"
 }
 
-# Half of the benchmark's repetitions, all runs by hand, the other half.
+# In each round half of the runs by hand, the benchmark, the other half.
 between() { # MEASURE BENCHMARK-ARGUMENT...
-    local measure=$1 run
+    local measure=$1 round run
     shift
-    rm -rf "$scratch/hand"
-    mkdir "$scratch/hand"
-    benchmark first "$@"
-    for ((run = 0; run < hands; run++)); do "$measure"; done
-    benchmark second "$@"
+    rm -rf "$scratch/hand" "$scratch/bench"
+    mkdir "$scratch/hand" "$scratch/bench"
+    # It says how much a sample is.
+    round=first
+    benchmark "$@"
+    for ((round = 0; round < rounds; round++)); do
+        for ((run = 0; run < hands; run++)); do
+            ((run != hands / 2)) || benchmark "$@"
+            "$measure"
+        done
+    done
 }
-benchmark() { # WHICH ARGUMENT...
-    local which=$1
-    shift
-    note "strandfs bench $* --reps $half"
-    "$strandfs_bin" bench "$@" --reps "$half" --json "$scratch/$which.json" >"$scratch/said" || [[ $? -eq 3 ]] ||
+benchmark() { # ARGUMENT...
+    note "round $round: strandfs bench $* --reps $reps"
+    "$strandfs_bin" bench "$@" --reps "$reps" --json "$scratch/bench/$round.json" >"$scratch/said" || [[ $? -eq 3 ]] ||
         die "it failed: $(tail -n 3 "$scratch/said")"
+    cp "$scratch/bench/$round.json" "$scratch/bench/newest.json"
 }
 
 # --- tools -----------------------------------------------------------------------------------
@@ -129,7 +133,6 @@ dd_read() { # FILE BLOCK [ARGUMENT...]
     dd if="$1" of=/dev/null bs="$2" "${@:3}" 2>&1 | awk -v block="$2" '
         / copied, / { bytes = $1; for (i = 1; i < NF; i++) if ($i == "copied,") print $(i + 1) / (bytes / block) }'
 }
-drop_caches() { sync && echo 3 >/proc/sys/vm/drop_caches; }
 
 tmpfs_dir() { # NAME
     mkdir -p "$scratch/$1"
@@ -169,7 +172,7 @@ passthrough() {
     local at
     tmpfs_dir bare
     for at in "${!passthrough_options[@]}"; do pool "pass$at" "${passthrough_options[at]},$lasting"; done
-    between passthrough_by_hand passthrough --size 128M --max-reps 5
+    between passthrough_by_hand passthrough --size 128M --max-reps $reps --sample-time 100ms
     row passthrough tmpfs write-1m fio
     for at in "${!passthrough_names[@]}"; do row passthrough "${passthrough_names[at]}" write-1m fio; done
     row passthrough tmpfs read-1m-cached dd
@@ -188,7 +191,7 @@ blocksize() {
     pool block-nullrw "nullrw=true,passthrough.io=off,cache.files=off,$lasting"
     pool block-direct "passthrough.io=off,cache.files=off,$lasting"
     pool block-passthrough "passthrough.io=rw,cache.files=auto-full,$lasting"
-    between blocksize_by_hand blocksize --size 128M --max-reps 5
+    between blocksize_by_hand blocksize --size 128M --max-reps $reps --sample-time 100ms
     row blocksize nullrw write-512 fio
     row blocksize direct write-512 fio
     row blocksize passthrough write-512 fio
@@ -280,6 +283,7 @@ metadata() {
 # Makes the filesystem anew and mounts it at $scratch/device.
 matrix_make() { # NAME
     local mkfs mount kind=${1%%-*}
+    matrix_mount=(-t "$kind" -o)
     case $1 in
         xfs-rmapbt0)
             mkfs='mkfs.xfs -f -m rmapbt=0,reflink=0'
@@ -294,16 +298,19 @@ matrix_make() { # NAME
     $mkfs "$matrix_device" >/dev/null 2>&1
     # mkfs discards: without this a write would find out where it goes on the disk below as well.
     fallocate --length "$matrix_bytes" "$matrix_image"
-    mount -t "$kind" -o "$mount" "$matrix_device" "$scratch/device"
+    matrix_mount+=("$mount" "$matrix_device" "$scratch/device")
+    mount "${matrix_mount[@]}"
 }
+# As the benchmark does it: other programs keep what they have cached.
+matrix_empty_caches() { umount "$scratch/device" && mount "${matrix_mount[@]}"; }
 matrix_by_hand() {
     local name file=$scratch/device/f size=$((1024 * mib))
     for name in xfs-rmapbt0 ext4-large; do
         matrix_make $name
         sample $name 'write direct' fio_new_file "$file" $mib $size --direct=1
-        drop_caches
+        matrix_empty_caches
         sample $name 'read direct' dd_read "$file" $mib iflag=direct
-        drop_caches
+        matrix_empty_caches
         dd_read "$file" $mib >/dev/null
         sample $name 'read again' dd_read "$file" $mib
         umount "$scratch/device"
@@ -318,8 +325,9 @@ matrix() {
     loop_over "$matrix_image"
     matrix_device=$loop_device
     mkdir "$scratch/device"
-    half=3 hands=6
-    between matrix_by_hand matrix --preset seed-small --only xfs-rmapbt0,ext4-large --max-reps 3 --pause 0ms \
+    defer detach "$scratch/device"
+    reps=1 hands=2
+    between matrix_by_hand matrix --preset seed-small --only xfs-rmapbt0,ext4-large --max-reps 1 --pause 0ms \
         --directory "$place"
     for name in xfs-rmapbt0 ext4-large; do
         row matrix $name 'write direct' fio
@@ -339,4 +347,5 @@ echo '|---|---|---|---|---|---|'
 printf '%s\n' "${rows[@]}"
 echo
 ((disagree == 0)) || die "$disagree of ${#rows[@]} do not agree"
+((open == 0)) || { warn "$open of ${#rows[@]} cannot tell: the rounds lie too far apart" && exit 3; }
 say "all ${#rows[@]} agree"

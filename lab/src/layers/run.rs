@@ -255,14 +255,10 @@ fn cross_check(
         other => other?,
     };
     let mut said = Vec::new();
-    for (what, ratio, agrees) in check.ratios() {
+    for (what, ratio, agreement) in check.ratios() {
         let ratio = crate::spread::describe_ratio(&ratio);
-        said.push(match agrees {
-            true => format!("{what}: our speed to theirs {ratio}; they agree"),
-            false => {
-                format!("{what}: our speed to theirs {ratio}: THEY DO NOT AGREE, trust neither")
-            }
-        });
+        let agreement = agreement.words();
+        said.push(format!("{what}: our speed to theirs {ratio}; {agreement}"));
     }
     report.subjects.extend(check.subjects);
     report.series.extend(check.series);

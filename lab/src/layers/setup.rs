@@ -524,6 +524,7 @@ impl Levels {
         let mut facts = mounted.facts();
         facts.base = Some(place.to_owned());
         facts.storage = Some(Storage::of(&branch)?);
+        facts.transport = mounted.transport();
         let images = images(&branch);
         self.candidates.push(Candidate {
             facts,
@@ -544,8 +545,8 @@ impl Levels {
     fn check_room(&self, plan: &LayersPlan) -> Result<(), BenchError> {
         for group in 0..=self.targets.len() {
             let inside = self.candidates.iter().filter(|it| it.group == group);
-            let storages: Vec<&Storage> =
-                inside.filter_map(|it| it.facts.storage.as_ref()).collect();
+            let inside = inside.filter_map(|it| Some((&it.facts.name, it.facts.storage.as_ref()?)));
+            let storages: Vec<(&String, &Storage)> = inside.collect();
             // What is measured as if it were farther away lies in the same place.
             let places = match group {
                 0 => 1,
@@ -553,16 +554,13 @@ impl Levels {
             };
             let files = 2 * storages.len() as u64 * places;
             let needed = plan.file_bytes.saturating_mul(files);
-            let free = storages.iter().map(|it| it.free_bytes).min().unwrap_or(0);
+            let free = storages.iter().map(|it| it.1.free_bytes).min().unwrap_or(0);
             if free < needed {
-                let name = self.candidates.iter().find(|it| it.group == group);
-                let name = match group {
-                    0 => TMPFS,
-                    _ => name.map_or("", |it| it.facts.name.as_str()),
-                };
+                // The bare one comes first.
+                let name = storages.first().map_or("", |it| it.0.as_str());
                 return Err(BenchError::Usage(format!(
-                    "{name} has {} free and the run needs {}: give a smaller --size or fewer \
-                     --modes",
+                    "{name} has {} free and the run needs {}: give a smaller --size or \
+                     another place",
                     show_size(free),
                     show_size(needed)
                 )));

@@ -204,9 +204,9 @@ impl MetadataPlan {
                 .retain(|subject| !self.reads_only.contains(&subject.name));
         }
         if rows(&self.workloads, &self.callers).is_empty() {
-            return Err(BenchError::Usage(
-                "none of these workloads can be measured here".to_owned(),
-            ));
+            let none = "none of these workloads can be measured here".to_owned();
+            let why = std::iter::once(none).chain(said).collect::<Vec<_>>();
+            return Err(BenchError::Usage(why.join("; ")));
         }
         Ok(said)
     }

@@ -99,6 +99,19 @@ fn metadata_refuses_what_makes_no_sense() {
     }
 }
 
+/// "none of these workloads can be measured here", and not why.
+#[test]
+fn where_no_row_is_left_the_program_that_is_missing_is_named() {
+    let run = Command::new(command::binary())
+        .args(["bench", "metadata", "--no-peers", "--only=read-4k-1"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(said.contains("fio is not installed"), "{said}");
+}
+
 #[test]
 fn an_interrupted_run_cleans_up_and_says_so() {
     mounts::own_namespace();
