@@ -101,6 +101,12 @@ enum Verdict {
     Back,
 }
 
+impl Verdict {
+    fn is_gone(&self) -> bool {
+        matches!(self, Verdict::Gone(..))
+    }
+}
+
 /// One branch, as the monitor sees it.
 struct Check {
     next: Instant,
@@ -110,6 +116,8 @@ struct Check {
     doubted: Option<Instant>,
     /// It could not be asked the last time.
     is_mute: Arc<AtomicBool>,
+    /// It was not what it was at the last look. One look that fails is no proof.
+    was_gone: bool,
 }
 
 struct Monitor {
@@ -252,7 +260,16 @@ impl Monitor {
         let writable = branch.mode != BranchMode::ReadOnly;
         let doubtful = longest_wait.is_some() && check.doubts(branch, writable, waiting());
         let longest = longest_wait.filter(|_| !doubtful).max(time);
+        let was_gone = match &verdict {
+            Some(verdict) => std::mem::replace(&mut check.was_gone, verdict.is_gone()),
+            None => false,
+        };
         match verdict {
+            // At the next look, a moment later.
+            Some(Verdict::Gone(..)) if !was_gone => {
+                check.next = now;
+                return;
+            }
             Some(Verdict::Gone(state, reason)) => {
                 health::fence(pool, branch.id, state, &reason);
                 return;
@@ -315,6 +332,7 @@ impl Monitor {
             .checks
             .entry(missing.id)
             .or_insert_with(|| Check::new(now));
+        check.was_gone = false;
         match check.take_verdict() {
             Some(Verdict::Gone(state, reason)) => missing.health.change(state, &reason),
             // A mount that takes the branch's place is looked at without delay.
@@ -349,6 +367,7 @@ impl Check {
             asked: None,
             doubted: None,
             is_mute: Arc::default(),
+            was_gone: false,
         }
     }
 
@@ -393,7 +412,8 @@ impl Check {
             mark: branch.mark().clone(),
             marker: settings.health.branch_marker.clone(),
             refuses: branch.health().is_read_only(),
-            has_failed: branch.health().take_failure() && !branch.medium().latency.may_hang(),
+            has_failed: (branch.health().take_failure() || self.was_gone)
+                && !branch.medium().latency.may_hang(),
             is_mute: writes.then(|| Arc::clone(&self.is_mute)),
             answer,
         };

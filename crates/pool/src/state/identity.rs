@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use strandfs_fuse::{FileKind, NodeId};
 
-use crate::base::branch::{BranchId, FilesystemId, Medium};
+use crate::base::branch::{BranchId, FilesystemId, Medium, is_dead_server};
 use crate::base::hash::mix;
 use crate::base::magic;
 use crate::base::sys::{self, btime_ns};
@@ -140,6 +140,12 @@ fn insists_on_generation(layout: Option<HandleLayout>, mount: Option<&OwnedFd>) 
             .and_then(|fd| rustix::fs::fstatfs(fd).ok())
             .is_some_and(|fs| fs.f_type as u64 == magic::XFS),
     }
+}
+
+/// Whether an error says that a name, or its filesystem's server, is not there any more.
+fn says_gone(errno: Errno) -> bool {
+    let is_name_gone = matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::STALE);
+    is_name_gone || is_dead_server(errno)
 }
 
 /// One filesystem as seen from one branch.
@@ -289,6 +295,9 @@ impl Volumes {
     /// The identity of `name` in `dir` (or of `dir` itself when the name is empty), whose
     /// attributes are `stat`. One `name_to_handle_at` where the filesystem has usable handles.
     ///
+    /// Where the handle cannot be had for another reason than that the name is gone, the birth time
+    /// has to do: whoever has just made something must not hear that it failed.
+    ///
     /// # Errors
     /// ESTALE if the name changed hands between the two calls; the caller looks again. As for
     /// [`Mounts::admit`].
@@ -307,22 +316,24 @@ impl Volumes {
             .load()
             .get(usize::from(volume.0))
             .and_then(|v| v.layout);
-        let generation = match layout {
+        let btime_ns = btime_ns(stat);
+        let handle = || match name.is_empty() {
+            true => sys::name_to_handle_fd(dir),
+            false => sys::name_to_handle(dir, name),
+        };
+        let generation = match layout.map(|layout| (layout, handle())) {
             None => 0,
-            Some(layout) => {
-                let handle = if name.is_empty() {
-                    sys::name_to_handle_fd(dir)?
-                } else {
-                    sys::name_to_handle(dir, name)?
-                };
-                match layout.read(&handle) {
-                    Some((ino, generation)) if ino == stat.stx_ino => generation,
-                    Some(_) => return Err(Errno::STALE),
-                    None => 0,
-                }
+            Some((layout, Ok(handle))) => match layout.read(&handle) {
+                Some((ino, generation)) if ino == stat.stx_ino => generation,
+                Some(_) => return Err(Errno::STALE),
+                None => 0,
+            },
+            Some((_, Err(errno))) if btime_ns == 0 || says_gone(errno) => return Err(errno),
+            Some((_, Err(errno))) => {
+                tracing::debug!(ino = stat.stx_ino, %errno, "an inode is known by its birth time, not by its handle");
+                0
             }
         };
-        let btime_ns = btime_ns(stat);
         Ok(Identity {
             branch,
             volume,
