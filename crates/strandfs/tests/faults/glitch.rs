@@ -3,8 +3,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -80,10 +80,12 @@ fn a_branch_of_which_one_look_fails_stays_in_use_and_of_two_in_a_row_it_does_not
 struct Injected(Child);
 
 impl Injected {
-    fn new(pool: &Pool, call: &str, error: &str) -> Injected {
+    /// All such calls, or those on one directory.
+    fn new(pool: &Pool, call: &str, error: &str, on: Option<&Path>) -> Injected {
         let child = Command::new("strace")
             .args(["-f", "-qq", "-e", &format!("trace={call}"), "-e"])
             .arg(format!("inject={call}:error={error}"))
+            .args(on.iter().flat_map(|on| ["-P".as_ref(), on.as_os_str()]))
             .args(["-o", "/dev/null", "-p", &pool.pid().to_string()])
             .stderr(Stdio::null())
             .spawn()
@@ -115,7 +117,7 @@ fn what_is_made_while_no_file_handle_is_to_be_had_is_made_and_known() {
     for kind in [Kind::Tmpfs("16m"), Kind::Loop("ext4", "64M")] {
         let pool = Pool::build().branch(kind, "").branch(kind, "").mount();
         put(pool.path("before"), "before");
-        let injected = Injected::new(&pool, "name_to_handle_at", "EIO");
+        let injected = Injected::new(&pool, "name_to_handle_at", "EIO", None);
         let mut file = File::create_new(pool.path("f")).unwrap();
         fs::create_dir(pool.path("d")).unwrap();
         fs::hard_link(pool.path("f"), pool.path("d/g")).unwrap();
@@ -131,6 +133,38 @@ fn what_is_made_while_no_file_handle_is_to_be_had_is_made_and_known() {
         file.write_all(b", more").unwrap();
         assert_eq!(file.metadata().unwrap().len(), 13);
     }
+}
+
+/// It was passed over, and the request answered as done: one copy of the directory went on letting others in. A file
+/// was said to be on a read-only filesystem.
+#[test]
+fn a_branch_that_does_not_tell_whether_it_can_be_changed_is_not_passed_over() {
+    need_root!();
+    need_tool!("strace");
+    let pool = Pool::tmpfs(2).option("cache.statfs=0").prepare();
+    for branch in 0..2 {
+        fs::create_dir(pool.on(branch, "d")).unwrap();
+        put(pool.on(branch, "f"), "f");
+    }
+    let mut pool = pool;
+    pool.start();
+    let branch = pool.on(1, "");
+    let branch = branch.canonicalize().unwrap();
+    let injected = Injected::new(&pool, "fstatfs", "EIO", Some(&branch));
+    let closed = || fs::Permissions::from_mode(0o700);
+    for name in ["d", "f"] {
+        let changed = fs::set_permissions(pool.path(name), closed());
+        assert_eq!(errno(changed), Errno::IO, "{name}");
+        for branch in 0..2 {
+            let mode = fs::metadata(pool.on(branch, name)).unwrap().mode() & 0o777;
+            assert_ne!(mode, 0o700, "{name} on {branch}");
+        }
+    }
+    assert_eq!(errno(fs::remove_file(pool.path("f"))), Errno::IO);
+    assert_eq!(pool.holders("f"), [0, 1]);
+    drop(injected);
+    fs::set_permissions(pool.path("d"), closed()).unwrap();
+    fs::remove_file(pool.path("f")).unwrap();
 }
 
 /// A second time the attribute was there already, or not there any more.
