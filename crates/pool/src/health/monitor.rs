@@ -101,12 +101,6 @@ enum Verdict {
     Back,
 }
 
-impl Verdict {
-    fn is_gone(&self) -> bool {
-        matches!(self, Verdict::Gone(..))
-    }
-}
-
 /// One branch, as the monitor sees it.
 struct Check {
     next: Instant,
@@ -260,16 +254,11 @@ impl Monitor {
         let writable = branch.mode != BranchMode::ReadOnly;
         let doubtful = longest_wait.is_some() && check.doubts(branch, writable, waiting());
         let longest = longest_wait.filter(|_| !doubtful).max(time);
-        let was_gone = match &verdict {
-            Some(verdict) => std::mem::replace(&mut check.was_gone, verdict.is_gone()),
-            None => false,
-        };
+        if check.is_to_be_confirmed(verdict.as_ref()) {
+            check.next = now;
+            return;
+        }
         match verdict {
-            // At the next look, a moment later.
-            Some(Verdict::Gone(..)) if !was_gone => {
-                check.next = now;
-                return;
-            }
             Some(Verdict::Gone(state, reason)) => {
                 health::fence(pool, branch.id, state, &reason);
                 return;
@@ -392,6 +381,15 @@ impl Check {
         let pause = (wait / ASKED_AGAIN).min(ASKED_AGAIN_LATEST);
         self.doubted
             .is_none_or(|doubted| now.duration_since(doubted) >= pause)
+    }
+
+    /// Whether the branch is said to be gone, and was not at the look before.
+    fn is_to_be_confirmed(&mut self, verdict: Option<&Verdict>) -> bool {
+        let Some(verdict) = verdict else {
+            return false;
+        };
+        let is_gone = matches!(verdict, Verdict::Gone(..));
+        !std::mem::replace(&mut self.was_gone, is_gone) && is_gone
     }
 
     /// What the helper found out; it is at it no more then.
