@@ -210,7 +210,7 @@ fn announce(session: &mut Session, in_background: bool) {
         return;
     }
     let place = session.mountpoint().to_path_buf();
-    session.on_ready(move || notify::ready(&place));
+    session.on_ready(move || notify::ready("pool", &place));
     session.on_ending(notify::stopping);
 }
 

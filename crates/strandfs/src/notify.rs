@@ -16,10 +16,10 @@ pub fn waiting() {
     )]);
 }
 
-/// The mount answers.
-pub fn ready(mountpoint: &Path) {
+/// The mount of this, a pool or a volume, answers.
+pub fn ready(what: &str, mountpoint: &Path) {
     let place = one_line(&mountpoint.to_string_lossy());
-    let status = format!("serving the pool at {place}");
+    let status = format!("serving the {what} at {place}");
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 

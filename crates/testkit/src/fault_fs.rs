@@ -134,6 +134,17 @@ impl FaultFs {
         });
     }
 
+    /// Of the looks at names and attributes from now on `before` succeed and the `failures` that follow fail
+    /// with this.
+    pub fn fail_looks(&self, errno: Errno, before: u64, failures: u64) {
+        *self.shared.looks.lock().unwrap() = Some(Looks {
+            errno,
+            before,
+            failures,
+            changed: true,
+        });
+    }
+
     /// How many of those have yet to fail.
     pub fn answers_to_lose(&self) -> u64 {
         let looks = self.shared.looks.lock().unwrap();

@@ -142,6 +142,11 @@ impl Volume {
         self.session.on_ready(ready);
     }
 
+    /// See [`Session::on_ending`].
+    pub fn on_ending(&mut self, ending: impl FnOnce() + Send + 'static) {
+        self.session.on_ending(ending);
+    }
+
     /// Serves until the mount ends. A signal unmounts what nobody uses; what is in use ends when it is
     /// free, or at another signal some time later.
     ///

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use strandfs_options::Policy;
 
 use crate::base::branch::{Branch, BranchId};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::policy::{self, BranchFacts, Category};
 use crate::base::sys;
 use crate::directory::exposed::{self, Barred};
@@ -200,7 +200,7 @@ pub(crate) fn create_facts(
 /// indexes into `holders`.
 ///
 /// # Errors
-/// EROFS or ENOENT if none may be.
+/// EROFS or ENOENT if none may be; where all are meant, why a branch does not tell whether it may.
 pub(crate) fn pick_for_action(
     pool: &State,
     view: &View,
@@ -211,10 +211,21 @@ pub(crate) fn pick_for_action(
     // A read-only filesystem answers EROFS by itself; asking first is only worth it where
     // several branches must agree before any is changed.
     let with_space = needs.space && (holders.len() > 1 || rule == Policy::ErofsAlways);
-    let facts: SmallVec<[BranchFacts; 8]> = holders
-        .iter()
-        .map(|(branch, stat)| self::facts(pool, view, branch, true, with_space, stat.as_ref()))
-        .collect();
+    let mut facts = SmallVec::<[BranchFacts; 8]>::new();
+    for (branch, stat) in holders {
+        let mut known = self::facts(pool, view, branch, true, false, stat.as_ref());
+        if with_space {
+            known.space = match self::space(pool, view, branch) {
+                Ok(space) => Some(space),
+                // It is not passed over: all are to be changed, or none.
+                Err(error) if matches!(rule, Policy::All | Policy::EpAll) => {
+                    return Err(Error::at(branch, error));
+                }
+                Err(_) => None,
+            };
+        }
+        facts.push(known);
+    }
     if let [only] = &facts[..]
         && rule != Policy::ErofsAlways
     {

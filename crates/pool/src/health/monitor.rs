@@ -110,6 +110,8 @@ struct Check {
     doubted: Option<Instant>,
     /// It could not be asked the last time.
     is_mute: Arc<AtomicBool>,
+    /// It was not what it was at the last look. One look that fails is no proof.
+    was_gone: bool,
 }
 
 struct Monitor {
@@ -252,6 +254,10 @@ impl Monitor {
         let writable = branch.mode != BranchMode::ReadOnly;
         let doubtful = longest_wait.is_some() && check.doubts(branch, writable, waiting());
         let longest = longest_wait.filter(|_| !doubtful).max(time);
+        if check.is_to_be_confirmed(verdict.as_ref()) {
+            check.next = now;
+            return;
+        }
         match verdict {
             Some(Verdict::Gone(state, reason)) => {
                 health::fence(pool, branch.id, state, &reason);
@@ -315,6 +321,7 @@ impl Monitor {
             .checks
             .entry(missing.id)
             .or_insert_with(|| Check::new(now));
+        check.was_gone = false;
         match check.take_verdict() {
             Some(Verdict::Gone(state, reason)) => missing.health.change(state, &reason),
             // A mount that takes the branch's place is looked at without delay.
@@ -349,6 +356,7 @@ impl Check {
             asked: None,
             doubted: None,
             is_mute: Arc::default(),
+            was_gone: false,
         }
     }
 
@@ -375,6 +383,15 @@ impl Check {
             .is_none_or(|doubted| now.duration_since(doubted) >= pause)
     }
 
+    /// Whether the branch is said to be gone, and was not at the look before.
+    fn is_to_be_confirmed(&mut self, verdict: Option<&Verdict>) -> bool {
+        let Some(verdict) = verdict else {
+            return false;
+        };
+        let is_gone = matches!(verdict, Verdict::Gone(..));
+        !std::mem::replace(&mut self.was_gone, is_gone) && is_gone
+    }
+
     /// What the helper found out; it is at it no more then.
     fn take_verdict(&mut self) -> Option<Verdict> {
         let (_, answer) = self.asked.as_ref()?;
@@ -393,7 +410,8 @@ impl Check {
             mark: branch.mark().clone(),
             marker: settings.health.branch_marker.clone(),
             refuses: branch.health().is_read_only(),
-            has_failed: branch.health().take_failure() && !branch.medium().latency.may_hang(),
+            has_failed: (branch.health().take_failure() || self.was_gone)
+                && !branch.medium().latency.may_hang(),
             is_mute: writes.then(|| Arc::clone(&self.is_mute)),
             answer,
         };

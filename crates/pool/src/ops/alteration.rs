@@ -10,6 +10,7 @@ use strandfs_fuse::FileKind;
 use crate::base::access_list::{ACCESS, AccessList, DEFAULT};
 use crate::base::metadata::{CAPABILITY, set_times};
 use crate::base::sys;
+use crate::ops::lost_answer::is_judged;
 use crate::state::identity::kind_of;
 
 /// The longest value that Linux keeps (`XATTR_SIZE_MAX` of linux/limits.h).
@@ -47,6 +48,11 @@ pub(crate) trait Alteration {
     /// thing.
     fn may_pass_over(&self) -> bool {
         true
+    }
+
+    /// Whether a change that failed so, and may not be made twice, may have been made.
+    fn may_be_made(&self, _fd: BorrowedFd<'_>, _errno: Errno) -> bool {
+        false
     }
 
     /// The way back to what the copy is now. Asked for only where there are several.
@@ -162,6 +168,13 @@ impl Alteration for WithAttr<'_> {
         }
     }
 
+    /// A second time it would meet its own work.
+    fn may_be_made(&self, fd: BorrowedFd<'_>, errno: Errno) -> bool {
+        self.flags & libc::XATTR_CREATE != 0
+            && !is_judged(errno)
+            && value_of(fd, self.name) != Ok(None)
+    }
+
     /// A copy without the list would let in whom it keeps out, once it is the only one.
     fn may_pass_over(&self) -> bool {
         self.name != ACCESS && self.name != DEFAULT
@@ -184,6 +197,11 @@ impl Alteration for WithoutAttr<'_> {
             Err(Errno::NODATA) if role == Role::Following => Ok(()),
             outcome => outcome,
         }
+    }
+
+    fn may_be_made(&self, fd: BorrowedFd<'_>, errno: Errno) -> bool {
+        let is_judged = is_judged(errno) || matches!(errno, Errno::NODATA | Errno::OPNOTSUPP);
+        !is_judged && !matches!(value_of(fd, self.name), Ok(Some(_)))
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {

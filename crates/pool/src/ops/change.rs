@@ -471,9 +471,13 @@ pub(crate) fn branches_with(
 /// The first refusal.
 pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<()> {
     if let [only] = copies {
-        return only
-            .change(change, Role::Leading)
-            .map_err(|errno| Error::at(&only.branch, errno));
+        return only.change(change, Role::Leading).map_err(|errno| {
+            let error = Error::at(&only.branch, errno);
+            match change.may_be_made(only.fd.as_fd(), errno) {
+                true => error.after_effect(),
+                false => error,
+            }
+        });
     }
     let mut done: SmallVec<[(&Holder, TakeBack<'_>); 2]> = SmallVec::new();
     for (index, copy) in copies.iter().enumerate() {

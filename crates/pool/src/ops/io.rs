@@ -21,7 +21,7 @@ use crate::base::sys;
 use crate::directory::{Directories, locate};
 use crate::mover::{self, Mover, Refused, is_full};
 use crate::ops::account::{self, Extent};
-use crate::ops::{open, privilege};
+use crate::ops::{lost_answer, open, privilege};
 use crate::state::State;
 use crate::state::node::Node;
 use crate::state::open_file::OpenFile;
@@ -97,20 +97,28 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
                     other => Ok(other?),
                 }
             };
-            match args.from_cache {
+            let written = match args.from_cache {
                 // The caller is not known.
                 true => write(account::of_opener(&opened, branch, fd)),
                 false => {
                     let payer = account::of_caller(cx, branch, Extent::Piece);
                     account::paid((cx, branch, payer), write)
                 }
+            };
+            match written {
+                Err(error) if how.contains(ReadWriteFlags::APPEND) => {
+                    unless_appended(branch, fd, (rest, at), how, error)
+                }
+                written => written,
             }
         });
         match outcome {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(Error {
-                errno: Errno::INTR, ..
+                errno: Errno::INTR,
+                took_effect: false,
+                ..
             }) if !cx.interrupted() => {}
             // A branch that refuses may have taken part of it.
             Err(errno) if done == 0 => {
@@ -146,7 +154,7 @@ fn on_a_branch_with_room<T>(
         let (took, error) = (began.elapsed(), outcome.as_ref().err().copied());
         opened.count(|calls| calls.note(call, took, error));
         let refusal = match outcome {
-            Err(errno) if is_full(errno.errno) => errno,
+            Err(error) if is_full(error.errno) && !error.took_effect => error,
             outcome => return outcome,
         };
         drop(held);
@@ -416,6 +424,29 @@ pub(super) fn proxy_io_priority(cx: &Context<'_>, view: &View) {
     };
     if let Err(errno) = outcome {
         tracing::debug!(%errno, "the I/O priority stays as it is");
+    }
+}
+
+/// What an append is that failed. One that would be made once more, here or on another branch, may have taken
+/// effect.
+#[cold]
+fn unless_appended(
+    branch: &Branch,
+    file: BorrowedFd<'_>,
+    (data, end): (&[u8], u64),
+    how: ReadWriteFlags,
+    error: Error,
+) -> Result<usize> {
+    let is_to_last = how != ReadWriteFlags::APPEND;
+    // A disk that has judged the write has not begun with it, but for what is to be written through.
+    let may_have_begun = is_to_last || branch.medium().latency.may_hang();
+    if !may_have_begun || error.errno != Errno::INTR && !is_full(error.errno) {
+        return Err(error);
+    }
+    match lost_answer::of_appending(file, data, end, error) {
+        // It is in the file, and perhaps not on the disk.
+        Ok(_) if is_to_last => Err(error.after_effect()),
+        found => found,
     }
 }
 

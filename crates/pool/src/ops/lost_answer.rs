@@ -4,11 +4,13 @@
 //! request ends there, too.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::base::error::{Error, Result};
+use crate::base::open::reopen;
 use crate::base::sys;
 use crate::state::node::DirEntry;
 
@@ -58,6 +60,31 @@ pub(super) fn of_removing(dir: &DirEntry, name: &OsStr, errno: Errno) -> Result<
         Err(Errno::NOENT) => Ok(()),
         Err(_) if !is_judged(errno) => Err(Error::from(errno).after_effect()),
         Ok(_) | Err(_) => Err(errno.into()),
+    }
+}
+
+/// What an append is that failed, to a file that ended there as far as the kernel knew: a second time it would
+/// be in the file twice.
+///
+/// # Errors
+/// The failure, where the file ends there still, or what follows is not what was appended.
+#[cold]
+pub(super) fn of_appending(
+    file: BorrowedFd<'_>,
+    data: &[u8],
+    end: u64,
+    error: Error,
+) -> Result<usize> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let stat = rustix::fs::statx(file, c"", flags, StatxFlags::SIZE);
+    if stat.is_ok_and(|stat| stat.stx_size == end) {
+        return Err(error);
+    }
+    let mut found = vec![0; data.len()];
+    let mut read = || rustix::io::pread(reopen(file, OFlags::RDONLY)?, &mut found, end);
+    match read() == Ok(data.len()) && found == data {
+        true => Ok(data.len()),
+        false => Err(error.after_effect()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use strandfs_fuse::SlowRequest;
 
+use crate::base::branch::BranchHealth;
 use crate::base::calls;
 use crate::state::{State, paths};
 
@@ -55,14 +56,10 @@ pub(crate) fn log(pool: &State, request: &SlowRequest<'_>) {
     let path = paths::shown_path(pool, node.as_ref(), request.name);
     let stage = Stage::longest(request);
     let view = pool.view();
-    let here = view.branches.iter().map(|b| (b.health(), &b.path));
-    let gone = view.missing.iter().map(|m| (&m.health, &m.spec.path));
-    // A request that waited for something else may have asked a branch a trifle.
-    let branch = here
-        .chain(gone)
-        .filter(|_| stage == Stage::Branch)
-        .find(|(health, _)| calls::has_longest(health.calls()))
-        .map(|(_, path)| path.display().to_string());
+    let here = view.branches.iter().map(|b| &**b.health());
+    let gone = view.missing.iter().map(|m| &*m.health);
+    let branch = slow_branch(stage, here.chain(gone));
+    let branch = branch.map(|branch| branch.path().display().to_string());
     let operation = request
         .opcode
         .map(|opcode| format!("{opcode:?}").to_lowercase());
@@ -81,6 +78,17 @@ pub(crate) fn log(pool: &State, request: &SlowRequest<'_>) {
     );
 }
 
+/// The branch that a request waited for. One that waited for something else may have asked a branch a trifle.
+fn slow_branch<'a>(
+    stage: Stage,
+    mut branches: impl Iterator<Item = &'a BranchHealth>,
+) -> Option<&'a BranchHealth> {
+    match stage {
+        Stage::Branch => branches.find(|branch| calls::has_longest(branch.calls())),
+        Stage::Queue | Stage::Server | Stage::Answer => None,
+    }
+}
+
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -96,7 +104,11 @@ fn command_of(thread: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::base::calls::Call;
+    use crate::base::error::Error;
     use strandfs_fuse::NodeId;
 
     #[test]
@@ -122,6 +134,21 @@ mod tests {
         assert_eq!(stage(0, 0, 90), Stage::Answer);
         // Clocks that were read one after the other.
         assert_eq!(stage(50, 60, 0), Stage::Branch);
+    }
+
+    #[test]
+    fn a_branch_is_named_only_where_the_time_went_there() {
+        let [quick, slow] = ["/quick", "/slow"].map(|path| BranchHealth::new(Path::new(path)));
+        calls::forget_longest();
+        for (branch, time) in [(&slow, 2), (&quick, 0)] {
+            let wait = || std::thread::sleep(Duration::from_millis(time));
+            let _ = branch.calls().time(Call::Stat, || Ok::<_, Error>(wait()));
+        }
+        let named = |stage| slow_branch(stage, [&quick, &slow].into_iter()).map(BranchHealth::path);
+        assert_eq!(named(Stage::Branch), Some(Path::new("/slow")));
+        for stage in [Stage::Queue, Stage::Server, Stage::Answer] {
+            assert_eq!(named(stage), None, "{stage:?}");
+        }
     }
 
     #[test]

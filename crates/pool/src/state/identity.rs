@@ -202,9 +202,14 @@ impl Volume {
 
 /// The file handle of `name` in `dir`, or of `dir` itself if the name is empty.
 fn handle_at(dir: BorrowedFd<'_>, name: &OsStr) -> sys::Result<sys::RawHandle> {
-    match name.is_empty() {
+    let ask = || match name.is_empty() {
         true => sys::name_to_handle_fd(dir),
         false => sys::name_to_handle(dir, name),
+    };
+    match ask() {
+        // Whoever has just made something must not hear that it failed where a branch fails once.
+        Err(Errno::IO | Errno::NOMEM | Errno::INTR) => ask(),
+        told => told,
     }
 }
 

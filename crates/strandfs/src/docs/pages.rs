@@ -68,8 +68,8 @@ fn strandfs(command: &Command) -> String {
     );
     page.item(
         "NOTIFY_SOCKET",
-        "Where a server in the foreground tells a service manager that the pool is mounted, as \
-        in sd_notify(3).",
+        "Where a server in the foreground tells a service manager that the pool or volume is \
+        mounted, and asks for time to end, as in sd_notify(3).",
     );
     page.section("See also");
     let mut pages: Vec<String> = shown(command)

@@ -183,3 +183,42 @@ fn kill_group(child: &Child) {
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn an_event_too_many_is_left_out_and_that_is_said_once_until_there_is_room() {
+        let (says, said) = mpsc::channel();
+        // Nobody runs anything.
+        let runner = Runner {
+            queue: Arc::new(Queue {
+                state: Mutex::default(),
+                news: Condvar::new(),
+            }),
+            say: Arc::new(move |what| says.send(what.to_owned()).unwrap()),
+        };
+        let is_taken = || {
+            let (tell, told) = mpsc::channel();
+            let done = move |outcome: Result<(), String>| tell.send(outcome).unwrap();
+            runner.run(Variables::new(), Some(Box::new(done)));
+            match told.try_recv() {
+                Ok(outcome) => {
+                    assert_eq!(outcome, Err("too many events wait for it".to_owned()));
+                    false
+                }
+                Err(_) => true,
+            }
+        };
+        assert!((0..QUEUED_MAX).all(|_| is_taken()));
+        assert_eq!(said.try_iter().count(), 0);
+        assert!((0..3).all(|_| !is_taken()));
+        assert_eq!(said.try_iter().count(), 1);
+        runner.queue.lock().events.pop_front();
+        assert!(is_taken() && !is_taken());
+        assert_eq!(said.try_iter().count(), 1);
+    }
+}

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::turn::Turn;
-use crate::{check, daemon, guard, logging, privileges, resources};
+use crate::{check, daemon, guard, logging, notify, privileges, resources};
 
 /// Serves; in the background unless told otherwise, and then returns when the volume is there.
 ///
@@ -75,6 +75,10 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     }
     if args.background_server {
         volume.on_ready(daemon::report_ready);
+    } else {
+        let place = volume.mountpoint().to_owned();
+        volume.on_ready(move || notify::ready("volume", &place));
+        volume.on_ending(notify::stopping);
     }
     let end = volume.serve(signals)?;
     tracing::info!(?end, "the volume is served no more");

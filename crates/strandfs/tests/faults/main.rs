@@ -10,6 +10,7 @@ mod crash_full;
 mod crash_rename;
 mod crash_under_load;
 mod frozen_disk;
+mod glitch;
 mod guardian;
 mod health;
 mod hung_server;

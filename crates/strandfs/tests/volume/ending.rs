@@ -1,11 +1,14 @@
 //! Servers that are told to end while somebody uses the volume.
 
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::ground::{Ground, text, ways};
+use crate::support::command::binary;
 use crate::support::files::{get, pattern, put};
 use crate::support::{Kind, eventually, mounts, run};
 use crate::{need_root, need_tool};
@@ -112,4 +115,36 @@ fn only_a_later_second_signal_ends_the_server_of_a_volume_in_use() {
     assert!(ground.listed().is_none());
     mounts::detach(&ground.mounted());
     run("losetup", ["-d", &device]).ok();
+}
+
+/// A service manager had no word of a volume, and killed its server while that wrote.
+#[test]
+fn the_manager_of_a_volume_hears_when_it_answers_and_is_asked_for_time_at_its_end() {
+    need_root!();
+    let ground = Ground::new(Kind::Tmpfs("100m"));
+    let socket = ground.disk().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let heard = || {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).expect("word for the manager");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut server = Command::new(binary())
+        .args(["volume", "serve", "-f", "--size", "64M"])
+        .args([ground.backing(), ground.served()])
+        .env("NOTIFY_SOCKET", &socket)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let ready = heard();
+    let status = format!("STATUS=serving the volume at {}", ground.served().display());
+    assert_eq!(ready.lines().collect::<Vec<_>>(), ["READY=1", &status]);
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    let ending = heard();
+    assert!(ending.starts_with("STOPPING=1"), "{ending}");
+    assert!(ending.contains("EXTEND_TIMEOUT_USEC=15000000"), "{ending}");
+    assert!(server.wait().unwrap().success());
 }

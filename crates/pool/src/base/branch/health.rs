@@ -139,6 +139,11 @@ impl BranchHealth {
         (told.state, told.reason.clone())
     }
 
+    /// The branch's path as it was given.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The calls that were made to it.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
