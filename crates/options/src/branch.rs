@@ -80,6 +80,16 @@ pub enum BranchError {
         .parts.join(":")
     )]
     Commas { path: PathBuf, parts: Vec<String> },
+    #[error("branch {path:?} does not exist, but {} do: name each by itself", .parts.join(" and "))]
+    Together { path: PathBuf, parts: Vec<String> },
+    #[error(
+        "branch {path:?} does not exist, but does without the blank at its end or beginning: take the blank away"
+    )]
+    Blank { path: PathBuf },
+    #[error(
+        "branch {path:?} is a disk, not a directory: mount the disk, then name the directory where it is mounted"
+    )]
+    Disk { path: PathBuf },
     #[error("branch {path:?} is not a directory: name a directory")]
     NotADirectory { path: PathBuf },
     #[error(

@@ -13,7 +13,7 @@ pub enum OptionError {
     Unknown {
         /// As the user wrote it.
         name: String,
-        /// The nearest option name, if one is near.
+        /// What was most likely meant, as [`crate::table::meant`] says it.
         suggestion: Option<String>,
     },
     /// The value is not one the option takes.
@@ -101,7 +101,7 @@ impl OptionError {
     pub fn unknown(name: &str) -> OptionError {
         OptionError::Unknown {
             name: name.to_owned(),
-            suggestion: crate::table::nearest(name).map(str::to_owned),
+            suggestion: crate::table::meant(name),
         }
     }
 }

@@ -437,6 +437,32 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     slip.map(|(_, known)| known).or_else(begun)
 }
 
+/// What a name that no option has was most likely meant as, for a question "did you mean ...?".
+pub fn meant(name: &str) -> Option<String> {
+    let is_known = |name: &str| find(name).is_some();
+    let bare = name.trim();
+    if bare != name && is_known(bare) {
+        return Some(format!("{bare}, without a blank beside it"));
+    }
+    match (name.split_once(':'), name.split_once('.')) {
+        (Some((key, value)), _) if is_known(key) => return Some(format!("{key}={value}")),
+        // As of a table in TOML, which options have none of.
+        (_, Some((outer, inner))) if is_known(inner) => {
+            return Some(format!("{inner}, without {outer} before it"));
+        }
+        _ => {}
+    }
+    let group = || {
+        let begins = |option: &&OptionDef| option.name.strip_prefix(name)?.strip_prefix('.');
+        let first = TABLE.iter().find(|option| begins(option).is_some())?;
+        Some(format!(
+            "one that begins with {name}., such as {}",
+            first.name
+        ))
+    };
+    nearest(name).map(str::to_owned).or_else(group)
+}
+
 /// The value of an option that looks most like `text`, if one is near enough to be what was meant.
 pub fn nearest_value(option: &OptionDef, text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase().replace('_', "-");

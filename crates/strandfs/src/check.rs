@@ -46,9 +46,7 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
         }
     }
     let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            refuse("it does not exist; create the directory first".to_owned())
-        }
+        std::io::ErrorKind::NotFound => refuse(why_missing(&path)),
         _ => refuse(error.to_string()),
     })?;
     if !metadata.is_dir() {
@@ -59,6 +57,15 @@ pub fn mountpoint(given: impl Into<PathBuf>, over: bool) -> Result<PathBuf, Fail
     let real = std::fs::canonicalize(&path).map_err(|error| refuse(error.to_string()))?;
     is_free(&real, over)?;
     Ok(real)
+}
+
+/// What a word for a mountpoint that does not exist may have been meant as.
+fn why_missing(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    if text.trim() != text && Path::new(text.trim()).is_dir() {
+        return "it does not exist, but does without the blank at its end or beginning: take the blank away".to_owned();
+    }
+    "it does not exist; create the directory first".to_owned()
 }
 
 /// Clears away a mount whose server was killed together with its guardian, and cannot end: to ask

@@ -56,7 +56,7 @@ pub fn get(args: &GetArgs) -> Result<ExitCode, Failure> {
                     "get shows values: to change one, `strandfs set {} {key}`",
                     args.mountpoint.display()
                 )),
-                false => unknown(key).into(),
+                false => OptionError::unknown(key).into(),
             },
             error => Failure::system("asking the pool's server for an option")(error),
         })?;
@@ -99,13 +99,23 @@ pub fn set(args: &SetArgs) -> Result<ExitCode, Failure> {
         None => (item.clone(), None),
     });
     let options: Vec<_> = options.collect();
+    let first = args.mountpoint.to_string_lossy();
+    if first
+        .split_once('=')
+        .is_some_and(|(name, _)| find(name).is_some())
+    {
+        return Err(Failure::Refused(format!(
+            "the mountpoint comes first: write `strandfs set MOUNTPOINT {}`",
+            one_line(&first)
+        )));
+    }
     if let Some(pair) = options.windows(2).find_map(apart) {
         return Err(Failure::Refused(format!(
             "an option and its value are one word: write KEY=VALUE, here {pair}"
         )));
     }
     if let Some((name, _)) = options.iter().find(|(name, _)| find(name).is_none()) {
-        return Err(unknown(name).into());
+        return Err(OptionError::unknown(name).into());
     }
     ask(&args.mountpoint, &Request::Set { options }, args.save)
 }
@@ -347,12 +357,5 @@ fn canonical(name: &str) -> &'static str {
         Some((_, OptionStatus::Renamed { to })) => target(to).map_or(to, |option| option.name),
         Some((name, _)) => name,
         None => "",
-    }
-}
-
-fn unknown(name: &str) -> OptionError {
-    OptionError::Unknown {
-        name: name.to_owned(),
-        suggestion: table::nearest(name).map(str::to_owned),
     }
 }

@@ -47,6 +47,14 @@ fn file_or_fstab(path: &Path, args: &ImportArgs) -> Result<bool, Failure> {
     if is_fstab {
         return lines(&text, Some(path), args);
     }
+    let is_said = |line: &str| !line.trim_start().starts_with('#') && !line.trim().is_empty();
+    if !text.lines().any(is_said) {
+        return Err(Failure::Import {
+            what: path.display().to_string(),
+            why: "there is nothing in it; name another file, or give a line of fstab itself"
+                .to_owned(),
+        });
+    }
     let file = ConfigFile::parse(path, &text).map_err(Failure::Config)?;
     let imported = import::config(&file, defaults(args));
     let (options, words) = imported.split();

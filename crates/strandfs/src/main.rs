@@ -50,11 +50,13 @@ mod volume;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
 
 use args::{Arguments, Command, ConfigCommand};
 use exit::Exit;
 use failure::Failure;
 use strandfs_options::branch::reach;
+use strandfs_options::table;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -78,14 +80,7 @@ fn main() -> ExitCode {
     let arguments = mount_helper::with_subcommand(arguments);
     let mut arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // A closed pipe is no reason to complain about help.
-            let _ = error.print();
-            return match error.use_stderr() {
-                true => Exit::Usage.into(),
-                false => ExitCode::SUCCESS,
-            };
-        }
+        Err(error) => return refuse(error),
     };
     let outcome = pool_name::resolve(&mut arguments.command).and_then(|()| run(arguments.command));
     match outcome {
@@ -98,6 +93,29 @@ fn main() -> ExitCode {
             }
             failure.exit().into()
         }
+    }
+}
+
+/// Says what is wrong with the arguments, or what was asked for with `--help`.
+fn refuse(mut error: clap::Error) -> ExitCode {
+    if error.kind() == ErrorKind::UnknownArgument {
+        let given = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+        let name = given.as_deref().map(|given| given.trim_start_matches("--"));
+        let is_mount = std::env::args_os()
+            .nth(1)
+            .is_some_and(|word| word == "mount");
+        if let Some(name) = name.filter(|name| is_mount && table::find(name).is_some()) {
+            say!("{}", plan::option_needs_o(&format!("{name}=VALUE")));
+            return Exit::Usage.into();
+        }
+        // "To pass it as a value, put -- before it": nothing here has a value that begins so.
+        error.remove(ContextKind::Suggested);
+    }
+    // A closed pipe is no reason to complain about help.
+    let _ = error.print();
+    match error.use_stderr() {
+        true => Exit::Usage.into(),
+        false => ExitCode::SUCCESS,
     }
 }
 

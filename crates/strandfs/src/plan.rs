@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use strandfs_options::branch::reach;
 use strandfs_options::layers::LoadError;
-use strandfs_options::{BranchError, Layers, Loaded, OptionError, Origin, Settings, config};
+use strandfs_options::{BranchError, Layers, Loaded, OptionError, Origin, Settings, config, table};
 use strandfs_pool::admin::features;
 use strandfs_pool::state::mounts::{Forbids, survey};
 
@@ -95,6 +95,7 @@ impl MountPlan {
 /// # Errors
 /// Anything in them that keeps the pool from being mounted.
 pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
+    no_option_among(&args.paths)?;
     let (layers, loaded, mountpoint) = load(args)?;
     let layers = layers.settle(&loaded);
     let mut settings = loaded.settings;
@@ -135,6 +136,23 @@ pub fn make(args: &MountArgs) -> Result<MountPlan, Failure> {
         mountpoint,
         said,
     })
+}
+
+/// An option without `-o` before it would be taken for a branch or the mountpoint.
+fn no_option_among(words: &[String]) -> Result<(), Failure> {
+    let is_option = |word: &&String| {
+        let name = word.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| table::find(name).is_some()) && !Path::new(word).exists()
+    };
+    match words.iter().find(is_option) {
+        Some(option) => Err(Failure::Refused(option_needs_o(option))),
+        None => Ok(()),
+    }
+}
+
+/// What is said of an option in a place where none is expected.
+pub fn option_needs_o(option: &str) -> String {
+    format!("{option} is an option of the pool: write it behind -o, as in -o {option}")
 }
 
 /// What the options forbid.

@@ -40,6 +40,9 @@ pub(super) fn mount(
         command
             .env("_FUSE_COMMFD", "0")
             .stdin(theirs.try_clone()?)
+            // It writes nothing there. If this process is killed now, the helper mounts all the same, and
+            // whoever reads our output to its end comes after that, to unmount it.
+            .stdout(Stdio::inherit())
             .arg("-o")
             .arg(options.helper_options())
             .arg("--")
@@ -60,17 +63,20 @@ pub(super) fn mount(
     drop(theirs);
     let received = receive_descriptor(&ours);
     let message = complaint(&mut child);
-    match received {
-        Ok(Some(device)) => Ok(device),
-        Ok(None) => Err(explain(message)),
-        Err(errno) => Err(os("receiving the device from fusermount3")(errno)),
-    }
+    let error = match received {
+        Ok(Some(device)) => return Ok(device),
+        Ok(None) => explain(message),
+        Err(errno) => os("receiving the device from fusermount3")(errno),
+    };
+    // A helper that ended between mounting and sending leaves a mount that nobody serves; there was none before.
+    let _ = super::recover_dead_mountpoint(mountpoint);
+    Err(error)
 }
 
 /// Unmounts through the helper.
 pub(super) fn unmount(mountpoint: &Path, mode: UnmountMode) -> io::Result<()> {
     let prepare = |command: &mut Command| -> io::Result<()> {
-        command.arg("-u").stdin(Stdio::null());
+        command.arg("-u").stdin(Stdio::null()).stdout(Stdio::null());
         if mode == UnmountMode::Detach {
             command.arg("-z");
         }
@@ -92,7 +98,7 @@ fn spawn(prepare: impl Fn(&mut Command) -> io::Result<()>) -> io::Result<std::pr
     for program in PROGRAMS {
         let mut command = Command::new(program);
         prepare(&mut command)?;
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stderr(Stdio::piped());
         match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing = error,
             result => return result,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -261,16 +262,18 @@ fn refuse_unreadable_names(glob: &str) -> Result<(), BranchError> {
 /// The real path of one directory.
 fn directory(path: &Path) -> Result<PathBuf, BranchError> {
     let real = fs::canonicalize(path).map_err(|error| unreachable_path(path, &error))?;
-    let is_dir = match fs::metadata(&real) {
-        Ok(facts) => facts.is_dir(),
+    let (is_dir, is_disk) = match fs::metadata(&real) {
+        Ok(facts) => (facts.is_dir(), facts.file_type().is_block_device()),
         // A FUSE filesystem whose server is dead: what becomes of such a branch is for
         // `on-missing` to say.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => true,
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => (true, false),
         Err(error) => return Err(unreachable_path(path, &error)),
     };
     if !is_dir {
-        return Err(BranchError::NotADirectory {
-            path: path.to_owned(),
+        let path = path.to_owned();
+        return Err(match is_disk {
+            true => BranchError::Disk { path },
+            false => BranchError::NotADirectory { path },
         });
     }
     // The list must be readable back as text (run-time control, fstab, hand-over).
@@ -283,19 +286,54 @@ fn directory(path: &Path) -> Result<PathBuf, BranchError> {
 fn unreachable_path(path: &Path, error: &io::Error) -> BranchError {
     let path = path.to_owned();
     match error.kind() {
-        io::ErrorKind::NotFound => match meant_as_mode(&path) {
-            Some(item) => BranchError::BadMode { item },
-            None => match meant_as_list(&path) {
-                Some(parts) => BranchError::Commas { path, parts },
-                None => BranchError::Missing { path },
-            },
-        },
+        io::ErrorKind::NotFound => missing(path),
         io::ErrorKind::NotADirectory => BranchError::NotADirectory { path },
         _ => BranchError::Unreachable {
             path,
             why: error.to_string(),
         },
     }
+}
+
+/// A path that does not exist, and what may have been meant by it.
+fn missing(path: PathBuf) -> BranchError {
+    if let Some(item) = meant_as_mode(&path) {
+        return BranchError::BadMode { item };
+    }
+    let Some(text) = path.to_str() else {
+        return BranchError::Missing { path };
+    };
+    if is_name_of_disk(text) {
+        return BranchError::Disk { path };
+    }
+    let bare = text.trim();
+    if bare != text && Path::new(bare).is_dir() {
+        return BranchError::Blank { path };
+    }
+    if let Some(parts) = meant_as_list(text, &[',', ';']) {
+        return BranchError::Commas { path, parts };
+    }
+    // Where each is given by itself, a colon is a part of the name.
+    match meant_as_list(text, &[':']) {
+        Some(parts) => BranchError::Together { path, parts },
+        None => BranchError::Missing { path },
+    }
+}
+
+/// Whether it names a disk, as the first field of fstab may.
+fn is_name_of_disk(text: &str) -> bool {
+    let beginnings = [
+        "UUID=",
+        "LABEL=",
+        "PARTUUID=",
+        "PARTLABEL=",
+        "/dev/sd",
+        "/dev/nvme",
+        "/dev/disk/",
+    ];
+    beginnings
+        .into_iter()
+        .any(|beginning| text.starts_with(beginning))
 }
 
 /// A path that does not exist, but does without what follows its last `=`: most likely that is a
@@ -306,9 +344,9 @@ fn meant_as_mode(path: &Path) -> Option<String> {
     (!mode.contains('/') && Path::new(directory).is_dir()).then(|| text.to_owned())
 }
 
-/// The directories of a list that was written with commas.
-fn meant_as_list(path: &Path) -> Option<Vec<String>> {
-    let parts: Vec<&str> = path.to_str()?.split(',').collect();
+/// The directories of a list that was written with these between them.
+fn meant_as_list(text: &str, separators: &[char]) -> Option<Vec<String>> {
+    let parts: Vec<&str> = text.split(separators).map(str::trim).collect();
     let are_there = parts.len() > 1 && parts.iter().all(|part| Path::new(part).is_dir());
     are_there.then(|| parts.into_iter().map(str::to_owned).collect())
 }

@@ -109,7 +109,7 @@ fn slips_are_named_with_their_line_and_the_nearest_name() {
         [
             "/x/a.toml:2: unknown option \"cache.file\": did you mean cache.files?",
             "/x/a.toml:5: unknown option \"categroy.create\": did you mean category.create?",
-            "/x/a.toml:6: unknown option \"func\": `strandfs mount --help` lists every option",
+            "/x/a.toml:6: unknown option \"func\": did you mean one that begins with func., such as func.access?",
         ]
     );
     let said = refused("cache.attr = '1x'\nthreads = -5000\nnofail = true\n");

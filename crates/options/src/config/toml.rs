@@ -90,6 +90,12 @@ impl Reader<'_> {
         }
         let kind = table::find(canonical).map_or(Kind::Nothing, |(target, _)| target.value.kind);
         match value(kind, item) {
+            // Where the server is started from is nothing to the file.
+            Ok(value) if canonical == "mountpoint" && !value.starts_with('/') => {
+                let text =
+                    format!("option {name}: {value:?} is not absolute: begin it with a slash");
+                self.refuse(place, text);
+            }
             Ok(value) => {
                 self.canonical.push(canonical);
                 self.entries.push(Entry {
@@ -103,7 +109,7 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, name: String, place: Option<usize>) {
-        let suggestion = table::nearest(&name).map(str::to_owned);
+        let suggestion = table::meant(&name);
         self.refuse(place, OptionError::Unknown { name, suggestion }.to_string());
     }
 

@@ -112,3 +112,17 @@ fn slips_get_the_nearest_name() {
         assert_eq!(nearest(slip), meant, "{slip}");
     }
 }
+
+#[test]
+fn what_was_meant_by_a_name_with_too_much_around_it_is_said() {
+    let asked = |name: &str| meant(name).unwrap_or_default();
+    assert_eq!(
+        asked(" minfreespace"),
+        "minfreespace, without a blank beside it"
+    );
+    assert_eq!(asked("category.create:mfs"), "category.create=mfs");
+    assert_eq!(asked("pool.branches"), "branches, without pool before it");
+    assert!(asked("cache").starts_with("one that begins with cache., such as cache."));
+    assert_eq!(asked("cache.atr"), "cache.attr");
+    assert_eq!(meant("nonsense"), None);
+}

@@ -14,3 +14,4 @@ mod passthrough;
 mod replace_mount;
 mod server_threads;
 mod transport;
+mod user_mount_fails;
