@@ -1,5 +1,6 @@
 //! A filesystem over a directory whose calls hang or fail when the test says so.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

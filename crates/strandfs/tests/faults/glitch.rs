@@ -211,7 +211,7 @@ fn what_was_appended_though_the_branch_says_that_it_is_full_is_in_the_file_once(
     need_root!();
     let weak = Weak::new("moveonenospc=mfs,passthrough.io=off,cache.files=off");
     for lost in [Errno::NOSPC, Errno::DQUOT, Errno::INTR] {
-        let file = weak.pool.path(&format!("log{}", lost.raw_os_error()));
+        let file = weak.pool.path(format!("log{}", lost.raw_os_error()));
         put(&file, "one\n");
         let mut log = OpenOptions::new().append(true).open(&file).unwrap();
         weak.disk.fail_with(lost);

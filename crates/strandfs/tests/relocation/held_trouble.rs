@@ -66,7 +66,7 @@ fn who_keeps_changing_files_keeps_nobody_waiting() {
     need_root!();
     for kind in SMALL.filesystems() {
         let Some(pool) = SMALL.start(kind, 60, "") else {
-            return;
+            continue;
         };
         let on = AtomicBool::new(true);
         std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn a_write_is_held_no_longer_than_the_deadline() {
     need_root!();
     for kind in SMALL.filesystems() {
         let Some(pool) = SMALL.start(kind, 60, "relocate.hold=3s") else {
-            return;
+            continue;
         };
         let target = pool.on(1, "");
         let target = target.to_str().unwrap();
@@ -118,7 +118,7 @@ fn a_writer_that_is_held_can_be_killed_and_nothing_moves_for_the_dead() {
     need_root!();
     for kind in SMALL.filesystems() {
         let Some(pool) = SMALL.start(kind, 60, "") else {
-            return;
+            continue;
         };
         while_one_is_held(&pool, |writer| {
             writer.kill().unwrap();
@@ -197,7 +197,7 @@ fn a_held_file_that_is_removed_stops_nobody() {
     need_root!();
     for kind in SMALL.filesystems() {
         let Some(pool) = SMALL.start(kind, 60, "") else {
-            return;
+            continue;
         };
         let remover = std::cell::RefCell::new(None);
         while_one_is_held(&pool, |_| {
@@ -371,7 +371,7 @@ fn a_file_that_was_opened_long_ago_is_held_when_somebody_else_fills_the_branch()
     need_root!();
     for (kind, _) in SMALL.filesystems() {
         let Some(pool) = SMALL.start((kind, "700m"), 420, "") else {
-            return;
+            continue;
         };
         let file = open_with(pool.path("w"), 0).unwrap();
         write_mib(&file, 1, 0, 1).unwrap();
@@ -606,7 +606,7 @@ fn options_that_change_while_it_is_mounted_count_for_files_opened_from_then_on()
     need_root!();
     for kind in SMALL.filesystems() {
         let Some(pool) = SMALL.start(kind, 90, "") else {
-            return;
+            continue;
         };
         let set = |name: &str, value: &str| {
             let name = format!("user.strandfs.{name}");
