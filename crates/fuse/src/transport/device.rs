@@ -141,17 +141,18 @@ impl Gathering {
     /// An INTERRUPT waits no longer than this.
     const PAUSE: Duration = Duration::from_millis(1);
 
-    /// Called with what was read; pauses when it is time to.
-    fn after(&mut self, worker_pool: &WorkerPool, bytes: &[u8], began: Instant) {
+    /// Called with what was read; pauses when it is time to, and says until when.
+    fn after(&mut self, worker_pool: &WorkerPool, bytes: &[u8], began: Instant) -> Option<Instant> {
         // Over /dev/fuse alone, others wait behind a FORGET.
         if worker_pool.ring.get().is_none() || !is_forget(bytes) || began.elapsed() > Self::PAUSE {
             self.in_a_row = 0;
-            return;
+            return None;
         }
         self.in_a_row += 1;
-        if self.in_a_row > Self::AT_ONCE {
+        (self.in_a_row > Self::AT_ONCE).then(|| {
             std::thread::sleep(Self::PAUSE);
-        }
+            Instant::now()
+        })
     }
 }
 
@@ -202,8 +203,9 @@ fn read_and_answer(
                         return Step::SteppedBack(next);
                     }
                 }
-                gathering.after(worker_pool, request.message(len), began);
-                began = answered.at;
+                let paused = gathering.after(worker_pool, request.message(len), began);
+                // A pause is no waiting.
+                began = paused.unwrap_or(answered.at);
             }
             // A signal; or a request withdrawn while it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {

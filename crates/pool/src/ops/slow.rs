@@ -141,8 +141,11 @@ mod tests {
         let [quick, slow] = ["/quick", "/slow"].map(|path| BranchHealth::new(Path::new(path)));
         calls::forget_longest();
         for (branch, time) in [(&slow, 2), (&quick, 0)] {
-            let wait = || std::thread::sleep(Duration::from_millis(time));
-            let _ = branch.calls().time(Call::Stat, || Ok::<_, Error>(wait()));
+            let wait = || -> Result<(), Error> {
+                std::thread::sleep(Duration::from_millis(time));
+                Ok(())
+            };
+            let _ = branch.calls().time(Call::Stat, wait);
         }
         let named = |stage| slow_branch(stage, [&quick, &slow].into_iter()).map(BranchHealth::path);
         assert_eq!(named(Stage::Branch), Some(Path::new("/slow")));
