@@ -198,7 +198,8 @@ pub fn thread_lives(thread: i32) -> bool {
 
 /// Whether a thread waits in the kernel for what a signal does not end, a disk as a rule.
 pub fn thread_is_blocked(thread: i32) -> bool {
-    let stat = std::fs::read(format!("/proc/{thread}/stat"));
+    // Of the thread by itself: the other file is as long to make as its process has threads.
+    let stat = std::fs::read(format!("/proc/{thread}/task/{thread}/stat"));
     stat.is_ok_and(|stat| says_blocked(&stat))
 }
 

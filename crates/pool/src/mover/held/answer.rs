@@ -456,6 +456,8 @@ impl Guarded {
         else {
             return;
         };
+        // What others have written to it meanwhile, and not what this one is about to.
+        let stat = rustix::fs::fstat(&file);
         if let Some(group) = &self.group {
             sys::let_go(group.as_fd(), file.as_fd());
         }
@@ -475,10 +477,9 @@ impl Guarded {
             };
             tracing::warn!(branch = %self.branch.path.display(), ?waited, reason, "a write goes on where there is no room for it");
         }
-        let Ok(stat) = rustix::fs::fstat(&file) else {
+        let Ok(stat) = stat else {
             return;
         };
-        // Others have written to it meanwhile.
         let facts = facts_of(&stat, facts.copies_on_write, facts.appends);
         self.grant(thread, &facts, taken);
         close(pool, file, &stat);

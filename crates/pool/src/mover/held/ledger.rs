@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// An access that was allowed has taken its room by then, or never will; but for one that waits for its disk.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
+/// And that one no longer than this: a thread can wait in the kernel for anything, for as long as its user likes.
+const BLOCKED_FOR: Duration = Duration::from_secs(10);
 /// What a branch needs besides the bytes themselves.
 const MARGIN_BYTES: u64 = 2 << 20;
 
@@ -44,12 +46,17 @@ pub(super) fn need_bytes(facts: &Facts, range: Option<(u64, u64)>) -> u64 {
 
 /// Files that are looked at again; what others were allowed counts in full.
 const FOLLOWED_MAX: usize = 64;
+/// Threads of one file of which each keeps what it was allowed. The oldest of more is taken for over: a user has
+/// any number of threads, and all are gone through at each access.
+const THREADS_MAX: usize = 64;
 
 /// Room allowed to one thread.
 struct Grant {
     thread: i32,
     bytes: u64,
     at: Instant,
+    /// The thread goes on with another file.
+    is_over: bool,
 }
 
 /// What was allowed on one inode: several threads may write to it at once.
@@ -71,7 +78,7 @@ impl OfInode {
 
     /// Ends grants. Nobody knows which of the threads took what was taken: of those that have ended as
     /// much as they might, so that more is kept for the others than they need, and never less.
-    fn end(&mut self, allocated_now: Option<u64>, is_over: impl Fn(&Grant) -> bool) {
+    fn end(&mut self, allocated_now: Option<u64>, mut is_over: impl FnMut(&Grant) -> bool) {
         let mut taken = self.taken_bytes(allocated_now);
         self.grants.retain(|grant| {
             let over = is_over(grant);
@@ -90,8 +97,8 @@ impl OfInode {
     }
 }
 
-/// The accesses that were allowed on one branch, one for each thread and file: the next of the same comes
-/// when the one before is over.
+/// The accesses that were allowed on one branch, one for each thread: its next one comes when the one before is
+/// over.
 #[derive(Default)]
 pub(super) struct Ledger {
     inodes: HashMap<u64, OfInode>,
@@ -106,15 +113,22 @@ impl Ledger {
         allocated_now: impl Fn(u64) -> Option<u64>,
         is_blocked: impl Fn(i32) -> bool,
     ) -> u64 {
-        let (mut sum, mut followed) = (0_u64, 0);
+        let (mut sum, mut followed, mut asked) = (0_u64, 0, 0);
         self.inodes.retain(|inode, of| {
             followed += 1;
             let allocated = match followed <= FOLLOWED_MAX {
                 true => allocated_now(*inode),
                 false => None,
             };
-            let is_old = |it: &Grant| now.saturating_duration_since(it.at) >= FORGOTTEN_AFTER;
-            of.end(allocated, |it| is_old(it) && !is_blocked(it.thread));
+            let mut may_be_blocked = |thread| {
+                asked += 1;
+                asked <= FOLLOWED_MAX && is_blocked(thread)
+            };
+            of.end(allocated, |it| match now.saturating_duration_since(it.at) {
+                _ if it.is_over => true,
+                age if age < FORGOTTEN_AFTER => false,
+                age => age >= BLOCKED_FOR || !may_be_blocked(it.thread),
+            });
             let left = of.left_bytes(allocated);
             sum = sum.saturating_add(left);
             left > 0
@@ -122,10 +136,16 @@ impl Ledger {
         sum
     }
 
-    /// The access of a thread before this one on the same file is over.
+    /// The access of a thread before this one is over, on whatever file that was. Of threads without a number only
+    /// the file can tell.
     pub(super) fn end_of(&mut self, thread: i32, facts: &Facts) {
-        if let Some(of) = self.inodes.get_mut(&facts.inode) {
-            of.end(Some(facts.allocated_bytes), |it| it.thread == thread);
+        for (inode, of) in &mut self.inodes {
+            if *inode == facts.inode {
+                of.end(Some(facts.allocated_bytes), |it| it.thread == thread);
+            } else if thread > 0 {
+                let own = of.grants.iter_mut().filter(|it| it.thread == thread);
+                own.for_each(|it| it.is_over = true);
+            }
         }
     }
 
@@ -135,10 +155,20 @@ impl Ledger {
             grants: Vec::new(),
             allocated_before: facts.allocated_bytes,
         });
+        if of.grants.is_empty() {
+            of.allocated_before = facts.allocated_bytes;
+        }
+        if of.grants.len() >= THREADS_MAX {
+            let mut is_oldest = true;
+            of.end(Some(facts.allocated_bytes), |_| {
+                std::mem::take(&mut is_oldest)
+            });
+        }
         of.grants.push(Grant {
             thread,
             bytes,
             at: now,
+            is_over: false,
         });
     }
 }
@@ -255,6 +285,48 @@ mod tests {
         ledger.grant(3, &file, MIB, now);
         assert_eq!(ledger.outstanding(now, |_| Some(MIB), awake), 8 * MIB);
         assert_eq!(ledger.outstanding(now, |_| Some(9 * MIB), awake), 0);
+    }
+
+    /// A thread that was let go once and waits here now is blocked: it waited for itself.
+    #[test]
+    fn who_goes_on_with_another_file_has_left_the_one_before() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        let other = Facts {
+            inode: 8,
+            ..facts(0, 0)
+        };
+        ledger.grant(1, &facts(0, 0), 5 * MIB, now);
+        ledger.grant(2, &facts(0, 0), MIB, now);
+        ledger.end_of(1, &other);
+        let later = now + FORGOTTEN_AFTER;
+        assert_eq!(ledger.outstanding(later, |_| Some(0), |_| true), MIB);
+    }
+
+    #[test]
+    fn a_user_with_very_many_threads_has_the_ledger_ask_and_keep_no_more_than_so_much() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        for thread in 1..=1000 {
+            ledger.grant(thread, &facts(100 * MIB, 0), MIB, now);
+            let file = Facts {
+                inode: 100 + u64::from(thread.unsigned_abs()),
+                ..facts(0, 0)
+            };
+            ledger.grant(5000 + thread, &file, MIB, now);
+        }
+        let most = THREADS_MAX as u64 * MIB;
+        assert_eq!(ledger.inodes[&7].granted_bytes(), most);
+        let asked = std::cell::Cell::new(0);
+        let is_blocked = |_| {
+            asked.set(asked.get() + 1);
+            true
+        };
+        let later = now + FORGOTTEN_AFTER;
+        assert_eq!(ledger.outstanding(later, |_| Some(0), is_blocked), most);
+        assert_eq!(asked.get(), FOLLOWED_MAX);
+        assert_eq!(
+            ledger.outstanding(now + BLOCKED_FOR, |_| Some(0), |_| true),
+            0
+        );
     }
 
     /// A write that was allowed goes on between the two looks.
