@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::fault_fs::FaultFs;
 use crate::support::files::{errno, get, put};
-use crate::support::{Kind, Pool, eventually, mounts, run};
+use crate::support::{Kind, Pool, eventually, mounts};
 use crate::{need_root, need_tool};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -36,8 +36,7 @@ impl Weak {
             .prepare();
         let behind = pool.outside("behind");
         fs::create_dir(&behind).unwrap();
-        let tmpfs = ["-t", "tmpfs", "-o", "mode=755", "behind"];
-        run("mount", [&tmpfs[..], &[behind.to_str().unwrap()]].concat()).ok();
+        mounts::make_branch(&behind, Kind::Tmpfs("16m"));
         let rights = fs::metadata(&behind).unwrap().permissions();
         fs::set_permissions(pool.on(1, ""), rights).unwrap();
         put(behind.join(".here"), "");
