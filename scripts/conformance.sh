@@ -6,7 +6,7 @@
 #   conformance.sh            every kind of pool and cache mode, 100,000 fsx operations, and the
 #                             million-file test
 #   conformance.sh --quick    one and three tmpfs branches, three modes and io_uring,
-#                             20,000 operations
+#                             20,000 operations, with the program that `make unit` builds
 #   --only PART               pjdfstest, fsx, fio, dbench, stress or files
 #   --seed N                  fsx's seed (default: the same every time)
 #   --keep DIR                keep the raw results there
@@ -73,7 +73,7 @@ make_scratch conformance
 chmod 755 "$scratch" # other users have to get through to the pool
 results=${keep:-$scratch/results}
 mkdir -p "$results"
-build_strandfs
+if $quick; then build_strandfs_of_tests; else build_strandfs; fi
 
 # Branch filesystems of this run, by name; a name whose filesystem cannot be had is not listed.
 declare -A branch_dirs=()

@@ -99,13 +99,15 @@ mount_loop() { # DIR TYPE SIZE
 
 # A program of crates.io, in a version that was tried, into target/tools. The caller removes
 # $tools_dir/build when it has all it wants.
-install_tool() { # CRATE VERSION
-    [[ -x $tools_dir/bin/$1 ]] && return
-    say "installing $1 $2 into ${tools_dir#"$repo_root"/}"
+install_tool() { # CRATE VERSION [OPTION OF cargo install]...
+    local crate=$1 version=$2
+    shift 2
+    [[ -x $tools_dir/bin/$crate ]] && return
+    say "installing $crate $version into ${tools_dir#"$repo_root"/}"
     # Its own target directory: sharing ours would rebuild the workspace's dependencies.
-    CARGO_TARGET_DIR=$tools_dir/build cargo install "$1" --version "$2" --locked --quiet \
-        --root "$tools_dir" </dev/null || {
-        warn "$1 could not be installed; what needs it will say so"
+    CARGO_TARGET_DIR=$tools_dir/build cargo install "$crate" --version "$version" --locked --quiet \
+        --root "$tools_dir" "$@" </dev/null || {
+        warn "$crate could not be installed; what needs it will say so"
         return
     }
 }
@@ -120,6 +122,14 @@ build_strandfs() {
     have cargo || die "cargo is not installed: strandfs is built from source with Rust"
     (cd "$repo_root" && cargo build --release --quiet --locked -p strandfs)
     strandfs_bin=${CARGO_TARGET_DIR:-$repo_root/target}/release/strandfs
+}
+
+# The program that the tests run, whose assertions are on: nothing to build where they have run.
+build_strandfs_of_tests() {
+    [[ -n $strandfs_bin ]] && return
+    have cargo || die "cargo is not installed: strandfs is built from source with Rust"
+    (cd "$repo_root" && cargo test --workspace --quiet --locked --no-run)
+    strandfs_bin=${CARGO_TARGET_DIR:-$repo_root/target}/debug/strandfs
 }
 
 pool_pid=

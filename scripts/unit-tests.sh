@@ -28,10 +28,11 @@ if have cargo-nextest; then
     cargo nextest run --workspace --locked --profile "$profile" "$@" </dev/null
     # What passes over io_uring has to pass over /dev/fuse; these files are most of what a request is.
     if (($# == 0)) && [[ -n $uring ]]; then
-        STRANDFS_TEST_TRANSPORT=dev cargo nextest run -p strandfs --locked --profile "$profile" \
-            -E 'binary(posix) & test(/^(basic|data|metadata|names)::/)
+        STRANDFS_TEST_TRANSPORT=dev cargo nextest run --workspace --locked --profile "$profile" \
+            -E 'package(strandfs)
+                & (binary(posix) & test(/^(basic|data|metadata|names)::/)
                 + binary(serving) & test(/^server_threads::/)
-                + binary(relocation) & test(/^on_full::/)' </dev/null
+                + binary(relocation) & test(/^on_full::/))' </dev/null
     fi
     # The examples in the documentation are not among nextest's tests.
     cargo test --workspace --locked --doc </dev/null
