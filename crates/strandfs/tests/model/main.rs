@@ -202,8 +202,10 @@ fn whoever_waits_for_a_name_notices_that_the_server_has_died() {
     }
     // By that alone nobody would ever notice.
     assert!(look(&pool).is_ok(), "the kernel keeps the name no more");
+    // What it had read already when it died is another error than what nobody reads any more.
     let error = worker::ask_server(pool.root()).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+    let is_dead = [libc::ENOTCONN, libc::ECONNABORTED].map(Some);
+    assert!(is_dead.contains(&error.raw_os_error()), "{error}");
     pool.bury();
 }
 
