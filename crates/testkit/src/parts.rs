@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
+use strandfs_lab::cpu::CpuMeter;
 
 use super::files::{Aligned, get};
 use super::system::{ring_threads, stay_on};
-use super::{Pool, eventually};
+use super::{Pool, say};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -218,11 +219,24 @@ pub fn further_entries(pool: &Pool) -> usize {
     (bytes / entry_bytes).saturating_sub(threads)
 }
 
-/// Waits until a thread has several entries.
-pub fn until_wide(pool: &Pool) {
-    eventually(
-        "a thread with several entries",
-        Duration::from_secs(60),
-        || further_entries(pool) >= 8,
-    );
+/// Waits until a thread has several entries. False, and said, where programs of others have had a fifth of the
+/// CPU time: a thread that is kept from its CPU is joined by more threads, and gets no more entries.
+#[must_use]
+pub fn until_wide(pool: &Pool) -> bool {
+    let meter = CpuMeter::start(&[pool.pid()]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while further_entries(pool) < 8 {
+        if Instant::now() > deadline {
+            let cpu = meter.stop();
+            let of_others = cpu.machine - cpu.own - cpu.server.unwrap_or(0.0);
+            assert!(
+                of_others > cpu.machine / 5.0,
+                "no thread with several entries: {cpu:?}"
+            );
+            say(&format!("skipped: others keep the CPUs busy ({cpu:?})"));
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
 }

