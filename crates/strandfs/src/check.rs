@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use strandfs_options::branch::{nested, reach};
 use strandfs_options::words::OnMissing;
-use strandfs_options::{Settings, duration};
+use strandfs_options::{BranchMode, BranchSpec, Settings, duration};
 
 use crate::failure::Failure;
 use crate::mounts;
@@ -236,7 +236,20 @@ pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
         ));
     }
     said.extend(nested(&settings.pool.branches));
+    said.extend(takes_nothing_new(settings));
     said
+}
+
+/// What is said of a pool in which nothing can be made, though it is not mounted read-only.
+fn takes_nothing_new(settings: &Settings) -> Option<String> {
+    let branches = &settings.pool.branches;
+    let is_open = |branch: &BranchSpec| branch.mode == BranchMode::ReadWrite;
+    if settings.mount.flags.read_only || branches.iter().any(is_open) {
+        return None;
+    }
+    let said = "nothing new can be made in the pool, since each branch is RO or NC: have one take new files \
+                (PATH=RW), or mount with -o ro if that is meant";
+    Some(said.to_owned())
 }
 
 /// Whether a directory is a plain one: nothing is mounted on it. On an automount the mount that is

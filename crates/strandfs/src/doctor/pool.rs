@@ -225,6 +225,11 @@ fn room(status: &Status) -> Check {
     };
     let count = status.branches.len();
     match status.branches.iter().filter(has_room).count() {
+        0 if status.branches.iter().all(|branch| branch.mode != "RW") => Check::fail(
+            NAME,
+            "no branch takes new files: each is RO or NC",
+            "have one take them (strandfs branch set POOL BRANCH --mode RW), or add a branch",
+        ),
         0 => Check::fail(
             NAME,
             "no branch takes new files",

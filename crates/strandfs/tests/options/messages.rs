@@ -100,6 +100,30 @@ fn a_mount_that_worked_says_so_in_a_line() {
     assert_eq!(mounted.ok().stdout, said);
 }
 
+/// Nothing was said, and the first new file met "Read-only file system".
+#[test]
+fn a_pool_that_takes_nothing_new_says_so_when_it_is_mounted() {
+    let warning = "nothing new can be made in the pool";
+    let said = |suffixes: [&str; 2], options: &str| {
+        let pool = Pool::tmpfs(2).prepare();
+        let _daemons = Daemons::at(pool.root());
+        let [first, second] = [0, 1].map(|at| format!("{}{}", text(&pool.on(at, "")), suffixes[at]));
+        let root = text(pool.root());
+        let options = format!("minfreespace=0{options}");
+        let said = strandfs(["mount", "-o", &options, &first, &second, root]).ok();
+        let doctor = strandfs(["doctor", root]);
+        (said.stderr.matches(warning).count(), doctor.stdout)
+    };
+    for suffixes in [["=NC", "=NC"], ["=RO", "=RO"], ["=RO", "=NC"]] {
+        let (count, doctor) = said(suffixes, "");
+        assert_eq!(count, 1, "{suffixes:?}");
+        assert!(doctor.contains("--mode RW"), "{suffixes:?}: {doctor}");
+    }
+    for (suffixes, options) in [(["=NC", ""], ""), (["=RO", "=RO"], ",ro")] {
+        assert_eq!(said(suffixes, options).0, 0, "{suffixes:?} {options}");
+    }
+}
+
 #[test]
 fn keys_and_values_are_one_word() {
     let pool = Pool::tmpfs(1).mount();
