@@ -442,7 +442,12 @@ mod tests {
             fail("@/disk-file/x"),
             BranchError::NotADirectory { .. }
         ));
-        for list in ["@/a:b", "@/disk1:@/a:b:@/disk2", "@/a:b=RO", "@/disk*:@/a:b"] {
+        for list in [
+            "@/a:b",
+            "@/disk1:@/a:b:@/disk2",
+            "@/a:b=RO",
+            "@/disk*:@/a:b",
+        ] {
             let error = fail(list);
             let written = format!("{house}/a\\:b");
             assert!(
