@@ -4,7 +4,7 @@
 #   a static binary       strandfs-VERSION-ARCH-linux-musl.tar.xz    TARGETs ARCH-unknown-linux-musl
 #   packages              .deb and .rpm                              TARGETs ARCH-unknown-linux-gnu
 #   debug information     strandfs-VERSION-TARGET.debug.tar.xz, which gdb finds by the build id
-#   what is built in      strandfs-VERSION.cdx.json (CycloneDX)
+#   what is built in      strandfs-VERSION-ARCH.cdx.json (CycloneDX)
 #   SHA256SUMS            of them all
 #
 # TARGETs left out are x86_64 and aarch64, each with both. One that cannot be built here is named with the
@@ -188,26 +188,30 @@ make_rpm() { # SOURCE DIST TARGET STAGE
 }
 
 # --- everything ------------------------------------------------------------------------------
-components() { # SOURCE DIST
+# One for each architecture: what is built in does not depend on the C library.
+components() { # SOURCE DIST TARGET
+    local name=strandfs-$version-${3%%-*}.cdx
+    if [[ -e $2/$name.json ]]; then return; fi
     (
         cd "$1"
         "$tools_dir/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps \
-            --manifest-path crates/strandfs/Cargo.toml --target x86_64-unknown-linux-gnu \
-            --override-filename "strandfs-$version.cdx"
+            --manifest-path crates/strandfs/Cargo.toml --target "$3" --override-filename "$name"
     )
     # It writes one for each crate of ours.
-    mv "$1/crates/strandfs/strandfs-$version.cdx.json" "$2/"
-    find "$1" -name "strandfs-$version.cdx.json" -not -path '*/target/*' -delete
+    mv "$1/crates/strandfs/$name.json" "$2/"
+    find "$1" -name "$name.json" -not -path '*/target/*' -delete
     # Where the sources lay is nobody's business, and differs.
-    sed -i "s|$1|/build/strandfs|g" "$2/strandfs-$version.cdx.json"
+    sed -i "s|$1|/build/strandfs|g" "$2/$name.json"
 }
 
 everything() { # SOURCE DIST
     local target
     rm -rf "$2"
     mkdir -p "$2"
-    for target in "${buildable[@]}"; do build "$1" "$2" "$target"; done
-    components "$1" "$2"
+    for target in "${buildable[@]}"; do
+        build "$1" "$2" "$target"
+        components "$1" "$2" "$target"
+    done
     (cd "$2" && sha256sum -- * >SHA256SUMS)
 }
 

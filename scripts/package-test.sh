@@ -3,8 +3,9 @@
 # mounted pool, removes and purges them: `package-test.sh [NAME...]`, as root, before a release.
 #
 # NAMEs are debian12, debian13, ubuntu (22.04; made with debootstrap, from the mirrors in DEBIAN_MIRROR and
-# UBUNTU_MIRROR) and rpm (the package in an empty root with a database of its own: `rpm --root`). All if
-# left out. What cannot be had is named, and the exit code is 1 then. Everything happens in a mount
+# UBUNTU_MIRROR), rpm (the package in a root with a database of its own: `rpm --root`), dnf (the same from a
+# repository: `dnf --installroot`) and contents (the lists of files, lintian and rpmlint, of every architecture that
+# is there). All if left out. What cannot be had is named, and the exit code is 1 then. Everything happens in a mount
 # namespace of its own; the kernel is the one that runs.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -25,7 +26,7 @@ deb=$(printf '%s\n' "$dist"/strandfs_*_"$deb_arch".deb | tail -n 1)
 rpm=$(printf '%s\n' "$dist"/strandfs-*."$arch".rpm | tail -n 1)
 
 names=("$@")
-((${#names[@]})) || names=(debian12 debian13 ubuntu rpm)
+((${#names[@]})) || names=(contents debian12 debian13 ubuntu rpm dnf)
 failed=()
 arm_cleanup
 make_scratch packages
@@ -67,6 +68,7 @@ enter() {
 }
 
 leave() {
+    mountpoint --quiet "$root" || return 0
     local tries
     # A pool that a failed step left behind.
     umount -l "$root/mnt/pool" 2>/dev/null || true
@@ -188,11 +190,18 @@ debian() { # SUITE MIRROR
 # --- rpm -------------------------------------------------------------------------------------
 # No distribution of that kind can be made here: the package alone, in a root that has what it requires from
 # the Debian that runs.
-rpm_root() {
+root_for_rpm() {
     [[ -f $rpm ]] || { warn "no .rpm in $dist: run make dist"; return 1; }
-    have rpm || { warn "no rpm: apt-get install rpm"; return 1; }
+    local tool
+    for tool in "$@"; do
+        have "$tool" || { warn "no $tool: apt-get install rpm dnf createrepo-c cpio"; return 1; }
+    done
     debootstrap_into bookworm "$debian_mirror" || return 1
     enter
+}
+
+rpm_root() {
+    root_for_rpm rpm || return 1
     local rpm_of_root=(rpm --root "$root" --dbpath /var/lib/rpm)
     rpm -qp --requires "$rpm" | indent
     # The libraries are dpkg's, which rpm does not see.
@@ -200,27 +209,73 @@ rpm_root() {
     # Not inside: there is no rpm in it.
     inside() { if [[ $1 == rpm ]]; then shift && "${rpm_of_root[@]}" "$@"; else inside_root "$@"; fi; }
     to_mounted_pool rpm -i --nodeps "$rpm" || return 1
-    local before
-    before=$(server_of_pool)
-    says "was replaced since" "${rpm_of_root[@]}" -U --nodeps --replacepkgs --force "$rpm" || return 1
-    [[ $(server_of_pool) == "$before" && $(cat "$root/mnt/pool/greeting") == hello ]] || return 1
+    upgrade_under_pool rpm -U --nodeps --replacepkgs --force "$rpm" || return 1
     "${rpm_of_root[@]}" -V --nodeps strandfs || return 1
-    says "the pools that are mounted stay" "${rpm_of_root[@]}" -e strandfs || return 1
+    says "the pools that are mounted stay" inside rpm -e strandfs || return 1
     inside umount /mnt/pool || return 1
     [[ ! -e $root/usr/bin/strandfs ]]
+}
+
+# Packs files below ROOT by a SPEC into $scratch/repository.
+pack_rpm() { # SPEC ROOT
+    rpmbuild -bb --quiet --target "$arch-linux" --define "_topdir $scratch/rpmbuild" \
+        --define "_rpmdir $scratch/repository" --define "_dbpath $scratch/rpmbuild/db" \
+        --define "strandfs_version $(rpm -qp --queryformat '%{version}' "$rpm")" --define "strandfs_root $2" "$1"
+}
+
+# What the package requires, by an empty package: the files are dpkg's.
+stand_in() {
+    {
+        printf 'Name: stand-in\nVersion: 1\nRelease: 1\nSummary: What Debian has\nLicense: MIT\n'
+        rpm -qp --requires "$rpm" | grep -v -e '^rpmlib(' -e '^config(' | sed 's/^/Provides: /'
+        printf '%%description\nNothing.\n%%files\n'
+    } >"$scratch/stand-in.spec"
+    pack_rpm "$scratch/stand-in.spec" /
+}
+
+# The same files under a higher number; cpio makes the program another file.
+newer_rpm() {
+    mkdir -p "$scratch/newer"
+    rpm2cpio "$rpm" | cpio --extract --make-directories --preserve-modification-time --quiet \
+        --directory "$scratch/newer" || return 1
+    sed 's/^Release: .*/Release: 99/' "$repo_root/packaging/rpm/strandfs.spec" >"$scratch/newer.spec"
+    pack_rpm "$scratch/newer.spec" "$scratch/newer"
+}
+
+# As on a Fedora: the file that somebody fetched, what it requires from a repository, and later a newer one.
+dnf_root() {
+    root_for_rpm dnf createrepo_c rpmbuild rpm2cpio cpio || return 1
+    mkdir -p "$scratch/repository" "$scratch/home"
+    # Debian keeps rpm's database of root in root's home.
+    echo '%_dbpath /var/lib/rpm' >"$scratch/home/.rpmmacros"
+    local -x HOME=$scratch/home
+    stand_in && createrepo_c --quiet "$scratch/repository" || return 1
+    local dnf_of_root=(dnf --installroot "$root" --releasever 42 --setopt "cachedir=$scratch/cache"
+        --setopt "reposdir=$scratch/none" --setopt metadata_expire=0 --setopt clean_requirements_on_remove=False
+        --repofrompath "here,$scratch/repository" --nogpgcheck --assumeyes)
+    inside() { if [[ $1 == dnf ]]; then shift && "${dnf_of_root[@]}" "$@"; else inside_root "$@"; fi; }
+    to_mounted_pool dnf install "$rpm" || return 1
+    manual_and_completions || return 1
+    newer_rpm && createrepo_c --quiet "$scratch/repository" || return 1
+    upgrade_under_pool dnf upgrade strandfs || return 1
+    says '-99 ' inside dnf list --installed strandfs || return 1
+    by_mount_8 || return 1
+    inside strandfs mount media || return 1
+    says "the pools that are mounted stay" inside dnf remove strandfs || return 1
+    [[ ! -e $root/usr/bin/strandfs && $(cat "$root/mnt/pool/greeting") == hello ]] || return 1
+    inside umount /mnt/pool
 }
 
 # --- what is in the packages -------------------------------------------------------------------
 # The list of cargo-deb's is the one of install.sh, but for where Debian keeps completions of zsh, and its
 # own papers.
-same_files() {
-    [[ -f $deb ]] || return 0
+same_files() { # DEB
     local wanted found
     DESTDIR=$scratch/wanted PREFIX=/usr SBINDIR=/usr/sbin BINARY=/bin/true PRELOAD=/bin/true \
         "$repo_root/scripts/install.sh" >/dev/null
     wanted=$(cd "$scratch/wanted" && find . -type f -o -type l | sed 's|zsh/site-functions|zsh/vendor-completions|' | sort)
-    found=$(dpkg-deb -c "$deb" | awk '$1 !~ /^d/ { print $6 }' | sed 's|\(/man/man.*\)\.gz$|\1|' |
-        grep -v -e lintian/overrides -e mount.fuse.strandfs.8 -e /copyright -e /changelog | sort)
+    found=$(dpkg-deb -c "$1" | awk '$1 !~ /^d/ { print $6 }' | sed 's|\(/man/man.*\)\.gz$|\1|' |
+        grep -v -e lintian/overrides -e '/mount\.fuse\.strandfs\.8' -e /copyright -e /changelog | sort)
     if ! diff <(echo "$wanted") <(echo "$found"); then
         warn "the .deb does not hold what scripts/install.sh installs"
         return 1
@@ -238,24 +293,35 @@ check() { # NAME COMMAND...
     rm -rf --one-file-system "$root"
 }
 
-check contents same_files
-if have lintian; then
-    [[ ! -f $deb ]] || check lintian lintian --fail-on error,warning --tag-display-limit 0 "$deb"
-else
-    note "lintian is not installed"
-fi
-if have rpmlint; then
-    [[ ! -f $rpm ]] || check rpmlint rpmlint -c "$repo_root/packaging/rpm/rpmlint.toml" "$rpm"
-else
-    note "rpmlint is not installed"
-fi
+contents() {
+    local package found=true
+    for package in "$dist"/*.deb; do
+        [[ -f $package ]] || continue
+        note "${package##*/}"
+        same_files "$package" || found=false
+        if have lintian; then
+            lintian --fail-on error,warning --tag-display-limit 0 "$package" || found=false
+        fi
+    done
+    for package in "$dist"/*.rpm; do
+        if [[ -f $package ]] && have rpmlint; then
+            rpmlint -c "$repo_root/packaging/rpm/rpmlint.toml" "$package" || found=false
+        fi
+    done
+    have lintian || note "lintian is not installed"
+    have rpmlint || note "rpmlint is not installed"
+    $found
+}
+
 for name in "${names[@]}"; do
     case $name in
+        contents) check contents contents ;;
         debian12) check debian12 debian bookworm "$debian_mirror" ;;
         debian13) check debian13 debian trixie "$debian_mirror" ;;
         ubuntu) check ubuntu debian jammy "$ubuntu_mirror" ;;
         rpm) check rpm rpm_root ;;
-        *) die "usage: package-test.sh [debian12|debian13|ubuntu|rpm]..." ;;
+        dnf) check dnf dnf_root ;;
+        *) die "usage: package-test.sh [contents|debian12|debian13|ubuntu|rpm|dnf]..." ;;
     esac
 done
 if ((${#failed[@]})); then die "failed: ${failed[*]}"; fi

@@ -61,7 +61,9 @@ pub struct RawBranch {
 pub enum BranchError {
     #[error("the branch list is empty: name at least one directory")]
     EmptyList,
-    #[error("the branch list {list:?} has an item without a path: write PATH or PATH=MODE")]
+    #[error(
+        "the branch list {list:?} has an item without a path: write PATH or PATH=MODE, and \\: for a colon in a name"
+    )]
     EmptyPath { list: String },
     #[error(
         "branch {item:?} has no valid mode: write PATH, PATH=RW, PATH=RO, PATH=NC or PATH=MODE,SIZE"
@@ -82,6 +84,15 @@ pub enum BranchError {
     Commas { path: PathBuf, parts: Vec<String> },
     #[error("branch {path:?} does not exist, but {} do: name each by itself", .parts.join(" and "))]
     Together { path: PathBuf, parts: Vec<String> },
+    #[error(
+        "branch {path:?} does not exist, but {name} does: a colon in a name needs a backslash before it, \
+         {written} (on a command line in quotes)"
+    )]
+    Colon {
+        path: PathBuf,
+        name: String,
+        written: String,
+    },
     #[error(
         "branch {path:?} does not exist, but does without the blank at its end or beginning: take the blank away"
     )]

@@ -9,7 +9,7 @@ use crate::table::OptionDef;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No option has this name.
-    #[error("unknown option {name:?}: {}", remedy_for_unknown(.suggestion.as_deref()))]
+    #[error("unknown option {name:?}: {}", remedy_for_unknown(name, .suggestion.as_deref()))]
     Unknown {
         /// As the user wrote it.
         name: String,
@@ -106,8 +106,12 @@ impl OptionError {
     }
 }
 
-fn remedy_for_unknown(suggestion: Option<&str>) -> String {
+fn remedy_for_unknown(name: &str, suggestion: Option<&str>) -> String {
     match suggestion {
+        None if name.starts_with('/') => {
+            "a path is no option: write a blank between the options and what follows them"
+                .to_owned()
+        }
         Some(near) => format!("did you mean {near}?"),
         None => "`strandfs mount --help` lists every option".to_owned(),
     }

@@ -460,7 +460,17 @@ pub fn meant(name: &str) -> Option<String> {
             first.name
         ))
     };
-    nearest(name).map(str::to_owned).or_else(group)
+    // The first is the one that sets most.
+    let whole = || {
+        let ends = |option: &&OptionDef| option.name.strip_suffix(name)?.strip_suffix('.');
+        let mut active = TABLE
+            .iter()
+            .filter(|option| option.status == Status::Active);
+        let found = active.find(|option| ends(option).is_some())?;
+        Some(found.name.to_owned())
+    };
+    let near = nearest(name).map(str::to_owned);
+    near.or_else(group).or_else(whole)
 }
 
 /// The value of an option that looks most like `text`, if one is near enough to be what was meant.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use strandfs_options::branch::{nested, reach};
 use strandfs_options::words::OnMissing;
-use strandfs_options::{Settings, duration};
+use strandfs_options::{BranchMode, BranchSpec, Settings, duration};
 
 use crate::failure::Failure;
 use crate::mounts;
@@ -186,17 +186,27 @@ pub fn silent(settings: &Settings) -> Result<Vec<String>, Failure> {
 /// branch.
 ///
 /// # Errors
-/// It holds files and the first directory is empty, or it is a filesystem with files; `nonempty`,
-/// `mount-over` and `lazy-umount-mountpoint` say that this is meant.
+/// It holds files and the first directory is empty, it is a filesystem with files, or a disk is mounted on
+/// it; `nonempty`, `mount-over` and `lazy-umount-mountpoint` say that this is meant.
 pub fn order(settings: &Settings, mountpoint: &Path) -> Result<(), Failure> {
     let insists = settings.mount.occupied.nonempty || settings.mount.occupied.by_pool();
-    if insists || !has_entries(mountpoint) {
+    if insists {
         return Ok(());
     }
     let refuse = |why: String| Failure::Order {
         path: mountpoint.to_path_buf(),
         why,
     };
+    if !has_entries(mountpoint) {
+        return match whole_disk(mountpoint) {
+            None => Ok(()),
+            Some(disk) => Err(refuse(format!(
+                "{} is mounted there, and the pool would hide it: the mountpoint comes last, behind all \
+                 branches (-o nonempty, if this is meant)",
+                disk.display()
+            ))),
+        };
+    }
     if !lies_in_parent(mountpoint) {
         return Err(refuse(
             "a filesystem with files is mounted there, and the pool would hide them: the mountpoint \
@@ -236,7 +246,20 @@ pub fn surprises(settings: &Settings, mountpoint: &Path) -> Vec<String> {
         ));
     }
     said.extend(nested(&settings.pool.branches));
+    said.extend(takes_nothing_new(settings));
     said
+}
+
+/// What is said of a pool in which nothing can be made, though it is not mounted read-only.
+fn takes_nothing_new(settings: &Settings) -> Option<String> {
+    let branches = &settings.pool.branches;
+    let is_open = |branch: &BranchSpec| branch.mode == BranchMode::ReadWrite;
+    if settings.mount.flags.read_only || branches.iter().any(is_open) {
+        return None;
+    }
+    let said = "nothing new can be made in the pool, since each branch is RO or NC: have one take new files \
+                (PATH=RW), or mount with -o ro if that is meant";
+    Some(said.to_owned())
 }
 
 /// Whether a directory is a plain one: nothing is mounted on it. On an automount the mount that is
@@ -245,6 +268,15 @@ fn lies_in_parent(directory: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let above = directory.parent().and_then(device);
     above.is_some() && above == device(directory)
+}
+
+/// The disk whose whole filesystem is mounted on a directory. A container is handed its directories by mounts
+/// of a part of one.
+fn whole_disk(directory: &Path) -> Option<PathBuf> {
+    let is_here = |it: &mounts::Mounted| it.mountpoint == directory;
+    let here = mounts::list().ok()?.into_iter().rfind(is_here)?;
+    let is_disk = here.source.starts_with("/dev/") && !here.is_part;
+    is_disk.then_some(here.source)
 }
 
 /// Whether a directory holds anything but what `mkfs` makes. An automount is taken for empty: looking

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::Value;
+use strandfs_options::branch::reach;
 use strandfs_options::table::{Status as OptionStatus, TABLE, find};
 use strandfs_options::{OptionError, table};
 use strandfs_pool::admin::control::request::{Answer, Request};
@@ -152,16 +153,20 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
             minfreespace,
             first,
             save,
-        } => ask(
-            mountpoint,
-            &Request::BranchAdd {
-                path: absolute(path)?,
+        } => {
+            let path = absolute(path)?;
+            let request = Request::BranchAdd {
+                path: path.clone(),
                 mode: mode.clone(),
                 minfreespace: minfreespace.clone(),
                 first: *first,
-            },
-            *save,
-        ),
+            };
+            let exit = ask(mountpoint, &request, *save)?;
+            if let Some(said) = without_its_disk(mountpoint, &path) {
+                say!("{}", one_line(&said));
+            }
+            Ok(exit)
+        }
         BranchCommand::Remove {
             mountpoint,
             path,
@@ -196,6 +201,26 @@ pub fn branch(args: &BranchArgs) -> Result<ExitCode, Failure> {
             *save,
         ),
     }
+}
+
+/// What is said of a branch on the root filesystem, to one who has all others on disks of their own.
+fn without_its_disk(mountpoint: &Path, path: &Path) -> Option<String> {
+    let added = reach::canonicalize(path)?;
+    let branches = mounts::status(&mounted(mountpoint).ok()?).ok()?.branches;
+    let all = mounts::list().ok()?;
+    let is_on_root = |path: &Path| {
+        mounts::that_holds(path, &all).is_some_and(|it| it.mountpoint == Path::new("/"))
+    };
+    let others = branches.iter().map(|branch| Path::new(&branch.path));
+    let mut others = others.filter(|other| *other != added).peekable();
+    let is_alone = others.peek().is_some() && !others.any(is_on_root);
+    (is_alone && is_on_root(&added)).then(|| {
+        format!(
+            "branch {} lies on the root filesystem, as no other branch does: if a disk belongs there, remove \
+             the branch, mount the disk and add the branch again",
+            added.display()
+        )
+    })
 }
 
 fn list(mountpoint: &Path, json: bool) -> Result<ExitCode, Failure> {

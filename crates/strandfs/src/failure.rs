@@ -1,7 +1,7 @@
 //! What the command says when it cannot do what was asked.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use strandfs_fuse::{Errno, MountError, SessionError};
 use strandfs_lab::BenchError;
@@ -267,6 +267,21 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// A pool did not tell what it was asked for, for this reason.
+    pub fn not_told(mountpoint: &Path, error: &io::Error) -> Failure {
+        let why = error.to_string();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Failure::NotPermitted {
+                path: mountpoint.to_path_buf(),
+                why,
+            },
+            _ => Failure::NoAnswer {
+                mountpoint: mountpoint.to_path_buf(),
+                why,
+            },
+        }
+    }
+
     /// How the command ends because of it.
     pub fn exit(&self) -> Exit {
         match self {

@@ -21,7 +21,7 @@ use crate::mounts;
 /// Prints what pools have counted, of one or of all.
 ///
 /// # Errors
-/// No pool is mounted where one was asked for.
+/// No pool is mounted where one was asked for, or it is another's.
 pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
     let wanted = match &args.mountpoint {
         Some(wanted) => vec![named(wanted)?],
@@ -32,6 +32,9 @@ pub fn run(args: &MetricsArgs) -> Result<ExitCode, Failure> {
     for mountpoint in wanted {
         match mounts::metrics(&mountpoint) {
             Ok(metrics) => all.push(metrics),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(Failure::not_told(&mountpoint, &error));
+            }
             Err(error) => {
                 are_silent = true;
                 let (pool, why) = (mountpoint.display().to_string(), error.to_string());

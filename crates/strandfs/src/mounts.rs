@@ -53,6 +53,8 @@ pub struct Mounted {
     pub device: (u32, u32),
     /// Whose FUSE mount it is, as the kernel noted when it was made; none for other filesystems.
     pub owner: Option<u32>,
+    /// Whether a directory of the filesystem is shown there, and not the whole of it.
+    pub is_part: bool,
 }
 
 /// Everything that is mounted, in the order of mounting.
@@ -61,6 +63,15 @@ pub struct Mounted {
 /// `/proc/self/mountinfo` cannot be read.
 pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mount that a directory lies in, of this list.
+pub fn that_holds<'m>(directory: &Path, mounts: &'m [Mounted]) -> Option<&'m Mounted> {
+    let around = mounts
+        .iter()
+        .filter(|mount| directory.starts_with(&mount.mountpoint));
+    // The last one mounted of those that are nearest.
+    around.max_by_key(|mount| mount.mountpoint.components().count())
 }
 
 /// So much is read of the mounts of another process: any user can have very many, with names of any length.
@@ -164,7 +175,7 @@ fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
             let mut fields = line.split(|byte| *byte == b' ');
             let device = std::str::from_utf8(fields.nth(2)?).ok()?;
             let (major, minor) = device.split_once(':')?;
-            let mountpoint = fields.nth(1)?;
+            let (root, mountpoint) = (fields.next()?, fields.next()?);
             let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
             Some(Mounted {
                 mountpoint: unescape(mountpoint),
@@ -172,6 +183,7 @@ fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
                 source: unescape(rest.next().unwrap_or_default()),
                 device: (major.parse().ok()?, minor.parse().ok()?),
                 owner: rest.next().and_then(owner),
+                is_part: root != b"/",
             })
         })
         .collect()
@@ -332,9 +344,10 @@ fn socket(mountpoint: &Path) -> io::Result<String> {
 fn said(error: io::Error) -> io::Error {
     match error.kind() {
         _ if is_late(&error) => silent(""),
-        io::ErrorKind::PermissionDenied => {
-            io::Error::other("only root and the user who mounted it may ask its server")
-        }
+        kind @ io::ErrorKind::PermissionDenied => io::Error::new(
+            kind,
+            "only root and the user who mounted it may ask its server",
+        ),
         _ => error,
     }
 }

@@ -54,12 +54,7 @@ fn colour(args: &TopArgs) -> bool {
 
 /// What happens within one interval, as plain text of any length.
 fn once(mountpoint: &Path, args: &TopArgs) -> Result<ExitCode, Failure> {
-    let take = || {
-        sample::take(mountpoint).map_err(|error| Failure::NoAnswer {
-            mountpoint: mountpoint.to_path_buf(),
-            why: error.to_string(),
-        })
-    };
+    let take = || sample::take(mountpoint).map_err(|error| Failure::not_told(mountpoint, &error));
     let before = take()?;
     std::thread::sleep(args.interval);
     let after = take()?;

@@ -40,20 +40,21 @@ pub(super) fn resolve_knowing(
     patience: Duration,
 ) -> Result<Vec<BranchSpec>, BranchError> {
     let mut words = Vec::new();
-    for item in items {
+    for (at, item) in items.iter().enumerate() {
         let of_item = pattern::expand_braces(&item.pattern)?.into_iter();
-        words.extend(of_item.map(|word| (word, item)));
+        words.extend(of_item.map(|word| (word, at, item)));
     }
     let known_paths = known.iter().map(|branch| branch.path.as_path());
     reach::find_silent(known_paths, patience);
-    let texts: Vec<String> = words.iter().map(|(word, _)| word.clone()).collect();
+    let texts: Vec<String> = words.iter().map(|(word, ..)| word.clone()).collect();
     let silent = reach::silent(&texts, patience);
     let mut branches: Vec<BranchSpec> = Vec::new();
-    for ((word, item), silent) in words.iter().zip(silent) {
+    for ((word, at, item), silent) in words.iter().zip(silent) {
         let paths = match silent {
-            true => beside_silent(word, patience)?,
-            false => directories(word, known)?,
+            true => beside_silent(word, patience),
+            false => directories(word, known),
         };
+        let paths = paths.map_err(|error| meant_as_one(items, *at, error))?;
         branches.extend(paths.into_iter().map(|path| BranchSpec {
             path,
             mode: item.mode,
@@ -344,6 +345,32 @@ fn meant_as_mode(path: &Path) -> Option<String> {
     (!mode.contains('/') && Path::new(directory).is_dir()).then(|| text.to_owned())
 }
 
+/// A part of the list that is missing may be one half of a name with a colon in it: then the directory of
+/// that name is there.
+fn meant_as_one(items: &[RawBranch], at: usize, error: BranchError) -> BranchError {
+    let BranchError::Missing { path } = error else {
+        return error;
+    };
+    let name = |of: &[RawBranch]| {
+        let parts: Option<Vec<String>> = of.iter().map(RawBranch::literal).collect();
+        let name = parts?.join(":");
+        Path::new(&name).is_dir().then_some(name)
+    };
+    let firsts = [Some(at), at.checked_sub(1)];
+    let found = firsts.into_iter().flatten().find_map(|first| {
+        let lasts = at.max(first + 1)..items.len();
+        lasts.rev().find_map(|last| name(items.get(first..=last)?))
+    });
+    match found {
+        Some(name) => BranchError::Colon {
+            written: pattern::escape(&name),
+            path,
+            name,
+        },
+        None => BranchError::Missing { path },
+    }
+}
+
 /// The directories of a list that was written with these between them.
 fn meant_as_list(text: &str, separators: &[char]) -> Option<Vec<String>> {
     let parts: Vec<&str> = text.split(separators).map(str::trim).collect();
@@ -415,6 +442,20 @@ mod tests {
             fail("@/disk-file/x"),
             BranchError::NotADirectory { .. }
         ));
+        for list in [
+            "@/a:b",
+            "@/disk1:@/a:b:@/disk2",
+            "@/a:b=RO",
+            "@/disk*:@/a:b",
+        ] {
+            let error = fail(list);
+            let written = format!("{house}/a\\:b");
+            assert!(
+                matches!(&error, BranchError::Colon { written: it, .. } if *it == written),
+                "{list}: {error}"
+            );
+        }
+        assert!(matches!(fail("@/a:c"), BranchError::Missing { .. }));
         assert!(matches!(
             fail("@/disk1:@/link"),
             BranchError::Duplicate { .. }

@@ -46,12 +46,8 @@ struct Answer<'a> {
 pub fn run(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let mountpoint = metrics::named(&args.mountpoint)?;
     let stop = super::stop_on_signals()?;
-    let take = || {
-        mounts::metrics(&mountpoint).map_err(|error| Failure::NoAnswer {
-            mountpoint: mountpoint.clone(),
-            why: error.to_string(),
-        })
-    };
+    let take =
+        || mounts::metrics(&mountpoint).map_err(|error| Failure::not_told(&mountpoint, &error));
     if !args.json {
         eprintln!(
             "strandfs: watching the requests of {} for {} s",

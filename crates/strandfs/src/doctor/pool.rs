@@ -163,8 +163,9 @@ fn remedy(branch: &Branch) -> String {
     let state = branch.health.as_str();
     let look = match branch.latency.as_deref().unwrap_or("?") {
         _ if state == "replaced" => {
-            return "mount what was there before, or take the branch out of the pool and in again \
-                    (strandfs branch remove, strandfs branch add)"
+            return "mount what was there before; or, if the new one is right, unmount the pool and mount it \
+                    again, or take the branch out of it and in again (strandfs branch remove, strandfs \
+                    branch add)"
                 .to_owned();
         }
         "server" => format!("see whether the server of {source} ({kind}) runs, and mount it again"),
@@ -225,6 +226,16 @@ fn room(status: &Status) -> Check {
     };
     let count = status.branches.len();
     match status.branches.iter().filter(has_room).count() {
+        0 if status.branches.iter().all(|branch| branch.mode != "RW") => Check::fail(
+            NAME,
+            "no branch takes new files: each is RO or NC",
+            "have one take them (strandfs branch set POOL BRANCH --mode RW), or add a branch",
+        ),
+        0 if !status.branches.iter().any(Branch::is_in_use) => Check::fail(
+            NAME,
+            "no branch is in use",
+            "see what is said of the health of each",
+        ),
         0 => Check::fail(
             NAME,
             "no branch takes new files",
@@ -328,7 +339,10 @@ mod tests {
         assert!(!server.contains("dmesg"), "{server}");
         assert!(!branch("network", "failed").contains("dmesg"));
         assert!(branch("rotating", "failed").contains("dmesg"));
-        assert!(branch("rotating", "replaced").contains("strandfs branch"));
+        let replaced = branch("rotating", "replaced");
+        for way in ["mount it again", "strandfs branch"] {
+            assert!(replaced.contains(way), "{replaced}");
+        }
     }
 
     #[test]

@@ -603,7 +603,10 @@ mod tests {
         assert!(asked.len() > 20, "{asked:?}");
         // Labels, in `by (...)`, selectors and legends.
         let labels = FAMILIES.iter().flat_map(|family| family.labels);
-        let labels: BTreeSet<&str> = labels.copied().chain(["pool", "le"]).collect();
+        // Those of where the samples were fetched are Prometheus's.
+        let fetched = ["job", "instance"];
+        let labels = labels.copied().chain(["pool", "le"]).chain(fetched);
+        let labels: BTreeSet<&str> = labels.collect();
         for text in &texts {
             for by in text.split("by (").skip(1) {
                 for label in by.split(')').next().unwrap().split(", ") {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::mounts::Mounted;
+use crate::mounts::{Mounted, that_holds};
 
 const SECTOR_BYTES: u64 = 512;
 
@@ -29,11 +29,7 @@ pub fn of(directory: &Path, mounts: &[Mounted]) -> Option<Disk> {
 }
 
 fn device_of(directory: &Path, mounts: &[Mounted]) -> Option<(u32, u32)> {
-    let around = mounts
-        .iter()
-        .filter(|mount| directory.starts_with(&mount.mountpoint));
-    // The last one mounted of those that are nearest.
-    let mount = around.max_by_key(|mount| mount.mountpoint.components().count())?;
+    let mount = that_holds(directory, mounts)?;
     if mount.device.0 != 0 {
         return Some(mount.device);
     }
@@ -75,6 +71,7 @@ mod tests {
             source: PathBuf::from(source),
             device,
             owner: None,
+            is_part: false,
         }
     }
 

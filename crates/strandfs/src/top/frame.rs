@@ -239,6 +239,9 @@ fn branches(
         // A disk goes on whoever serves.
         let mut disks = before.metrics.branches.iter().zip(&before.disks);
         let disk_was = disks.find(|(it, _)| it.path == branch.path);
+        // What its path leads to then is another disk.
+        let is_there = !matches!(branch.health.as_str(), "missing" | "replaced");
+        let disk = disk.filter(|_| is_there);
         let both = disk.zip(disk_was.and_then(|(_, disk)| *disk));
         let bytes = |of: &Branch, kind: &str| of.calls.get(kind).map_or(0, |calls| calls.bytes);
         BranchRow {

@@ -95,6 +95,9 @@ fn not_permitted_is_8() {
         (&["notify-test", root], "may change it"),
         (&["branch", "remove", root, "/tmp"], "may change it"),
         (&["explain", text(&file)], "may ask"),
+        (&["top", root, "--once"], "may ask"),
+        (&["metrics", root], "may ask"),
+        (&["bench", "live", root, "--seconds", "3"], "may ask"),
         (&as_root, "only root"),
     ] {
         ends(&as_nobody(words), 8, part);

@@ -62,6 +62,54 @@ fn a_disk_with_files_is_not_hidden_by_a_pool() {
     assert_eq!(names(&second), ["two"]);
 }
 
+/// Whoever forgot the mountpoint behind two fresh disks had the pool mounted over the second one.
+#[test]
+fn a_disk_without_files_is_not_hidden_either() {
+    need_root!();
+    need_tool!("mkfs.ext4");
+    let pool = Pool::tmpfs(1).prepare();
+    let disk = pool.outside("disk");
+    fs::create_dir(&disk).unwrap();
+    mounts::make_branch(&disk, Kind::Loop("ext4", "16m"));
+    let _daemons = Daemons::at(&disk);
+    let first = pool.on(0, "");
+    let mount = |options: &str| strandfs(["mount", "-o", options, text(&first), text(&disk)]);
+    let forgotten = mount("minfreespace=0");
+    refused(&forgotten, 2, &["/dev/loop", "the mountpoint comes last"]);
+    // A container is handed a directory to mount on in this way.
+    let (part, handed) = (disk.join("part"), pool.outside("handed"));
+    for dir in [&part, &handed] {
+        fs::create_dir(dir).unwrap();
+    }
+    run("mount", ["--bind", text(&part), text(&handed)]).ok();
+    let _handed = Daemons::at(&handed);
+    strandfs(["mount", "-o", "minfreespace=0", text(&first), text(&handed)]).ok();
+    mounts::detach(&handed);
+    fs::remove_dir(part).unwrap();
+    mount("minfreespace=0,nonempty").ok();
+}
+
+/// The new disk's directory was added before the disk was mounted, and nothing was said.
+#[test]
+fn a_branch_without_its_disk_is_told_of_when_it_is_added() {
+    need_root!();
+    let mut bare = tempfile::Builder::new();
+    let bare = bare.prefix("strandfs-test-").tempdir_in("/").unwrap();
+    let pool = Pool::tmpfs(2).mount();
+    let root = text(pool.root());
+    let added = strandfs(["branch", "add", root, text(bare.path())]).ok();
+    assert!(
+        added.stderr.contains("lies on the root filesystem"),
+        "{added:?}"
+    );
+    strandfs(["branch", "remove", root, text(bare.path())]).ok();
+    let disk = pool.outside("disk");
+    fs::create_dir(&disk).unwrap();
+    mounts::make_branch(&disk, Kind::Tmpfs("1m"));
+    let added = strandfs(["branch", "add", root, text(&disk)]).ok();
+    assert_eq!(added.stderr, "");
+}
+
 #[test]
 fn one_word_is_taken_for_what_it_can_be() {
     let (pool, first, _) = plain();
@@ -98,6 +146,31 @@ fn a_mount_that_worked_says_so_in_a_line() {
         root.display()
     );
     assert_eq!(mounted.ok().stdout, said);
+}
+
+/// Nothing was said, and the first new file met "Read-only file system".
+#[test]
+fn a_pool_that_takes_nothing_new_says_so_when_it_is_mounted() {
+    let warning = "nothing new can be made in the pool";
+    let said = |suffixes: [&str; 2], options: &str| {
+        let pool = Pool::tmpfs(2).prepare();
+        let _daemons = Daemons::at(pool.root());
+        let [first, second] =
+            [0, 1].map(|at| format!("{}{}", text(&pool.on(at, "")), suffixes[at]));
+        let root = text(pool.root());
+        let options = format!("minfreespace=0{options}");
+        let said = strandfs(["mount", "-o", &options, &first, &second, root]).ok();
+        let doctor = strandfs(["doctor", root]);
+        (said.stderr.matches(warning).count(), doctor.stdout)
+    };
+    for suffixes in [["=NC", "=NC"], ["=RO", "=RO"], ["=RO", "=NC"]] {
+        let (count, doctor) = said(suffixes, "");
+        assert_eq!(count, 1, "{suffixes:?}");
+        assert!(doctor.contains("--mode RW"), "{suffixes:?}: {doctor}");
+    }
+    for (suffixes, options) in [(["=NC", ""], ""), (["=RO", "=RO"], ",ro")] {
+        assert_eq!(said(suffixes, options).0, 0, "{suffixes:?} {options}");
+    }
 }
 
 #[test]

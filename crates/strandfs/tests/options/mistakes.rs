@@ -74,6 +74,7 @@ impl Ground {
             ("d1", place("data1")),
             ("d2", place("data2")),
             ("out", place("out")),
+            ("colon", place("one:two")),
             ("disk", disk),
             ("m1", pool.on(0, "").canonicalize().unwrap()),
             ("m", pool.root().to_owned()),
@@ -277,7 +278,8 @@ fn head(count: usize) -> String {
          code, what is said to have happened and what is said to be done, that nothing was changed, and that no \
          answer is a backtrace. `STRANDFS_WRITE_MISTAKES=1 cargo nextest run -p strandfs --test options mistakes` \
          writes this page.\n\n\
-         `/srv/mnt`, `/srv/empty`: empty directories. `/srv/data1`, `/srv/data2`: directories with files. `/srv/disk`: \
+         `/srv/mnt`, `/srv/empty`: empty directories. `/srv/one:two`: one whose name has a \
+         colon. `/srv/data1`, `/srv/data2`: directories with files. `/srv/disk`: \
          a filesystem with files. `/srv/pool`: a mounted pool of `/srv/b0` and `/srv/b1`, in use. `/srv/missing`: \
          nothing.\n"
     )

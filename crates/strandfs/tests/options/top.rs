@@ -97,6 +97,22 @@ fn the_disk_of_a_branch_is_counted_by_its_own_device() {
     );
 }
 
+/// It had the figures of the disk beneath, which is the system's.
+#[test]
+fn a_branch_that_is_missing_has_no_disk() {
+    need_root!();
+    let pool = Pool::tmpfs(2).option("branch-check-interval=200ms").mount();
+    crate::support::mounts::detach_once(&pool.on(1, ""));
+    crate::support::eventually("it is missing", Duration::from_secs(30), || {
+        pool.branch_status(1).health == "missing"
+    });
+    let said = once(&pool, &[]);
+    let line = said.lines().find(|line| line.contains("b1 ")).unwrap();
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(cells[1..3], ["missing", "-"], "{said}");
+    assert_eq!(cells[6..8], ["-", "-"], "{said}");
+}
+
 #[test]
 fn a_branch_that_hangs_does_not_hold_up_the_picture() {
     need_root!();
