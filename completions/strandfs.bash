@@ -279,7 +279,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__depth)
-            opts="-o -h --depths --time --modes --size --reps --max-reps --time-limit --sample-time --options --filesystems --images --program --busy --directory --json --seed --help"
+            opts="-o -h --depths --time --modes --size --reps --options --filesystems --images --program --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -302,18 +302,6 @@ _strandfs() {
                     return 0
                     ;;
                 --reps)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-reps)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --time-limit)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --sample-time)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -286,17 +286,14 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l time -d 'How long each job runs' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l modes -d 'Ways of the pool: passthrough, direct, cached' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l size -d 'The size of each file' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l reps -d 'So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable)' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l max-reps -d 'Up to so many repetitions as long as the answer is open or rows are unstable' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l time-limit -d 'Begin no measurement that would end later (default: for `layers` without --reps 5m, with --quick 60s). Making an image, and the cross-check, come on top' -r
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l sample-time -d 'What one sample may take; slow storage does less work in it' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -s o -l options -d 'Further mount options of every pool' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l filesystems -d 'Further filesystems for targets: as for `bench matrix`' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l images -d 'Where images of targets go that name no file' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l program -d 'The strandfs to measure (default: this one)' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l directory -d 'Where mountpoints and, for root, tmpfs go' -r -F
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l json -d 'Write everything measured and the machine\'s description to this file' -r -F
-complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l seed -d 'Draws the order of the levels, the data and the places of random access' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l seed -d 'Draws the order of the subjects, and the data' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -l busy -d 'Keep one CPU busy meanwhile; many servers are faster then'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from depth" -s h -l help -d 'Print help'
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from compare" -l threshold -d 'A change of speed up to so many percent does not count' -r

@@ -99,10 +99,9 @@ fn byte_seconds(series: &Series) -> Vec<Option<f64>> {
 }
 
 fn speed(seconds: Option<&[Option<f64>]>) -> String {
-    let known: Vec<f64> = seconds.unwrap_or(&[]).iter().flatten().copied().collect();
-    estimate(&known).map_or("-".to_owned(), |it| {
-        format!("{:.0}", 1.0 / it.median / f64::from(1 << 20))
-    })
+    let known = seconds.unwrap_or(&[]).iter().flatten();
+    let speeds: Vec<f64> = known.map(|it| 1.0 / it).collect();
+    estimate(&speeds).map_or("-".to_owned(), |it| format::between(&it, format::mib))
 }
 
 #[cfg(test)]
@@ -146,7 +145,7 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[1].contains("70.3 [70.3 70.3]"), "{table}");
         assert!(
-            lines[1].contains("4673") && lines[2].contains("4673"),
+            lines[1].contains("4673 [4673 4673]") && lines[2].contains("4673"),
             "{table}"
         );
     }

@@ -34,7 +34,9 @@ pub enum Change {
     Slower,
     /// Faster, likewise.
     Faster,
-    /// Neither.
+    /// No change as large as the threshold.
+    Same,
+    /// None of these: the samples lie too far apart.
     None,
     /// Too few samples on a side for an interval.
     Unclear,
@@ -64,6 +66,8 @@ pub struct Comparison {
     pub rows: Vec<Row>,
     /// Sentences a reader needs: what only one has, machines that differ.
     pub notes: Vec<String>,
+    /// A change that nobody needs to hear of.
+    pub threshold: f64,
 }
 
 /// Compares. With `absolute`, nothing is set against a base.
@@ -93,6 +97,7 @@ pub fn compare(
     let mut found = Comparison {
         rows: Vec::new(),
         notes: differences(before, after),
+        threshold,
     };
     let (before, after) = (&with_times(before), &with_times(after));
     for series in &after.series {
@@ -272,7 +277,7 @@ impl Comparison {
                 .map(str::to_owned)
                 .to_vec(),
         ];
-        let shown = |row: &&Row| all || !matches!(row.change, Change::None);
+        let shown = |row: &&Row| all || !matches!(row.change, Change::Same | Change::None);
         for row in self.rows.iter().filter(shown) {
             let it = row.ratio;
             rows.push(vec![
@@ -282,7 +287,7 @@ impl Comparison {
                 match (row.is_machine, row.change) {
                     (true, Change::Slower) => "slower: the machine".to_owned(),
                     (true, Change::Faster) => "faster: the machine".to_owned(),
-                    (_, change) => change.words().to_owned(),
+                    (_, change) => change.words(self.threshold),
                 },
             ]);
         }
@@ -295,9 +300,11 @@ impl Comparison {
     /// One line that says it all.
     pub fn summary(&self) -> String {
         format!(
-            "{} slower, {} faster, {} with no measurable difference, {} with too few samples",
+            "{} slower, {} faster, {} {}, {} not told apart, {} with too few samples",
             self.count(Change::Slower),
             self.count(Change::Faster),
+            self.count(Change::Same),
+            Change::Same.words(self.threshold),
             self.count(Change::None),
             self.count(Change::Unclear)
         )
@@ -305,12 +312,13 @@ impl Comparison {
 }
 
 impl Change {
-    fn words(self) -> &'static str {
+    fn words(self, threshold: f64) -> String {
         match self {
-            Self::Slower => "SLOWER",
-            Self::Faster => "faster",
-            Self::None => "no measurable difference",
-            Self::Unclear => "too few samples",
+            Self::Slower => "SLOWER".to_owned(),
+            Self::Faster => "faster".to_owned(),
+            Self::Same => format!("within {} % of before", threshold * 100.0),
+            Self::None => "not told apart: the samples lie too far apart".to_owned(),
+            Self::Unclear => "too few samples".to_owned(),
         }
     }
 }
@@ -334,6 +342,7 @@ fn row(
         it if !it.is_interval => Change::Unclear,
         it if it.high < 1.0 - threshold => Change::Slower,
         it if it.low > 1.0 + threshold => Change::Faster,
+        it if it.low >= 1.0 - threshold && it.high <= 1.0 + threshold => Change::Same,
         _ => Change::None,
     };
     Some(Row {
@@ -479,18 +488,17 @@ mod tests {
     fn noise_a_small_change_and_few_samples_are_no_regression() {
         let one = report(&[("a", Family::Other, &FAST)]);
         let wild = report(&[("a", Family::Other, &[0.7, 1.6, 0.9, 1.4, 1.1, 1.2])]);
-        assert!(
-            !compare(&one, &wild, THRESHOLD, false)
-                .unwrap()
-                .is_regression()
-        );
-        let little: Vec<f64> = FAST.iter().map(|it| it * 1.03).collect();
+        let found = compare(&one, &wild, THRESHOLD, false).unwrap();
+        assert!(!found.is_regression());
+        // "No measurable difference" was said of this and of the next alike.
+        assert_eq!(found.count(Change::None), 1, "{found:?}");
+        assert!(found.table(true).contains("not told apart"));
+        let little: Vec<f64> = FAST.iter().map(|it| it * 1.01).collect();
         let two = report(&[("a", Family::Other, &little)]);
-        assert!(
-            !compare(&one, &two, THRESHOLD, false)
-                .unwrap()
-                .is_regression()
-        );
+        let found = compare(&one, &two, THRESHOLD, false).unwrap();
+        assert!(!found.is_regression());
+        assert_eq!(found.count(Change::Same), 1, "{found:?}");
+        assert!(found.table(true).contains("within 5 % of before"));
         let few = report(&[("a", Family::Other, &[9.0, 9.0])]);
         let found = compare(&one, &few, THRESHOLD, false).unwrap();
         assert_eq!(found.count(Change::Unclear), 1);
@@ -510,7 +518,7 @@ mod tests {
         let found = compare(&one, &two, THRESHOLD, false).unwrap();
         let ours = found.rows.iter().find(|it| it.subject == "a").unwrap();
         assert_eq!(ours.against.as_deref(), Some("native"));
-        assert_eq!(ours.change, Change::None);
+        assert_eq!(ours.change, Change::Same);
         // The bare filesystem itself has nothing to be set against; it is shown.
         assert!(!found.is_regression());
         assert!(found.table(false).contains("slower: the machine"));

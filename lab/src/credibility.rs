@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::result::{Cache, Report, Sample, Series, Subject, Traffic};
+use crate::environment::Environment;
+use crate::result::{Cache, Kind, Report, Sample, Series, Subject, Traffic};
 use crate::sentinel;
 use crate::spread::{self, UNSTABLE};
 use crate::stats::{FEWEST_FOR_INTERVAL, median};
@@ -178,11 +179,15 @@ pub fn is_unstable(series: &Series) -> bool {
 }
 
 /// That brackets are no intervals, if they are none.
-pub fn few_note(repetitions: usize) -> Option<String> {
+pub fn few_note(kind: Kind, repetitions: usize) -> Option<String> {
+    let (what, option) = match kind {
+        Kind::Latency => ("rounds", "--rounds"),
+        _ => ("repetitions", "--reps"),
+    };
     (repetitions < FEWEST_FOR_INTERVAL).then(|| {
         format!(
-            "{repetitions} complete repetitions: the brackets hold the smallest and the largest \
-             value, not an interval; give --reps {FEWEST_FOR_INTERVAL} or more"
+            "{repetitions} complete {what}: the brackets hold the smallest and the largest \
+             value, not an interval; give {option} {FEWEST_FOR_INTERVAL} or more"
         )
     })
 }
@@ -219,7 +224,7 @@ pub fn interrupted_note(interrupted: bool, repetitions: usize) -> Option<String>
 pub fn run_notes(report: &Report) -> Vec<String> {
     let mut said = Vec::new();
     said.extend(interrupted_note(report.interrupted, report.repetitions));
-    said.extend(few_note(report.repetitions));
+    said.extend(few_note(report.kind, report.repetitions));
     said.extend(transport_note(report));
     said.extend(sentinel::warnings(&report.noise));
     let unstable = report.series.iter().filter(|it| it.unstable).count();
@@ -235,12 +240,12 @@ pub fn run_notes(report: &Report) -> Vec<String> {
     said
 }
 
-/// That the machine was busy already before a run that had it to itself.
-pub fn load_note(report: &Report) -> Option<String> {
-    report.environment.was_busy().then(|| {
+/// That the machine was busy already before a run that had it to itself. By whom the load does not tell.
+pub fn load_note(environment: &Environment) -> Option<String> {
+    environment.was_busy().then(|| {
         format!(
-            "the load was {:.1} before the run: others used the machine",
-            report.environment.load_before
+            "the load was {:.1} in the minute before the run: others used the machine, or a run that had just ended",
+            environment.load_before
         )
     })
 }
@@ -299,10 +304,23 @@ fn mib(bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::regime::Regime;
-    use crate::result::{Kind, Unit, Work};
+    use crate::result::{Unit, Work};
     use crate::storage::Storage;
 
     const BYTES: u64 = 64 << 20;
+
+    /// `bench latency` was told to give `--reps`, which it does not know.
+    #[test]
+    fn an_option_that_is_advised_exists() {
+        let said = few_note(Kind::Latency, 3).unwrap();
+        assert!(
+            said.starts_with("3 complete rounds") && said.contains("--rounds 5"),
+            "{said}"
+        );
+        let said = few_note(Kind::Matrix, 3).unwrap();
+        assert!(said.contains("--reps 5"), "{said}");
+        assert_eq!(few_note(Kind::Latency, 5), None);
+    }
 
     /// Two runs of `bench blocksize`, one over each transport, could not be told apart.
     #[test]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise};
 
+use crate::comparer::{Comparer, read_whole};
+use crate::contents::Contents;
 use crate::error::BenchError;
 use crate::pattern::{Aligned, Pattern};
 use crate::result::{Cache, Work};
@@ -101,6 +103,8 @@ pub struct TestDevice<'a> {
     pub file_bytes: u64,
     /// What is written.
     pub pattern: &'a mut Pattern,
+    /// What the files are to hold.
+    pub contents: &'a mut Contents,
     /// Room for the largest block.
     pub buffer: &'a mut Aligned,
     /// Draws the places of random access.
@@ -152,6 +156,7 @@ impl TestDevice<'_> {
             _ => self.dir,
         };
         let path = dir.join(READ_FILE);
+        self.contents.forget_places();
         self.write_file(&path, 0, self.file_bytes).map(drop)
     }
 
@@ -174,31 +179,42 @@ impl TestDevice<'_> {
         Ok(start.elapsed())
     }
 
-    /// Reads both files and compares every byte with what was written.
+    /// Reads both files and compares every byte with what was written there last.
     ///
     /// # Errors
-    /// A sentence about the first byte that differs.
+    /// A sentence about the first byte that differs, or a file that is too short or too long.
     pub fn verify(&mut self) -> Result<(), String> {
-        for (name, from) in [(READ_FILE, 0), (WRITTEN_FILE, WRITTEN_FROM)] {
-            let path = self.dir.join(name);
-            let mut file = match File::open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(format!("{}: {error}", path.display())),
-            };
-            let mut at = 0;
-            loop {
-                let buffer = self.buffer.slice();
-                let found = read_whole(&mut file, buffer).map_err(|error| error.to_string())?;
-                let Some(bytes) = buffer.get(..found).filter(|it| !it.is_empty()) else {
-                    break;
-                };
-                let same = self.pattern.check(from + at, bytes);
-                same.map_err(|why| format!("{}: {why}", path.display()))?;
-                at += found as u64;
-            }
-        }
-        Ok(())
+        let path = self.dir.join(READ_FILE);
+        let bytes = self.file_bytes;
+        let (written, mut comparer) = self.comparer();
+        comparer.file(&path, Some(bytes), 0)?;
+        comparer.file_if_any(&written, WRITTEN_FROM)
+    }
+
+    /// Compares what was written last: the file that is written anew, and of the places in the other one so many
+    /// at most, which are drawn.
+    ///
+    /// # Errors
+    /// As [`TestDevice::verify`].
+    pub fn verify_newest(&mut self, most: usize) -> Result<(), String> {
+        let path = self.dir.join(READ_FILE);
+        let mut places = self.contents.places();
+        self.random.shuffle(&mut places);
+        places.truncate(most);
+        let (written, mut comparer) = self.comparer();
+        comparer.file_if_any(&written, WRITTEN_FROM)?;
+        comparer.places(&path, &places)
+    }
+
+    /// Whoever compares, and the file that is written anew.
+    fn comparer(&mut self) -> (PathBuf, Comparer<'_>) {
+        let comparer = Comparer {
+            is_served: self.below.is_some(),
+            pattern: self.pattern,
+            contents: self.contents,
+            buffer: self.buffer,
+        };
+        (self.dir.join(WRITTEN_FILE), comparer)
     }
 
     /// Brings the caches into the state the workload is about, outside the timed part.
@@ -291,12 +307,53 @@ impl TestDevice<'_> {
             }
         };
         let mut file = file.map_err(BenchError::io("opening", &path))?;
-        self.pattern.seek(WRITTEN_FROM);
+        // What is lost has to leave other bytes than these behind.
+        let ahead = match places {
+            Some(_) => self.contents.next(),
+            None => WRITTEN_FROM,
+        };
+        let start = Instant::now();
+        let (done, written) =
+            self.write_blocks((&mut file, &path), workload, amount, (places, ahead));
+        let before_sync = start.elapsed();
+        let synced =
+            written.and_then(|()| file.sync_data().map_err(BenchError::io("syncing", &path)));
+        let all = start.elapsed();
+        match places {
+            Some(places) => {
+                let ahead = synced.is_ok().then_some(ahead);
+                self.contents
+                    .note_places(places, done as usize, workload.block_bytes, ahead);
+            }
+            None => {
+                let bytes = work(workload, done).bytes;
+                self.contents.anew_bytes = synced.is_ok().then_some(bytes);
+            }
+        }
+        synced?;
+        Ok(Measured {
+            seconds: all.as_secs_f64(),
+            sync_seconds: Some((all - before_sync).as_secs_f64()),
+            work: work(workload, done),
+        })
+    }
+
+    /// Writes from the beginning, or at these places: how many blocks, and whether that went well.
+    fn write_blocks(
+        &mut self,
+        (file, path): (&mut File, &Path),
+        workload: &Workload,
+        amount: Amount,
+        (places, ahead): (Option<&[u64]>, u64),
+    ) -> (u64, Result<(), BenchError>) {
+        self.pattern.seek(ahead);
         let start = Instant::now();
         let mut done = 0;
         while done < amount.operations {
-            if self.is_over(workload, start, done, amount)? {
-                break;
+            match self.is_over(workload, start, done, amount) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => return (done, Err(error)),
             }
             let written = match places {
                 None => file.write_all(self.pattern.block(workload.block_bytes)),
@@ -304,21 +361,16 @@ impl TestDevice<'_> {
                     let Some(&place) = places.get(done as usize) else {
                         break;
                     };
-                    self.pattern.seek(place);
+                    self.pattern.seek(ahead + place);
                     file.write_all_at(self.pattern.block(workload.block_bytes), place)
                 }
             };
-            written.map_err(BenchError::io("writing", &path))?;
+            if let Err(error) = written {
+                return (done, Err(BenchError::io("writing", path)(error)));
+            }
             done += 1;
         }
-        let before_sync = start.elapsed();
-        file.sync_data().map_err(BenchError::io("syncing", &path))?;
-        let all = start.elapsed();
-        Ok(Measured {
-            seconds: all.as_secs_f64(),
-            sync_seconds: Some((all - before_sync).as_secs_f64()),
-            work: work(workload, done),
-        })
+        (done, Ok(()))
     }
 
     fn read(
@@ -405,20 +457,6 @@ fn work(workload: &Workload, operations: u64) -> Work {
     }
 }
 
-/// Fills `buffer` unless the file ends; servers may answer in pieces.
-fn read_whole(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|it| !it.is_empty()) {
-        match file.read(rest) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,6 +471,7 @@ mod tests {
             images: &[],
             file_bytes: 3 << 20,
             pattern: &mut Pattern::new(1 << 20, 5),
+            contents: &mut Contents::default(),
             buffer: &mut Aligned::new(1 << 20),
             random: fastrand::Rng::with_seed(1),
             stop: &stop,
@@ -469,6 +508,88 @@ mod tests {
         });
     }
 
+    /// They wrote the bytes that were there already: one that was lost was not noticed.
+    #[test]
+    fn a_random_write_that_is_lost_is_noticed() {
+        with_test_device(|test_device| {
+            let path = test_device.dir.join(READ_FILE);
+            for (block_bytes, operations) in [(4096, 100), (512, 1), (4096, 768)] {
+                let workload = Workload::new("it", Action::RandomWrite, block_bytes, Cache::Any);
+                let before = fs::read(&path).unwrap();
+                test_device.measure(&workload, all(operations)).unwrap();
+                test_device.verify().unwrap();
+                test_device.verify_newest(usize::MAX).unwrap();
+                let after = fs::read(&path).unwrap();
+                let changed = before.chunks(512).zip(after.chunks(512));
+                let changed = changed.filter(|(before, after)| before != after).count();
+                assert_eq!(changed * 512, operations as usize * block_bytes);
+                fs::write(&path, &before).unwrap();
+                for said in [test_device.verify(), test_device.verify_newest(usize::MAX)] {
+                    assert!(said.unwrap_err().contains("is not what was written"));
+                }
+                fs::write(&path, &after).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn places_that_overlap_hold_what_was_written_last() {
+        with_test_device(|test_device| {
+            for (block_bytes, operations) in [(65536, 20), (512, 900), (4096, 300), (512, 900)] {
+                let workload = Workload::new("it", Action::RandomWrite, block_bytes, Cache::Any);
+                test_device.measure(&workload, all(operations)).unwrap();
+                test_device.verify().unwrap();
+            }
+            // Made anew, it holds nothing of that.
+            test_device.prepare(false).unwrap();
+            test_device.verify().unwrap();
+        });
+    }
+
+    /// The subject would have been said to give back other bytes than were written.
+    #[test]
+    fn what_could_not_be_written_is_not_compared() {
+        with_test_device(|test_device| {
+            let workload = Workload::new("it", Action::RandomWrite, 4096, Cache::Any);
+            test_device.stop.store(true, Ordering::Relaxed);
+            test_device.measure(&workload, all(1)).unwrap_err();
+            test_device.stop.store(false, Ordering::Relaxed);
+            let path = test_device.dir.join(READ_FILE);
+            let mut bytes = fs::read(&path).unwrap();
+            let places = test_device.contents.unknown();
+            let &[(from, to)] = places.as_slice() else {
+                unreachable!("one place: {places:?}");
+            };
+            bytes[from as usize..to as usize].fill(7);
+            fs::write(&path, &bytes).unwrap();
+            test_device.verify().unwrap();
+        });
+    }
+
+    /// An empty file had no byte that differed.
+    #[test]
+    fn a_file_that_is_shorter_than_what_was_written_is_noticed() {
+        with_test_device(|test_device| {
+            let workload = Workload::new("write", Action::Write, 1 << 20, Cache::Any);
+            test_device.measure(&workload, all(3)).unwrap();
+            test_device.verify().unwrap();
+            for name in [WRITTEN_FILE, READ_FILE] {
+                let path = test_device.dir.join(name);
+                let bytes = fs::read(&path).unwrap();
+                fs::write(&path, []).unwrap();
+                let said = test_device.verify().unwrap_err();
+                assert!(
+                    said.contains("0 bytes where 3145728 were written"),
+                    "{said}"
+                );
+                fs::remove_file(&path).unwrap();
+                let said = test_device.verify().unwrap_err();
+                assert!(said.contains("No such file"), "{said}");
+                fs::write(&path, bytes).unwrap();
+            }
+        });
+    }
+
     #[test]
     fn the_sync_is_inside_the_time() {
         with_test_device(|test_device| {
@@ -490,6 +611,7 @@ mod tests {
             images: &[],
             file_bytes: 16 << 20,
             pattern: &mut Pattern::new(1 << 20, 5),
+            contents: &mut Contents::default(),
             buffer: &mut Aligned::new(1 << 20),
             random: fastrand::Rng::with_seed(1),
             stop: &stop,

@@ -207,9 +207,9 @@ pub fn table(report: &Report) -> String {
             let Some(series) = report.find(&subject.name, workload) else {
                 return "-".to_owned();
             };
-            let rate = series
-                .estimate()
-                .map(|it| format!("{:.1}", it.median / 1e3));
+            let thousands = |it: f64| format!("{:.1}", it / 1e3);
+            let rate = series.estimate();
+            let rate = rate.map(|it| format::between(&it, thousands));
             let mark = if series.unstable { "~" } else { "" };
             let ratio = report
                 .find(bare, workload)

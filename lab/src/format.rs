@@ -49,6 +49,14 @@ pub fn between(found: &Estimate, show: impl Fn(f64) -> String) -> String {
     )
 }
 
+/// Bytes a second as MiB/s, without the unit.
+pub fn mib(bytes_per_second: f64) -> String {
+    match bytes_per_second / f64::from(1 << 20) {
+        it if it >= 10.0 => format!("{it:.0}"),
+        it => format!("{it:.2}"),
+    }
+}
+
 /// Two significant places for a ratio, more only where they mean something.
 pub fn ratio(value: f64) -> String {
     match value {
@@ -74,6 +82,8 @@ mod tests {
         assert_eq!(seconds(2.5), "2.50 s");
         assert_eq!(seconds(0.0025), "2.50 ms");
         assert_eq!(seconds(0.000_002_5), "2.50 us");
+        assert_eq!(mib(f64::from(3 << 20)), "3.00");
+        assert_eq!(mib(f64::from(300 << 20)), "300");
         assert_eq!(ratio(0.0212), "0.021");
         assert_eq!(ratio(1.005), "1.00");
         assert_eq!(ratio(12.34), "12.3");

@@ -2,6 +2,7 @@
 //! steady.
 
 mod caller;
+mod check;
 mod plan;
 mod run;
 mod steady;

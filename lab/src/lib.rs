@@ -7,6 +7,8 @@
 
 pub mod blocksize;
 pub mod compare;
+mod comparer;
+pub mod contents;
 pub mod counters;
 pub mod cpu;
 pub mod credibility;

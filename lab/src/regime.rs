@@ -84,10 +84,8 @@ impl Regime {
         let others = noise.iter().map(|it| it.others_cpus).fold(0.0, f64::max);
         let seen = match noise.is_empty() {
             false => format!("others used up to {others:.1} CPUs"),
-            true if environment.was_busy() => {
-                format!("others kept the machine at a load of {load:.1}")
-            }
-            true => format!("load {load:.1} before"),
+            // Whose it was the load does not tell.
+            true => format!("load {load:.1} in the minute before"),
         };
         format!("{}, {seen}", self.name())
     }
@@ -114,7 +112,7 @@ mod tests {
         environment.load_before = 21.4;
         let said = Regime::Quiet.describe(&environment, &[]);
         assert!(
-            !said.contains("quiet") && said.contains("a load of 21.4"),
+            !said.contains("quiet") && said.contains("load 21.4 in the minute before"),
             "{said}"
         );
         let loud = Noise {
@@ -128,6 +126,6 @@ mod tests {
         );
         environment.load_before = 0.2;
         let said = Regime::Quiet.describe(&environment, &[]);
-        assert_eq!(said, "no load added, load 0.2 before");
+        assert_eq!(said, "no load added, load 0.2 in the minute before");
     }
 }

@@ -7,7 +7,7 @@ use crate::blocksize;
 use crate::credibility::device_share;
 use crate::format;
 use crate::layers::setup::NULLRW;
-use crate::matrix::table::speed_text;
+use crate::matrix::table::{speed_between, speed_text};
 use crate::passthrough;
 use crate::result::{Report, Series};
 use crate::spread::{Difference, describe_ratio, difference};
@@ -139,8 +139,8 @@ fn blocksize_section(out: &mut String, report: &Report) {
     let (large, small) = blocksize::PUBLISHED;
     let speed = |row: &str| {
         let series = report.find(NULLRW, row);
-        let seconds = series.and_then(|it| Some(it.estimate()?.median / it.work.bytes as f64));
-        seconds.map_or_else(|| "-".to_owned(), |it| speed_text(1.0 / it))
+        let speed = series.and_then(Series::byte_speed);
+        speed.map_or_else(|| "-".to_owned(), |it| speed_between(&it))
     };
     table(
         out,
@@ -197,11 +197,9 @@ fn matrix_section(out: &mut String, report: &Report) {
         let mut cells = vec![title.to_owned()];
         cells.extend(FILESYSTEMS.iter().zip(published).map(|(name, published)| {
             let published = published.map_or_else(|| "-".to_owned(), speed_text);
-            let here = report.find(name, row).and_then(|it| {
-                let seconds = it.estimate()?.median;
-                Some(speed_text(it.work.bytes as f64 / seconds))
-            });
-            format!("{published} / {}", here.unwrap_or_else(|| "-".to_owned()))
+            let here = report.find(name, row).and_then(Series::byte_speed);
+            let here = here.map_or_else(|| "-".to_owned(), |it| speed_between(&it));
+            format!("{published} / {here}")
         }));
         rows.push(cells);
     }
@@ -257,7 +255,8 @@ fn volume_section(out: &mut String, report: &Report) {
         let mut row = vec![job.to_owned(), format!("{:.0}", published / 1e3)];
         row.extend(volumes.iter().map(|volume| {
             let found = report.find(volume, job).and_then(Series::estimate);
-            found.map_or_else(|| "-".to_owned(), |it| format!("{:.0}", it.median / 1e3))
+            let thousands = |it: f64| format!("{:.0}", it / 1e3);
+            found.map_or_else(|| "-".to_owned(), |it| format::between(&it, thousands))
         }));
         rows.push(row);
     }

@@ -504,6 +504,13 @@ impl Series {
         estimate(&known)
     }
 
+    /// Bytes a second, with the interval; `None` where no bytes are moved or nothing was measured.
+    pub fn byte_speed(&self) -> Option<Estimate> {
+        let seconds = self.seconds_per(true).into_iter().flatten();
+        let speeds: Vec<f64> = seconds.map(|it| 1.0 / it).collect();
+        estimate(&speeds).filter(|_| self.unit == Unit::Seconds && self.work.bytes > 0)
+    }
+
     /// The speed of each repetition in units of work a second, so that series of unlike amounts or
     /// units can be set against each other: bytes where both move bytes, else operations.
     pub fn seconds_per(&self, by_bytes: bool) -> Vec<Option<f64>> {

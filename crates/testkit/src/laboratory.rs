@@ -55,14 +55,15 @@ impl Bench {
         let fixed = [
             "--size",
             self.size,
-            "--sample-time",
-            self.sample_time,
             "--json",
             json.to_str().unwrap(),
             "--directory",
             work.to_str().unwrap(),
         ];
-        let all = [&["bench", what][..], &fixed, args].concat();
+        let sample_time = ["--sample-time", self.sample_time];
+        // fio works for a time of its own.
+        let sample_time: &[&str] = if what == "depth" { &[] } else { &sample_time };
+        let all = [&["bench", what][..], &fixed, sample_time, args].concat();
         let program = command::binary();
         let mut words = self
             .started_by

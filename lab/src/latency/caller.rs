@@ -45,6 +45,68 @@ pub struct Slice {
     pub response: Histogram<u64>,
     /// From the real beginning to the end; the same at full speed.
     pub service: Histogram<u64>,
+    /// Operations of each caller.
+    pub by_caller: Vec<u64>,
+}
+
+/// What a caller does, operation by operation: the same again for the same seed.
+pub struct Sequence {
+    random: fastrand::Rng,
+    is_random: bool,
+    places: u64,
+    block: u64,
+    callers: u64,
+    caller: u64,
+    number: u64,
+    /// Of the pattern of what the caller writes.
+    pub pattern_seed: u64,
+}
+
+impl Sequence {
+    /// That of a caller.
+    pub fn new(plan: &LatencyPlan, seed: u64, caller: usize) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_add(caller as u64));
+        let block = plan.block_bytes as u64;
+        Self {
+            pattern_seed: random.u64(..),
+            random,
+            is_random: plan.operation.is_random(),
+            places: (plan.place.file_bytes / block.max(1)).max(1),
+            block,
+            callers: plan.threads as u64,
+            caller: caller as u64,
+            number: 0,
+        }
+    }
+}
+
+impl Iterator for Sequence {
+    /// Where in the file the next operation is, and from where on in the pattern it writes: nothing that was written
+    /// before.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let place = match self.is_random {
+            true => self.random.u64(..self.places),
+            // Callers share the file.
+            false => (self.number * self.callers + self.caller) % self.places,
+        };
+        let from = self.number * self.block;
+        self.number += 1;
+        Some((place * self.block, from))
+    }
+}
+
+impl Slice {
+    fn empty() -> Result<Self, BenchError> {
+        Ok(Self {
+            work: Work::default(),
+            elapsed: Duration::ZERO,
+            response: histogram()?,
+            service: histogram()?,
+            by_caller: Vec::new(),
+        })
+    }
 }
 
 /// An empty histogram.
@@ -92,16 +154,25 @@ pub fn slice(
     let files: Vec<File> = (0..plan.threads)
         .map(|_| open(plan, path))
         .collect::<Result<_, _>>()?;
+    let sequences: Vec<Sequence> = (0..plan.threads)
+        .map(|number| Sequence::new(plan, seed, number))
+        .collect();
+    let patterns: Vec<Pattern> = sequences
+        .iter()
+        .map(|it| Pattern::new(plan.block_bytes, it.pattern_seed))
+        .collect();
     let begin = Instant::now() + Duration::from_millis(2);
     let mut callers = Vec::new();
-    for (number, file) in files.iter().enumerate() {
+    let ready = files.iter().zip(sequences).zip(patterns);
+    for (number, ((file, sequence), pattern)) in ready.enumerate() {
         callers.push(Caller {
             plan,
             path,
             file,
             number,
             begin,
-            random: fastrand::Rng::with_seed(seed.wrapping_add(number as u64)),
+            sequence,
+            pattern,
             stop,
         });
     }
@@ -119,17 +190,13 @@ pub fn slice(
             .map(|it| it.join().unwrap_or_else(ended))
             .collect()
     });
-    let mut all = Slice {
-        work: Work::default(),
-        elapsed: Duration::ZERO,
-        response: histogram()?,
-        service: histogram()?,
-    };
+    let mut all = Slice::empty()?;
     for one in found {
         let one = one?;
         all.work.operations += one.work.operations;
         all.work.bytes += one.work.bytes;
         all.elapsed = all.elapsed.max(one.elapsed);
+        all.by_caller.extend(&one.by_caller);
         for (all, one) in [
             (&mut all.response, &one.response),
             (&mut all.service, &one.service),
@@ -142,7 +209,15 @@ pub fn slice(
 }
 
 fn open(plan: &LatencyPlan, path: &Path) -> Result<File, BenchError> {
-    let is_write = plan.operation.is_write();
+    open_for(plan, plan.operation.is_write(), path)
+}
+
+/// For reading or for writing, with the plan's flags.
+pub(super) fn open_for(
+    plan: &LatencyPlan,
+    is_write: bool,
+    path: &Path,
+) -> Result<File, BenchError> {
     let direct = if plan.is_direct {
         rustix::fs::OFlags::DIRECT
     } else {
@@ -168,7 +243,8 @@ struct Caller<'a> {
     file: &'a File,
     number: usize,
     begin: Instant,
-    random: fastrand::Rng,
+    sequence: Sequence,
+    pattern: Pattern,
     stop: &'a AtomicBool,
 }
 
@@ -178,14 +254,7 @@ impl Caller<'_> {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let block = self.plan.block_bytes;
         let mut memory = Aligned::new(block);
-        let mut pattern = Pattern::new(block, self.random.u64(..));
-        let places = (self.plan.place.file_bytes / block as u64).max(1);
-        let mut slice = Slice {
-            work: Work::default(),
-            elapsed: Duration::ZERO,
-            response: histogram()?,
-            service: histogram()?,
-        };
+        let mut slice = Slice::empty()?;
         let mut number = 0;
         wait_until(self.begin);
         loop {
@@ -200,14 +269,12 @@ impl Caller<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted);
             }
-            let place = match self.plan.operation.is_random() {
-                true => self.random.u64(..places),
-                // Callers share the file.
-                false => (number * self.plan.threads as u64 + self.number as u64) % places,
-            } * block as u64;
+            let Some((place, from)) = self.sequence.next() else {
+                break;
+            };
             if self.plan.operation.is_write() {
-                pattern.seek(place);
-                memory.slice().copy_from_slice(pattern.block(block));
+                self.pattern.seek(from);
+                memory.slice().copy_from_slice(self.pattern.block(block));
             }
             if let Some(planned) = planned {
                 wait_until(planned);
@@ -230,6 +297,7 @@ impl Caller<'_> {
             // The last was due before the end.
             slice.elapsed = slice.elapsed.max(self.plan.round);
         }
+        slice.by_caller = vec![number];
         slice.work = Work {
             operations: number,
             bytes: number * block as u64,

@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use strandfs_options::show_size;
 
 use super::caller::{Slice, histogram, latency, slice};
+use super::check::compare;
 use super::plan::LatencyPlan;
 use super::steady::{Window, window};
 use crate::counters::Meter;
@@ -20,6 +21,8 @@ use crate::sentinel::Watch;
 
 /// Less of the rate than this, and it was not reached.
 const REACHED: f64 = 0.98;
+/// Reading back what a round wrote takes no more of its time than one in so many parts.
+const COMPARED: u32 = 4;
 
 /// One subject's rounds.
 struct Subject {
@@ -27,13 +30,23 @@ struct Subject {
     rounds: Vec<Slice>,
     /// What is watched for being steady.
     values: Vec<f64>,
+    /// Why it takes no part any more.
+    lost: Option<Lost>,
+}
+
+/// What became of a subject that takes no part any more.
+enum Lost {
+    /// It failed: its rounds before that count.
+    Failed(BenchError),
+    /// It gave back other bytes than were written: it has no figures.
+    Wrong(String),
 }
 
 /// Measures.
 ///
 /// # Errors
-/// A plan that makes no sense, a subject that cannot be set up or fails, [`BenchError::Interrupted`] before the
-/// first round was complete.
+/// A plan that makes no sense, a subject that cannot be set up, all fail in the first round,
+/// [`BenchError::Interrupted`] before that was complete. A subject that fails later keeps its rounds.
 pub fn run(
     plan: &LatencyPlan,
     stop: &AtomicBool,
@@ -52,7 +65,8 @@ pub fn run(
     prepare(plan, &subjects, stop, progress)?;
     let mut random = fastrand::Rng::with_seed(plan.place.seed);
     while report.repetitions < plan.rounds {
-        if plan.until_steady && subjects.iter().all(|it| is_steady(&it.values)) {
+        let mut active = subjects.iter().filter(|it| it.lost.is_none()).peekable();
+        if active.peek().is_none() || plan.until_steady && active.all(|it| is_steady(&it.values)) {
             break;
         }
         match round(
@@ -71,11 +85,59 @@ pub fn run(
         }
     }
     drop(spinner);
-    finish(plan, &subjects, &mut report)?;
     let mut said = levels.said.clone();
+    said.extend(part_with(plan, &mut subjects, &mut report)?);
+    finish(plan, &subjects, &mut report)?;
     said.extend(notes(plan, &report));
     report.warnings = said;
     Ok(report)
+}
+
+/// What there is to say of subjects that took no part to the end; those without a round that counts go.
+fn part_with(
+    plan: &LatencyPlan,
+    subjects: &mut Vec<Subject>,
+    report: &mut Report,
+) -> Result<Vec<String>, BenchError> {
+    let mut said = Vec::new();
+    let mut first = None;
+    for one in subjects.iter_mut() {
+        let Some(lost) = one.lost.take() else {
+            continue;
+        };
+        report.has_failed = true;
+        let (name, rounds) = (&one.place.name, one.rounds.len());
+        let error = match lost {
+            Lost::Wrong(why) => {
+                said.push(format!(
+                    "{name} gave back other bytes than were written, so it has no figures: {why}"
+                ));
+                one.rounds.clear();
+                report.series.retain(|it| it.subject != *name);
+                BenchError::Wrong {
+                    subject: name.clone(),
+                    workload: plan.row(),
+                    why,
+                }
+            }
+            Lost::Failed(error) => {
+                said.push(match rounds {
+                    0 => format!("{name} is left out: {error}"),
+                    _ => format!(
+                        "{name} failed in round {}; its figures are those of the rounds before: {error}",
+                        rounds + 1
+                    ),
+                });
+                error
+            }
+        };
+        first.get_or_insert(error);
+    }
+    subjects.retain(|it| !it.rounds.is_empty());
+    match first {
+        Some(error) if subjects.is_empty() => Err(error),
+        _ => Ok(said),
+    }
 }
 
 fn settings(plan: &LatencyPlan) -> BTreeMap<String, String> {
@@ -106,6 +168,7 @@ impl Subject {
             place,
             rounds: Vec::new(),
             values: Vec::new(),
+            lost: None,
         }
     }
 }
@@ -145,7 +208,7 @@ fn round(
     random.shuffle(&mut order);
     let mut taken = Vec::new();
     for (place, &index) in order.iter().enumerate() {
-        let Some(one) = subjects.get(index) else {
+        let Some(one) = subjects.get_mut(index).filter(|it| it.lost.is_none()) else {
             continue;
         };
         if stop.load(Ordering::Relaxed) {
@@ -160,7 +223,15 @@ fn round(
         });
         let meter = Meter::start(one.place.dir.server, one.place.device.as_deref());
         let cpu = CpuMeter::start(one.place.dir.server.as_slice());
-        let found = slice(plan, &one.place.file(), random.u64(..), stop)?;
+        let (file, seed) = (one.place.file(), random.u64(..));
+        let found = match slice(plan, &file, seed, stop) {
+            Ok(found) => found,
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            Err(error) => {
+                one.lost = Some(Lost::Failed(error));
+                continue;
+            }
+        };
         let cpu = cpu.stop();
         let seconds = found.elapsed.as_secs_f64().max(1e-9);
         let sample = Sample {
@@ -172,7 +243,14 @@ fn round(
             service: plan.rate.map(|_| latency(&found.service)),
             ..Sample::default()
         };
-        taken.push((index, found, sample));
+        let same = match one.place.dir.keeps_data {
+            true => compare(plan, &file, seed, &found, plan.round / COMPARED),
+            false => Ok(()),
+        };
+        match same {
+            Ok(()) => taken.push((index, found, sample)),
+            Err(why) => one.lost = Some(Lost::Wrong(why)),
+        }
     }
     for (index, found, sample) in taken {
         let Some(one) = subjects.get_mut(index) else {
@@ -184,27 +262,30 @@ fn round(
             None => sample.value,
         });
         one.rounds.push(found);
-        let series = Series {
-            subject: one.place.name.clone(),
-            workload: plan.row(),
-            unit: Unit::OperationsPerSecond,
-            work: Work {
-                operations: 1,
-                bytes: plan.block_bytes as u64,
-            },
-            cache: if plan.is_direct {
-                Cache::Direct
-            } else {
-                Cache::Any
-            },
-            samples: Vec::new(),
-            unstable: false,
-        };
-        report.keep(series, sample);
+        report.keep(series(plan, &one.place), sample);
     }
     report.noise.extend(watch.stop());
     report.repetitions += 1;
     Ok(())
+}
+
+/// That of a subject, without samples.
+fn series(plan: &LatencyPlan, place: &Placed) -> Series {
+    Series {
+        subject: place.name.clone(),
+        workload: plan.row(),
+        unit: Unit::OperationsPerSecond,
+        work: Work {
+            operations: 1,
+            bytes: plan.block_bytes as u64,
+        },
+        cache: match plan.is_direct {
+            true => Cache::Direct,
+            false => Cache::Any,
+        },
+        samples: Vec::new(),
+        unstable: false,
+    }
 }
 
 fn is_steady(values: &[f64]) -> bool {
@@ -234,6 +315,9 @@ fn finish(plan: &LatencyPlan, subjects: &[Subject], report: &mut Report) -> Resu
             },
             window: found,
         });
+    }
+    for series in &mut report.series {
+        series.samples.resize(report.repetitions, None);
     }
     let counted = report.in_window();
     for (series, counted) in report.series.iter_mut().zip(&counted.series) {
@@ -277,7 +361,7 @@ fn notes(plan: &LatencyPlan, report: &Report) -> Vec<String> {
         if plan.until_steady && !is_steady {
             said.push(format!(
                 "{}: not steady within {} rounds",
-                one.subject, report.repetitions
+                one.subject, one.last_round
             ));
         }
     }
@@ -340,6 +424,13 @@ mod tests {
         }
     }
 
+    /// The file of the bare filesystem in this directory.
+    fn file_below(dir: &Path) -> PathBuf {
+        let made = std::fs::read_dir(dir).unwrap().flatten();
+        let mut files = made.map(|it| it.path().join("bare").join(crate::data::READ_FILE));
+        files.find(|it| it.exists()).unwrap()
+    }
+
     #[test]
     fn every_operation_is_timed_and_counted_once() {
         let dir = tempfile::tempdir().unwrap();
@@ -356,6 +447,52 @@ mod tests {
             assert!(done > 0);
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// A pool that died took the rounds before with it.
+    #[test]
+    fn rounds_before_a_failure_are_kept_and_it_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(dir.path());
+        let report = run(&plan, &AtomicBool::new(false), &mut |step| {
+            if step.what.starts_with("round 3") {
+                std::fs::remove_file(file_below(dir.path())).unwrap();
+            }
+        })
+        .unwrap();
+        assert!(report.has_failed && !report.interrupted);
+        let samples = report.series[0].samples.iter().flatten().count();
+        assert_eq!((samples, report.distributions[0].last_round), (2, 2));
+        let said = report.warnings.join("\n");
+        assert!(
+            said.contains("failed in round 3; its figures are those of the rounds before: opening"),
+            "{said}"
+        );
+        let none = run(&plan, &AtomicBool::new(false), &mut |step| {
+            if step.what.starts_with("round 1") {
+                std::fs::remove_file(file_below(dir.path())).unwrap();
+            }
+        });
+        assert!(matches!(none, Err(BenchError::Io { .. })));
+    }
+
+    #[test]
+    fn who_loses_what_a_round_wrote_has_no_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = LatencyPlan {
+            operation: Operation::RandomWrite,
+            ..plan(dir.path())
+        };
+        let lost = run(&plan, &AtomicBool::new(false), &mut |step| {
+            if step.what.starts_with("round 2") {
+                let file = file_below(dir.path());
+                std::fs::remove_file(&file).unwrap();
+                // It takes everything and gives back nothing of it.
+                std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+            }
+        });
+        let said = lost.unwrap_err().to_string();
+        assert!(said.contains("is not what was written"), "{said}");
     }
 
     #[test]

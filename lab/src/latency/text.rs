@@ -26,7 +26,14 @@ pub fn rates(report: &Report) -> String {
         let dash = || "-".to_owned();
         rows.push(vec![
             one.subject.clone(),
-            rate.map_or_else(dash, |it| format::between(&it, |it| format!("{it:.0}"))),
+            rate.map_or_else(dash, |it| {
+                let mark = if series.is_some_and(|it| it.unstable) {
+                    "~"
+                } else {
+                    ""
+                };
+                format!("{mark}{}", format::between(&it, |it| format!("{it:.0}")))
+            }),
             format!("{} to {}", one.first_round, one.last_round),
             one.window.map_or_else(dash, |it| percent(it.excursion)),
             one.window.map_or_else(dash, |it| percent(it.slope)),
@@ -146,6 +153,10 @@ mod tests {
             window: None,
         });
         let said = rates(&report);
-        assert!(said.contains("100 [99 101]"), "{said}");
+        assert!(said.contains(" 100 [99 101]"), "{said}");
+        // A note told of marks that were nowhere.
+        report.series[0].unstable = true;
+        let said = rates(&report);
+        assert!(said.contains(" ~100 [99 101]"), "{said}");
     }
 }

@@ -12,7 +12,7 @@ use crate::verdict::{Finding, Judgement, MOST_FURTHER_RUNS, further, judge};
 
 /// What an answer about all rows together is about.
 pub const ALL_ROWS: &str = "all rows";
-const MIB: f64 = 1048576.0;
+pub(super) const MIB: f64 = 1048576.0;
 
 /// Which subject stands for which level, for one target and one way.
 #[derive(Clone, Debug)]

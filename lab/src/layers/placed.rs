@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::plan::{LayersPlan, Mode};
 use super::run::check;
 use super::setup::Levels;
+use crate::contents::Contents;
 use crate::data::{READ_FILE, TestDevice};
 use crate::error::BenchError;
 use crate::pattern::{Aligned, Pattern};
@@ -85,6 +86,7 @@ impl Placed {
             images: &self.dir.images,
             file_bytes: plan.file_bytes,
             pattern: &mut Pattern::new(1 << 20, plan.seed),
+            contents: &mut Contents::default(),
             buffer: &mut Aligned::new(1 << 20),
             random: fastrand::Rng::with_seed(plan.seed),
             stop,

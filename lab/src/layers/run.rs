@@ -256,8 +256,8 @@ fn cross_check(
     };
     let mut said = Vec::new();
     for (what, ratio, agreement) in check.ratios() {
+        let agreement = agreement.words(&ratio);
         let ratio = crate::spread::describe_ratio(&ratio);
-        let agreement = agreement.words();
         said.push(format!("{what}: our speed to theirs {ratio}; {agreement}"));
     }
     report.subjects.extend(check.subjects);

@@ -1,6 +1,6 @@
 //! The answer, the layers and the levels as text.
 
-use super::judge::{ALL_ROWS, is_judged, unit_seconds};
+use super::judge::{ALL_ROWS, MIB, is_judged, unit_seconds};
 use super::setup::MEMORY;
 use crate::expense;
 use crate::fit::{Line, line};
@@ -209,7 +209,7 @@ pub fn lines(report: &Report) -> String {
             match line {
                 Some(line) => row.extend([
                     time(&line.request_seconds),
-                    format::seconds(line.byte_seconds.median * f64::from(1 << 20)),
+                    format::between(&line.byte_seconds, |it| signed(it * f64::from(1 << 20))),
                     format!("{:.0} %", line.worst_miss * 100.0),
                 ]),
                 None => row.extend([dash(), dash(), dash()]),
@@ -258,7 +258,7 @@ fn speed(series: &Series) -> String {
     };
     let mark = if series.unstable { "~" } else { "" };
     match series.is_by_bytes() {
-        true => format!("{mark}{:.0} MiB/s", 1.0 / found.median),
+        true => format!("{mark}{} MiB/s", format::mib(MIB / found.median)),
         false => format!("{mark}{}", format::seconds(found.median)),
     }
 }
@@ -277,4 +277,21 @@ fn signed(seconds: f64) -> String {
 
 fn dash() -> String {
     "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Work;
+
+    /// A target of 0.4 MiB/s had "0 MiB/s".
+    #[test]
+    fn a_slow_target_has_a_speed() {
+        let work = Work {
+            operations: 2,
+            bytes: 2 << 20,
+        };
+        let series = Series::of_seconds("/slow", "write-1m", work, &[5.0; 5]);
+        assert_eq!(speed(&series), "0.40 MiB/s");
+    }
 }

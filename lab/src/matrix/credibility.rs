@@ -11,7 +11,7 @@ const NOT_CACHED: f64 = 0.05;
 
 /// Sentences that belong under the figures.
 pub fn notes(report: &Report) -> Vec<String> {
-    let mut said: Vec<String> = load_note(report).into_iter().collect();
+    let mut said: Vec<String> = load_note(&report.environment).into_iter().collect();
     for series in &report.series {
         let is_write = series.workload.starts_with("write");
         let Some(share) = device_share(series, is_write) else {

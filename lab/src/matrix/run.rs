@@ -75,8 +75,10 @@ pub fn run(
         random.shuffle(&mut left);
         let watch = Watch::start(&[]);
         left.retain(|recipe| laboratory.one(recipe, &mut report, &mut tell));
-        report.noise.extend(watch.stop());
-        report.repetitions += usize::from(!report.interrupted);
+        if !report.interrupted {
+            report.noise.extend(watch.stop());
+            report.repetitions += 1;
+        }
     }
     if laboratory.test_device.is_cached_below() {
         report.warnings.push(
@@ -288,19 +290,86 @@ fn note(report: &mut Report, sentence: String) {
     }
 }
 
-/// The order of the plan again, and what the samples say about themselves.
+/// The order of the plan again, complete rounds only, and what the samples say about themselves.
 fn finish(report: &mut Report, plan: &MatrixPlan) {
+    for series in &mut report.series {
+        // Of a round that was interrupted some filesystems have a sample and others have none.
+        series.samples.resize(report.repetitions, None);
+    }
+    let has_samples = |it: &Series| it.samples.iter().any(Option::is_some);
+    report.series.retain(has_samples);
+    let measured = &report.series;
+    let is_measured = |it: &Subject| measured.iter().any(|series| series.subject == it.name);
+    report.subjects.retain(is_measured);
     let place = |name: &str| plan.recipes.iter().position(|it| it.name == name);
     report.subjects.sort_by_key(|it| place(&it.name));
     let row = |name: &str| Row::all().iter().position(|it| it.name() == name);
     report
         .series
         .sort_by_key(|it| (place(&it.subject), row(&it.workload)));
-    let longest = report.series.iter().map(|it| it.samples.len()).max();
     for series in &mut report.series {
-        series.samples.resize(longest.unwrap_or(0), None);
         series.unstable = is_unstable(series);
     }
     let said = credibility::notes(report);
     report.warnings.extend(said);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    fn recipe(name: &str) -> Recipe {
+        Recipe {
+            name: name.to_owned(),
+            kind: "ext4".to_owned(),
+            mkfs: "mkfs.ext4".to_owned(),
+            mount: String::new(),
+        }
+    }
+
+    /// The medians of filesystems with one round more stood beside those of the others.
+    #[test]
+    fn a_round_that_was_interrupted_is_in_no_figure() {
+        let plan = MatrixPlan {
+            recipes: ["one", "other"].map(recipe).into(),
+            size: 1 << 20,
+            repetitions: 5,
+            most_repetitions: 5,
+            pause: Duration::ZERO,
+            place: super::super::Backing::Image,
+            directory: PathBuf::new(),
+            seed: 1,
+        };
+        for complete in [2, 0] {
+            let mut report = Report::new(Kind::Matrix, Regime::Quiet, 1);
+            let round = |report: &mut Report, names: &[&str]| {
+                for name in names {
+                    report.subjects.retain(|it| it.name != *name);
+                    report.subjects.push(Subject {
+                        name: (*name).to_owned(),
+                        ..Subject::default()
+                    });
+                    keep(report, name, &plan, vec![(Row::Write, Sample::default())]);
+                }
+            };
+            for _ in 0..complete {
+                round(&mut report, &["other", "one"]);
+                report.repetitions += 1;
+            }
+            round(&mut report, &["other"]);
+            report.interrupted = true;
+            finish(&mut report, &plan);
+            let samples: Vec<_> = report.series.iter().map(|it| it.samples.len()).collect();
+            let names: Vec<_> = report.subjects.iter().map(|it| it.name.as_str()).collect();
+            match complete {
+                0 => assert!(samples.is_empty() && names.is_empty(), "{report:?}"),
+                _ => assert_eq!((samples, names), (vec![2, 2], vec!["one", "other"])),
+            }
+            let said = report.warnings.join("\n");
+            let counted = format!("only the {complete} complete repetitions count");
+            assert!(said.contains(&counted), "{said}");
+        }
+    }
 }

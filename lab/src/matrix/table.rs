@@ -14,9 +14,16 @@ const RAM: f64 = 0.05;
 
 /// A speed in the unit that suits it, decimal as disks are sold.
 pub fn speed_text(bytes_per_second: f64) -> String {
+    let (unit, digits, name) = speed_unit(bytes_per_second);
+    format!("{:.digits$} {name}", bytes_per_second / unit)
+}
+
+/// The unit that suits it, with so many decimals that something is left of a slow disk.
+fn speed_unit(bytes_per_second: f64) -> (f64, usize, &'static str) {
     match bytes_per_second {
-        it if it >= 1e9 => format!("{:.2} GB/s", it / 1e9),
-        it => format!("{:.0} MB/s", it / 1e6),
+        it if it >= 1e9 => (1e9, 2, "GB/s"),
+        it if it >= 1e7 => (1e6, 0, "MB/s"),
+        _ => (1e6, 2, "MB/s"),
     }
 }
 
@@ -140,9 +147,10 @@ fn conclusion(report: &Report, work: &str, row: Row, level: f64, device: &str) -
             names.join(", ")
         ));
     };
+    // That it is a difference is shown already, by another test.
     let by = best
         .speed(next)
-        .map_or_else(String::new, |it| spread::describe_ratio(&it));
+        .map_or_else(String::new, |it| format::between(&it, format::ratio));
     let options = report.subjects.iter().find(|it| it.name == best.subject);
     let options = options.map_or_else(String::new, |it| {
         let mkfs = it.commands.iter().find(|it| it.starts_with("mkfs"));
@@ -319,20 +327,14 @@ fn speed_cell(seconds: &[Option<f64>], bytes: f64, unstable: bool) -> String {
         return "-".to_owned();
     };
     let mark = if unstable { "~" } else { "" };
-    let Estimate {
-        median, low, high, ..
-    } = found;
-    // One unit for all three.
-    let (unit, digits, name) = match median >= 1e9 {
-        true => (1e9, 2, "GB/s"),
-        false => (1e6, 0, "MB/s"),
-    };
-    format!(
-        "{mark}{:.digits$} [{:.digits$} {:.digits$}] {name}",
-        median / unit,
-        low / unit,
-        high / unit
-    )
+    format!("{mark}{}", speed_between(&found))
+}
+
+/// A speed and its interval, in one unit.
+pub(crate) fn speed_between(found: &Estimate) -> String {
+    let (unit, digits, name) = speed_unit(found.median);
+    let show = |it: f64| format!("{:.digits$}", it / unit);
+    format!("{} {name}", format::between(found, show))
 }
 
 #[cfg(test)]
@@ -360,6 +362,15 @@ mod tests {
         report
     }
 
+    /// A disk of 0.4 MB/s had "0 MB/s".
+    #[test]
+    fn a_slow_disk_has_a_speed() {
+        assert_eq!(speed_text(4e5), "0.40 MB/s");
+        assert_eq!(speed_text(1.15e8), "115 MB/s");
+        let found = estimate(&[4e5, 4.2e5, 3.9e5]).unwrap();
+        assert_eq!(speed_between(&found), "0.40 [0.39 0.42] MB/s");
+    }
+
     #[test]
     fn a_kind_of_work_ends_with_one_sentence() {
         let fast = [1.0, 1.01, 0.99, 1.0, 1.02];
@@ -379,6 +390,16 @@ mod tests {
         );
         let said = conclusions(&report(&[("xfs", alike), ("ext4", fast)]));
         assert!(said[0].contains("no difference shown between"), "{said:?}");
+        // "too few samples: 1.50 [1.49 1.52] times as fast" contradicted itself.
+        let mut few = report(&[("xfs", slow), ("ext4", fast)]);
+        for series in &mut few.series {
+            series.samples.truncate(4);
+        }
+        let said = conclusions(&few);
+        assert!(
+            said[0].contains("), 1.50 [1.50 1.51] times as fast as xfs"),
+            "{said:?}"
+        );
         assert_eq!(conclusions(&report(&[("xfs", fast)])), [""; 0]);
     }
 }

@@ -3,10 +3,11 @@
 use super::row::{Row, shared_work};
 use super::run::{Column, Measured, Results};
 use crate::cpu::cost;
-use crate::credibility::{few_note, interrupted_note};
+use crate::credibility::{few_note, interrupted_note, load_note};
 use crate::format;
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
+use crate::sentinel;
 use crate::stats::{Estimate, estimate, speed_ratio};
 use crate::subject::Family;
 
@@ -20,6 +21,7 @@ impl Results {
         report.environment = self.environment.clone();
         report.repetitions = self.repetitions;
         report.interrupted = self.interrupted;
+        report.noise = self.noise.clone();
         report.warnings = self.warnings();
         let files = self.files.to_string();
         report.settings.insert("files".to_owned(), files);
@@ -178,14 +180,11 @@ impl Results {
     /// Sentences that belong under the table.
     pub fn warnings(&self) -> Vec<String> {
         let mut said = Vec::new();
-        if self.regime == Regime::Quiet && self.environment.was_busy() {
-            said.push(format!(
-                "the load was {:.1} before the run: others used the machine, so this is not the \
-                 quiet regime; end them and repeat",
-                self.environment.load_before
-            ));
+        if self.regime == Regime::Quiet {
+            said.extend(load_note(&self.environment));
         }
-        if let Some(few) = few_note(self.repetitions) {
+        said.extend(sentinel::warnings(&self.noise));
+        if let Some(few) = few_note(Kind::Metadata, self.repetitions) {
             said.push(few);
         } else if let Some(widest) = self.widest().filter(|widest| widest.1 > WIDE) {
             said.push(format!(
@@ -227,7 +226,7 @@ impl Results {
         let operations = shared_work(self.files, row.callers) as f64;
         estimate(&known(native, row)).map_or_else(
             || "-".to_owned(),
-            |it| format::seconds(it.median / operations),
+            |it| format::between(&it, |it| format::seconds(it / operations)),
         )
     }
 }
@@ -304,6 +303,7 @@ mod tests {
                 column("mergerfs long", Family::Mergerfs, &times(0.004)),
                 column("overlayfs", Family::Other, &times(0.001)),
             ],
+            noise: Vec::new(),
             failures: Vec::new(),
         }
     }
@@ -313,7 +313,8 @@ mod tests {
         let table = results(5).table();
         let row = table.lines().nth(1).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells[..4], ["create", "1.00", "us", "0.50"], "{table}");
+        let expected = ["create", "1.00", "us", "[1.00", "us", "1.00", "us]", "0.50"];
+        assert_eq!(cells[..8], expected, "{table}");
         assert!(row.contains("0.12 [0.12 0.12]"), "{table}");
     }
 
@@ -353,8 +354,18 @@ mod tests {
         let mut few = results(3);
         few.environment.load_before = 3.0;
         few.interrupted = true;
+        // What others did was neither looked at nor said.
+        few.noise = vec![crate::result::Noise {
+            others_cpus: 1.5,
+            ..crate::result::Noise::default()
+        }];
         let said = few.warnings().join("\n");
-        for word in ["--reps 5", "load was 3.0", "interrupted"] {
+        for word in [
+            "--reps 5",
+            "load was 3.0",
+            "interrupted",
+            "1.5 CPUs, in 1 of 1",
+        ] {
             assert!(said.contains(word), "{said}");
         }
     }

@@ -16,6 +16,7 @@ use crate::progress::{Progress, Step};
 use crate::regime::Regime;
 use crate::result;
 use crate::scratch::Scratch;
+use crate::sentinel::{Noise, Watch};
 use crate::storage::Storage;
 use crate::subject::{Family, Mounted, Subject};
 
@@ -48,6 +49,8 @@ pub struct Results {
     pub interrupted: bool,
     /// One column each.
     pub columns: Vec<Column>,
+    /// What others did meanwhile, by repetition.
+    pub noise: Vec<Noise>,
     /// What went wrong, a sentence each.
     pub failures: Vec<String>,
 }
@@ -88,9 +91,12 @@ pub fn run(
     let mut random = fastrand::Rng::with_seed(plan.seed);
     let mut samples: Vec<Samples> = vec![Samples::new(); mounted.len()];
     let mut order: Vec<usize> = (0..mounted.len()).collect();
+    let servers: Vec<u32> = mounted.iter().filter_map(Mounted::pid).collect();
+    let mut noise = Vec::new();
     let mut repetitions = 0;
     'repetitions: while repetitions < plan.repetitions {
         random.shuffle(&mut order);
+        let watch = Watch::start(&servers);
         let mut round: Vec<(usize, BTreeMap<Row, Measured>)> = Vec::new();
         for (place, &index) in order.iter().enumerate() {
             let Some(subject) = mounted.get(index) else {
@@ -118,6 +124,7 @@ pub fn run(
                 }
             }
         }
+        noise.extend(watch.stop());
         repetitions += 1;
     }
     drop(spinner);
@@ -144,6 +151,7 @@ pub fn run(
         repetitions,
         interrupted: repetitions < plan.repetitions,
         columns,
+        noise,
         failures,
     })
 }

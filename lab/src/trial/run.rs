@@ -9,9 +9,10 @@ use strandfs_options::show_size;
 
 use super::clock::Clock;
 use super::{Dir, Outcome, Row, Trial, Until, WorkPlace};
+use crate::contents::Contents;
 use crate::counters::Meter;
 use crate::cpu::{Cpu, CpuMeter};
-use crate::data::{Amount, Measured, TestDevice};
+use crate::data::{Action, Amount, Measured, TestDevice};
 use crate::error::BenchError;
 use crate::metadata::workload::{self as names, Workload as NameWorkload};
 use crate::pattern::{Aligned, Pattern, memory_seconds};
@@ -50,6 +51,8 @@ struct Run<'a> {
     pattern: Pattern,
     buffer: Aligned,
     random: fastrand::Rng,
+    /// What the files of each candidate are to hold.
+    contents: BTreeMap<usize, Contents>,
     /// Bytes of the files of a group.
     sizes: BTreeMap<usize, u64>,
     /// Operations of a sample; a cell that failed has none.
@@ -84,6 +87,7 @@ pub fn run(
         pattern: Pattern::new(largest, trial.seed),
         buffer: Aligned::new(largest),
         random: fastrand::Rng::with_seed(trial.seed),
+        contents: BTreeMap::new(),
         sizes: BTreeMap::new(),
         amounts: BTreeMap::new(),
         costs: BTreeMap::new(),
@@ -114,6 +118,9 @@ pub fn run(
             Err(Ended::By(error)) => return Err(error),
             Ok(()) => {}
         }
+    }
+    if !run.outcome.interrupted && !run.outcome.out_of_time {
+        run.compare_newest(progress);
     }
     Ok(run.finish())
 }
@@ -157,21 +164,57 @@ impl Run<'_> {
             }
         }
         for candidate in 0..self.trial.candidates.len() {
-            let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
-                continue;
-            };
-            self.say_unplanned("comparing the bytes of", candidate, progress);
-            if let Err(why) = self.test_device(candidate, &dir).verify() {
-                let name = self.name(candidate).to_owned();
-                self.amounts.retain(|cell, _| cell.1 != candidate);
-                self.outcome.has_failed = true;
-                self.fail(format!(
-                    "{name} gave back other bytes than were written, so it has no figures: {why}"
-                ));
-            }
+            self.compare(candidate, None, progress);
         }
         self.share_amounts();
         Ok(())
+    }
+
+    /// Compares the bytes of a candidate with what was written: all, or of the places that were written last so many.
+    /// Whoever gives back others has no figure.
+    fn compare(&mut self, candidate: usize, newest: Option<usize>, progress: &mut Progress<'_>) {
+        let Some(dir) = self.dir(candidate).filter(|it| it.keeps_data) else {
+            return;
+        };
+        self.say_unplanned("comparing the bytes of", candidate, progress);
+        let mut test_device = self.test_device(candidate, &dir);
+        let same = match newest {
+            None => test_device.verify(),
+            Some(most) => test_device.verify_newest(most),
+        };
+        if let Err(why) = same {
+            let name = self.name(candidate).to_owned();
+            self.amounts.retain(|cell, _| cell.1 != candidate);
+            self.outcome.has_failed = true;
+            self.fail(format!(
+                "{name} gave back other bytes than were written, so it has no figures: {why}"
+            ));
+        }
+    }
+
+    /// Compares what the repetitions wrote, as much of it as was written in one of them.
+    fn compare_newest(&mut self, progress: &mut Progress<'_>) {
+        for candidate in 0..self.trial.candidates.len() {
+            let cells = self.amounts.keys().filter(|it| it.1 == candidate);
+            let writes = [Action::Write, Action::RandomWrite].map(Some);
+            let written = cells.filter(|it| writes.contains(&self.action(it.0)));
+            let written: BTreeSet<Cell> = written.copied().collect();
+            if written.is_empty() || !self.clock.has_time_for(self.cost_of(&written)) {
+                continue;
+            }
+            let is_random = |it: &&Cell| self.action(it.0) == Some(Action::RandomWrite);
+            let random = written.iter().filter(is_random);
+            let most = random.filter_map(|it| self.amounts.get(it)).sum::<u64>();
+            self.compare(candidate, Some(most as usize), progress);
+        }
+    }
+
+    /// What is done to the file in a row.
+    fn action(&self, row: usize) -> Option<Action> {
+        match self.trial.rows.get(row)? {
+            Row::Data(workload) => Some(workload.action),
+            Row::Names => None,
+        }
     }
 
     /// The files of a group are as large as was asked for, or as the slowest of the group can write in time.
@@ -575,6 +618,7 @@ impl Run<'_> {
             images: &dir.images,
             file_bytes: self.file_bytes(candidate),
             pattern: &mut self.pattern,
+            contents: self.contents.entry(candidate).or_default(),
             buffer: &mut self.buffer,
             random: self.random.fork(),
             stop: self.stop,

@@ -189,3 +189,43 @@ fn files_are_smaller_where_they_would_take_too_long_and_rows_that_do_not_fit_are
         .collect();
     assert_eq!(rows, ["read", "random", "metadata"]);
 }
+
+/// Whoever loses what is written at random places, in the warm-up or later, has no figure.
+#[test]
+fn a_subject_that_drops_a_random_write_has_no_figure() {
+    for work in ["warm-up: random", "repetition 5: random"] {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut trial = trial(vec![
+            candidate("one", at(one.path())),
+            candidate("other", at(other.path())),
+        ]);
+        let random = Workload::new("random", Action::RandomWrite, 4096, Cache::Any);
+        trial.rows = vec![Row::Data(random)];
+        trial.most_repetitions = 5;
+        let file = other.path().join(crate::data::READ_FILE);
+        let mut before = None;
+        let outcome = run(&trial, &AtomicBool::new(false), &mut |step| {
+            if step.what == format!("{work} on other") {
+                before = Some(std::fs::read(&file).unwrap());
+            }
+            if step.what == "comparing the bytes of other"
+                && let Some(before) = before.take()
+            {
+                std::fs::write(&file, before).unwrap();
+            }
+        })
+        .unwrap();
+        let subjects: Vec<&str> = outcome
+            .series
+            .iter()
+            .map(|it| it.subject.as_str())
+            .collect();
+        assert_eq!(subjects, ["one"], "{work}");
+        assert!(outcome.has_failed);
+        let said = outcome.failures.join("\n");
+        assert!(
+            said.starts_with("other gave back other bytes than were written"),
+            "{said}"
+        );
+    }
+}

@@ -236,7 +236,9 @@ fn finish(report: &mut Report) {
         .series
         .retain(|it| it.samples.iter().any(Option::is_some));
     let said = credibility::run_notes(report);
-    report.warnings.extend(credibility::load_note(report));
+    report
+        .warnings
+        .extend(credibility::load_note(&report.environment));
     report.warnings.extend(said);
 }
 

@@ -6,7 +6,7 @@ use crate::expense;
 use crate::format;
 use crate::result::{Report, Series};
 use crate::spread;
-use crate::stats::median;
+use crate::stats::estimate;
 
 /// A row for each job: operations a second and latencies, a column for each candidate.
 pub fn rates(report: &Report) -> String {
@@ -28,7 +28,8 @@ pub fn rates(report: &Report) -> String {
     for (job, _, _) in JOBS {
         let name = format!("{job}, server's CPU for one");
         rows.push(cells(report, &name, &cpu_row(job), |it| {
-            it.estimate().map(|it| format::seconds(it.median))
+            it.estimate()
+                .map(|it| format::between(&it, format::seconds))
         }));
     }
     for (job, _, _) in JOBS {
@@ -104,5 +105,6 @@ fn latency(series: &Series, percentile: f64) -> Option<String> {
         let found = it.percentiles.iter().find(|it| it.0 == percentile);
         found.map(|it| it.1)
     };
-    median(&all.filter_map(at).collect::<Vec<_>>()).map(format::seconds)
+    let known: Vec<f64> = all.filter_map(at).collect();
+    estimate(&known).map(|it| format::between(&it, format::seconds))
 }

@@ -31,8 +31,8 @@ pub fn run(args: &LatencyArgs) -> Result<ExitCode, Failure> {
     args.output.write(|path| report.write(path))?;
     let is_steady =
         |it: &strandfs_lab::result::Distribution| it.window.is_some_and(|it| it.is_steady);
-    let complete = !plan.until_steady || report.distributions.iter().all(is_steady);
-    Ok(conclude(&report, complete))
+    let steady = !plan.until_steady || report.distributions.iter().all(is_steady);
+    Ok(conclude(&report, steady && !report.has_failed))
 }
 
 fn plan(args: &LatencyArgs) -> Result<LatencyPlan, Failure> {

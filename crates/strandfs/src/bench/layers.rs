@@ -22,8 +22,8 @@ use strandfs_options::show_size;
 
 use super::worker::{self, GivenUp, Outcome, Teller};
 use super::{measured, print_notes, stop_on_signals, this_program};
-use crate::args::bench::PoolArgs;
 use crate::args::bench::layers::{DataArgs, DepthArgs, FarArgs, LayersArgs, RunArgs};
+use crate::args::bench::{OutputArgs, PoolArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -65,7 +65,7 @@ pub fn layers(args: &LayersArgs) -> Result<ExitCode, Failure> {
     if !report.series.is_empty() {
         print_tables(&report);
     }
-    finish(&report, &args.run)
+    finish(&report, &args.run.output)
 }
 
 fn print_tables(report: &Report) {
@@ -204,7 +204,7 @@ fn layers_plan(args: &LayersArgs) -> Result<LayersPlan, Failure> {
 pub fn passthrough(args: &DataArgs) -> Result<ExitCode, Failure> {
     let report = measure(ways::run, &with_target(args)?, &args.run)?;
     println!("{}\n{}", ways::table(&report), all_expense(&report));
-    finish(&report, &args.run)
+    finish(&report, &args.run.output)
 }
 
 /// Measures what block sizes cost.
@@ -219,7 +219,7 @@ pub fn blocksize(args: &DataArgs) -> Result<ExitCode, Failure> {
         text::lines(&report),
         text::expense(&report)
     );
-    finish(&report, &args.run)
+    finish(&report, &args.run.output)
 }
 
 /// Serves a directory with a round trip before every answer, for a benchmark that runs.
@@ -241,17 +241,19 @@ pub fn depth(args: &DepthArgs) -> Result<ExitCode, Failure> {
         depths: args.depths.clone(),
         time: args.time,
         place: LayersPlan {
-            targets: targets(args.target.as_slice(), &args.run.pools)?,
-            repetitions: args.run.reps.unwrap_or(FEWEST_FOR_INTERVAL),
-            ..plan(&args.run)?
+            targets: targets(args.target.as_slice(), &args.pools)?,
+            file_bytes: args.size,
+            repetitions: args.reps,
+            seed: args.seed,
+            ..pools(&args.pools)?
         },
     };
-    let report = measured(&args.run.output, |stop, progress| {
+    let report = measured(&args.output, |stop, progress| {
         queues::run(&plan, stop, progress)
     })?;
     heading(&report, plan.place.file_bytes);
     println!("{}\n{}", queues::table(&report), queues::expense(&report));
-    finish(&report, &args.run)
+    finish(&report, &args.output)
 }
 
 /// CPU time and paths of all rows.
@@ -334,9 +336,9 @@ fn heading(report: &Report, file_bytes: u64) {
     );
 }
 
-fn finish(report: &Report, args: &RunArgs) -> Result<ExitCode, Failure> {
+fn finish(report: &Report, output: &OutputArgs) -> Result<ExitCode, Failure> {
     print_notes(&report.warnings);
-    args.output.write(|path| report.write(path))?;
+    output.write(|path| report.write(path))?;
     Ok(
         match (report.repetitions, report.interrupted || report.has_failed) {
             (0, _) => Exit::Failed.into(),

@@ -48,7 +48,9 @@ fn print(results: &Results) {
     println!(
         "{}; {}; {} entries, {} repetitions",
         super::machine(&results.environment),
-        results.regime.describe(&results.environment, &[]),
+        results
+            .regime
+            .describe(&results.environment, &results.noise),
         results.files,
         results.repetitions
     );

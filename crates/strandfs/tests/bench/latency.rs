@@ -208,3 +208,12 @@ fn deep_queues_are_measured_with_passthrough_and_without() {
     let refused = strandfs(["bench", "depth", "--depths=0"]);
     assert_eq!(refused.code(), 2, "{refused:?}");
 }
+
+/// It took these, and did nothing with them.
+#[test]
+fn bench_depth_takes_no_option_that_it_does_not_heed() {
+    for option in ["--max-reps=3", "--sample-time=1ms", "--time-limit=1s"] {
+        let refused = strandfs(["bench", "depth", option]);
+        assert_eq!(refused.code(), 2, "{option}: {refused:?}");
+    }
+}

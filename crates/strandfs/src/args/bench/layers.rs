@@ -85,9 +85,21 @@ pub struct DepthArgs {
     /// Ways of the pool: passthrough, direct, cached.
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_values_t = ["passthrough".to_owned(), "direct".to_owned()])]
     pub modes: Vec<String>,
-    /// What all runs have.
+    /// The size of each file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    pub size: u64,
+    /// Repetitions; intervals need 5.
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    pub reps: usize,
+    /// Which pools, and where.
     #[command(flatten)]
-    pub run: RunArgs,
+    pub pools: PoolArgs,
+    /// Where the samples go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Draws the order of the subjects, and the data.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// What all runs on data have.
