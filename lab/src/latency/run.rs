@@ -18,6 +18,7 @@ use crate::layers::placed::{Placed, set_up};
 use crate::progress::{Progress, Step};
 use crate::result::{Cache, Distribution, Kind, Report, Sample, Series, Unit, Work};
 use crate::sentinel::Watch;
+use crate::stats::FEWEST_FOR_INTERVAL;
 
 /// Less of the rate than this, and it was not reached.
 const REACHED: f64 = 0.98;
@@ -124,8 +125,12 @@ fn part_with(
                 said.push(match rounds {
                     0 => format!("{name} is left out: {error}"),
                     _ => format!(
-                        "{name} failed in round {}; its figures are those of the rounds before: {error}",
-                        rounds + 1
+                        "{name} failed in round {}; its figures are those of the rounds before{}: {error}",
+                        rounds + 1,
+                        match rounds < FEWEST_FOR_INTERVAL {
+                            true => ", too few for an interval",
+                            false => "",
+                        }
                     ),
                 });
                 error
@@ -465,7 +470,10 @@ mod tests {
         assert_eq!((samples, report.distributions[0].last_round), (2, 2));
         let said = report.warnings.join("\n");
         assert!(
-            said.contains("failed in round 3; its figures are those of the rounds before: opening"),
+            said.contains(
+                "failed in round 3; its figures are those of the rounds before, too few for an \
+                 interval: opening"
+            ),
             "{said}"
         );
         let none = run(&plan, &AtomicBool::new(false), &mut |step| {
