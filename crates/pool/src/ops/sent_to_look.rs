@@ -110,6 +110,9 @@ fn comes_by_descriptor(cx: &Context<'_>) -> bool {
     call.is_ok_and(|call| is_by_descriptor(&call))
 }
 
+/// fchmodat2(2), which has one number on all architectures; the library does not know it on each of them.
+const FCHMODAT2: libc::c_long = 452;
+
 /// Of a line of `/proc/PID/syscall`: `262 0x5 0x7ffd... 0x7ffd... 0x1000 0x0 0x0 0x7ffd... 0x7f...`.
 fn is_by_descriptor(call: &str) -> bool {
     let mut fields = call.split_whitespace();
@@ -121,7 +124,7 @@ fn is_by_descriptor(call: &str) -> bool {
     let has_no_path = |flags: u64| flags & libc::AT_EMPTY_PATH as u64 != 0;
     match number.unwrap_or(-1) {
         libc::SYS_fstat | libc::SYS_ftruncate | libc::SYS_fchmod | libc::SYS_fchown => true,
-        libc::SYS_newfstatat | libc::SYS_fchmodat2 => has_no_path(argument(3)),
+        libc::SYS_newfstatat | FCHMODAT2 => has_no_path(argument(3)),
         libc::SYS_statx => has_no_path(argument(2)),
         libc::SYS_fchownat => has_no_path(argument(4)),
         libc::SYS_utimensat => argument(1) == 0 || has_no_path(argument(3)),
