@@ -13,6 +13,7 @@ use strandfs_volume::{FILE_NAME, Status, loop_device, status};
 use crate::answers::VolumeDevice;
 use crate::failure::Failure;
 use crate::mounts::{self, Mounted};
+use crate::probe;
 
 /// How long servers may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -108,7 +109,8 @@ pub fn all() -> Result<Vec<MountedVolume>, Failure> {
         .filter(|it| is_volume(it))
         .map(|it| (it, ask(&it.mountpoint)))
         .collect();
-    let deadline = Instant::now() + PATIENCE;
+    // Whoever asks for them says so at the end of that time.
+    let deadline = Instant::now() + PATIENCE + PATIENCE;
     let found = asked.into_iter().map(|(volume, answer)| {
         let left = deadline.saturating_duration_since(Instant::now());
         let status = answer.recv_timeout(left);
@@ -163,7 +165,7 @@ fn mounts_of(device: &Path, mounted: &[Mounted]) -> Vec<PathBuf> {
     here.map(|it| it.mountpoint.clone()).collect()
 }
 
-/// Asks on a thread of its own: a server that is stuck must not hold up who asks.
+/// Asks on a thread of its own: several servers that are stuck take the time of one.
 fn ask(mountpoint: &Path) -> Receiver<Result<Status, String>> {
     let (tell, answer) = sync_channel(1);
     let mountpoint = mountpoint.to_owned();
@@ -176,13 +178,13 @@ fn ask(mountpoint: &Path) -> Receiver<Result<Status, String>> {
 }
 
 fn status_of(mountpoint: &Path) -> Result<Status, String> {
-    let mut answer = vec![0; 65_536];
-    let length = rustix::fs::getxattr(mountpoint, status::ATTRIBUTE, &mut answer);
-    let length = length.map_err(|errno| match errno {
-        Errno::NOTCONN => "its server is dead".to_owned(),
-        errno => io::Error::from(errno).to_string(),
+    let answer = probe::attribute(mountpoint, status::ATTRIBUTE, PATIENCE);
+    let answer = answer.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOTCONN) => "its server is dead".to_owned(),
+        None if error.kind() == io::ErrorKind::TimedOut => silent(),
+        _ => error.to_string(),
     })?;
-    serde_json::from_slice(answer.get(..length).unwrap_or_default())
+    serde_json::from_slice(&answer)
         .map_err(|error| format!("its server is of another version: {error}"))
 }
 

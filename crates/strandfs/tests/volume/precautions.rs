@@ -1,6 +1,8 @@
 //! What the server of a volume gives up, does without, and says about it; and servers that hang.
 
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::channel;
+use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,6 +10,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::ground::{Ground, text, ways};
 use crate::support::command::{Run, binary};
+use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::{Aligned, open_with, pattern};
 use crate::support::threads::threads;
 use crate::support::{Kind, run, strandfs};
@@ -135,5 +138,37 @@ fn a_server_that_does_not_answer_holds_up_neither_the_list_nor_others() {
     assert_eq!(again.code(), 2, "{again:?}");
     assert!(again.stderr.contains("does not answer"), "{again:?}");
     other.detach(&other.served()).ok();
+    stuck.detach(&stuck.served()).ok();
+}
+
+/// Its server has taken the question, and a thread that waits for the answer cannot be killed: the commands
+/// said what they had to say and never ended.
+#[test]
+fn commands_end_while_the_disk_of_a_volume_hangs() {
+    need_root!();
+    let stuck = Ground::new(Kind::Tmpfs("64m"));
+    let disk = DelayFs::mount(&stuck.mounted(), &stuck.disk());
+    let args = ["--size", "16M", "--io", "sync", "--transport", "dev"];
+    stuck.serve(&args).ok();
+    disk.set(Mood::Stuck);
+    let (ended, wait) = channel();
+    let disk = &disk;
+    let took = scope(|scope| {
+        scope.spawn(move || {
+            // Even a test that fails has to end.
+            let _ = wait.recv_timeout(Duration::from_secs(25));
+            disk.set(Mood::Well);
+        });
+        let begin = Instant::now();
+        let listed = strandfs(["volume", "list", "--json"]).ok();
+        assert!(listed.stdout.contains("does not answer"), "{listed:?}");
+        let other = Ground::new(Kind::Tmpfs("64m"));
+        other.serve(&["--size", "16M"]).ok();
+        let took = begin.elapsed();
+        ended.send(()).ok();
+        other.detach(&other.served()).ok();
+        took
+    });
+    assert!(took < Duration::from_secs(20), "{took:?}");
     stuck.detach(&stuck.served()).ok();
 }
