@@ -50,12 +50,10 @@ have cargo || die "cargo is not installed: strandfs is built from source with Ru
 
 $for_tests || exit 0
 
-# For a few minutes' use: little of them is optimised, so that they are built in less than they run.
-export CARGO_PROFILE_DEV_DEBUG=false CARGO_PROFILE_DEV_OPT_LEVEL=1
-install_tool pjdfstest 0.2.2 --debug
-install_tool fsx 0.3.2 --debug
-# It only starts tests; and is not able to update itself.
-export CARGO_PROFILE_DEV_OPT_LEVEL=0
+install_tool pjdfstest 0.2.2
+install_tool fsx 0.3.2
+# Neither optimised nor able to update itself: it only starts tests, and is built sooner so.
+export CARGO_PROFILE_DEV_DEBUG=false
 have cargo-nextest || install_tool cargo-nextest 0.9.151 --debug \
     --no-default-features --features default-no-update
 rm -rf "$tools_dir/build"
