@@ -28,6 +28,8 @@ struct Shared {
     are_made: AtomicBool,
     /// Changes that failed.
     failed: AtomicU64,
+    /// The first of them.
+    first_failed: Mutex<Option<&'static str>>,
     /// With what they fail.
     errno: Mutex<Errno>,
     access_lists: bool,
@@ -83,6 +85,7 @@ impl FaultFs {
             failures: AtomicU64::new(0),
             are_made: AtomicBool::new(false),
             failed: AtomicU64::new(0),
+            first_failed: Mutex::default(),
             errno: Mutex::new(Errno::IO),
             access_lists,
             broken: Mutex::default(),
@@ -119,6 +122,7 @@ impl FaultFs {
     fn arm_with(&self, before: u64, failures: u64, are_made: bool) {
         self.shared.are_made.store(are_made, Ordering::Release);
         self.shared.failed.store(0, Ordering::Release);
+        *self.shared.first_failed.lock().unwrap() = None;
         self.shared.failures.store(failures, Ordering::Release);
         self.shared.before_failure.store(before, Ordering::Release);
     }
@@ -176,6 +180,11 @@ impl FaultFs {
         self.shared.broken.lock().unwrap().content_bytes = offset;
     }
 
+    /// The name of the first change that has failed, as the trait has it.
+    pub fn first_failed(&self) -> Option<&'static str> {
+        *self.shared.first_failed.lock().unwrap()
+    }
+
     /// Makes it well again; returns how many changes have failed.
     pub fn disarm(&self) -> u64 {
         self.shared.before_failure.store(NEVER, Ordering::Release);
@@ -213,8 +222,8 @@ impl Fault {
     }
 
     /// Every change goes through here.
-    fn change<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        match self.fails() {
+    fn change<T>(&self, name: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.fails(name) {
             false => make(),
             true if self.shared.are_made.load(Ordering::Acquire) => make().and(Err(self.failure())),
             true => Err(self.failure()),
@@ -222,7 +231,7 @@ impl Fault {
     }
 
     /// Whether the next change fails.
-    fn fails(&self) -> bool {
+    fn fails(&self, name: &'static str) -> bool {
         if let Some(looks) = &mut *self.shared.looks.lock().unwrap() {
             looks.changed = true;
         }
@@ -248,6 +257,7 @@ impl Fault {
             return false;
         }
         shared.failed.fetch_add(1, order);
+        shared.first_failed.lock().unwrap().get_or_insert(name);
         true
     }
 
@@ -293,7 +303,7 @@ macro_rules! looks {
 macro_rules! changes {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self, cx: &Context<'_>, $($arg: $kind),*) -> Result<$out> {
-            self.change(|| Filesystem::$name(&*self.pool, cx, $($arg),*))
+            self.change(stringify!($name), || Filesystem::$name(&*self.pool, cx, $($arg),*))
         })*
     };
 }
@@ -366,7 +376,9 @@ impl Filesystem for Fault {
     }
 
     fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.change(|| Filesystem::unlink(&*self.pool, cx, parent, &veiled(name)))
+        self.change("unlink", || {
+            Filesystem::unlink(&*self.pool, cx, parent, &veiled(name))
+        })
     }
 
     fn rename(&self, cx: &Context<'_>, parent: NodeId, args: &Rename<'_>) -> Result<()> {
@@ -376,11 +388,15 @@ impl Filesystem for Fault {
             new_name: &new_name,
             ..*args
         };
-        self.change(|| Filesystem::rename(&*self.pool, cx, parent, &args))
+        self.change("rename", || {
+            Filesystem::rename(&*self.pool, cx, parent, &args)
+        })
     }
 
     fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Entry> {
-        self.change(|| Filesystem::link(&*self.pool, cx, node, parent, &veiled(name)))
+        self.change("link", || {
+            Filesystem::link(&*self.pool, cx, node, parent, &veiled(name))
+        })
     }
 
     fn create(
@@ -394,7 +410,9 @@ impl Filesystem for Fault {
             name: &name,
             ..*args
         };
-        self.change(|| Filesystem::create(&*self.pool, cx, parent, &args))
+        self.change("create", || {
+            Filesystem::create(&*self.pool, cx, parent, &args)
+        })
     }
 
     fn getxattr(
@@ -410,12 +428,16 @@ impl Filesystem for Fault {
 
     fn setxattr(&self, cx: &Context<'_>, node: NodeId, args: &SetXattr<'_>) -> Result<()> {
         self.has(args.name)?;
-        self.change(|| Filesystem::setxattr(&*self.pool, cx, node, args))
+        self.change("setxattr", || {
+            Filesystem::setxattr(&*self.pool, cx, node, args)
+        })
     }
 
     fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &OsStr) -> Result<()> {
         self.has(name)?;
-        self.change(|| Filesystem::removexattr(&*self.pool, cx, node, name))
+        self.change("removexattr", || {
+            Filesystem::removexattr(&*self.pool, cx, node, name)
+        })
     }
 
     fn getattr(&self, cx: &Context<'_>, node: NodeId, of: Option<Handle>) -> Result<AttrReply> {

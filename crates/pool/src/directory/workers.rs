@@ -4,6 +4,7 @@
 //! dead branch holds up only those who wait for that branch.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
@@ -20,7 +21,8 @@ pub(crate) struct Task<T> {
 enum TaskState<T> {
     Waiting(Box<dyn FnOnce() -> T + Send>),
     Running,
-    Done(T),
+    /// The result, or what the work panicked with.
+    Done(std::thread::Result<T>),
 }
 
 impl<T> Task<T> {
@@ -45,6 +47,9 @@ impl<T> Task<T> {
     }
 
     /// The result: of a thread that has begun the work, or of doing it here and now.
+    ///
+    /// # Panics
+    /// Where the work does, on whichever thread.
     pub fn finish(&self) -> T {
         if let Some(work) = self.begin() {
             return work();
@@ -52,7 +57,11 @@ impl<T> Task<T> {
         let mut state = self.state.lock();
         loop {
             match std::mem::replace(&mut *state, TaskState::Running) {
-                TaskState::Done(result) => return result,
+                TaskState::Done(Ok(result)) => return result,
+                TaskState::Done(Err(payload)) => {
+                    drop(state);
+                    resume_unwind(payload)
+                }
                 other => *state = other,
             }
             self.done.wait(&mut state);
@@ -68,7 +77,8 @@ trait Run: Send + Sync {
 impl<T: Send> Run for Task<T> {
     fn run(&self) {
         if let Some(work) = self.begin() {
-            let result = work();
+            // Or its giver would wait for ever, and the thread be lost.
+            let result = catch_unwind(AssertUnwindSafe(work));
             *self.state.lock() = TaskState::Done(result);
             self.done.notify_all();
         }
@@ -178,6 +188,12 @@ mod tests {
 
     use super::*;
 
+    impl<T> Task<T> {
+        fn is_waiting(&self) -> bool {
+            matches!(*self.state.lock(), TaskState::Waiting(_))
+        }
+    }
+
     #[test]
     fn results_come_back_to_their_givers() {
         let worker_pools = WorkerPools::default();
@@ -191,6 +207,34 @@ mod tests {
         for (n, task) in tasks.iter().enumerate() {
             assert_eq!(task.finish(), n * 2);
         }
+    }
+
+    #[test]
+    fn who_waits_for_work_that_panics_gets_the_panic_and_the_thread_goes_on() {
+        let Ok(strandfs_options::ReaddirRule::ReadTogether(one)) = "cor:1:2".parse() else {
+            panic!("a rule");
+        };
+        let worker_pool = WorkerPools::default().get(one);
+        let begun = Arc::new(AtomicBool::new(false));
+        let task = {
+            let begun = Arc::clone(&begun);
+            Task::new(move || {
+                begun.store(true, Ordering::Release);
+                panic!("on purpose");
+            })
+        };
+        worker_pool.offer(&task);
+        while !begun.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let caught = catch_unwind(AssertUnwindSafe(|| task.finish()));
+        assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"on purpose"));
+        let next = Task::new(|| std::thread::current().name().map(str::to_owned));
+        worker_pool.offer(&next);
+        while next.is_waiting() {
+            std::thread::yield_now();
+        }
+        assert_eq!(next.finish().as_deref(), Some("strandfs-list"));
     }
 
     #[test]

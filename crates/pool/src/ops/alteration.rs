@@ -171,7 +171,7 @@ impl Alteration for WithAttr<'_> {
     /// A second time it would meet its own work.
     fn may_be_made(&self, fd: BorrowedFd<'_>, errno: Errno) -> bool {
         self.flags & libc::XATTR_CREATE != 0
-            && !is_judged(errno)
+            && !is_refused(errno)
             && value_of(fd, self.name) != Ok(None)
     }
 
@@ -200,13 +200,22 @@ impl Alteration for WithoutAttr<'_> {
     }
 
     fn may_be_made(&self, fd: BorrowedFd<'_>, errno: Errno) -> bool {
-        let is_judged = is_judged(errno) || matches!(errno, Errno::NODATA | Errno::OPNOTSUPP);
-        !is_judged && !matches!(value_of(fd, self.name), Ok(Some(_)))
+        !is_refused(errno) && !matches!(value_of(fd, self.name), Ok(Some(_)))
     }
 
     fn way_back(&self, now: Now<'_>) -> sys::Result<TakeBack<'_>> {
         attr_way_back(self.name, now)
     }
+}
+
+/// Whether a branch has refused to change an extended attribute, and changed nothing. A full XFS takes room for
+/// the change before it looks whether there is such an attribute (fs/xfs/libxfs/xfs_attr.c, `xfs_attr_set`).
+fn is_refused(errno: Errno) -> bool {
+    is_judged(errno)
+        || matches!(
+            errno,
+            Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT
+        )
 }
 
 /// An access ACL and the mode are two views of one thing: both go back.

@@ -520,7 +520,8 @@ pub(crate) fn change_each(copies: &[Holder], change: &dyn Alteration) -> Result<
 fn may_be_made(outcome: sys::Result<()>) -> bool {
     match outcome {
         Ok(()) => true,
-        Err(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::STALE | Errno::TIMEDOUT) => true,
+        Err(Errno::NOSPC | Errno::DQUOT) => true,
+        Err(Errno::IO | Errno::INTR | Errno::STALE | Errno::TIMEDOUT) => true,
         Err(errno) => is_dead_server(errno),
     }
 }
@@ -557,14 +558,14 @@ mod tests {
     use super::*;
 
     /// A change of mode that the second copy makes, and then refuses.
-    struct MadeAndRefused(Cell<usize>);
+    struct MadeAndRefused(Cell<usize>, Errno);
 
     impl Alteration for MadeAndRefused {
         fn make(&self, fd: BorrowedFd<'_>, _role: Role) -> sys::Result<()> {
             sys::chmod(fd, Mode::from_raw_mode(0o711))?;
             self.0.set(self.0.get() + 1);
             match self.0.get() {
-                2 => Err(Errno::DQUOT),
+                2 => Err(self.1),
                 _ => Ok(()),
             }
         }
@@ -578,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_a_full_quota_refused_is_taken_back_on_every_copy() {
+    fn a_change_that_was_made_and_refused_is_taken_back_on_every_copy() {
         let house = tempfile::tempdir().unwrap();
         let mut settings = Settings::default();
         for name in ["a", "b"] {
@@ -600,14 +601,17 @@ mod tests {
             }
         };
         let copies = [holder(0), holder(1)];
-        let refused = change_each(&copies, &MadeAndRefused(Cell::new(0))).unwrap_err();
-        assert_eq!(
-            (refused.errno, refused.branch),
-            (Errno::DQUOT, Some(BranchId(1)))
-        );
-        for copy in &copies {
-            let mode = rustix::fs::fstat(&copy.fd).unwrap().st_mode & 0o7777;
-            assert_eq!(mode, 0o750);
+        for refusal in [Errno::DQUOT, Errno::IO, Errno::INTR] {
+            let change = MadeAndRefused(Cell::new(0), refusal);
+            let refused = change_each(&copies, &change).unwrap_err();
+            assert_eq!(
+                (refused.errno, refused.branch),
+                (refusal, Some(BranchId(1)))
+            );
+            for copy in &copies {
+                let mode = rustix::fs::fstat(&copy.fd).unwrap().st_mode & 0o7777;
+                assert_eq!(mode, 0o750, "{refusal}");
+            }
         }
     }
 }

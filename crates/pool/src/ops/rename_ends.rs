@@ -95,14 +95,28 @@ impl Ends<'_> {
         rustix::fs::unlinkat(&self.to.fd, self.to_name, AtFlags::empty())
     }
 
-    /// Completes [`Ends::link`].
+    /// Completes [`Ends::link`]. A branch that fails once is asked once more: what was replaced is gone, so
+    /// that there is no way back.
     pub(super) fn unlink_old(&self) -> sys::Result<()> {
+        match self.try_to_unlink_old() {
+            Err(_) if self.has_old_name() => self.try_to_unlink_old(),
+            outcome => outcome,
+        }
+    }
+
+    fn try_to_unlink_old(&self) -> sys::Result<()> {
         let unlink = || rustix::fs::unlinkat(&self.from.fd, self.from_name, AtFlags::empty());
         match self.from.branch.call(Call::Remove, unlink) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(_) if self.is_gone() => Ok(()),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether what is being renamed has its old name still. Another file of that name is nobody's to remove.
+    fn has_old_name(&self) -> bool {
+        let found = sys::statx_name(self.from.fd.as_fd(), self.from_name);
+        found.is_ok_and(|stat| stat.stx_ino == self.ino)
     }
 
     pub(super) fn rename_back(&self) -> sys::Result<()> {

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use strandfs_volume::backing::{FileId, Made};
@@ -109,13 +109,9 @@ pub fn all() -> Result<Vec<MountedVolume>, Failure> {
         .filter(|it| is_volume(it))
         .map(|it| (it, ask(&it.mountpoint)))
         .collect();
-    // Whoever asks for them says so at the end of that time.
-    let deadline = Instant::now() + PATIENCE + PATIENCE;
-    let found = asked.into_iter().map(|(volume, answer)| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let status = answer.recv_timeout(left);
-        look_at(volume, &mounted, status.unwrap_or_else(|_| Err(silent())))
-    });
+    let found = asked
+        .into_iter()
+        .map(|(volume, asking)| look_at(volume, &mounted, answer_of(asking)));
     Ok(found.collect())
 }
 
@@ -165,16 +161,20 @@ fn mounts_of(device: &Path, mounted: &[Mounted]) -> Vec<PathBuf> {
     here.map(|it| it.mountpoint.clone()).collect()
 }
 
+type Asking = io::Result<JoinHandle<Result<Status, String>>>;
+
 /// Asks on a thread of its own: several servers that are stuck take the time of one.
-fn ask(mountpoint: &Path) -> Receiver<Result<Status, String>> {
-    let (tell, answer) = sync_channel(1);
+fn ask(mountpoint: &Path) -> Asking {
     let mountpoint = mountpoint.to_owned();
-    // Without a thread nothing is told, which is an answer too.
-    let _ = std::thread::Builder::new().spawn(move || {
-        // Nobody listens any more after the deadline.
-        let _ = tell.send(status_of(&mountpoint));
-    });
-    answer
+    std::thread::Builder::new().spawn(move || status_of(&mountpoint))
+}
+
+/// What the server said; the thread ends within [`PATIENCE`], because another process waits in its place.
+fn answer_of(asking: Asking) -> Result<Status, String> {
+    let asking = asking.map_err(|error| format!("its server could not be asked: {error}"))?;
+    asking
+        .join()
+        .unwrap_or_else(|_| Err("its server could not be asked".to_owned()))
 }
 
 fn status_of(mountpoint: &Path) -> Result<Status, String> {

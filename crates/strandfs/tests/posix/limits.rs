@@ -11,10 +11,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::files::{errno, get, names, open_with, pattern, put, read_all};
+use crate::support::files::{errno, fill, get, names, open_with, pattern, put, read_all};
 use crate::support::system::{Daemons, servers};
 use crate::support::{Kind, Pool, run, say, strandfs};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags, removexattr, setxattr};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -280,6 +280,26 @@ fn a_full_inode_table_sends_new_names_elsewhere() {
 }
 
 /// Names at the edge of what Linux allows.
+/// A full XFS refuses before it looks whether there is such an attribute. To programs EIO is a broken disk.
+#[test]
+fn a_full_branch_is_full_to_those_who_change_attributes_and_not_broken() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Loop("xfs", "320m"), "")
+        .option("moveonenospc=false")
+        .mount();
+    put(pool.path("f"), "content");
+    let set = |file: &Path| setxattr(file, "user.there", b"value", XattrFlags::CREATE);
+    set(&pool.path("f")).unwrap();
+    fill(&pool.on(0, ""));
+    let refusals = |file: &Path| {
+        let absent = removexattr(file, "user.absent");
+        [errno(absent), errno(set(file))]
+    };
+    assert_eq!(refusals(&pool.on(0, "f")), [Errno::NOSPC; 2]);
+    assert_eq!(refusals(&pool.path("f")), [Errno::NOSPC; 2]);
+}
+
 fn odd_names() -> Vec<OsString> {
     let mut bytes_without = (1..=255_u8).collect::<Vec<u8>>();
     bytes_without.retain(|byte| *byte != b'/');
