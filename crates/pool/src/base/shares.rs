@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Whose shares are not counted.
+const ROOT: u32 = 0;
+
+/// See [`FairShares::take_unasked`].
+const UNASKED: usize = 16;
+
 /// Counts by user. Root, who could stop the server anyway, is not counted.
 #[derive(Default)]
 pub struct Shares {
@@ -24,7 +30,7 @@ impl Shares {
     }
 
     fn take_several(&self, uid: u32, count: usize, most: usize) -> Option<Share> {
-        if uid == 0 {
+        if uid == ROOT {
             return Some(Share { held: None, count });
         }
         let users = self.users.pin();
@@ -96,6 +102,24 @@ impl FairShares {
             taken: Arc::clone(&self.taken),
             share,
         })
+    }
+}
+
+impl FairShares {
+    /// The same of what is mostly held for a moment: as long as no more than one part in [`UNASKED`] is taken, nobody
+    /// asks who the user is, which takes longer than all the rest.
+    pub fn take_unasked(
+        &self,
+        user: impl FnOnce() -> u32,
+        count: usize,
+        capacity: usize,
+    ) -> Option<FairShare> {
+        let taken = self.taken.load(Ordering::Relaxed).saturating_add(count);
+        let uid = match taken <= capacity / UNASKED {
+            true => ROOT,
+            false => user(),
+        };
+        self.take(uid, count, capacity)
     }
 }
 
@@ -175,6 +199,20 @@ mod tests {
         assert_eq!(first.len() + second.len() + roots.len(), 128);
         drop((first, second, roots));
         assert!(shares.take(9, 3, 256).is_some(), "all was given back");
+    }
+
+    #[test]
+    fn of_the_first_sixteenth_nobody_asks_whose_it_is() {
+        let shares = FairShares::default();
+        let unasked = || -> u32 { panic!("asked") };
+        let first: Vec<_> = (0..16)
+            .map(|_| shares.take_unasked(unasked, 1, 256).unwrap())
+            .collect();
+        let more: Vec<_> = std::iter::from_fn(|| shares.take_unasked(|| 7, 1, 256)).collect();
+        assert!((80..100).contains(&more.len()), "{}", more.len());
+        assert_eq!(shares.users.of(7), more.len());
+        drop(first);
+        assert!(shares.take_unasked(|| 7, 1, 256).is_some());
     }
 
     #[test]

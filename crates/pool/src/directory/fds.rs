@@ -52,8 +52,12 @@ impl DirFdCache {
 
     /// Accounts for descriptors of a user's doing that stay until their node is forgotten. None, and nothing
     /// taken, if too many do: a user can make any number of directories, stand in them and remove them.
-    pub(crate) fn take_for_good(&self, uid: u32, count: usize) -> Option<FairShare> {
-        let share = self.for_good.take(uid, count, self.limit() / 2)?;
+    pub(crate) fn take_for_good(
+        &self,
+        user: impl FnOnce() -> u32,
+        count: usize,
+    ) -> Option<FairShare> {
+        let share = self.for_good.take_unasked(user, count, self.limit() / 2)?;
         self.open.fetch_add(count, Ordering::Relaxed);
         Some(share)
     }
@@ -147,15 +151,15 @@ mod tests {
         // However many directories are known.
         cache.open.store(200, Ordering::Relaxed);
         let mut of_user = Vec::new();
-        while let Some(share) = cache.take_for_good(USER, 1) {
+        while let Some(share) = cache.take_for_good(|| USER, 1) {
             of_user.push(share);
         }
         assert!((20..50).contains(&of_user.len()), "{}", of_user.len());
-        let of_root = cache.take_for_good(0, 100 - of_user.len()).unwrap();
-        assert!(cache.take_for_good(0, 1).is_none());
+        let of_root = cache.take_for_good(|| 0, 100 - of_user.len()).unwrap();
+        assert!(cache.take_for_good(|| 0, 1).is_none());
         assert_eq!(cache.open_count(), 300);
         drop((of_user, of_root));
         cache.forget(100);
-        assert!(cache.take_for_good(USER, 1).is_some());
+        assert!(cache.take_for_good(|| USER, 1).is_some());
     }
 }

@@ -200,7 +200,7 @@ pub(crate) fn hold_removed(pool: &Directories, opened: OpenedFiles, user: impl F
         if !is_gone {
             continue;
         }
-        let Some(share) = pool.dir_fds.take_for_good(user(), 1) else {
+        let Some(share) = pool.dir_fds.take_for_good(&user, 1) else {
             continue;
         };
         let held = Held {
@@ -232,7 +232,7 @@ pub(crate) fn hold_awaited(pool: &Directories, node: &Arc<Node>, fd: Arc<OwnedFd
     let Some(awaits) = files.awaited.take(user, 1, AWAITED_MAX) else {
         return;
     };
-    let Some(share) = pool.dir_fds.take_for_good(user, 1) else {
+    let Some(share) = pool.dir_fds.take_for_good(|| user, 1) else {
         return;
     };
     let held = Held {

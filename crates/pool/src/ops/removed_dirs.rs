@@ -69,7 +69,7 @@ pub(super) fn open_before_removal(
 pub(super) fn hold_removed(pool: &Directories, cx: &Context<'_>, opened: Opened) {
     for (node, mut held) in opened {
         let count = held.entries.len();
-        let Some(share) = pool.dir_fds.take_for_good(account::user(cx), count) else {
+        let Some(share) = pool.dir_fds.take_for_good(|| account::user(cx), count) else {
             let _ = set::install(pool, &node, held, None);
             continue;
         };
