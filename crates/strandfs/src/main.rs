@@ -47,6 +47,7 @@ mod umount_helper;
 mod units;
 mod volume;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
     if umount_helper::is_called(&arguments) {
         return umount_helper::main(arguments);
     }
-    let arguments = mount_helper::with_subcommand(arguments);
+    let arguments = mount_helper::with_subcommand(help_by_option(arguments));
     let mut arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => return refuse(error),
@@ -94,6 +95,22 @@ fn main() -> ExitCode {
             failure.exit().into()
         }
     }
+}
+
+/// `help COMMAND...`, which many programs know, as `COMMAND... --help`.
+fn help_by_option(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_name = |word: &OsString| {
+        let mut bytes = word.as_encoded_bytes().iter();
+        bytes.all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+            && !word.as_encoded_bytes().starts_with(b"-")
+    };
+    // A branch may be called that, and is given with a mountpoint or options.
+    let words = arguments.get(1..).unwrap_or_default();
+    if words.first().is_some_and(|word| word == "help") && words.iter().all(is_name) {
+        arguments.remove(1);
+        arguments.push("--help".into());
+    }
+    arguments
 }
 
 /// Says what is wrong with the arguments, or what was asked for with `--help`.

@@ -343,18 +343,22 @@ impl Mounts {
         let line = table.line(id);
         let (foreign, forbids) = judge(line);
         let is_pool = line.is_some_and(|line| self.is_pool(line));
-        if is_pool {
-            tracing::warn!(
-                mountpoint = ?line.map(|line| &line.mountpoint),
+        match line {
+            Some(line) if is_pool => tracing::warn!(
+                mountpoint = %line.mountpoint.display(),
                 "the pool is mounted below one of its branches; it is not entered there"
-            );
-        } else if foreign {
-            tracing::warn!(
-                mountpoint = ?line.map(|line| &line.mountpoint),
-                kind = line.map_or("?", |line| &line.kind),
-                user = line.and_then(|line| line.user),
+            ),
+            Some(line) if foreign => tracing::warn!(
+                mountpoint = %line.mountpoint.display(),
+                kind = line.kind,
+                user = line.user,
                 "a mount that a user controls; it is crossed only with cross-mounts=all, or where it is a branch itself"
-            );
+            ),
+            None if foreign => tracing::warn!(
+                "a mount that is not in the kernel's list, for it is gone by now or out of sight of the server; it is \
+                 crossed only with cross-mounts=all"
+            ),
+            Some(_) | None => {}
         }
         let pin = match is_unique(&now) {
             true => None,

@@ -102,9 +102,17 @@ fn help_and_version_are_printed() {
         assert!(help.stdout.contains(word), "{word} in {}", help.stdout);
     }
     assert!(strandfs(["mount", "--help"]).ok().stdout.contains("-o"));
+    for words in [&[][..], &["mount"], &["branch", "add"]] {
+        let (by_command, by_option) = ([&["help"], words].concat(), [words, &["--help"]].concat());
+        assert_eq!(
+            strandfs(by_command).ok().stdout,
+            strandfs(by_option).ok().stdout
+        );
+    }
     for args in [
         &[][..],
         &["nonsense"],
+        &["help", "nonsense"],
         &["mount"],
         &["mount", "-x"],
         &["umount"],
