@@ -134,6 +134,10 @@ fn locate_open(pool: &State, node: &Arc<Node>, identity: &Identity) -> Option<Lo
 }
 
 fn locate_nameless(pool: &Directories, node: &Arc<Node>, identity: &Identity) -> Result<Located> {
+    // It moved while it was looked for: this inode has lost its names, and another has them.
+    if node.primary() != Some(*identity) {
+        return Err(Errno::STALE.into());
+    }
     let view = pool.view();
     if let Some(found) = locate_open(pool, node, identity) {
         return Ok(found);

@@ -185,7 +185,7 @@ fn switch(
         .volumes
         .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
     expect_at(pool, node, source, &identity);
-    let switched = switch_names(pool, node, source, target, (copy, made, handles));
+    let switched = switch_names(pool, node, source, (target, identity), (copy, made, handles));
     if let Err(reason) = switched {
         node.place_mut().copies = smallvec![source.identity];
         pool.nodes.unbind(&identity, node.id);
@@ -208,7 +208,7 @@ fn switch_names(
     pool: &Mover,
     node: &Arc<Node>,
     source: &Source,
-    target: &Target<'_>,
+    (target, identity): (&Target<'_>, Identity),
     (copy, made, handles): (&mut StagingCopy, &Statx, Handles),
 ) -> Result<(), MoveError> {
     if target.names.is_empty() {
@@ -244,6 +244,8 @@ fn switch_names(
         take_back(source, &given, (copy, made));
         return Err(reason);
     }
+    // Before the original loses a name: who asks for attributes then is told of the copy, which has all.
+    node.place_mut().copies = smallvec![identity, source.identity];
     // Whoever finds the name on neither branch looks again when this number has changed.
     pool.moves.fetch_add(1, Ordering::AcqRel);
     step();

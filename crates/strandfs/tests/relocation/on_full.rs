@@ -6,6 +6,9 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::support::files::{
     SharedMap, get, names, open_with, pattern, process_lock, put, read_all,
@@ -350,6 +353,43 @@ fn hard_links_move_together_or_stay() {
         (vec![1], vec![1])
     );
     assert!(get(pool.path("d/unseen")) == content);
+}
+
+/// Who asked while the names of the original were gone and the move not over yet, as while its directory is
+/// synced, was told of the original: that it has no links. To the kernel such a file is removed.
+#[test]
+fn a_file_has_its_link_at_every_moment_of_its_move() {
+    need_root!();
+    let pool = Pool::build()
+        .branch(Kind::Loop("ext4", "16m"), "")
+        .branch(Kind::Loop("ext4", "64m"), "")
+        .option("category.create=ff,minfreespace=0,passthrough.io=off,relocate.ahead=0")
+        .mount();
+    let content = pattern(1, 18 * MIB);
+    for round in 0..4 {
+        let name = format!("f{round}");
+        let path = pool.path(&name);
+        let file = open_with(&path, 0).unwrap();
+        let done = AtomicBool::new(false);
+        let fewest = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut fewest = u32::MAX;
+                while !done.load(Ordering::Relaxed) {
+                    let flags = AtFlags::STATX_FORCE_SYNC;
+                    let stat = statx(CWD, &path, flags, StatxFlags::BASIC_STATS).unwrap();
+                    fewest = fewest.min(stat.stx_nlink);
+                }
+                fewest
+            });
+            let written = write_from(&file, &content, 0);
+            done.store(true, Ordering::Relaxed);
+            written.unwrap();
+            watcher.join().unwrap()
+        });
+        assert_eq!(pool.holders(&name), [1]);
+        assert_eq!(fewest, 1, "round {round}");
+        fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]
