@@ -5,6 +5,7 @@ mod branches;
 mod copies;
 mod machine;
 mod pool;
+mod users;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use strandfs_options::branch::reach;
 
@@ -48,6 +49,15 @@ pub fn attribute(path: &Path, name: &str, limit: Duration) -> io::Result<Vec<u8>
 /// Those of `statfs(2)`; `TimedOut` after `limit`.
 pub fn filesystem(path: &Path, limit: Duration) -> io::Result<()> {
     ask(&["filesystem".as_ref(), path.as_os_str()], limit).map(drop)
+}
+
+/// Looks up a directory so many times, as a user and group that nothing belongs to.
+///
+/// # Errors
+/// Those of `setuid(2)` and `statx(2)`; `TimedOut` after `limit`.
+pub fn walks_as_nobody(path: &Path, times: u32, limit: Duration) -> io::Result<()> {
+    let times = times.to_string();
+    ask(&["walk".as_ref(), path.as_os_str(), times.as_ref()], limit).map(drop)
 }
 
 /// Whether a directory holds anything that is a user's.
@@ -213,6 +223,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     let answer = match arguments.get(1..).unwrap_or_default() {
         [what, words @ ..] if what == "touch" => return touch(words),
         [what, path, name] if what == "attribute" => value_of(Path::new(path), name),
+        [what, path, times] if what == "walk" => walk(Path::new(path), times),
         [what, path] if what == "filesystem" => state_of(Path::new(path)),
         [what, path] if what == "holds" => something_in(Path::new(path)),
         _ => return crate::exit::Exit::Usage.into(),
@@ -266,6 +277,24 @@ fn value_of(path: &Path, name: &OsStr) -> io::Result<Vec<u8>> {
 
 fn state_of(path: &Path) -> io::Result<Vec<u8>> {
     rustix::fs::statfs(path)?;
+    Ok(Vec::new())
+}
+
+/// The kernel's numbers of the user and group that nothing belongs to.
+const NOBODY: u32 = 65_534;
+
+fn walk(path: &Path, times: &OsStr) -> io::Result<Vec<u8>> {
+    let times: u32 = (times.to_str())
+        .and_then(|times| times.parse().ok())
+        .ok_or(Errno::INVAL)?;
+    rustix::thread::set_thread_groups(&[])?;
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
+    let inside = path.join(".");
+    for _ in 0..times {
+        std::fs::symlink_metadata(&inside)?;
+    }
     Ok(Vec::new())
 }
 

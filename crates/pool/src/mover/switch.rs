@@ -185,7 +185,13 @@ fn switch(
         .volumes
         .identify(branch.id, branch.seed, made, copy.file.as_fd(), empty)?;
     expect_at(pool, node, source, &identity);
-    let switched = switch_names(pool, node, source, (target, identity), (copy, made, handles));
+    let switched = switch_names(
+        pool,
+        node,
+        source,
+        (target, identity),
+        (copy, made, handles),
+    );
     if let Err(reason) = switched {
         node.place_mut().copies = smallvec![source.identity];
         pool.nodes.unbind(&identity, node.id);

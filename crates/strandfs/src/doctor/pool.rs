@@ -6,8 +6,8 @@ use strandfs_fuse::Hindrance;
 use strandfs_options::{CacheFiles, PassthroughIo, PassthroughUnheld, Settings};
 use strandfs_pool::status::{Branch, Status, Switch};
 
-use super::branches;
 use super::machine::Machine;
+use super::{branches, users};
 use crate::answers::Check;
 use crate::{deaths, mounts, remount};
 
@@ -55,6 +55,7 @@ pub fn check(machine: &Machine, mountpoint: &Path, take: &mut dyn FnMut(Check)) 
     for check in of_status(machine, mountpoint, &status) {
         take(check);
     }
+    users::check(mountpoint).into_iter().for_each(&mut *take);
     // What is wrong with the others has been said, and they may let us wait.
     let branches = status.branches.iter();
     let paths: Vec<PathBuf> = branches

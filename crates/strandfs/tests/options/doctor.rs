@@ -67,6 +67,37 @@ fn a_pool_is_examined_with_its_branches() {
     );
 }
 
+/// Some kernels keep the access list of every inode but the root's (Linux from July 2026 on), which each path of those
+/// who do not own the root is checked by.
+#[test]
+fn whether_the_paths_of_users_cost_requests_is_tried_and_each_remedy_helps() {
+    need_root!();
+    const NAME: &str = "paths of other users";
+    let verdict = |options: &str, mode: u32, owner: u32| {
+        let pool = Pool::tmpfs(1).option(options).prepare();
+        let open =
+            |path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        open(pool.outside(""), 0o711);
+        open(pool.on(0, ""), mode);
+        std::os::unix::fs::chown(pool.on(0, ""), Some(owner), None).unwrap();
+        let mut pool = pool;
+        pool.start();
+        let (answer, run) = doctor(&[pool.root()]);
+        assert_eq!(run.code(), code_of(&answer), "{answer:#?}");
+        verdicts(&answer, NAME)
+    };
+    let plain = verdict("posix-acl=true", 0o755, 0);
+    assert!(
+        [[Verdict::Pass], [Verdict::Warn]].contains(&[plain[0]]),
+        "{plain:?}"
+    );
+    assert_eq!(verdict("posix-acl=false", 0o755, 0), [Verdict::Pass]);
+    assert_eq!(verdict("posix-acl=true", 0o705, 0), [Verdict::Pass]);
+    assert_eq!(verdict("posix-acl=true", 0o755, 65_534), [Verdict::Pass]);
+    // Nobody gets there.
+    assert_eq!(verdict("posix-acl=true", 0o700, 0), []);
+}
+
 #[test]
 fn a_full_pool_fails_the_examination() {
     need_root!();
