@@ -18,8 +18,9 @@ pub use filesystem_id::filesystem_uuid;
 pub use handle::{RawHandle, name_to_handle, name_to_handle_fd, open_by_handle, xfs_generation};
 pub use heap::give_back_free_memory;
 pub use hold::{
-    HeldAccess, hold_group, hold_unmark_all, is_own_thread, let_go, mark_able, mark_armed,
-    next_access, next_opened, thread_is_blocked, thread_lives, unmark_able, unmark_armed,
+    HeldAccess, arming_group, hold_group, hold_unmark_all, is_own_thread, let_go, mark_able,
+    mark_armed, next_access, next_opened, thread_is_blocked, thread_lives, unmark_able,
+    unmark_armed,
 };
 pub use io_priority::{adopt_io_priority, drop_io_priority, idle_io_priority};
 pub use lease::{Own, leases_ignore_readers, without_own_leases, written_by_others};

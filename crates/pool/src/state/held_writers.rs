@@ -459,7 +459,7 @@ pub(crate) fn probe(branch: &Branch, file: &OwnedFd) {
 }
 
 fn try_on(file: &OwnedFd) -> Result<(), String> {
-    let group = sys::hold_group().map_err(|errno| match errno {
+    let group = sys::arming_group().map_err(|errno| match errno {
         Errno::INVAL => "this kernel has no fanotify permission events \
                          (CONFIG_FANOTIFY_ACCESS_PERMISSIONS)"
             .to_owned(),

@@ -34,6 +34,8 @@ pub struct Scale {
     /// What each of four writers writes. XFS reserves space ahead of each of them, which counts as used and
     /// does not move.
     pub quarter_mib: usize,
+    /// About how long a write is held while room is made.
+    pub held_ms: u64,
     limit: Duration,
 }
 
@@ -46,6 +48,7 @@ pub const SMALL: Scale = Scale {
     free_mib: 90,
     written_mib: 170,
     quarter_mib: 30,
+    held_ms: 170,
     limit: Duration::from_secs(240),
 };
 
@@ -58,6 +61,7 @@ const FULL: Scale = Scale {
     free_mib: 379,
     written_mib: 900,
     quarter_mib: 225,
+    held_ms: 1000,
     limit: Duration::from_secs(900),
 };
 

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use strandfs_fuzz::FaultRun;
 
 use crate::held_scene::{
-    Filesystem, LONG, MIB, SMALL, assert_mib, available, block, stamp, sync, write_mib,
+    Filesystem, LONG, MIB, SMALL, assert_mib, available, block, scale, stamp, sync, write_mib,
 };
 use crate::support::files::{errno, open_with, put};
 use crate::support::mounts::loop_works;
@@ -410,7 +410,8 @@ fn write_on(file: &File) -> usize {
 }
 
 fn killed_while_held(kind: Filesystem, delay: Duration) -> Option<(bool, usize)> {
-    let mut pool = SMALL.start(kind, 60, "")?;
+    let scale = scale();
+    let mut pool = scale.start(kind, scale.free_mib * 2 / 3, "")?;
     let files = ["w0", "w1"].map(|name| open_with(pool.path(name), 0).unwrap());
     let (written, was_held) = std::thread::scope(|scope| {
         let writers: Vec<_> = files
@@ -434,21 +435,22 @@ fn killed_while_held(kind: Filesystem, delay: Duration) -> Option<(bool, usize)>
     for (name, written) in ["w0", "w1"].iter().zip(&written) {
         assert_mib(&pool.path(name), 9, 0, *written);
     }
-    SMALL.assert_closed(&pool);
+    scale.assert_closed(&pool);
     Some((was_held, written.iter().sum()))
 }
 
-/// `STRANDFS_CRASH_ROUNDS=50` makes it long.
+/// `STRANDFS_CRASH_ROUNDS=50` makes it long, `STRANDFS_HELD_FULL=1` as large as what users meet.
 #[test]
 fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
     need_root!();
     let rounds = std::env::var("STRANDFS_CRASH_ROUNDS");
     let rounds: u64 = rounds.map_or(4, |text| text.parse().expect("a number of rounds"));
-    for kind in SMALL.filesystems() {
-        let configuration = format!("while writers are held, {}", kind.0);
+    for kind in scale().filesystems() {
+        let configuration = format!("while writers are held, {} of {}", kind.0, kind.1);
         let mut result = FaultRun::new("server killed", &configuration);
-        for (round, delay_ms) in (0..rounds).zip([0, 20, 60, 150].into_iter().cycle()) {
-            let delay = Duration::from_millis(delay_ms + round % 20);
+        for round in 0..rounds {
+            // From the first moment of it to the last, in no order.
+            let delay = Duration::from_millis(round * 37 % 100 * scale().held_ms / 100);
             let Some((held, mib)) = killed_while_held(kind, delay) else {
                 return;
             };
@@ -461,6 +463,58 @@ fn a_server_that_dies_while_writers_are_held_loses_nothing_and_holds_nobody() {
             result.injected, result.verified_bytes
         ));
     }
+}
+
+/// The fanotify groups of a process by the numbers of their descriptors, each with whether it holds accesses.
+fn fanotify_groups(pid: u32) -> Vec<(u32, bool)> {
+    const PRE_ACCESS: u64 = 0x0010_0000;
+    let holds = |line: &str| {
+        let mask = line
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("mask:"));
+        mask.is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & PRE_ACCESS != 0)
+    };
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo"))
+        .unwrap()
+        .flatten();
+    let groups = infos.filter_map(|info| {
+        let text = fs::read_to_string(info.path()).ok()?;
+        let number = info.file_name().to_str()?.parse().ok()?;
+        text.contains("fanotify flags:")
+            .then(|| (number, text.lines().any(holds)))
+    });
+    groups.collect()
+}
+
+/// Or a server that is killed may never end: the group that waits for the access to go on would be let go before the
+/// one that has the access wait. It did not where a lower number was free when the branch was armed.
+#[test]
+fn of_a_servers_groups_the_one_that_holds_accesses_has_the_highest_number() {
+    need_root!();
+    let Some(pool) = SMALL.start(("ext4", "256m"), 60, "") else {
+        return;
+    };
+    let file = open_with(pool.path("w"), 0).unwrap();
+    let armed = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_on(&file));
+        let begun = Instant::now();
+        let groups = loop {
+            let groups = fanotify_groups(pool.pid());
+            if groups.iter().any(|(_, holds)| *holds) {
+                break groups;
+            }
+            assert!(begun.elapsed() < LONG, "{groups:?}");
+        };
+        writer.join().unwrap();
+        groups
+    });
+    let numbers = |those: bool| {
+        let named = armed.iter().filter(move |(_, holds)| *holds == those);
+        named.map(|(number, _)| *number)
+    };
+    // Well above whatever comes to be open while the branch is armed.
+    let others = numbers(false).max().unwrap();
+    assert!(numbers(true).min().unwrap() > others * 10, "{armed:?}");
 }
 
 /// A btrfs, beside another branch, whose figures in /sys are files of the test's own, if there are any.

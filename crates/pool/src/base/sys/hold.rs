@@ -42,6 +42,26 @@ pub fn hold_group() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
+/// A group like [`hold_group`]'s in which accesses are to wait, with a descriptor of a higher number than any other
+/// group has.
+///
+/// When the process is killed with accesses in it, its descriptors are let go one after the other, the highest number
+/// first (`fput` leaves that to task works, which run last in, first out: kernel/task_work.c). A group that has a mark
+/// on what is accessed is not let go while the access waits (`user_waits` in fs/notify/mark.c), and the access
+/// waits until this one is let go: were it not the first, the process could never end, nor would anybody who waits.
+///
+/// # Errors
+/// As of [`hold_group`].
+pub fn arming_group() -> Result<OwnedFd> {
+    /// Tables of descriptors are as long as the highest number: there are systems that allow a thousand million.
+    const NUMBERS: u64 = 1 << 16;
+    let group = hold_group()?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let numbers = limit.unwrap_or(NUMBERS).min(NUMBERS);
+    let highest_eighth = numbers - numbers / 8;
+    rustix::io::fcntl_dupfd_cloexec(&group, highest_eighth as RawFd)
+}
+
 /// Marks the inode of `file` (not `O_PATH`): what is opened from now on can be held. Nothing waits for the
 /// sake of this mark; each open is told, see [`next_opened`]. The kernel forgets a mark when it drops the
 /// inode from memory.

@@ -312,7 +312,7 @@ impl Guarded {
         if self.group.is_some() {
             return;
         }
-        match sys::hold_group() {
+        match sys::arming_group() {
             Ok(group) => {
                 let group = Arc::new(group);
                 self.writers.arm(&group);
