@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Whose shares are not counted.
 const ROOT: u32 = 0;
 
-/// See [`FairShares::take_unasked`].
+/// One part in so many, for [`FairShares::take_unasked`].
 const UNASKED: usize = 16;
 
 /// Counts by user. Root, who could stop the server anyway, is not counted.
@@ -106,7 +106,7 @@ impl FairShares {
 }
 
 impl FairShares {
-    /// The same of what is mostly held for a moment: as long as no more than one part in [`UNASKED`] is taken, nobody
+    /// The same of what is mostly held for a moment: as long as no more than one part in sixteen is taken, nobody
     /// asks who the user is, which takes longer than all the rest.
     pub fn take_unasked(
         &self,
