@@ -103,9 +103,7 @@ impl FairShares {
             share,
         })
     }
-}
 
-impl FairShares {
     /// The same of what is mostly held for a moment: as long as no more than one part in sixteen is taken, nobody
     /// asks who the user is, which takes longer than all the rest.
     pub fn take_unasked(

@@ -262,6 +262,9 @@ fn switch_names(
             copy.leave_record();
             return Ok(());
         }
+        // And back, before the copy loses its names.
+        node.place_mut().copies = smallvec![source.identity, identity];
+        pool.moves.fetch_add(1, Ordering::AcqRel);
         take_back(source, &given, (copy, made));
         return Err(reason);
     }

@@ -34,7 +34,12 @@ impl Ends<'_> {
     /// Whether the new name leads to what had the old one: a server can do what it says has failed, when its answer
     /// is lost.
     pub(super) fn is_made(&self) -> bool {
-        let found = sys::statx_name(self.to.fd.as_fd(), self.to_name);
+        self.leads_to_it(&self.to, self.to_name)
+    }
+
+    /// Whether a name leads to what had the old one.
+    fn leads_to_it(&self, dir: &DirEntry, name: &OsStr) -> bool {
+        let found = sys::statx_name(dir.fd.as_fd(), name);
         found.is_ok_and(|stat| stat.stx_ino == self.ino)
     }
 
@@ -99,7 +104,8 @@ impl Ends<'_> {
     /// that there is no way back.
     pub(super) fn unlink_old(&self) -> sys::Result<()> {
         match self.try_to_unlink_old() {
-            Err(_) if self.has_old_name() => self.try_to_unlink_old(),
+            // Another file of that name is nobody's to remove.
+            Err(_) if self.leads_to_it(&self.from, self.from_name) => self.try_to_unlink_old(),
             outcome => outcome,
         }
     }
@@ -111,12 +117,6 @@ impl Ends<'_> {
             Err(_) if self.is_gone() => Ok(()),
             Err(errno) => Err(errno),
         }
-    }
-
-    /// Whether what is being renamed has its old name still. Another file of that name is nobody's to remove.
-    fn has_old_name(&self) -> bool {
-        let found = sys::statx_name(self.from.fd.as_fd(), self.from_name);
-        found.is_ok_and(|stat| stat.stx_ino == self.ino)
     }
 
     pub(super) fn rename_back(&self) -> sys::Result<()> {
