@@ -63,7 +63,7 @@ compare-by-hand: ## Does the bench measure what dd, fio, mkdir and mkfs find (as
 old-kernel: ## Boot another kernel in an emulator and run behaviour tests in it (KERNEL, 6.1; as root; an hour)
 	scripts/old-kernel.sh $(or $(KERNEL),6.1)
 
-lint: ## rustfmt, clippy, rustdoc, shell syntax, licences, house rules
+lint: ## rustfmt, clippy, rustdoc, aarch64, shell syntax, licences, house rules
 	scripts/lint.sh
 
 bench: ## Passthrough speed against the bare filesystem, one interleaved run

@@ -611,7 +611,7 @@ _strandfs() {
             return 0
             ;;
         strandfs__subcmd__bench__subcmd__metadata)
-            opts="-h --files --reps --only --callers --branches --variant --peer --no-peers --busy --directory --json --seed --help"
+            opts="-h --files --reps --only --callers --user --branches --variant --peer --no-peers --busy --directory --json --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -630,6 +630,10 @@ _strandfs() {
                     return 0
                     ;;
                 --callers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -224,6 +224,7 @@ complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l reps -d 'Repetitions; intervals need 5' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l only -d 'Only these workloads (default: all; a wrong name lists them)' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l callers -d 'So many callers at the same time, each in a directory of its own; every number makes rows' -r
+complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l user -d 'Who the callers are, by name or number (root only): some kernels ask a pool more for others than for root' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l branches -d 'Pools of so many branches' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l variant -d 'A further subject: a pool with these mount options' -r
 complete -c strandfs -n "__fish_strandfs_using_subcommand bench; and __fish_seen_subcommand_from metadata" -l peer -d 'A further subject: another build of mergerfs' -r

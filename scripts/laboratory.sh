@@ -30,7 +30,7 @@ arm_cleanup
 make_scratch laboratory
 export STRANDFS_LAYERS_RESULTS=${LABORATORY_RUNS:-$scratch/runs}
 : >"$STRANDFS_LAYERS_RESULTS"
-cargo test --locked --quiet -p strandfs --test bench --no-run
+cargo test --workspace --locked --quiet --test bench --no-run
 
 # The runs are shared out evenly; the first scenes get what is left over.
 failed=0
@@ -43,7 +43,7 @@ share_out() { # SCENE...
         say "$scene, $count runs"
         # One test process each: what ends one scene ends no other.
         STRANDFS_LAYERS_SCENES="$scene:0..$count" \
-            cargo test --locked --quiet -p strandfs --test bench -- --exact --nocapture \
+            cargo test --workspace --locked --quiet --test bench -- --exact --nocapture \
             acceptance::the_layer_that_is_slow_is_named_and_noise_names_none </dev/null || failed=1
     done
 }

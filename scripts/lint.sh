@@ -26,11 +26,24 @@ shell_scripts() {
 }
 shell_script_names() { printf '%s\n' .ci/run scripts/*.sh benches/*.sh; }
 
+# System calls and the widths of C's types differ there; seeing that takes Rust's libraries and no linker.
+other_architecture() {
+    local target=aarch64-unknown-linux-gnu said
+    if ! [[ -d $(rustc --print sysroot)/lib/rustlib/$target/lib ]]; then
+        said=$(rustup target add "$target" 2>&1) || {
+            warn "$target is left out: Rust's libraries for it are not to be had (${said##*$'\n'})"
+            return 0
+        }
+    fi
+    cargo check --workspace --locked --quiet --target "$target"
+}
+
 docs() { RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items --locked --quiet; }
 
 step rustfmt cargo fmt --all --check
 step clippy cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step rustdoc docs
+step aarch64 other_architecture
 step shell shell_scripts
 # Its links are looked at by the house rules, its commands are run by the tests.
 step book scripts/book.sh --if-there

@@ -17,8 +17,8 @@ use crate::subject::Family;
 pub const THRESHOLD: f64 = 0.05;
 
 /// Settings that make another work of it: such results are not set against each other.
-const DECISIVE: [&str; 8] = [
-    "size", "files", "block", "iodepth", "ioengine", "rate", "callers", "flags",
+const DECISIVE: [&str; 9] = [
+    "size", "files", "block", "iodepth", "ioengine", "rate", "callers", "flags", "user",
 ];
 /// Of the times of operations that began at a fixed rate: those that are compared, and their names.
 const TIMES: [(Option<f64>, &str); 3] = [

@@ -7,9 +7,11 @@ pub mod report;
 pub mod row;
 pub mod run;
 pub mod tree;
+pub mod user;
 pub mod workload;
 
 pub use plan::MetadataPlan;
 pub use row::Row;
 pub use run::{Results, run};
+pub use user::User;
 pub use workload::Workload;

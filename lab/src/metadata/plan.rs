@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::row::{MOST_CALLERS, rows};
+use super::user::User;
 use super::workload::Workload;
 use crate::error::BenchError;
 use crate::regime::Regime;
@@ -17,6 +18,8 @@ pub struct MetadataPlan {
     pub workloads: Vec<Workload>,
     /// How many callers do each; every number makes rows of its own.
     pub callers: Vec<usize>,
+    /// Who the callers are; `None` for whoever runs the benchmark.
+    pub user: Option<User>,
     /// Names of subjects that are measured in what fio reads, and in nothing else.
     pub reads_only: Vec<String>,
     /// Entries per workload, of all callers together.
@@ -180,6 +183,20 @@ impl MetadataPlan {
             if self.workloads.len() < wanted {
                 said.push("the cold rows are left out: only root can empty the caches".to_owned());
             }
+        }
+        if self.user.is_some() {
+            let lets_in = |subject: &Subject| {
+                !matches!(
+                    subject.kind,
+                    SubjectKind::UnionfsFuse { .. } | SubjectKind::FuseOverlayfs { .. }
+                )
+            };
+            let shut = self.subjects.iter().filter(|it| !lets_in(it));
+            said.extend(shut.map(|it| {
+                let name = &it.name;
+                format!("{name} is left out: as it is mounted here it lets in nobody but root")
+            }));
+            self.subjects.retain(lets_in);
         }
         let wanted = self.workloads.len();
         if find_program("git").is_none() {

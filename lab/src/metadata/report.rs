@@ -25,6 +25,8 @@ impl Results {
         report.warnings = self.warnings();
         let files = self.files.to_string();
         report.settings.insert("files".to_owned(), files);
+        let user = self.user.iter().cloned();
+        (report.settings).extend(user.map(|it| ("user".to_owned(), it)));
         for column in &self.columns {
             report.subjects.push(column.facts.clone());
             let rows = column.samples.iter();
@@ -293,6 +295,7 @@ mod tests {
             environment,
             regime: Regime::Quiet,
             files: 1000,
+            user: None,
             seed: 1,
             repetitions,
             interrupted: false,

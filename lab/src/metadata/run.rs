@@ -8,6 +8,7 @@ use std::thread;
 
 use super::plan::MetadataPlan;
 use super::row::{Row, rows, share};
+use super::user::User;
 use super::workload::{Done, TestDevice, Trouble, Workload};
 use crate::cpu::{Cpu, CpuMeter};
 use crate::environment::Environment;
@@ -41,6 +42,8 @@ pub struct Results {
     pub regime: Regime,
     /// Entries per workload.
     pub files: usize,
+    /// Whose calls they were, where somebody else's than those of whoever ran it.
+    pub user: Option<String>,
     /// The seed of the order.
     pub seed: u64,
     /// Repetitions that all subjects finished.
@@ -82,6 +85,9 @@ pub fn run(
 ) -> Result<Results, BenchError> {
     let environment = Environment::read();
     let mut scratch = Scratch::new(&plan.directory)?;
+    if let Some(user) = &plan.user {
+        user.let_into(scratch.path())?;
+    }
     let mut failures = Vec::new();
     let mut mounted = mount_all(&plan.subjects, &mut scratch, stop, &mut failures)?;
     let spinner = plan
@@ -147,6 +153,7 @@ pub fn run(
         environment,
         regime: plan.regime,
         files: plan.files,
+        user: plan.user.as_ref().map(|it| it.name().to_owned()),
         seed: plan.seed,
         repetitions,
         interrupted: repetitions < plan.repetitions,
@@ -202,6 +209,9 @@ fn one_round(
         for caller in 0..callers {
             let dir = dir.join(format!("{callers}-{caller}"));
             fs::create_dir(&dir).map_err(BenchError::io("making", &dir))?;
+            if let Some(user) = &plan.user {
+                user.gets(&dir)?;
+            }
             devices.push(TestDevice {
                 dir,
                 files: share(plan.files, callers),
@@ -213,7 +223,12 @@ fn one_round(
             if !is_measured(plan, mounted, row) {
                 continue;
             }
-            match step(&devices, workload, mounted.pid().as_slice()) {
+            match step(
+                &devices,
+                workload,
+                mounted.pid().as_slice(),
+                plan.user.as_ref(),
+            ) {
                 Ok(found) => {
                     measured.insert(row, found);
                 }
@@ -253,10 +268,17 @@ fn step(
     devices: &[TestDevice<'_>],
     workload: Workload,
     servers: &[u32],
+    user: Option<&User>,
 ) -> Result<Measured, Trouble> {
-    for device in devices {
-        device.go_on()?;
-        device.prepare(workload)?;
+    let prepare = || {
+        devices.iter().try_for_each(|device| {
+            device.go_on()?;
+            device.prepare(workload)
+        })
+    };
+    match user {
+        Some(user) => user.does(prepare)??,
+        None => prepare()?,
     }
     // Without root no cold row is asked for, but a warm one may need the walk.
     if workload.is_cold() && rustix::process::geteuid().is_root() {
@@ -264,7 +286,7 @@ fn step(
         fs::write(switch, "3").map_err(BenchError::io("writing", switch))?;
     }
     let meter = CpuMeter::start(servers);
-    let done = at_once(devices, workload)?;
+    let done = at_once(devices, workload, user)?;
     let cpu = meter.stop();
     for (device, done) in devices.iter().zip(&done) {
         device.check(workload, done.entries)?;
@@ -282,9 +304,13 @@ fn step(
     })
 }
 
-/// Has all begin together; one alone on this thread.
-fn at_once(devices: &[TestDevice<'_>], workload: Workload) -> Result<Vec<Done>, Trouble> {
-    if let [device] = devices {
+/// Has all begin together; one alone, if it is nobody else, on this thread.
+fn at_once(
+    devices: &[TestDevice<'_>],
+    workload: Workload,
+    user: Option<&User>,
+) -> Result<Vec<Done>, Trouble> {
+    if let ([device], None) = (devices, user) {
         return Ok(vec![device.work(workload)?]);
     }
     let barrier = Barrier::new(devices.len());
@@ -292,7 +318,10 @@ fn at_once(devices: &[TestDevice<'_>], workload: Workload) -> Result<Vec<Done>, 
         let work = |device| {
             let barrier = &barrier;
             scope.spawn(move || {
+                let is_user = user.map_or(Ok(()), User::take_over);
+                // Also of who cannot go on: the others wait for all.
                 barrier.wait();
+                is_user?;
                 TestDevice::work(device, workload)
             })
         };
@@ -365,7 +394,7 @@ mod tests {
             }
         };
         let devices: Vec<_> = (0..3).map(device).collect();
-        let measured = step(&devices, Workload::Create, &[]).unwrap();
+        let measured = step(&devices, Workload::Create, &[], None).unwrap();
         let cpu = measured.cpu.unwrap();
         assert!(measured.seconds > 0.0 && cpu.own > 0.0 && cpu.server.is_none());
         for device in &devices {
@@ -373,7 +402,7 @@ mod tests {
         }
         // Whose own fails spoils the row.
         fs::remove_dir_all(&devices[1].dir).unwrap();
-        assert!(step(&devices, Workload::Mkdir, &[]).is_err());
+        assert!(step(&devices, Workload::Mkdir, &[], None).is_err());
     }
 
     #[test]

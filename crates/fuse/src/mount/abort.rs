@@ -28,8 +28,7 @@ pub(super) fn abort(connection: u32, device: BorrowedFd<'_>) -> Result<(), Errno
     rustix::io::write(file, b"1").map(drop)
 }
 
-/// Aborts the connection of a mount that is there, and cannot go meanwhile: its server cannot end.
-/// Errors as for [`abort`].
+/// Aborts the connection of a mount that cannot go meanwhile: the caller holds it. Errors as for [`abort`].
 pub(super) fn abort_by_number(connection: u32) -> Result<(), Errno> {
     rustix::io::write(open_unasked(connection, Way::Usual)?, b"1").map(drop)
 }

@@ -136,26 +136,29 @@ fn connection_at(mountpoint: &Path) -> io::Result<Option<u32>> {
 }
 
 /// The mount that is seen at the path, if its server was killed and cannot end.
-fn of_killed_server(path: &Path) -> io::Result<Option<(Mounted, Root)>> {
-    let top = mounts_at(path)?.pop().filter(Mounted::is_fuse);
-    let Some(top) = top.filter(|mounted| killed::server_is_killed(mounted.minor)) else {
+fn of_killed_server(path: &Path) -> io::Result<Option<Root>> {
+    let Some(top) = mounts_at(path)?.pop().filter(Mounted::is_fuse) else {
         return Ok(None);
     };
-    // The guardian may have been faster, and another mount be there by now.
+    // Held from here on, the mount stays and its connection's number nobody else's: the guardian may be
+    // faster than the look at the server, and the next mount here would have the same number.
     let root = Root::open(path)?;
-    let is_same = root.minor() == Some(top.minor);
-    Ok(is_same.then_some((top, root)))
+    let is_killed = root.minor() == Some(top.minor) && killed::server_is_killed(top.minor);
+    Ok(is_killed.then_some(root))
 }
 
 /// If the server was killed and cannot end, aborts the connection, unmounts lazily and returns true.
 pub fn recover_killed_mountpoint(mountpoint: &Path) -> io::Result<bool> {
     let path = resolve(mountpoint)?;
     let mut recovered = false;
-    while let Some((mounted, root)) = of_killed_server(&path)? {
+    while let Some(root) = of_killed_server(&path)? {
         match root.take_away(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             Err(Errno::PERM) => {
-                abort::abort_by_number(mounted.minor)?;
-                helper::unmount(&path, UnmountMode::Detach)?;
+                abort::abort_by_number(root.minor().ok_or(Errno::NOENT)?)?;
+                // The helper takes a path.
+                if Root::open(&path)?.number() == root.number() {
+                    helper::unmount(&path, UnmountMode::Detach)?;
+                }
             }
             result => result?,
         }

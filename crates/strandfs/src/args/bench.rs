@@ -81,6 +81,9 @@ pub struct MetadataArgs {
     /// So many callers at the same time, each in a directory of its own; every number makes rows.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
     pub callers: Vec<usize>,
+    /// Who the callers are, by name or number (root only): some kernels ask a pool more for others than for root.
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// Pools of so many branches.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1])]
     pub branches: Vec<usize>,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use strandfs_lab::metadata::plan::workloads;
-use strandfs_lab::metadata::{MetadataPlan, Results, run as measure};
+use strandfs_lab::metadata::{MetadataPlan, Results, User, run as measure};
 
 use super::{choices, measured, print_notes};
 use crate::args::bench::MetadataArgs;
@@ -23,6 +23,7 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
         subjects: choices.subjects(),
         workloads: workloads(&args.only)?,
         callers: args.callers.clone(),
+        user: args.user.as_deref().map(User::named).transpose()?,
         files: args.files,
         repetitions: args.reps,
         regime: args.regime.regime(),
@@ -46,13 +47,16 @@ pub fn run(args: &MetadataArgs) -> Result<ExitCode, Failure> {
 
 fn print(results: &Results) {
     println!(
-        "{}; {}; {} entries, {} repetitions",
+        "{}; {}; {} entries, {} repetitions{}",
         super::machine(&results.environment),
         results
             .regime
             .describe(&results.environment, &results.noise),
         results.files,
-        results.repetitions
+        results.repetitions,
+        (results.user.iter())
+            .map(|user| format!(", the calls are those of user {user}"))
+            .collect::<String>()
     );
     for line in results.transports() {
         println!("{line}");

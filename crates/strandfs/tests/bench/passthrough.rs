@@ -92,11 +92,42 @@ fn metadata_refuses_what_makes_no_sense() {
         (vec!["--files=4", "--callers=8"], "--callers"),
         (vec!["--branches=1,100000"], "--branches"),
         (vec!["--variant=nameless"], "--variant"),
+        (vec!["--user=nobody of this name"], "--user"),
     ] {
         let run = strandfs([&["bench", "metadata", "--no-peers"][..], &arguments].concat());
         assert_eq!(run.code(), 2, "{}", run.stderr);
         assert!(run.stderr.contains(named), "{}", run.stderr);
     }
+}
+
+/// Some kernels ask a pool for an access list with each path of anybody but root: root's figures do not show it.
+#[test]
+fn metadata_makes_the_calls_of_another_user() {
+    need_root!();
+    mounts::own_namespace();
+    let dir = tempfile::tempdir().unwrap();
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let run = strandfs([
+        "bench",
+        "metadata",
+        "--no-peers",
+        "--files=60",
+        "--reps=1",
+        "--callers=1,2",
+        "--only=create,stat-missing,ls-l-cold,rm-rf",
+        "--user=12345",
+        "--directory",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.path().to_str().unwrap(),
+    ])
+    .ok();
+    assert!(run.stdout.contains("of user 12345"), "{}", run.stdout);
+    nothing_left(dir.path());
+    let found = fs::read_to_string(json.path()).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["settings"]["user"], "12345");
+    assert_eq!(found["series"].as_array().unwrap().len(), 16, "{found}");
 }
 
 /// "none of these workloads can be measured here", and not why.
