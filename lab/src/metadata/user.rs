@@ -39,9 +39,7 @@ impl User {
             (Some(user), _) => (user.uid.as_raw(), user.gid.as_raw()),
             (None, Some(number)) if number < u32::MAX => (number, number),
             (None, _) => {
-                return Err(refuse(
-                    "there is no such user; `getent passwd` lists them",
-                ));
+                return Err(refuse("there is no such user; `getent passwd` lists them"));
             }
         };
         Ok(User {

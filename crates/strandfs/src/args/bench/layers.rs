@@ -109,7 +109,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub size: u64,
     /// So many repetitions, no fewer and no more; intervals need 5 (default: for `layers` as many as the
-    /// answer needs, from 3 to 20; else 9, and up to 18 of rows that stay unstable).
+    /// answer needs, from 3 to 20, with --quick to 60; else 9, and up to 18 of rows that stay unstable).
     #[arg(long, value_name = "NUMBER")]
     pub reps: Option<usize>,
     /// Up to so many repetitions as long as the answer is open or rows are unstable.
