@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use strandfs_fuse::{
     Context, CopyFileRange, Fallocate, Handle, LockOwner, NodeId, Read, SyncScope, Write,
 };
+use strandfs_options::CacheFiles;
 
 use crate::base::branch::{Branch, BranchId};
 use crate::base::calls::Call;
@@ -41,10 +42,12 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
         return Ok(out.len());
     }
     proxy_io_priority(cx, &view);
-    if out.len() >= LARGE_BYTES {
+    let direct = args.flags & libc::O_DIRECT != 0;
+    // The kernel reads ahead into its page cache while the caller goes on.
+    let is_ahead = view.settings.caching.files != CacheFiles::Off;
+    if out.len() >= LARGE_BYTES && (is_ahead || may_wait(&opened, direct)) {
         cx.may_block();
     }
-    let direct = args.flags & libc::O_DIRECT != 0;
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let at = args.offset_bytes + done as u64;
@@ -67,6 +70,13 @@ pub(crate) fn read(pool: &State, cx: &Context<'_>, args: &Read, out: &mut [u8]) 
     Ok(done)
 }
 
+/// Whether a request may wait for a device. Else its data are no more than copied, which takes less than to wake another
+/// thread that goes on meanwhile.
+fn may_wait(opened: &OpenFile, direct: bool) -> bool {
+    let branch = opened.branch();
+    branch.is_none_or(|branch| !branch.medium().latency.is_at_hand(direct))
+}
+
 /// WRITE.
 pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<usize> {
     let opened = open::opened(pool, args.handle)?;
@@ -75,11 +85,11 @@ pub(crate) fn write(pool: &Mover, cx: &Context<'_>, args: &Write<'_>) -> Result<
         return Ok(args.data.len());
     }
     proxy_io_priority(cx, &view);
-    if args.data.len() >= LARGE_BYTES {
-        cx.may_block();
-    }
     let how = write_flags(args);
     let direct = args.flags & libc::O_DIRECT != 0 && !args.from_cache;
+    if args.data.len() >= LARGE_BYTES && (args.from_cache || may_wait(&opened, direct)) {
+        cx.may_block();
+    }
     let mut done = 0;
     while let Some(rest) = args.data.get(done..).filter(|rest| !rest.is_empty()) {
         let range = (args.offset_bytes + done as u64, rest.len() as u64);

@@ -29,6 +29,15 @@ impl Latency {
         matches!(self, Self::Network | Self::Server)
     }
 
+    /// Whether data are written, and as a rule read, without waiting for the device; `direct`: past the page cache.
+    pub fn is_at_hand(self, direct: bool) -> bool {
+        match self {
+            Self::Memory => true,
+            Self::SolidState => !direct,
+            Self::Rotating | Self::Network | Self::Server | Self::Unknown => false,
+        }
+    }
+
     /// For people and programs.
     pub fn name(self) -> &'static str {
         match self {
@@ -202,6 +211,17 @@ fn has_slow_link(devices: &Path, (major, minor): (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 256 KiB at a time went through two threads on any medium, and took 150 us where 192 KiB took 50.
+    #[test]
+    fn large_requests_wait_for_no_device_in_memory_nor_for_flash_behind_the_page_cache() {
+        use Latency::{Memory, Network, Rotating, Server, SolidState, Unknown};
+        assert!(Memory.is_at_hand(true) && SolidState.is_at_hand(false));
+        assert!(!SolidState.is_at_hand(true));
+        for waits in [Rotating, Network, Server, Unknown] {
+            assert!(!waits.is_at_hand(false), "{waits:?}");
+        }
+    }
 
     #[test]
     fn media_are_told_apart() {
