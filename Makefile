@@ -54,7 +54,7 @@ model: deps ## Random processes against a model of what they did (MODEL_SECONDS 
 reliability: deps ## Run every suite and write docs/reliability.md (hours)
 	scripts/reliability.sh
 
-laboratory: deps ## Does `bench layers` name the layer that is slow, and none for noise (RUNS of each, 100: hours)
+laboratory: deps ## Does `bench layers` name the layer that is slow, and none for noise (RUNS of each, 100: 80 minutes)
 	scripts/laboratory.sh $(RUNS)
 
 compare-by-hand: ## Does the bench measure what dd, fio, mkdir and mkfs find (as root; ten minutes, nothing else running)

@@ -3,7 +3,7 @@
 # 1 MiB a second to memory, then noise beside six kinds of target; a table says how often it was right, and how long
 # that took.
 #
-#   laboratory.sh [RUNS]   so many runs with a delay and as many with noise (100: four hours on a quiet machine)
+#   laboratory.sh [RUNS]   so many runs with a delay and as many with noise (100: 80 minutes on a quiet machine)
 #
 # It fails if a run with a delay did not name that layer, one with noise named a wrong one, half of the answers took a
 # minute or one took five.
