@@ -117,8 +117,8 @@ benchmark() { # ARGUMENT...
 
 # --- tools -----------------------------------------------------------------------------------
 # Seconds of one write or read by fio: the mean of what it logs of each call of the second half. Those of a process that
-# has just begun are slower, on any filesystem: of 256 of 1 MiB to a tmpfs the first 32 took 700 us each, the next 32
-# 450, and all from the 65th on 360. The benchmark has begun long before.
+# has just begun are slower, on any filesystem: of 256 of 1 MiB to a tmpfs the first 32 took about 700 us each, the next
+# 32 450, and all from the 65th on 370. The benchmark has begun long before.
 fio_call() { # FILE read|write BLOCK BYTES [ARGUMENT...]
     local file=$1 kind=$2 block=$3 bytes=$4
     shift 4
@@ -218,6 +218,8 @@ loop_over() { # FILE
     defer losetup --detach "$device"
     loop_device=$device
 }
+# Where they are, as `volume` finds.
+volume_loop='' volume_passthrough='' volume_uring=''
 volume_by_hand() {
     sample file rand-read fio_rate "$scratch/volumes/file" randread
     sample loop rand-read fio_rate "$volume_loop" randread

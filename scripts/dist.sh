@@ -66,13 +66,7 @@ linker_of() { # TARGET
 
 # Says why a target cannot be built here; nothing if it can.
 obstacle() { # TARGET
-    local said
-    if ! [[ -d $toolchain/lib/rustlib/$1/lib ]]; then
-        said=$(rustup target add "$1" 2>&1) || {
-            echo "Rust's libraries for it are not to be had (rustup target add $1: ${said##*$'\n'})"
-            return
-        }
-    fi
+    rust_libraries "$1" || return 0
     linker_of "$1" >/dev/null ||
         echo "there is no linker for it (on Debian or Ubuntu: apt-get install gcc-${1%%-*}-linux-gnu)"
 }

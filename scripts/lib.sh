@@ -26,6 +26,15 @@ indent() { sed 's/^/             /'; }
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [[ $(id -u) -eq 0 ]]; }
 
+# Has Rust's libraries for a target installed; says why they are not to be had.
+rust_libraries() { # TARGET
+    local said
+    [[ -d $(rustc --print sysroot)/lib/rustlib/$1/lib ]] && return
+    said=$(rustup target add "$1" 2>&1) && return
+    echo "Rust's libraries for it are not to be had (rustup target add $1: ${said##*$'\n'})"
+    return 1
+}
+
 # --- cleaning up -----------------------------------------------------------------------------
 # `defer COMMAND...` runs COMMAND at exit; last registered, first run.
 deferred=()

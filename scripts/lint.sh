@@ -28,13 +28,8 @@ shell_script_names() { printf '%s\n' .ci/run scripts/*.sh benches/*.sh; }
 
 # System calls and the widths of C's types differ there; seeing that takes Rust's libraries and no linker.
 other_architecture() {
-    local target=aarch64-unknown-linux-gnu said
-    if ! [[ -d $(rustc --print sysroot)/lib/rustlib/$target/lib ]]; then
-        said=$(rustup target add "$target" 2>&1) || {
-            warn "$target is left out: Rust's libraries for it are not to be had (${said##*$'\n'})"
-            return 0
-        }
-    fi
+    local target=aarch64-unknown-linux-gnu why
+    why=$(rust_libraries "$target") || { warn "$target is left out: $why" && return; }
     cargo check --workspace --locked --quiet --target "$target"
 }
 

@@ -25,8 +25,9 @@ impl Results {
         report.warnings = self.warnings();
         let files = self.files.to_string();
         report.settings.insert("files".to_owned(), files);
-        let user = self.user.iter().cloned();
-        (report.settings).extend(user.map(|it| ("user".to_owned(), it)));
+        if let Some(user) = &self.user {
+            report.settings.insert("user".to_owned(), user.clone());
+        }
         for column in &self.columns {
             report.subjects.push(column.facts.clone());
             let rows = column.samples.iter();

@@ -54,9 +54,9 @@ fn print(results: &Results) {
             .describe(&results.environment, &results.noise),
         results.files,
         results.repetitions,
-        (results.user.iter())
-            .map(|user| format!(", the calls are those of user {user}"))
-            .collect::<String>()
+        results.user.as_ref().map_or_else(String::new, |user| {
+            format!(", the calls are those of user {user}")
+        })
     );
     for line in results.transports() {
         println!("{line}");

@@ -15,34 +15,39 @@ fn nothing_left(dir: &Path) {
     assert!(!mounts::any_below(dir));
 }
 
-#[test]
-fn metadata_measures_every_workload_and_leaves_nothing() {
+/// Runs `bench metadata`, which leaves nothing; what was printed, and the result.
+fn metadata(arguments: &[&str]) -> (String, serde_json::Value) {
     mounts::own_namespace();
     let dir = tempfile::tempdir().unwrap();
     let json = tempfile::NamedTempFile::new().unwrap();
+    let fixed = [
+        "bench",
+        "metadata",
+        "--no-peers",
+        "--files=60",
+        "--reps=1",
+        "--callers=1,2",
+        "--directory",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.path().to_str().unwrap(),
+    ];
     // Emptying the caches takes its time on a busy machine.
-    let run = crate::support::run(
-        command::binary().to_str().unwrap(),
-        [
-            "bench",
-            "metadata",
-            "--no-peers",
-            "--files=60",
-            "--reps=1",
-            "--branches=3",
-            "--callers=1,2",
-            "--variant=uncached=cache.attr=0,cache.entry=0",
-            "--directory",
-            dir.path().to_str().unwrap(),
-            "--json",
-            json.path().to_str().unwrap(),
-        ],
-    )
-    .ok();
-    assert!(run.stdout.contains("--reps 5"), "{}", run.stdout);
+    let program = command::binary();
+    let words = [&fixed[..], arguments].concat();
+    let run = crate::support::run(program.to_str().unwrap(), words).ok();
     nothing_left(dir.path());
-    let found: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(json.path()).unwrap()).unwrap();
+    let found = fs::read_to_string(json.path()).unwrap();
+    (run.stdout, serde_json::from_str(&found).unwrap())
+}
+
+#[test]
+fn metadata_measures_every_workload_and_leaves_nothing() {
+    let (said, found) = metadata(&[
+        "--branches=3",
+        "--variant=uncached=cache.attr=0,cache.entry=0",
+    ]);
+    assert!(said.contains("--reps 5"), "{said}");
     assert_eq!(
         (&found["version"], &found["kind"]),
         (&1.into(), &"metadata".into())
@@ -104,28 +109,9 @@ fn metadata_refuses_what_makes_no_sense() {
 #[test]
 fn metadata_makes_the_calls_of_another_user() {
     need_root!();
-    mounts::own_namespace();
-    let dir = tempfile::tempdir().unwrap();
-    let json = tempfile::NamedTempFile::new().unwrap();
-    let run = strandfs([
-        "bench",
-        "metadata",
-        "--no-peers",
-        "--files=60",
-        "--reps=1",
-        "--callers=1,2",
-        "--only=create,stat-missing,ls-l-cold,rm-rf",
-        "--user=12345",
-        "--directory",
-        dir.path().to_str().unwrap(),
-        "--json",
-        json.path().to_str().unwrap(),
-    ])
-    .ok();
-    assert!(run.stdout.contains("of user 12345"), "{}", run.stdout);
-    nothing_left(dir.path());
-    let found = fs::read_to_string(json.path()).unwrap();
-    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let only = "--only=create,stat-missing,ls-l-cold,rm-rf";
+    let (said, found) = metadata(&[only, "--user=12345"]);
+    assert!(said.contains("of user 12345"), "{said}");
     assert_eq!(found["settings"]["user"], "12345");
     assert_eq!(found["series"].as_array().unwrap().len(), 16, "{found}");
 }
