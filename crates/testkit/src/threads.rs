@@ -3,6 +3,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::eventually;
 
 /// A thread that was there a moment ago.
 pub struct Thread {
@@ -51,6 +56,30 @@ impl Thread {
             .split_whitespace()
             .filter_map(|pid| pid.parse().ok())
             .collect()
+    }
+}
+
+/// A process that stands still until this is dropped.
+pub struct Stopped(Pid);
+
+impl Stopped {
+    /// Stops the process. One of its threads is told at first and tells the others; each stops when it
+    /// next looks, and may still answer until then.
+    #[track_caller]
+    pub fn new(process: u32) -> Stopped {
+        let pid = Pid::from_raw(process.cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = Stopped(pid);
+        eventually("the process to stop", Duration::from_secs(10), || {
+            threads(process).iter().all(Thread::is_stopped)
+        });
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
     }
 }
 

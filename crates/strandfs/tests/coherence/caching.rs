@@ -9,10 +9,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::files::{get, names, open_with, pattern, put, read_all};
-use crate::support::threads::{Thread, threads};
+use crate::support::threads::Stopped;
 use crate::support::{Pool, run};
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::process::{Pid, Signal, kill_process};
 
 const CACHE_MODES: [&str; 5] = ["off", "partial", "full", "auto-full", "per-process"];
 
@@ -99,12 +98,7 @@ fn modes_that_keep_pages_need_no_server_to_read_them_again() {
         // Twice: auto-full learns at one open what it compares at the next.
         assert!(get(pool.path("f")) == get(pool.path("f")));
         let file = File::open(pool.path("f")).unwrap();
-        let server = Pid::from_raw(pool.pid().cast_signed()).unwrap();
-        kill_process(server, Signal::STOP).unwrap();
-        // Each thread stops when it next looks: until then it may still answer.
-        crate::support::eventually("the server to stop", Duration::from_secs(5), || {
-            threads(pool.pid()).iter().all(Thread::is_stopped)
-        });
+        let stopped = Stopped::new(pool.pid());
         let (done, wait) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; 8192];
@@ -113,7 +107,7 @@ fn modes_that_keep_pages_need_no_server_to_read_them_again() {
             done.send(()).ok();
         });
         let served = wait.recv_timeout(Duration::from_millis(500)).is_ok();
-        kill_process(server, Signal::CONT).unwrap();
+        drop(stopped);
         reader.join().unwrap();
         assert_eq!(served, kept, "{mode}");
     }

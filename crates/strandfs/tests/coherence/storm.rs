@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::Pool;
 use crate::support::files::put;
-use rustix::process::{Pid, Signal, kill_process};
+use crate::support::threads::Stopped;
 
 fn events(pool: &Pool) -> u64 {
     pool.status().coherence.events
@@ -101,23 +101,6 @@ fn reports_of_the_servers_own_writes_are_held_back_and_what_others_write_shows()
     });
 }
 
-/// A server that stands still until this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pool: &Pool) -> Stopped {
-        let pid = Pid::from_raw(pool.pid().cast_signed()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-        Stopped(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
 #[test]
 fn a_much_written_file_that_is_removed_gives_its_space_back() {
     need_root!();
@@ -143,7 +126,7 @@ fn a_much_written_file_that_is_removed_gives_its_space_back() {
     });
     drop(big);
     // What it holds now, it goes on holding.
-    let _stopped = Stopped::new(&pool);
+    let _stopped = Stopped::new(pool.pid());
     fs::remove_file(&beneath).unwrap();
     crate::support::eventually("the space is back", Duration::from_secs(5), || {
         free_bytes() + (1 << 20) > empty_bytes

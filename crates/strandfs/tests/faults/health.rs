@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::support::files::{errno, get, names, pattern, put};
+use crate::support::threads::Stopped;
 use crate::support::{Kind, Pool, eventually, mounts, run, strandfs};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -285,8 +285,7 @@ fn who_is_killed_before_the_server_knows_does_not_wait_for_a_branch() {
     need_root!();
     let disk = Disk::mounted("on-missing=wait");
     disk.pull();
-    let server = Pid::from_raw(disk.pool.pid().cast_signed()).unwrap();
-    kill_process(server, Signal::STOP).unwrap();
+    let stopped = Stopped::new(disk.pool.pid());
     let mut reader = std::process::Command::new("cat")
         .arg(disk.path("only-far/f"))
         .spawn()
@@ -306,7 +305,7 @@ fn who_is_killed_before_the_server_knows_does_not_wait_for_a_branch() {
     }
     reader.kill().unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    kill_process(server, Signal::CONT).unwrap();
+    drop(stopped);
     eventually("the killed process to end", Duration::from_secs(20), || {
         reader.try_wait().unwrap().is_some()
     });

@@ -9,16 +9,12 @@ use std::time::{Duration, Instant};
 use crate::support::command::Run;
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::put;
+use crate::support::threads::Stopped;
 use crate::support::{Kind, Pool, eventually, mounts, strandfs};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
 
 /// Far more than any of the commands should take, on any machine; without a limit they take for ever.
 const IN_TIME: Duration = Duration::from_secs(25);
-
-fn send(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
-}
 
 /// Runs a command, which ends in time.
 fn in_time(words: &[&str]) -> Run {
@@ -73,16 +69,10 @@ fn a_stopped_server(transport: &str, further: &str) {
         .mount();
     put(pool.path("f"), "x");
     pool.status();
-    send(pool.pid(), Signal::STOP);
-    let pid = pool.pid();
-    let stopped = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        status.contains("State:\tT")
-    };
-    eventually("it to be stopped", IN_TIME, stopped);
+    let stopped = Stopped::new(pool.pid());
     all_say(&pool, "is stopped");
     // Nobody is left behind by that: the pool serves on, and is unmounted.
-    send(pool.pid(), Signal::CONT);
+    drop(stopped);
     assert_eq!(fs::read(pool.path("f")).unwrap(), b"x");
     strandfs(["umount", pool.root().to_str().unwrap()]).ok();
     assert!(!mounts::is_mounted(pool.root()));
@@ -105,16 +95,16 @@ fn commands_say_that_a_server_is_stopped_over_io_uring() {
 
 /// A pool that was unmounted while its server is stopped, and one that was mounted after it, if the
 /// kernel has given that the same number.
-fn one_after_the_other() -> Option<(Pool, Pool)> {
+fn one_after_the_other() -> Option<(Pool, Pool, Stopped)> {
     let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
     let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
     // Its branch has a number, too.
     let mut next = Pool::tmpfs(1).option("cache.attr=9s").prepare();
     let wanted = number(&first);
-    send(first.pid(), Signal::STOP);
+    let stopped = Stopped::new(first.pid());
     unmount(first.root(), UnmountFlags::DETACH).unwrap();
     next.start();
-    (number(&next) == wanted).then_some((first, next))
+    (number(&next) == wanted).then_some((first, next, stopped))
 }
 
 /// The kernel gives the number of a mount that is gone to the next one, while the server of the first
@@ -123,16 +113,15 @@ fn one_after_the_other() -> Option<(Pool, Pool)> {
 fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
     need_root!();
     // Another test may be given the number, or see the first mount still in a namespace of its own.
-    let (first, next) = (0..20)
+    let (_first, next, stopped) = (0..20)
         .find_map(|_| one_after_the_other())
         .expect("a number that is given again");
-    for signal in [None, Some(Signal::CONT)] {
-        if let Some(signal) = signal {
-            send(first.pid(), signal);
-        }
+    let mut stopped = Some(stopped);
+    for _ in ["while it stands still", "once it goes on"] {
         let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
         assert_eq!(ran.code(), 0, "{ran:?}");
         assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
+        drop(stopped.take());
     }
 }
 
@@ -140,18 +129,12 @@ fn a_server_that_outlives_its_mount_does_not_answer_for_the_next_one() {
 #[test]
 fn the_server_that_is_said_to_be_stopped_is_that_of_the_mount() {
     need_root!();
-    let (first, next) = (0..20)
+    let (_first, next, stopped) = (0..20)
         .find_map(|_| one_after_the_other())
         .expect("a number that is given again");
-    send(next.pid(), Signal::STOP);
-    let stopped = format!("/proc/{}/status", next.pid());
-    eventually("it to be stopped", IN_TIME, || {
-        fs::read_to_string(&stopped).unwrap().contains("State:\tT")
-    });
+    let both = [stopped, Stopped::new(next.pid())];
     let ran = in_time(&["status", next.root().to_str().unwrap()]);
-    for pool in [&first, &next] {
-        send(pool.pid(), Signal::CONT);
-    }
+    drop(both);
     let said = format!("kill -CONT {}", next.pid());
     let text = format!("{}{}", ran.stdout, ran.stderr);
     assert!(text.contains(&said), "{said}: {ran:?}");
@@ -162,18 +145,18 @@ fn the_server_that_is_said_to_be_stopped_is_that_of_the_mount() {
 #[test]
 fn a_server_that_was_started_last_and_has_no_mount_any_more_answers_for_none() {
     need_root!();
-    let (first, next, _server) = (0..20)
+    let (_first, next, _server, stopped) = (0..20)
         .find_map(|_| one_waits_for_the_other())
         .expect("a number that is given again");
     let ran = in_time(&["status", next.root().to_str().unwrap(), "--json"]);
-    send(first.pid(), Signal::CONT);
+    drop(stopped);
     strandfs(["umount", next.root().to_str().unwrap()]).ok();
     assert_eq!(ran.code(), 0, "{ran:?}");
     assert!(ran.stdout.contains("\"9s\""), "{ran:?}");
 }
 
 /// As [`one_after_the_other`], but the server of the second was started first and waits for a branch.
-fn one_waits_for_the_other() -> Option<(Pool, Pool, Ended)> {
+fn one_waits_for_the_other() -> Option<(Pool, Pool, Ended, Stopped)> {
     let number = |pool: &Pool| fs::metadata(pool.root()).unwrap().dev();
     let next = Pool::build()
         .branch(Kind::Dir, "")
@@ -188,11 +171,11 @@ fn one_waits_for_the_other() -> Option<(Pool, Pool, Ended)> {
     });
     let first = Pool::tmpfs(1).option("cache.attr=7s").mount();
     let wanted = number(&first);
-    send(first.pid(), Signal::STOP);
+    let stopped = Stopped::new(first.pid());
     unmount(first.root(), UnmountFlags::DETACH).unwrap();
     put(next.on(0, "there"), "");
     eventually("the mount", IN_TIME, || mounts::is_mounted(next.root()));
-    (number(&next) == wanted).then_some((first, next, server))
+    (number(&next) == wanted).then_some((first, next, server, stopped))
 }
 
 /// A server that is killed when the test ends.
@@ -211,7 +194,7 @@ fn a_stopped_server_holds_up_no_command_about_another_pool() {
     need_root!();
     let other = Pool::tmpfs(1).option("subtype=mergerfs").mount();
     let pool = Pool::tmpfs(1).mount();
-    send(other.pid(), Signal::STOP);
+    let _stopped = Stopped::new(other.pid());
     let root = pool.root().to_str().unwrap();
     for words in [
         &["status", root][..],
@@ -222,7 +205,6 @@ fn a_stopped_server_holds_up_no_command_about_another_pool() {
         let ran = in_time(words);
         assert_eq!(ran.code(), 0, "{words:?}: {ran:?}");
     }
-    send(other.pid(), Signal::CONT);
 }
 
 /// A pool with a branch that does not answer, for which somebody waits.

@@ -5,8 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use crate::support::files::put;
+use crate::support::threads::Stopped;
 use crate::support::{Kind, Pool, eventually, mounts, strandfs};
-use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn branches_have_a_medium_and_a_health() {
@@ -65,8 +65,7 @@ fn a_pool_without_attributes_still_answers() {
     put(pool.path("f"), "x");
     // A server that hangs is asked, too, whether the pool is its own.
     let other = Pool::tmpfs(1).mount();
-    let stopped = Pid::from_raw(other.pid().cast_signed()).unwrap();
-    kill_process(stopped, Signal::STOP).unwrap();
+    let _stopped = Stopped::new(other.pid());
     // The first answer makes the kernel stop asking; the next goes another way.
     for _ in 0..2 {
         assert_eq!(pool.status().options["xattr"], "nosys");
@@ -77,5 +76,4 @@ fn a_pool_without_attributes_still_answers() {
         explained || refused.stderr.contains("xattr=noattr"),
         "{refused:?}"
     );
-    kill_process(stopped, Signal::CONT).unwrap();
 }

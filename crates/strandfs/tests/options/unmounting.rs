@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::need_root;
 use crate::support::files::{get, put};
 use crate::support::system::{Daemons, System};
+use crate::support::threads::Stopped;
 use crate::support::{Pool, mounts, run, strandfs};
 
 fn text(path: &Path) -> &str {
@@ -110,13 +111,12 @@ fn umount_frees_a_mountpoint_whose_server_is_dead_or_stopped() {
     run("umount", [root]).ok();
     assert!(!is_mounted(pool.root()));
     run("mount", [root]).ok();
-    let stopped = server();
-    kill_process(stopped, Signal::STOP).unwrap();
+    let stopped = Stopped::new(server().as_raw_nonzero().get().cast_unsigned());
     let patience = Duration::from_secs(20);
     let from = std::time::Instant::now();
     // Nothing is asked of the server.
     let forced = run("umount", ["-f", root]);
-    kill_process(stopped, Signal::CONT).unwrap();
+    drop(stopped);
     assert_eq!(forced.code(), 0, "{forced:?}");
     assert!(from.elapsed() < patience && !is_mounted(pool.root()));
 }
@@ -203,11 +203,10 @@ fn mounted_as_media(pool: &Pool) -> (Daemons, System) {
 #[test]
 fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
     need_root!();
-    let stopped = Pool::tmpfs(1).option("transport=dev").mount();
-    let server = Pid::from_raw(stopped.pid().cast_signed()).unwrap();
+    let other = Pool::tmpfs(1).option("transport=dev").mount();
     let pool = Pool::tmpfs(1).prepare();
     let _media = mounted_as_media(&pool);
-    kill_process(server, Signal::STOP).unwrap();
+    let stopped = Stopped::new(other.pid());
     let program = crate::support::command::binary();
     let asked = run(
         "timeout",
@@ -219,7 +218,7 @@ fn a_pool_answers_to_its_name_beside_one_whose_server_is_stopped() {
             Path::new("pid"),
         ],
     );
-    kill_process(server, Signal::CONT).unwrap();
+    drop(stopped);
     assert_eq!(asked.code(), 0, "{asked:?}");
     strandfs(["umount", "media"]).ok();
 }

@@ -2,7 +2,7 @@
 //! and what `/proc` shows of the process cannot be read meanwhile. A user can have it wait for ever.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitStatus};
@@ -10,14 +10,11 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::locks::{alice_works, open_pool, transports};
 use crate::need_root;
-use crate::support::{Pool, eventually};
+use crate::support::Pool;
+use crate::support::threads::Stopped;
 
-/// Long enough for any machine; never reached where nothing hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// An answer that waits for the process never comes.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -29,40 +26,28 @@ struct Stuck {
     _slow: Pool,
 }
 
-/// A server that goes on at the end.
-struct Stopped(Pid);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill_process(self.0, Signal::CONT).ok();
-    }
-}
-
 impl Stuck {
     /// `begin` is called between fork and exec, and may make single system calls only.
     fn new(begin: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Stuck {
         let slow = Pool::tmpfs(1).option("flush-on-close=always").mount();
         // Closed before what is opened from now on.
         let closed_early = File::create(slow.path("f")).unwrap();
-        let server = Pid::from_raw(i32::try_from(slow.pid()).unwrap()).unwrap();
+        let server = Stopped::new(slow.pid());
+        let (mut begun, mut says_so) = io::pipe().unwrap();
         let mut process = Command::new("true");
         let begin = move || {
             begin()?;
-            kill_process(server, Signal::STOP).map_err(Into::into)
+            says_so.write_all(b"x")
         };
         // SAFETY: all are single system calls, which may be made between fork and exec.
         unsafe { std::os::unix::process::CommandExt::pre_exec(&mut process, begin) };
-        let stopped = Stopped(server);
         let process = thread::spawn(move || process.status().unwrap());
-        eventually("the other server to be stopped", PATIENCE, || {
-            let status = fs::read_to_string(format!("/proc/{}/status", slow.pid())).unwrap();
-            status.contains("State:\tT")
-        });
+        begun.read_exact(&mut [0]).unwrap();
         // The process is about to close what it does not take along.
         thread::sleep(Duration::from_millis(500));
         Stuck {
             process,
-            server: stopped,
+            server,
             _closed_early: closed_early,
             _slow: slow,
         }

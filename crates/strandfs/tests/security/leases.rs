@@ -17,6 +17,7 @@ use super::people::{MALLORY, act_as, command_as};
 use crate::need_root;
 use crate::need_tool;
 use crate::support::files::{errno, open_with};
+use crate::support::threads::Stopped;
 use crate::support::{Pool, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -225,23 +226,6 @@ fn an_open_that_waits_for_a_lease_ends_with_its_process() {
     }
 }
 
-/// Ended, and let go on, however the test ends.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pool: &Pool) -> Stopped {
-        let server = Pid::from_raw(pool.pid().cast_signed()).unwrap();
-        kill_process(server, Signal::STOP).unwrap();
-        Stopped(server)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill_process(self.0, Signal::CONT).ok();
-    }
-}
-
 /// Over io_uring the kernel does not tell the server of a signal that comes before the server has taken
 /// the request: whoever was killed then waited for as long as the lease stood.
 #[test]
@@ -253,7 +237,7 @@ fn an_open_killed_before_the_server_has_taken_it_ends_with_its_process() {
         let lease = Lease::take(&pool.on(0, "leased"));
         // Its name is known, so that the first request is the open.
         act_as(MALLORY, || fs::metadata(pool.path("leased")).unwrap());
-        let stopped = Stopped::new(&pool);
+        let stopped = Stopped::new(pool.pid());
         let mut command = command_as(MALLORY, "cat");
         let mut reader = command.arg(pool.path("leased")).spawn().unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", reader.id())).unwrap();
@@ -289,7 +273,7 @@ fn a_lock_killed_before_the_server_has_taken_it_ends_with_its_process() {
         eventually("a process that stops", PATIENCE, || {
             state().contains(") T ")
         });
-        let stopped = Stopped::new(&pool);
+        let stopped = Stopped::new(pool.pid());
         kill_process(pid, Signal::CONT).unwrap();
         eventually("the lock to be asked for", PATIENCE, || {
             is_in(&waiting, libc::SYS_flock) && state().contains(") S ")

@@ -10,13 +10,12 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::locks::{alice_works, threads_of};
 use super::people::{ALICE, MALLORY, act_as, command_as};
 use crate::need_root;
 use crate::support::files::{names, open_with, put};
 use crate::support::mounts::loop_works;
+use crate::support::threads::Stopped;
 use crate::support::{Builder, Kind, Pool, eventually, say, strandfs};
 
 /// For what shows at once; the machine may be busy.
@@ -75,6 +74,7 @@ fn program_that_lists_into_slow_memory() {
 /// Mallory's process, which keeps directories locked by listing them into it.
 struct Locked {
     lister: Child,
+    stopped: Option<Stopped>,
     memory: Pool,
 }
 
@@ -96,7 +96,11 @@ impl Locked {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut locked = Locked { lister, memory };
+        let mut locked = Locked {
+            lister,
+            stopped: None,
+            memory,
+        };
         let said = BufReader::new(locked.lister.stdout.take().unwrap());
         let mut lines = said.lines();
         assert!(
@@ -105,12 +109,7 @@ impl Locked {
         );
         // Whatever else it says.
         thread::spawn(move || lines.for_each(drop));
-        locked.send(Signal::STOP);
-        let pid = locked.memory.pid();
-        eventually("the server to stop", SOON, || {
-            let status = fs::read_to_string(format!("/proc/{pid}/status"));
-            status.is_ok_and(|status| status.contains("State:\tT"))
-        });
+        locked.stopped = Some(Stopped::new(locked.memory.pid()));
         drop(locked.lister.stdin.take());
         let pid = locked.lister.id();
         eventually("the directories to be locked", SOON, || {
@@ -119,13 +118,8 @@ impl Locked {
         locked
     }
 
-    fn send(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.memory.pid() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
     fn free(mut self) {
-        self.send(Signal::CONT);
+        drop(self.stopped.take());
         assert!(self.lister.wait().unwrap().success());
     }
 }
@@ -133,7 +127,7 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         let _ = self.lister.kill();
-        self.send(Signal::CONT);
+        drop(self.stopped.take());
         let _ = self.lister.wait();
     }
 }

@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::files::{Aligned, SharedMap, get, open_with, pattern, put, read_all};
+use crate::support::threads::Stopped;
 use crate::support::{Kind, Pool};
-use rustix::process::{Pid, Signal, kill_process};
 use strandfs_pool::status::{Status, Switch};
 
 const MODES: [&str; 5] = ["auto", "off", "ro", "wo", "rw"];
@@ -134,8 +134,7 @@ fn data_flows_while_the_server_sleeps() {
             // lose, once until its attributes are looked at anew.
             file.write_all_at(&pattern(1, 4096), 0).unwrap();
         }
-        let server = Pid::from_raw(i32::try_from(pool.pid()).unwrap()).unwrap();
-        kill_process(server, Signal::STOP).unwrap();
+        let stopped = Stopped::new(pool.pid());
         let (done, wait) = mpsc::channel();
         std::thread::spawn(move || {
             let mut result = Ok(());
@@ -150,7 +149,7 @@ fn data_flows_while_the_server_sleeps() {
             done.send(result).ok();
         });
         let result = wait.recv_timeout(Duration::from_secs(5));
-        kill_process(server, Signal::CONT).unwrap();
+        drop(stopped);
         result
             .expect("reads and writes did not need the server")
             .unwrap();

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::files::{get, pattern, put};
 use crate::support::system::stay_on;
+use crate::support::threads::Stopped;
 use crate::support::threads::{Thread, own_thread, threads};
 use crate::support::{Pool, eventually, run};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, Signal, kill_process};
 
 /// Long enough for any machine; never reached where nothing hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,18 +70,7 @@ impl Layered {
     }
 
     fn stop(&self) -> Stopped {
-        let pid = Pid::from_raw(self.lower.pid().cast_signed()).unwrap();
-        let stopped = Stopped(pid);
-        kill_process(pid, Signal::STOP).unwrap();
-        self.wait_for_stop();
-        stopped
-    }
-
-    /// Each thread stops when it next looks: until then it may still answer.
-    fn wait_for_stop(&self) {
-        eventually("the lower server to stop", PATIENCE, || {
-            threads(self.lower.pid()).iter().all(Thread::is_stopped)
-        });
+        Stopped::new(self.lower.pid())
     }
 
     /// Reads a block of the slow file on a thread of its own.
@@ -155,15 +144,6 @@ impl Layered {
     }
 }
 
-/// Lets the server go on when the test ends, however it ends; before any pool is dropped.
-struct Stopped(Pid);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill_process(self.0, Signal::CONT).ok();
-    }
-}
-
 /// The system call a thread is in, if it waits in one.
 fn call(thread: &Thread) -> Option<libc::c_long> {
     let line = thread.read("syscall")?;
@@ -216,23 +196,20 @@ fn a_blocked_branch_leaves_its_cpu_to_the_others() {
     let cpus: Vec<usize> = (0..1024).filter(|cpu| own.is_set(*cpu)).take(2).collect();
     for transport in transports {
         let layers = Layered::new(&format!(",transport={transport}"));
-        let stopped = layers.stop();
         for cpu in &cpus {
+            let stopped = layers.stop();
             stay_on(*cpu);
             // What is started from here stays here.
             let readers: Vec<_> = (0..4).map(|block| layers.read_slow(block)).collect();
             layers.wait_for_blocked(4);
             layers.use_fast();
             assert!(layers.blocked() >= 4, "the slow branch is blocked still");
-            kill_process(stopped.0, Signal::CONT).unwrap();
+            drop(stopped);
             for reader in readers {
                 assert!(reader.recv_timeout(PATIENCE).unwrap(), "the right bytes");
             }
-            kill_process(stopped.0, Signal::STOP).unwrap();
-            layers.wait_for_stop();
         }
         rustix::thread::sched_setaffinity(None, &own).unwrap();
-        drop(stopped);
         let connection = &layers.upper.connection();
         assert_eq!(
             connection.transport.as_deref(),

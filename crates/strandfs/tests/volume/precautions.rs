@@ -5,13 +5,13 @@ use std::sync::mpsc::channel;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::ground::{Ground, text, ways};
 use crate::support::command::{Run, binary};
 use crate::support::delay_fs::{DelayFs, Mood};
 use crate::support::files::{Aligned, open_with, pattern};
+use crate::support::threads::Stopped;
 use crate::support::threads::threads;
 use crate::support::{Kind, run, strandfs};
 use crate::{need_root, need_tool};
@@ -123,15 +123,14 @@ fn a_server_that_does_not_answer_holds_up_neither_the_list_nor_others() {
     let stuck = Ground::new(Kind::Tmpfs("64m"));
     let args = ["--size", "16M", "--io", "sync", "--transport", "dev"];
     stuck.serve(&args).ok();
-    let pid = Pid::from_raw(stuck.server()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    let stopped = Stopped::new(stuck.server().cast_unsigned());
     let begin = Instant::now();
     let listed = strandfs(["volume", "list", "--json"]);
     let other = Ground::new(Kind::Tmpfs("64m"));
     let served = other.serve(&["--size", "16M"]);
     let again = stuck.attach(&[]);
     let took = begin.elapsed();
-    kill_process(pid, Signal::CONT).unwrap();
+    drop(stopped);
     assert!(took < Duration::from_secs(60), "{took:?}");
     assert!(listed.ok().stdout.contains("does not answer"));
     served.ok();
