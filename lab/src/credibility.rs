@@ -226,6 +226,7 @@ pub fn run_notes(report: &Report) -> Vec<String> {
     said.extend(interrupted_note(report.interrupted, report.repetitions));
     said.extend(few_note(report.kind, report.repetitions));
     said.extend(transport_note(report));
+    said.extend(free_memory_note(&report.environment));
     said.extend(sentinel::warnings(&report.noise));
     let unstable = report.series.iter().filter(|it| it.unstable).count();
     if unstable > 0 {
@@ -247,6 +248,15 @@ pub fn load_note(environment: &Environment) -> Option<String> {
             "the load was {:.1} in the minute before the run: others used the machine, or a run that had just ended",
             environment.load_before
         )
+    })
+}
+
+/// That a virtual machine's free memory is its host's, where it is.
+pub fn free_memory_note(environment: &Environment) -> Option<String> {
+    environment.free_page_reporting.then(|| {
+        "the host takes what memory is free here (free page reporting): a program that needs much of it after a pause, \
+         as one run by hand does, waits for more than these figures show"
+            .to_owned()
     })
 }
 

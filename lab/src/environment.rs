@@ -4,6 +4,8 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+use crate::free_memory;
+
 /// A load average above this means that others use the machine.
 const QUIET_LOAD: f64 = 0.5;
 
@@ -34,6 +36,9 @@ pub struct Environment {
     pub fuse_uring: Option<bool>,
     /// Whether a hypervisor lies below: others may take its CPUs.
     pub virtual_machine: bool,
+    /// Whether the host takes what memory is free here (free page reporting of virtio_balloon).
+    #[serde(default)]
+    pub free_page_reporting: bool,
 }
 
 impl Environment {
@@ -64,6 +69,7 @@ impl Environment {
             virtual_machine: cpuinfo
                 .lines()
                 .any(|line| line.starts_with("flags") && line.contains(" hypervisor")),
+            free_page_reporting: free_memory::is_reported(),
         }
     }
 

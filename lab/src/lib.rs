@@ -23,6 +23,7 @@ pub mod far;
 pub mod fio;
 pub mod fit;
 pub mod format;
+mod free_memory;
 pub mod latency;
 pub mod layers;
 pub mod loop_image;

@@ -73,7 +73,10 @@ mod tests {
             })
         };
         let mut report = Report::new(Kind::Matrix, Regime::Quiet, 1);
-        report.environment.load_before = 0.0;
+        (
+            report.environment.load_before,
+            report.environment.free_page_reporting,
+        ) = (0.0, false);
         report.repetitions = seconds.len();
         report.series.push(Series {
             subject: "xfs".to_owned(),

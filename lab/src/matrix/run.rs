@@ -12,6 +12,7 @@ use crate::counters::Meter;
 use crate::cpu::{Cpu, CpuMeter};
 use crate::credibility::is_unstable;
 use crate::error::BenchError;
+use crate::free_memory;
 use crate::pattern::{Aligned, Pattern, memory_seconds};
 use crate::progress::{Progress, Step};
 use crate::regime::Regime;
@@ -214,6 +215,8 @@ impl Laboratory<'_> {
         let (path, blocks) = (self.file(), self.plan.blocks());
         self.start += self.plan.size;
         self.pattern.seek(self.start);
+        // The filesystem was made in the meantime. In its page cache, and in that of the image below.
+        free_memory::make_ready(2 * self.plan.size);
         let meter = Meter::start(None, Some(self.test_device.device_name()));
         let cpu = CpuMeter::start(&[]);
         let took = workload::write(&path, way, blocks, &mut self.pattern, self.stop)?;

@@ -3,7 +3,7 @@
 use super::row::{Row, shared_work};
 use super::run::{Column, Measured, Results};
 use crate::cpu::cost;
-use crate::credibility::{few_note, interrupted_note, load_note};
+use crate::credibility::{few_note, free_memory_note, interrupted_note, load_note};
 use crate::format;
 use crate::regime::Regime;
 use crate::result::{Cache, Kind, Report, Sample, Series, Unit, Work};
@@ -186,6 +186,7 @@ impl Results {
         if self.regime == Regime::Quiet {
             said.extend(load_note(&self.environment));
         }
+        said.extend(free_memory_note(&self.environment));
         said.extend(sentinel::warnings(&self.noise));
         if let Some(few) = few_note(Kind::Metadata, self.repetitions) {
             said.push(few);
@@ -291,7 +292,7 @@ mod tests {
     fn results(repetitions: usize) -> Results {
         let times = |each: f64| vec![each; repetitions];
         let mut environment = Environment::read();
-        environment.load_before = 0.0;
+        (environment.load_before, environment.free_page_reporting) = (0.0, false);
         Results {
             environment,
             regime: Regime::Quiet,
@@ -357,6 +358,7 @@ mod tests {
         assert_eq!(results(5).warnings(), [""; 0]);
         let mut few = results(3);
         few.environment.load_before = 3.0;
+        few.environment.free_page_reporting = true;
         few.interrupted = true;
         // What others did was neither looked at nor said.
         few.noise = vec![crate::result::Noise {
@@ -367,6 +369,7 @@ mod tests {
         for word in [
             "--reps 5",
             "load was 3.0",
+            "free page reporting",
             "interrupted",
             "1.5 CPUs, in 1 of 1",
         ] {
